@@ -1,0 +1,6 @@
+"""What steps, recomputes and copies cost in seconds, and how that is learned while serving."""
+
+from tokenflow_sgl.costs.model import StepCosts
+from tokenflow_sgl.costs.online import OnlineCosts
+
+__all__ = ["OnlineCosts", "StepCosts"]

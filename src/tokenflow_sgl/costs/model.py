@@ -1,0 +1,50 @@
+"""How long the engine's steps take: a small linear model that policies can query.
+
+    decode step  = d0 + d1 * batch + d2 * kv_tokens                      [seconds]
+    prefill step = p0 + p1 * tokens + p2 * attention                     [seconds]
+    host load    = l0 + l1 * tokens                                      [seconds]
+
+`attention` is the attention work of a prefill, sum n_i * (prefix_i + n_i / 2) over its
+requests, which makes recompute cost superlinear in length as it is on real devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Coefficients = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """A snapshot of the learned costs; all coefficients are >= 0.
+
+    decode, prefill: (constant, per batch row or token, per KV token or attention unit);
+        None while nothing was measured.
+    load: (constant, per token) of a host-to-device load; None while nothing was measured.
+    """
+
+    decode: Coefficients | None = None
+    prefill: Coefficients | None = None
+    load: tuple[float, float] | None = None
+
+    def decode_seconds(self, batch: float, kv_tokens: float) -> float:
+        """Time of one decode step; 0.0 while unknown."""
+        if self.decode is None:
+            return 0.0
+        constant, per_row, per_token = self.decode
+        return constant + per_row * batch + per_token * kv_tokens
+
+    def prefill_seconds(self, tokens: float, prefix: float = 0.0) -> float:
+        """Time of a prefill step of one request of `tokens` after `prefix` tokens; 0.0 unknown."""
+        if self.prefill is None:
+            return 0.0
+        constant, per_token, per_work = self.prefill
+        return constant + per_token * tokens + per_work * tokens * (prefix + tokens / 2)
+
+    def load_seconds(self, tokens: float) -> float:
+        """Time to bring `tokens` of KV back from the host; 0.0 while unknown."""
+        if self.load is None:
+            return 0.0
+        constant, per_token = self.load
+        return constant + per_token * tokens

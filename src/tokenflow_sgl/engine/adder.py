@@ -1,0 +1,98 @@
+"""Admission by what a stream needs next, not by the most it may ever need.
+
+SGLang reserves a share of every running request's `max_new_tokens` before it admits the
+next one, because it cannot give memory back cheaply. Preemption through the prefix tree
+can, so under stress a few decode steps of reserve are enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, PrefillAdder
+
+from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS
+
+
+@dataclass(slots=True)
+class AdmissionLimits:
+    """What the current decision says to the adder; the scheduler rewrites it every pass.
+
+    active: the policy decides; otherwise the adder is SGLang's own.
+    prefill_limit: tokens per prefill step, None: the engine's own limit.
+    recompute: requests whose host KV is recomputed, not loaded.
+    """
+
+    active: bool = False
+    prefill_limit: int | None = None
+    recompute: frozenset[Any] = field(default_factory=frozenset)
+
+
+def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
+    """A PrefillAdder that follows `limits`; one class per scheduler."""
+
+    class NeedBasedAdder(PrefillAdder):  # type: ignore[misc]
+        def __init__(
+            self,
+            page_size: int,
+            tree_cache: Any,
+            token_to_kv_pool_allocator: Any,
+            running_batch: Any,
+            new_token_ratio: float,
+            rem_input_tokens: int,
+            rem_chunk_tokens: int | None,
+            *args: Any,
+            **kwargs: Any,
+        ) -> None:
+            if limits.active and limits.prefill_limit is not None and rem_chunk_tokens is not None:
+                # A chunk is a whole number of pages.
+                short = max(limits.prefill_limit // page_size, 1) * page_size
+                rem_chunk_tokens = min(rem_chunk_tokens, short)
+            super().__init__(
+                page_size,
+                tree_cache,
+                token_to_kv_pool_allocator,
+                running_batch,
+                new_token_ratio,
+                rem_input_tokens,
+                rem_chunk_tokens,
+                *args,
+                **kwargs,
+            )
+
+        def _get_running_request_total_token_offset(self, req: Any) -> float:
+            reserve: float = super()._get_running_request_total_token_offset(req)
+            return min(reserve, self._headroom()) if limits.active else reserve
+
+        def _select_prefill_admission(self, req: Any, *, total_tokens: int, **kwargs: Any) -> Any:
+            if limits.active:
+                left = req.sampling_params.max_new_tokens - len(req.output_ids)
+                reserved = min(max(left, 0), CLIP_MAX_NEW_TOKENS)
+                total_tokens -= max(reserved - self._headroom(), 0)
+            return super()._select_prefill_admission(req, total_tokens=total_tokens, **kwargs)
+
+        def _update_prefill_budget(
+            self,
+            prefix_len: int,
+            extend_input_len: int,
+            max_new_tokens: int,
+            *args: Any,
+            **kwargs: Any,
+        ) -> None:
+            if limits.active:
+                max_new_tokens = min(max_new_tokens, self._headroom())
+            super()._update_prefill_budget(
+                prefix_len, extend_input_len, max_new_tokens, *args, **kwargs
+            )
+
+        def add_one_req(self, req: Any, *args: Any, **kwargs: Any) -> Any:
+            if req in limits.recompute:
+                # As after a load that the engine could not place: only the device prefix counts.
+                req.host_hit_length = 0
+            return super().add_one_req(req, *args, **kwargs)
+
+        def _headroom(self) -> int:
+            return max(DECODE_TARGET_STEPS, self.page_size)
+
+    return NeedBasedAdder

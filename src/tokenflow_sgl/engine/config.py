@@ -1,0 +1,115 @@
+"""The live engine's configuration: one record, from which flags and docs are generated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenflow_sgl.engine.rates import NAMED_RATES, RateClasses, RateError
+from tokenflow_sgl.policy.config import ConfigError, WorkingSetConfig, check_ranges, setting
+
+ATTRIBUTE = "_tokenflow"
+"""Underscore attribute of SGLang's ServerArgs that carries the configuration.
+
+Underscore attributes survive its pickling and stay writable after it is resolved.
+"""
+HICACHE_CHOICES = ("auto", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFlowConfig:
+    """Everything that `--tokenflow-*` can say. Absent from ServerArgs: scheduler off."""
+
+    policy: str = setting(
+        "working-set",
+        "who decides: working-set, paper (TokenFlow's literal Eq. 3 to 6), stock (never "
+        "intervene), or package.module:Class of your own policy",
+    )
+    hicache: str = setting(
+        "auto",
+        "auto: switch HiCache on, so that preempted KV is kept in host memory (SGLang's own "
+        "--hicache-* options apply); off: leave it as SGLang's options say",
+    )
+    default_rate: str = setting(
+        "reading",
+        "reading rate of requests that state none: tokens per second, or a class name",
+    )
+    rate_class: tuple[str, ...] = setting(
+        (), "one more rate class as NAME=TOKENS_PER_SECOND; may be repeated"
+    )
+    length_quantile: float = setting(
+        0.9,
+        "quantile of recent output lengths that predicts a stream's end; 1 predicts the longest",
+        low=0.01,
+        high=1.0,
+    )
+    working_set: WorkingSetConfig = field(default_factory=WorkingSetConfig)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.hicache not in HICACHE_CHOICES:
+            raise ConfigError(
+                f"hicache is {self.hicache!r}; allowed is {' or '.join(HICACHE_CHOICES)}"
+            )
+        self.rates()
+
+    def rates(self) -> RateClasses:
+        """The rate classes and the default rate; raises `ConfigError` on a bad one."""
+        classes = dict(NAMED_RATES)
+        for item in self.rate_class:
+            name, separator, value = item.partition("=")
+            if not separator or not name.isidentifier():
+                raise ConfigError(f"rate_class is {item!r}; allowed is NAME=TOKENS_PER_SECOND")
+            classes[name] = _number(value, "rate_class", item)
+        try:
+            known = RateClasses(classes, default=classes["reading"])
+            if self.default_rate in classes:
+                return RateClasses(classes, default=classes[self.default_rate])
+            default = known.check(_number(self.default_rate, "default_rate", self.default_rate))
+        except RateError as error:
+            raise ConfigError(str(error)) from None
+        return RateClasses(classes, default=default)
+
+
+def _number(text: str, name: str, whole: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise ConfigError(f"{name} is {whole!r}; allowed is a rate in tokens/s or a class name")
+    return value
+
+
+def settings() -> list[tuple[str, Any, dataclasses.Field[Any]]]:
+    """All settings as (name, default, field), the policy's after the engine's own."""
+    own = [item for item in dataclasses.fields(TokenFlowConfig) if item.name != "working_set"]
+    return [
+        (item.name, item.default, item) for item in [*own, *dataclasses.fields(WorkingSetConfig)]
+    ]
+
+
+def build(values: dict[str, Any]) -> TokenFlowConfig:
+    """A configuration from settings by name; unknown names raise `ConfigError`."""
+    own = {item.name for item in dataclasses.fields(TokenFlowConfig)} - {"working_set"}
+    policy = {item.name for item in dataclasses.fields(WorkingSetConfig)}
+    unknown = sorted(set(values) - own - policy)
+    if unknown:
+        raise ConfigError(
+            f"unknown setting tokenflow_{unknown[0]}; allowed are "
+            + ", ".join(f"tokenflow_{name}" for name in sorted(own | policy))
+        )
+    return TokenFlowConfig(
+        **{name: value for name, value in values.items() if name in own},
+        working_set=WorkingSetConfig(
+            **{name: value for name, value in values.items() if name in policy}
+        ),
+    )
+
+
+def config_of(server_args: Any) -> TokenFlowConfig | None:
+    """The configuration that rides on `server_args`, or None while the scheduler is off."""
+    config: TokenFlowConfig | None = getattr(server_args, ATTRIBUTE, None)
+    return config

@@ -1,0 +1,79 @@
+"""`--scheduler tokenflow` and `--tokenflow-*`, generated from the configuration record."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from tokenflow_sgl.engine.config import (
+    ATTRIBUTE,
+    HICACHE_CHOICES,
+    TokenFlowConfig,
+    build,
+    settings,
+)
+from tokenflow_sgl.engine.limits import check_options
+
+PREFIX = "tokenflow_"
+SCHEDULERS = ("default", "tokenflow")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare our flags on SGLang's parser."""
+    group = parser.add_argument_group(
+        "tokenflow", "Buffer-aware preemptive scheduling (tokenflow-sgl)"
+    )
+    group.add_argument(
+        "--scheduler",
+        choices=SCHEDULERS,
+        default="default",
+        help="tokenflow: the buffer-aware preemptive scheduler; default: SGLang's own.",
+    )
+    for name, default, item in settings():
+        group.add_argument(
+            f"--{PREFIX}{name}".replace("_", "-"),
+            # None tells "not given" from a value: only given values reach the record.
+            default=None,
+            **_argument(name, default, item),
+        )
+
+
+def _argument(name: str, default: Any, item: dataclasses.Field[Any]) -> dict[str, Any]:
+    """argparse keywords of one setting."""
+    text = item.metadata["help"].replace("%", "%%")
+    if isinstance(default, tuple):
+        return {"action": "append", "metavar": "NAME=RATE", "help": f"{text}."}
+    text = f"{text} (default: {default})."
+    if isinstance(default, bool):
+        return {"action": argparse.BooleanOptionalAction, "help": text}
+    if name == "hicache":
+        return {"choices": HICACHE_CHOICES, "help": text}
+    return {"type": type(default), "metavar": type(default).__name__.upper(), "help": text}
+
+
+def config_from(namespace: argparse.Namespace) -> TokenFlowConfig | None:
+    """The configuration that the parsed flags ask for; None with the default scheduler.
+
+    Raises `ConfigError` for a value out of range.
+    """
+    if getattr(namespace, "scheduler", "default") != "tokenflow":
+        return None
+    given = {}
+    for name, default, _ in settings():
+        value = getattr(namespace, PREFIX + name, None)
+        if value is not None:
+            given[name] = tuple(value) if isinstance(default, tuple) else value
+    return build(given)
+
+
+def attach(server_args: Any, config: TokenFlowConfig) -> None:
+    """Switch the scheduler on for `server_args` (a record that is not resolved yet).
+
+    Raises `UnsupportedError` for options that exclude it.
+    """
+    check_options(server_args)
+    setattr(server_args, ATTRIBUTE, config)
+    if config.hicache == "auto" and not server_args.enable_hierarchical_cache:
+        # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
+        server_args.enable_hierarchical_cache = True

@@ -1,0 +1,52 @@
+"""Refuses a request with a bad rate at the front end, in a sentence, before it costs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
+from tokenflow_sgl.engine.rates import RateError
+
+
+def check_rates(obj: Any, config: TokenFlowConfig) -> None:
+    """Raise `RateError` if any of a generate request's sampling parameters has a bad rate."""
+    params = getattr(obj, "sampling_params", None)
+    rates = config.rates()
+    for each in params if isinstance(params, list) else [params]:
+        if isinstance(each, dict):
+            rates.of(each.get("custom_params"))
+
+
+def check_generate(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before TokenizerManager.generate_request: its callers answer ValueError with HTTP 400."""
+    config = config_of(manager.server_args)
+    if config is not None:
+        check_rates(obj, config)
+
+
+async def check_http(
+    original: Callable[..., Any], obj: Any, request: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around the /generate route: a stream would have sent its HTTP 200 before the check above."""
+    from fastapi.responses import JSONResponse
+    from sglang.srt.entrypoints import http_server
+
+    state = http_server.get_global_state()
+    config = config_of(state.tokenizer_manager.server_args)
+    if config is not None:
+        try:
+            check_rates(obj, config)
+        except RateError as error:
+            return JSONResponse(
+                status_code=400,
+                content={
+                    "error": {
+                        "message": str(error),
+                        "type": "invalid_request_error",
+                        "code": 400,
+                        "retryable": False,
+                    }
+                },
+            )
+    return await original(obj, request, *args, **kwargs)

@@ -1,0 +1,88 @@
+"""Which SGLang options and requests the preemptive scheduler does not serve, and why.
+
+Options that would break it stop the start with one sentence. Requests that cannot be
+preempted run undisturbed among the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class UnsupportedError(ValueError):
+    """The server's options and `--scheduler tokenflow` exclude each other."""
+
+
+_OPTIONS: tuple[tuple[str, object, str], ...] = (
+    ("use_ray", False, "Ray workers do not load SGLang plugins"),
+    ("tokenizer_worker_num", 1, "several tokenizer workers do not load SGLang plugins"),
+    ("disaggregation_mode", "null", "prefill and decode servers keep their own queues"),
+    ("pp_size", 1, "pipeline stages keep batches in flight that cannot be drained in one step"),
+    ("speculative_algorithm", None, "a draft model's KV is not restored with the target's"),
+    ("enable_dp_attention", False, "its ranks must prefill and decode in lockstep"),
+    ("disable_radix_cache", False, "preempted KV is kept in the radix cache"),
+    ("enable_priority_scheduling", False, "it preempts by priority, and two policies would fight"),
+    ("enable_hisparse", False, "it moves running KV by itself"),
+    ("enable_pdmux", False, "it multiplexes prefill and decode by itself"),
+    ("encoder_only", False, "an encoder does not stream tokens"),
+    ("dllm_algorithm", None, "diffusion models do not stream token by token"),
+    ("enable_lmcache", False, "only HiCache's host memory has been tried"),
+    ("enable_flexkv", False, "only HiCache's host memory has been tried"),
+    ("radix_cache_backend", None, "only SGLang's own radix cache has been tried"),
+    ("enable_session_radix_cache", False, "sessions own their KV"),
+)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def check_options(server_args: Any) -> None:
+    """Raise `UnsupportedError` for the first option that excludes the scheduler."""
+    for name, plain, reason in _OPTIONS:
+        value = getattr(server_args, name, plain)
+        if value != plain:
+            raise UnsupportedError(
+                f"--scheduler tokenflow does not work with {_flag(name)} {value}: {reason}; "
+                "remove one of the two."
+            )
+
+
+def check_model(*, is_generation: bool, is_hybrid_swa: bool, is_hybrid_ssm: bool) -> None:
+    """Raise `UnsupportedError` for a model whose KV cannot leave and come back whole."""
+    if not is_generation:
+        raise UnsupportedError(
+            "--scheduler tokenflow serves generation models; this is an embedding model, "
+            "start it without the flag."
+        )
+    if is_hybrid_ssm:
+        raise UnsupportedError(
+            "--scheduler tokenflow does not serve Mamba or other state-space models: their "
+            "state cannot be cut at a token and taken up again; start without the flag."
+        )
+    if is_hybrid_swa:
+        raise UnsupportedError(
+            "--scheduler tokenflow does not serve sliding-window models: their prefix tree "
+            "drops what a resumed stream would need; start without the flag."
+        )
+
+
+def undisturbed_reason(req: Any) -> str | None:
+    """Why a request is never preempted; None if it can be."""
+    if req.beam_group is not None:
+        return "beam search keeps several rows"
+    if req.return_hidden_states:
+        return "hidden states would be returned twice"
+    if req.return_routed_experts or req.return_indexer_topk:
+        return "routing records are per forward pass"
+    if req.return_sampling_mask:
+        return "sampling masks are per forward pass"
+    if req.session is not None:
+        return "a session owns its KV"
+    if req.input_embeds is not None:
+        return "generated tokens have no input embeddings"
+    if req.multimodal_inputs is not None:
+        return "multimodal prompts are not re-encoded"
+    if req.return_logprob and 0 <= req.logprob_start_len < len(req.origin_input_ids):
+        return "prompt log probabilities need the whole prompt in one prefill"
+    return None

@@ -1,0 +1,51 @@
+"""`tokenflow_sgl.Engine`: SGLang's offline engine with the scheduler switched on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.entrypoints.engine import Engine as SGLangEngine
+from sglang.srt.plugins import load_plugins
+
+from tokenflow_sgl.engine.config import build
+from tokenflow_sgl.engine.flags import PREFIX, SCHEDULERS, attach
+from tokenflow_sgl.engine.plugin import activate_front_end
+from tokenflow_sgl.policy import ConfigError
+
+
+class Engine(SGLangEngine):  # type: ignore[misc]
+    """`sglang.Engine` that also takes `scheduler` and `tokenflow_*` keywords.
+
+    scheduler: "default" or "tokenflow". Every `--tokenflow-*` flag is a keyword of the
+    same name, e.g. `tokenflow_eta=1.1`. Everything else goes to SGLang's ServerArgs.
+
+    Raises `ConfigError` for a bad value and `UnsupportedError` for options that exclude
+    the scheduler.
+    """
+
+    def __init__(self, *, scheduler: str = "default", **kwargs: Any) -> None:
+        if scheduler not in SCHEDULERS:
+            raise ConfigError(f"scheduler is {scheduler!r}; allowed is {' or '.join(SCHEDULERS)}")
+        ours = {
+            name.removeprefix(PREFIX): kwargs.pop(name)
+            for name in list(kwargs)
+            if name.startswith(PREFIX)
+        }
+        if scheduler == "default":
+            if ours:
+                raise ConfigError(
+                    f"{PREFIX}{min(ours)} is set, but scheduler is 'default'; "
+                    "add scheduler='tokenflow' or leave it out"
+                )
+            super().__init__(**kwargs)
+            return
+        load_plugins()
+        server_args = kwargs.pop("server_args", None)
+        if server_args is None:
+            kwargs.setdefault("log_level", "error")
+            server_args = self.server_args_class(**kwargs)
+        elif kwargs:
+            raise TypeError(f"server_args is given; {min(kwargs)} must be set on it")
+        attach(server_args, build(ours))
+        activate_front_end()
+        super().__init__(server_args=server_args)

@@ -1,0 +1,87 @@
+"""The entry point that SGLang calls in each of its processes.
+
+Without `--scheduler tokenflow` it declares the flags and replaces nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import Any
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from tokenflow_sgl.engine.config import config_of
+from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
+from tokenflow_sgl.engine.intake import check_generate, check_http
+from tokenflow_sgl.engine.limits import UnsupportedError
+from tokenflow_sgl.engine.seams import SeamError, check_seams
+from tokenflow_sgl.policy import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
+_SCHEDULER_MODULE = "sglang.srt.managers.scheduler"
+_SCHEDULER = f"{_SCHEDULER_MODULE}.Scheduler"
+
+
+def register() -> None:
+    """Declare the hooks. SGLang applies them right after, and swallows exceptions here."""
+    HookRegistry.register(f"{_SERVER_ARGS}.add_cli_args", _after_add_cli_args, HookType.AFTER)
+    HookRegistry.register(f"{_SERVER_ARGS}.from_cli_args", _after_from_cli_args, HookType.AFTER)
+    # Processes that never import the scheduler (the detokenizer) are spared its import.
+    if _SCHEDULER_MODULE in sys.modules:
+        HookRegistry.register(
+            f"{_SCHEDULER_MODULE}.configure_scheduler_process",
+            _before_configure_scheduler,
+            HookType.BEFORE,
+        )
+
+
+def _after_add_cli_args(_result: None, parser: argparse.ArgumentParser) -> None:
+    add_arguments(parser)
+
+
+def _after_from_cli_args(result: Any, _cls: type, args: argparse.Namespace) -> Any:
+    try:
+        config = config_from(args)
+        if config is not None:
+            attach(result, config)
+            activate_front_end()
+    except (ConfigError, UnsupportedError, SeamError) as error:
+        raise SystemExit(f"tokenflow: {error}") from None
+    return result
+
+
+def activate_front_end() -> None:
+    """In the process of the HTTP server or the offline engine: bad rates are refused there."""
+    check_seams()
+    HookRegistry.register(
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
+        check_generate,
+        HookType.BEFORE,
+    )
+    HookRegistry.register(
+        "sglang.srt.entrypoints.http_server.serve_generate_request", check_http, HookType.AROUND
+    )
+    HookRegistry.apply_hooks()
+
+
+def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
+    """In the scheduler's process, before it builds one: put our class in place."""
+    if config_of(server_args) is None:
+        return
+    check_seams()
+    from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
+
+    HookRegistry.register(_SCHEDULER, TokenFlowScheduler, HookType.REPLACE)
+    HookRegistry.apply_hooks()
+    placed = sys.modules[_SCHEDULER_MODULE].Scheduler  # type: ignore[attr-defined]
+    if placed is not TokenFlowScheduler:
+        # apply_hooks() logs its failures and goes on; a server without the scheduler that
+        # was asked for must not start.
+        raise SeamError(
+            f"tokenflow could not put its scheduler in place: {_SCHEDULER} is "
+            f"{placed.__module__}.{placed.__qualname__}. Another plugin may have replaced it."
+        )

@@ -1,0 +1,31 @@
+"""Finds the policy that the configuration names."""
+
+from __future__ import annotations
+
+import importlib
+
+from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.policy import ConfigError, Policy, WorkingSetPolicy
+from tokenflow_sgl.policy.baselines import StockPolicy
+
+
+def load_policy(config: TokenFlowConfig) -> Policy:
+    """The policy object; raises `ConfigError` for a name that leads nowhere.
+
+    A name with a colon is `package.module:Class`; the class is called without arguments.
+    """
+    name = config.policy
+    if name == "working-set":
+        return WorkingSetPolicy(config.working_set)
+    if name == "stock":
+        return StockPolicy()
+    module, separator, attribute = name.partition(":")
+    if not separator:
+        raise ConfigError(
+            f"policy is {name!r}; allowed is working-set, paper, stock or package.module:Class"
+        )
+    try:
+        policy: Policy = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigError(f"policy {name!r} cannot be loaded: {error}") from error
+    return policy

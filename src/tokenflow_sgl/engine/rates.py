@@ -1,0 +1,82 @@
+"""How fast a reader reads: the request's own rate, a named class, or the default.
+
+A client sends `custom_params: {"tokenflow_rate": 20}` (tokens per second) or
+`{"tokenflow_class": "listening"}`. Everything else in `custom_params` is left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+RATE_KEY = "tokenflow_rate"
+CLASS_KEY = "tokenflow_class"
+LOWEST_RATE, HIGHEST_RATE = 0.1, 1000.0
+"""Tokens per second. Below, a stream lasts for hours; above, nobody reads."""
+NAMED_RATES: Mapping[str, float] = {
+    # 300 words a minute, a fast silent reader, at 1.3 tokens a word, and some reserve.
+    "reading": 10.0,
+    # 150 words a minute of speech, with the same reserve.
+    "listening": 5.0,
+    # Nobody reads; the rate is the agent's claim on the engine relative to the others.
+    "agent": 50.0,
+}
+
+
+class RateError(ValueError):
+    """A request's rate cannot be used; the message is one sentence for the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateClasses:
+    """classes: tokens per second by name. default: of requests that state nothing."""
+
+    classes: Mapping[str, float]
+    default: float
+
+    def __post_init__(self) -> None:
+        for name, rate in self.classes.items():
+            self.check(rate, f"rate class {name}")
+
+    def check(self, value: Any, name: str = RATE_KEY) -> float:
+        """`value` as a rate in tokens per second; raises `RateError` if it is none."""
+        # bool is an int to Python, but no client means a rate by it.
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise RateError(
+                f"{name} is {_shown(value)}; it must be a number of tokens per second between "
+                f"{LOWEST_RATE:g} and {HIGHEST_RATE:g}."
+            )
+        if not math.isfinite(value) or not LOWEST_RATE <= value <= HIGHEST_RATE:
+            raise RateError(
+                f"{name} is {value!r}; it must be between {LOWEST_RATE:g} and "
+                f"{HIGHEST_RATE:g} tokens per second."
+            )
+        return float(value)
+
+    def of(self, custom_params: Any) -> tuple[float, str]:
+        """(rate, class name) that a request's `custom_params` ask for.
+
+        The class is "custom" for a rate of its own and "default" where nothing is said.
+        Raises `RateError` for a bad rate or an unknown class.
+        """
+        if not isinstance(custom_params, Mapping):
+            return self.default, "default"
+        if RATE_KEY in custom_params:
+            return self.check(custom_params[RATE_KEY]), "custom"
+        if CLASS_KEY in custom_params:
+            name = custom_params[CLASS_KEY]
+            if not isinstance(name, str) or name not in self.classes:
+                raise RateError(
+                    f"{CLASS_KEY} is {_shown(name)}; known classes are "
+                    f"{', '.join(sorted(self.classes))}."
+                )
+            return self.classes[name], name
+        return self.default, "default"
+
+
+def _shown(value: Any) -> str:
+    """A client's value, short enough for an error sentence."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,65 @@
+"""Turns each iteration's progress into metrics and step measurements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tokenflow_sgl.engine.metrics import Recorder
+from tokenflow_sgl.engine.steps import StepTimer
+from tokenflow_sgl.engine.tracking import Progress, StreamTable
+from tokenflow_sgl.policy import Phase
+
+SAMPLE_SECONDS = 1.0
+"""How often levels and buffers are sampled."""
+
+
+class Reporter:
+    """Accounts the deliveries of one scheduler."""
+
+    def __init__(self, table: StreamTable[Any], recorder: Recorder, timer: StepTimer) -> None:
+        self._table = table
+        self._recorder = recorder
+        self._timer = timer
+        self._sampled = -np.inf
+
+    def iteration(self, now: float) -> None:
+        """Deliver what the last step produced, and report it."""
+        progress = self._table.collect(now)
+        self._timer.produced(now, int(progress.counts.sum()))
+        self._report_delivery(progress)
+        if now - self._sampled >= SAMPLE_SECONDS:
+            self._sampled = now
+            self._sample(now)
+
+    def _report_delivery(self, progress: Progress) -> None:
+        delivery = progress.delivery
+        got = np.nonzero(progress.counts > 0)[0]
+        if not len(got):
+            return
+        classes = [self._table.qos_class(slot) for slot in progress.slots[got].tolist()]
+        for name in set(classes):
+            mine = got[[each == name for each in classes]]
+            self._recorder.delivered(
+                name,
+                effective=float(delivery.effective[mine].sum()),
+                stalls=int(np.count_nonzero(delivery.was_stall[mine])),
+                seconds=float(delivery.stalled[mine].sum()),
+            )
+
+    def _sample(self, now: float) -> None:
+        table = self._table
+        slots = table.order()
+        phase = table.phase[slots]
+        waiting = phase == Phase.WAITING
+        self._recorder.levels(
+            running=int(np.count_nonzero((phase == Phase.RUNNING) | (phase == Phase.DRAINING))),
+            paused=int(np.count_nonzero(phase == Phase.PAUSED)),
+            waiting=int(np.count_nonzero(waiting)),
+            working_set=int(np.count_nonzero(~waiting | table.admitted[slots])),
+        )
+        reading = slots[table.generated[slots] > 0]
+        buffers = table.readers.buffer_seconds(reading, now).tolist()
+        for slot, seconds in zip(reading.tolist(), buffers, strict=True):
+            self._recorder.buffer(table.qos_class(slot), seconds)

@@ -1,0 +1,392 @@
+"""SGLang's scheduler with the policy at its decision point.
+
+Every method here overrides one of SGLang's, calls it, and adds one thing; see the seams
+ledger for the why of each. The loop, the batches and the memory stay SGLang's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, NextBatchPlan, ScheduleBatch
+from sglang.srt.managers.schedule_policy import SchedulePolicy
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.managers.utils import is_health_check_generate_req
+from sglang.utils import TypeBasedDispatcher
+
+from tokenflow_sgl.engine.adder import AdmissionLimits, adder_class
+from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
+from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
+from tokenflow_sgl.engine.invariants import checker_with_draining
+from tokenflow_sgl.engine.limits import check_model, undisturbed_reason
+from tokenflow_sgl.engine.metrics import NullRecorder, PrometheusRecorder, Recorder
+from tokenflow_sgl.engine.pausing import Pauser
+from tokenflow_sgl.engine.penalties import rebuild_rows
+from tokenflow_sgl.engine.policies import load_policy
+from tokenflow_sgl.engine.rates import RateError
+from tokenflow_sgl.engine.reporting import Reporter
+from tokenflow_sgl.engine.steps import StepTimer, Work
+from tokenflow_sgl.engine.tracking import StreamTable
+from tokenflow_sgl.policy import (
+    Decision,
+    Memory,
+    Mode,
+    OutputLengths,
+    Phase,
+    Recollection,
+    State,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
+    """The scheduler that `--scheduler tokenflow` puts in place of SGLang's."""
+
+    # ---- construction ---------------------------------------------------------------
+
+    def init_metrics_collector(self) -> None:
+        super().init_metrics_collector()
+        self.tf_recorder: Recorder = NullRecorder()
+        if self.metrics_collector_context.current_scheduler_metrics_enabled:
+            self.tf_recorder = PrometheusRecorder(self.metrics_collector.labels)
+
+    def init_schedule_policy(self) -> None:
+        super().init_schedule_policy()
+        config = config_of(self.server_args)
+        assert config is not None, "this class is only put in place with a configuration"
+        check_model(
+            is_generation=self.is_generation,
+            is_hybrid_swa=self.is_hybrid_swa,
+            is_hybrid_ssm=self.is_hybrid_ssm,
+        )
+        self.tf_config: TokenFlowConfig = config
+        self.tf_rates = config.rates()
+        self.tf_policy = load_policy(config)
+        self.tf_table: StreamTable[Any] = StreamTable(OutputLengths(config.length_quantile))
+        self.tf_clock = SharedClock()
+        self.tf_timer = StepTimer(lag=self._tf_lag())
+        self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer)
+        self.tf_pauser = Pauser(self.tree_cache, self._tf_paused)
+        self.tf_limits = AdmissionLimits()
+        self.tf_adder = adder_class(self.tf_limits)
+        # The decision's order must survive SGLang's own sorting of the queue.
+        self.tf_keep_order = SchedulePolicy(
+            "fcfs", self.tree_cache, self.enable_hierarchical_cache, False, False
+        )
+        self.tf_recollection = Recollection()
+        self.tf_policy_failed = False
+        logger.info(
+            "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
+            config.policy,
+            "on" if self.enable_hierarchical_cache else "off (evicted KV is recomputed)",
+            self.tf_rates.default,
+        )
+
+    def init_request_dispatcher(self) -> None:
+        super().init_request_dispatcher()
+        self._request_dispatcher += TypeBasedDispatcher([(ClockTick, self.tf_clock.receive)])
+
+    def init_invariant_checker(self) -> None:
+        super().init_invariant_checker()
+        self.invariant_checker = checker_with_draining(
+            self.invariant_checker, lambda: self.tf_pauser.draining
+        )
+
+    def _tf_lag(self) -> int:
+        """Iterations between a step's launch and the one that waits for it; see StepTimer."""
+        synchronous = self.device == "cpu" and type(self.forward_stream).__module__.startswith(
+            "torch."
+        )
+        return 1 if self.enable_overlap and not synchronous else 0
+
+    # ---- the shared clock -----------------------------------------------------------
+
+    def _poll_timeout_aborts(self) -> list[Any]:
+        # Runs on the leader only; what it returns reaches every rank with the requests.
+        messages: list[Any] = super()._poll_timeout_aborts()
+        if len(self.tf_table):
+            host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
+            messages.append(ClockTick(local_time(), host.size if host is not None else 0))
+        return messages
+
+    # ---- requests come and go -------------------------------------------------------
+
+    def _create_generation_req(self, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
+        req = super()._create_generation_req(recv_req, *args, **kwargs)
+        try:
+            rate, name = self.tf_rates.of(recv_req.sampling_params.custom_params)
+        except RateError:
+            # The front end answers bad rates; what comes around it reads at the default.
+            rate, name = self.tf_rates.default, "default"
+        req.tf_reader = rate, name
+        return req
+
+    def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
+        super()._add_request_to_queue(req, is_retracted=is_retracted)
+        if not (self.waiting_queue and self.waiting_queue[-1] is req):
+            return  # turned away
+        if req in self.tf_table:
+            # Thrown out by the engine itself (memory, or pause_generation).
+            if req.output_ids:
+                self.waiting_queue.pop()
+                self.tf_pauser.paused[req] = None
+                self.tf_table.move(req, Phase.PAUSED, self.tf_clock.now)
+            else:
+                self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
+        elif req.to_finish is None and not is_health_check_generate_req(req):
+            self._tf_track(req)
+
+    def _tf_track(self, req: Any) -> None:
+        rate, name = req.tf_reader
+        arrival = req.time_stats.created_time or self.tf_clock.now
+        self.tf_clock.at_least(arrival)
+        slot = self.tf_table.track(
+            req,
+            prompt=len(req.origin_input_ids),
+            limit=req.sampling_params.max_new_tokens,
+            rate=rate,
+            qos_class=name,
+            arrival=arrival,
+            now=self.tf_clock.now,
+        )
+        reason = undisturbed_reason(req)
+        if reason is not None:
+            self.tf_table.preemptible[slot] = False
+            logger.debug("request %s runs without preemption: %s", req.rid, reason)
+
+    def _collect_inflight_batches(self) -> list[Any]:
+        batches: list[Any] = super()._collect_inflight_batches()
+        held = [*self.tf_pauser.draining, *self.tf_pauser.paused]
+        return [*batches, ScheduleBatch(reqs=held)] if held else batches
+
+    def abort_request(self, recv_req: Any) -> None:
+        super().abort_request(recv_req)
+        queued = set(self.waiting_queue)
+        for req in self.tf_table.requests(Phase.WAITING):
+            if req not in queued:
+                self.tf_table.forget(req, finished=False)
+        self._tf_end_aborted()
+
+    def _tf_end_aborted(self) -> None:
+        """Finish paused streams that were aborted, with the output that they have."""
+        for req in [req for req in self.tf_pauser.paused if req.to_finish is not None]:
+            self.tf_pauser.resume([req])
+            self.tf_table.forget(req, finished=False)
+            self._release_aborted_request(req)
+            req.update_finish_state(0)
+            req.time_stats.set_completion_time()
+            self.output_streamer.stream_output([req], req.return_logprob)
+
+    def pause_generation(self, recv_req: Any) -> None:
+        super().pause_generation(recv_req)
+        if recv_req.mode == "retract":
+            self.tf_pauser.drop_draining()
+
+    def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
+        idle: bool = super().is_fully_idle(for_health_check, ignore_waiting)
+        return (
+            idle
+            and not self.tf_pauser.draining
+            and (ignore_waiting or not self.tf_pauser.paused)
+        )
+
+    def _tf_paused(self, req: Any) -> None:
+        """A preempted request's KV has gone to the tree: wait as the engine's own waiters do."""
+        self.tf_table.move(req, Phase.PAUSED, self.tf_clock.now)
+        req.storage_prefetch_retry_attempts = 0
+        req.storage_prefetch_last_match_len = None
+        req.staged_prefetch_plan = None
+        self._prefetch_kvcache(req)
+        req.time_stats.set_wait_queue_entry_time()
+
+    # ---- one iteration --------------------------------------------------------------
+
+    def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
+        now = self.tf_clock.now
+        self.tf_timer.begin(now)
+        ended = self.tf_pauser.finish_draining(self._tf_inflight())
+        self.tf_reporter.iteration(now)
+        for req in {*ended, *self._tf_finished()}:
+            self.tf_table.forget(req, finished=not isinstance(req.finished_reason, FINISH_ABORT))
+        self._tf_end_aborted()
+        plan = super().get_next_batch_to_run(running_batch, last_batch)
+        self.tf_timer.launch(_work(plan.batch_to_run))
+        return plan
+
+    def _tf_inflight(self) -> set[Any]:
+        """Requests with a result that is launched and not processed."""
+        return {req for batch, _ in self.result_queue for req in batch.reqs}
+
+    def _tf_finished(self) -> list[Any]:
+        requests, _ = self.tf_table.active()
+        return [req for req in requests if req.finished_reason is not None]
+
+    def get_new_batch_prefill(self, running_batch: Any) -> Any:
+        decision = self._tf_decide(running_batch)
+        self.tf_recollection = decision.recollection
+        self._tf_preempt(decision, running_batch)
+        self.tf_table.admit(decision.admit)
+        offered, hidden = self._tf_queue(decision, running_batch)
+        if decision.hold_prefill and not running_batch.is_empty():
+            return NextBatchPlan(batch_to_run=None, running_batch=running_batch)
+
+        follow = decision.mode is Mode.WORKING_SET
+        self.tf_limits.active = follow
+        self.tf_limits.prefill_limit = decision.prefill_limit
+        self.tf_limits.recompute = frozenset(map(self.tf_table.request, decision.recompute))
+        whole, own_policy = self.waiting_queue, self.policy
+        self.waiting_queue = offered
+        if follow:
+            self.policy = self.tf_keep_order
+            if offered:
+                running_batch.batch_is_full = False
+        try:
+            plan = super().get_new_batch_prefill(running_batch)
+        finally:
+            left = self.waiting_queue
+            known = set(whole)
+            remaining = {*hidden, *left}
+            self.waiting_queue = [req for req in whole if req in remaining] + [
+                req for req in left if req not in known and req not in self.tf_pauser.paused
+            ]
+            self.policy = own_policy
+        if plan.batch_to_run is not None:
+            self._tf_started(plan.batch_to_run)
+        return plan
+
+    def get_prefill_adder_class(self) -> Any:
+        return self.tf_adder
+
+    # ---- deciding and applying ------------------------------------------------------
+
+    def _tf_decide(self, running_batch: Any) -> Decision:
+        if not len(self.tf_table):
+            return Decision(Mode.IDLE)
+        started = time.perf_counter()
+        try:
+            decision = self.tf_policy.decide(self._tf_state())
+        except Exception:
+            self.tf_recorder.policy_error()
+            if not self.tf_policy_failed:
+                self.tf_policy_failed = True
+                logger.exception(
+                    "tokenflow policy %s failed; this pass runs SGLang's own policy. Further "
+                    "failures are counted in tokenflow:policy_errors_total and not logged",
+                    self.tf_config.policy,
+                )
+            decision = Decision(Mode.FALLBACK, recollection=self.tf_recollection)
+        self.tf_recorder.policy_pass(decision.mode, time.perf_counter() - started)
+        return decision
+
+    def _tf_state(self) -> State:
+        barred: list[int] = []
+        promised = 0
+        chunked = self.chunked_req
+        if chunked is not None and chunked in self.tf_table:
+            barred.append(self.tf_table.slot(chunked))
+            promised = max(chunked.seqlen - chunked.prefix_len, 0)
+        free = self.token_to_kv_pool_allocator.available_size() + self.tree_cache.evictable_size()
+        return State(
+            now=self.tf_clock.now,
+            streams=self.tf_table.streams(barred),
+            memory=Memory(
+                device_total=self.max_total_num_tokens,
+                device_free=free,
+                device_promised=promised,
+                host_total=self.tf_clock.host_total,
+                page_size=self.page_size,
+                max_running=self.max_running_requests,
+            ),
+            costs=self.tf_timer.costs(),
+            last_prefill_end=self.tf_timer.last_prefill_end,
+            last_prefill_seconds=self.tf_timer.last_prefill_seconds,
+            throughput=self.tf_timer.throughput(),
+            recollection=self.tf_recollection,
+        )
+
+    def _tf_preempt(self, decision: Decision, running_batch: Any) -> None:
+        if not decision.preempt:
+            return
+        running = set(running_batch.reqs)
+        victims = []
+        for preemption in decision.preempt:
+            req = self.tf_table.request(preemption.slot)
+            if (
+                req is None
+                or req not in running
+                or req is self.chunked_req
+                or req.finished()
+                or req.to_finish is not None
+                or not self.tf_table.preemptible[preemption.slot]
+            ):
+                continue
+            running.discard(req)
+            victims.append(req)
+            self.tf_table.move(req, Phase.DRAINING, self.tf_clock.now)
+            self.tf_recorder.preempted(preemption.cause)
+        self.tf_pauser.preempt(victims, running_batch, self._tf_inflight())
+
+    def _tf_queue(self, decision: Decision, running_batch: Any) -> tuple[list[Any], list[Any]]:
+        """(requests offered to SGLang's admission in order, waiting requests held back)."""
+        paused = [req for req in self.tf_pauser.paused if req.to_finish is None]
+        if decision.mode is not Mode.WORKING_SET:
+            # In order of arrival: who is paused came before who still waits.
+            paused.sort(key=lambda req: req.time_stats.created_time)
+            return [*paused, *self.waiting_queue], []
+        untracked = [req for req in self.waiting_queue if req not in self.tf_table]
+        chosen = [self.tf_table.request(slot) for slot in decision.run]
+        eligible = {*self.waiting_queue, *paused}
+        offered = [*untracked, *(req for req in chosen if req in eligible)]
+        stuck = (
+            not offered
+            and running_batch.is_empty()
+            and self.chunked_req is None
+            and not self.tf_pauser.draining
+            and not self.result_queue
+        )
+        if stuck:
+            # A policy that forgets everybody must not idle the engine.
+            return [*paused, *self.waiting_queue], []
+        taken = set(offered)
+        return offered, [req for req in self.waiting_queue if req not in taken]
+
+    def _tf_started(self, batch: Any) -> None:
+        """Streams of a new prefill batch run from now on."""
+        decoding = set(batch.decoding_reqs or ())
+        resumed = []
+        for req in batch.reqs:
+            if req in decoding or req not in self.tf_table:
+                continue
+            if req in self.tf_pauser.paused:
+                self.tf_recorder.resumed(
+                    recomputed=len(req.full_untruncated_fill_ids) - req.prefix_len,
+                    loaded=req.host_loaded_length,
+                )
+            if req.output_ids:
+                resumed.append(req)
+            if self.tf_table.phase[self.tf_table.slot(req)] != Phase.RUNNING:
+                self.tf_table.move(req, Phase.RUNNING, self.tf_clock.now)
+        self.tf_pauser.resume(batch.reqs)
+        if resumed:
+            rebuild_rows(batch, resumed, overlap=self.enable_overlap)
+
+
+def _work(batch: Any) -> Work | None:
+    """What a batch computes, for the step timer."""
+    if batch is None or not batch.reqs:
+        return None
+    if batch.forward_mode.is_decode():
+        context = int(batch.seq_lens_cpu.sum()) if batch.seq_lens_cpu is not None else 0
+        return Work(rows=len(batch.reqs), context=context)
+    decoding = set(batch.decoding_reqs or ())
+    fresh = [req for req in batch.reqs if req not in decoding]
+    return Work(
+        rows=len(batch.reqs),
+        tokens=sum(req.extend_len for req in fresh),
+        attention=float(sum(r.extend_len * (r.prefix_len + r.extend_len / 2) for r in fresh)),
+        loaded=sum(req.host_loaded_length for req in fresh),
+        mixed=bool(decoding),
+    )

@@ -1,0 +1,205 @@
+"""The ledger of everything of SGLang that this package holds on to.
+
+An SGLang upgrade is a walk through this table. The start is refused if a seam is gone,
+with an error that names it; `tokenflow doctor` and a test print and check the same rows.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+SUPPORTED_SGLANG = "0.5.23"
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """One hold on SGLang.
+
+    target: module:attribute.path. kind: hook (through HookRegistry), override (method of
+    a class that we subclass) or call. why: what breaks without it. parameters: names that
+    the callable must still take.
+    """
+
+    target: str
+    kind: str
+    why: str
+    parameters: tuple[str, ...] = ()
+    since: str = "0.5.23"
+
+
+_SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
+_BATCH = "sglang.srt.managers.schedule_batch"
+_ADDER = "sglang.srt.managers.schedule_policy:PrefillAdder"
+_PENALTY = "sglang.srt.sampling.penaltylib"
+
+SEAMS: tuple[Seam, ...] = (
+    # Configuration
+    Seam(
+        "sglang.srt.server_args:ServerArgs.add_cli_args", "hook", "declares the flags", ("parser",)
+    ),
+    Seam(
+        "sglang.srt.server_args:ServerArgs.from_cli_args",
+        "hook",
+        "puts the configuration on the record",
+        ("args",),
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler:configure_scheduler_process",
+        "hook",
+        "replaces the scheduler class, in its process and only with the flag",
+        ("server_args",),
+    ),
+    Seam(
+        "sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",
+        "hook",
+        "answers a bad rate with HTTP 400",
+        ("obj",),
+    ),
+    Seam(
+        "sglang.srt.entrypoints.http_server:serve_generate_request",
+        "hook",
+        "answers a bad rate on a /generate stream before its HTTP 200",
+        ("obj", "request"),
+    ),
+    # Scheduler methods that we override
+    Seam(f"{_SCHEDULER}.init_schedule_policy", "override", "builds the policy and the tables"),
+    Seam(f"{_SCHEDULER}.init_request_dispatcher", "override", "registers the shared clock"),
+    Seam(f"{_SCHEDULER}.init_metrics_collector", "override", "adds metrics to /metrics"),
+    Seam(f"{_SCHEDULER}.init_invariant_checker", "override", "counts draining rows"),
+    Seam(f"{_SCHEDULER}._create_generation_req", "override", "reads the rate", ("recv_req",)),
+    Seam(
+        f"{_SCHEDULER}._add_request_to_queue",
+        "override",
+        "starts tracking a stream",
+        ("req", "is_retracted"),
+    ),
+    Seam(f"{_SCHEDULER}._poll_timeout_aborts", "override", "sends the leader's clock"),
+    Seam(
+        f"{_SCHEDULER}.get_next_batch_to_run",
+        "override",
+        "accounts what was delivered",
+        ("running_batch", "last_batch"),
+    ),
+    Seam(
+        f"{_SCHEDULER}.get_new_batch_prefill",
+        "override",
+        "the decision point",
+        ("running_batch",),
+    ),
+    Seam(f"{_SCHEDULER}.get_prefill_adder_class", "override", "memory by need, not by maximum"),
+    Seam(f"{_SCHEDULER}._collect_inflight_batches", "override", "aborts find paused streams"),
+    Seam(f"{_SCHEDULER}.abort_request", "override", "forgets aborted streams", ("recv_req",)),
+    Seam(f"{_SCHEDULER}.pause_generation", "override", "drops draining KV", ("recv_req",)),
+    Seam(f"{_SCHEDULER}.is_fully_idle", "override", "paused streams are work", ("ignore_waiting",)),
+    # Scheduler methods that we call
+    Seam(f"{_SCHEDULER}._release_aborted_request", "call", "ends an aborted stream", ("req",)),
+    Seam(f"{_SCHEDULER}._prefetch_kvcache", "call", "re-queues as the engine does", ("req",)),
+    # Preemption
+    Seam(
+        "sglang.srt.mem_cache.common:release_kv_cache",
+        "call",
+        "hands KV to the prefix tree",
+        ("req", "tree_cache", "checkpoint"),
+    ),
+    Seam(f"{_BATCH}:Req.reset_for_retract", "call", "makes a request resumable"),
+    Seam(f"{_BATCH}:Req.update_finish_state", "call", "ends a paused stream with its output"),
+    Seam(
+        f"{_BATCH}:ScheduleBatch.filter_batch",
+        "call",
+        "takes victims out of the batch",
+        ("reqs_to_exclude",),
+    ),
+    Seam(f"{_BATCH}:NextBatchPlan", "call", "holds a prefill back"),
+    Seam(
+        "sglang.srt.managers.scheduler_components.output_streamer:"
+        "SchedulerOutputStreamer.stream_output",
+        "call",
+        "sends an aborted stream's output",
+        ("reqs", "return_logprob"),
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler_components.invariant_checker:"
+        "SchedulerInvariantChecker._requests_owning_rows",
+        "override",
+        "strict memory checks see draining rows",
+    ),
+    # Admission
+    Seam(
+        f"{_ADDER}.__init__", "override", "short prefill chunks under stress", ("rem_chunk_tokens",)
+    ),
+    Seam(
+        f"{_ADDER}._get_running_request_total_token_offset",
+        "override",
+        "reserves a few decode steps",
+        ("req",),
+    ),
+    Seam(
+        f"{_ADDER}._select_prefill_admission",
+        "override",
+        "admits by need",
+        ("req", "total_tokens"),
+    ),
+    Seam(
+        f"{_ADDER}._update_prefill_budget", "override", "charges by need", ("max_new_tokens",)
+    ),
+    Seam(f"{_ADDER}.add_one_req", "override", "recompute instead of load", ("req",)),
+    Seam("sglang.srt.managers.schedule_policy:SchedulePolicy", "call", "keeps our order"),
+    Seam("sglang.srt.managers.schedule_policy:CLIP_MAX_NEW_TOKENS", "call", "its reservation"),
+    # Penalties
+    Seam(f"{_PENALTY}.orchestrator:BatchedPenalizerOrchestrator", "call", "rows after a resume"),
+    Seam(f"{_PENALTY}.frequency_penalty:BatchedFrequencyPenalizer", "call", "its rows"),
+    Seam(f"{_PENALTY}.presence_penalty:BatchedPresencePenalizer", "call", "its rows"),
+    Seam(f"{_PENALTY}.repetition_penalty:BatchedRepetitionPenalizer", "call", "its rows"),
+    Seam(f"{_PENALTY}.min_new_tokens:BatchedMinNewTokensPenalizer", "call", "its rows"),
+)
+
+
+class SeamError(RuntimeError):
+    """SGLang has no longer what this package holds on to."""
+
+
+def resolve(target: str) -> Any:
+    """The object behind "module:attribute.path"; raises ImportError or AttributeError."""
+    module, _, path = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def problem(seam: Seam) -> str | None:
+    """What is wrong with a seam in the installed SGLang; None if it holds."""
+    try:
+        found = resolve(seam.target)
+    except (ImportError, AttributeError) as error:
+        return f"{seam.target} is missing ({error})"
+    if seam.parameters:
+        taken = inspect.signature(inspect.unwrap(found)).parameters
+        absent = [name for name in seam.parameters if name not in taken]
+        if absent:
+            return f"{seam.target} no longer takes {', '.join(absent)}"
+    return None
+
+
+def installed_sglang() -> str | None:
+    """The installed SGLang version, or None."""
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_seams() -> None:
+    """Raise `SeamError` naming the first seam that does not hold."""
+    for seam in SEAMS:
+        trouble = problem(seam)
+        if trouble is not None:
+            raise SeamError(
+                f"tokenflow cannot start on SGLang {installed_sglang()}: {trouble}. "
+                f"It supports SGLang {SUPPORTED_SGLANG}; install that version or start "
+                "without --scheduler tokenflow."
+            )

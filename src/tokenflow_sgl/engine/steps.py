@@ -1,0 +1,101 @@
+"""Measures the engine's steps by the shared clock and feeds the cost models."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from tokenflow_sgl.costs import OnlineCosts, StepCosts
+
+WINDOW_SECONDS = 2.0
+"""Length of the throughput window."""
+REFIT_SECONDS = 0.25
+"""How old a fit may be; refitting costs a tenth of a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one step computes.
+
+    rows: requests in the step. tokens: new tokens of a prefill, 0 for a decode.
+    attention: sum n_i * (prefix_i + n_i / 2) of a prefill. context: KV tokens that a
+    decode reads. loaded: tokens brought back from the host for it. mixed: prefill and
+    decode in one step, which neither model describes.
+    """
+
+    rows: int
+    tokens: int = 0
+    attention: float = 0.0
+    context: int = 0
+    loaded: int = 0
+    mixed: bool = False
+
+
+class StepTimer:
+    """Attributes the time between two iterations to the step that it was spent on.
+
+    lag: 0 where a step's computation ends before the next iteration starts (synchronous
+    devices, no overlap); 1 with overlap scheduling, where an iteration waits for the
+    step launched one iteration earlier.
+    """
+
+    def __init__(self, lag: int) -> None:
+        self._costs = OnlineCosts()
+        self._launched: deque[Work | None] = deque([None] * (lag + 1), maxlen=lag + 1)
+        self._last = -math.inf
+        self._produced: deque[tuple[float, int]] = deque()
+        self._produced_sum = 0
+        self._fit = StepCosts()
+        self._fitted = -math.inf
+        self.last_prefill_end = -math.inf
+        self.last_prefill_seconds = 0.0
+
+    def begin(self, now: float) -> None:
+        """An iteration starts at `now`: what ran until here took the time since the last."""
+        seconds = now - self._last
+        self._last = now
+        work = self._launched[0]
+        if work is None or not 0.0 < seconds < math.inf:
+            return
+        if work.tokens:
+            self.last_prefill_end = now
+            self.last_prefill_seconds = seconds
+        if work.mixed:
+            return
+        if not work.tokens:
+            self._costs.observe_decode(work.rows, work.context, seconds)
+        elif not work.loaded:
+            self._costs.observe_prefill(work.tokens, work.attention, seconds)
+        else:
+            # The load overlaps with the prefill; what it adds is what it costs.
+            alone = self.costs().prefill_seconds(work.tokens, work.attention / work.tokens)
+            self._costs.observe_load(work.loaded, seconds - alone)
+
+    def launch(self, work: Work | None) -> None:
+        """This iteration's step; None if it has none."""
+        self._launched.append(work)
+
+    def produced(self, now: float, tokens: int) -> None:
+        """`tokens` output tokens were delivered by `now`."""
+        if tokens:
+            self._produced.append((now, tokens))
+            self._produced_sum += tokens
+        while self._produced and self._produced[0][0] < now - WINDOW_SECONDS:
+            self._produced_sum -= self._produced.popleft()[1]
+
+    def throughput(self) -> float:
+        """Output tokens per second over the last window; NaN before there is one."""
+        if len(self._produced) < 2:
+            return math.nan
+        span = self._produced[-1][0] - self._produced[0][0]
+        if span < WINDOW_SECONDS / 2:
+            return math.nan
+        return (self._produced_sum - self._produced[0][1]) / span
+
+    def costs(self) -> StepCosts:
+        """The costs learned so far, at most `REFIT_SECONDS` old."""
+        if self._last - self._fitted >= REFIT_SECONDS or self._fitted == -math.inf:
+            self._fit = self._costs.snapshot()
+            self._fitted = self._last
+        return self._fit

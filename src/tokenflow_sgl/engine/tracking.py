@@ -1,0 +1,220 @@
+"""The table of live streams: what the policy sees of every request, in numpy columns.
+
+Filled as requests come and go, brought up to date once per iteration from the output
+lengths of the requests that run. Knows nothing of SGLang beyond `output_ids`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenflow_sgl.policy import OutputLengths, Phase, Streams
+from tokenflow_sgl.qos import Delivery, ReaderBank
+
+
+class Generating(Protocol):
+    """A request, as far as this table looks into it."""
+
+    @property
+    def output_ids(self) -> Sequence[int]: ...
+
+
+R = TypeVar("R", bound=Generating)
+
+_COLUMNS: dict[str, type[np.generic]] = {
+    "phase": np.int8,
+    "prompt": np.int64,
+    "generated": np.int64,
+    "limit": np.int64,
+    "since": np.float64,
+    "admitted": np.bool_,
+    "preemptible": np.bool_,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one iteration delivered: slots that got tokens, and what it did to their readers."""
+
+    slots: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    delivery: Delivery
+
+
+class StreamTable(Generic[R]):
+    """Live streams by slot. A slot is reused after its stream is forgotten."""
+
+    phase: NDArray[np.int8]
+    prompt: NDArray[np.int64]
+    generated: NDArray[np.int64]
+    limit: NDArray[np.int64]
+    since: NDArray[np.float64]
+    admitted: NDArray[np.bool_]
+    preemptible: NDArray[np.bool_]
+
+    def __init__(self, lengths: OutputLengths, capacity: int = 256) -> None:
+        self.readers = ReaderBank(capacity)
+        self._lengths = lengths
+        self._requests: list[R | None] = []
+        self._slot_of: dict[R, int] = {}  # insertion order is arrival order
+        self._class_of: dict[int, str] = {}
+        self._free: list[int] = []
+        self._grow(capacity)
+        self._order: NDArray[np.int64] | None = None
+        self._active: tuple[list[R], NDArray[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def __contains__(self, request: R) -> bool:
+        return request in self._slot_of
+
+    def _grow(self, capacity: int) -> None:
+        old = len(self._requests)
+        for name, dtype in _COLUMNS.items():
+            column = np.zeros(capacity, dtype=dtype)
+            if old:
+                column[:old] = getattr(self, name)
+            setattr(self, name, column)
+        self._requests.extend([None] * (capacity - old))
+        self._free.extend(range(capacity - 1, old - 1, -1))
+
+    # ---- membership -----------------------------------------------------------------
+
+    def track(
+        self,
+        request: R,
+        *,
+        prompt: int,
+        limit: int,
+        rate: float,
+        qos_class: str,
+        arrival: float,
+        now: float,
+    ) -> int:
+        """A new stream: `prompt` tokens in, at most `limit` out, read at `rate` tokens/s."""
+        if not self._free:
+            self._grow(2 * len(self._requests))
+        slot = self._free.pop()
+        expected = self._lengths.expected(np.array([0]), np.array([limit]))
+        self.readers.open(
+            slot, rate=rate, arrival=arrival, expected_tokens=max(math.ceil(expected[0]), 1)
+        )
+        self._requests[slot] = request
+        self._slot_of[request] = slot
+        self._class_of[slot] = qos_class
+        self.phase[slot] = Phase.WAITING
+        self.prompt[slot] = prompt
+        self.generated[slot] = 0
+        self.limit[slot] = limit
+        self.since[slot] = now
+        self.admitted[slot] = False
+        self.preemptible[slot] = True
+        self._order = None
+        return slot
+
+    def forget(self, request: R, *, finished: bool) -> None:
+        """The stream is gone; `finished` by itself, so that its length is evidence."""
+        slot = self._slot_of.pop(request)
+        if finished:
+            self._lengths.observe(len(request.output_ids))
+        self.readers.close(slot)
+        self._requests[slot] = None
+        del self._class_of[slot]
+        self._free.append(slot)
+        self._order = self._active = None
+
+    def move(self, request: R, phase: Phase, now: float) -> None:
+        """The stream enters `phase`."""
+        slot = self._slot_of[request]
+        self.phase[slot] = phase
+        self.since[slot] = now
+        self._active = None
+
+    def admit(self, slots: Iterable[int]) -> None:
+        """These streams are members of the working set from now on."""
+        for slot in slots:
+            self.admitted[slot] = True
+
+    def slot(self, request: R) -> int:
+        """The stream's slot; KeyError if it is not tracked."""
+        return self._slot_of[request]
+
+    def request(self, slot: int) -> R | None:
+        """The request in a slot, or None if the slot is free or unknown."""
+        return self._requests[slot] if 0 <= slot < len(self._requests) else None
+
+    def qos_class(self, slot: int) -> str:
+        """Name of the rate class of the stream in `slot`."""
+        return self._class_of[slot]
+
+    def requests(self, phase: Phase) -> list[R]:
+        """Streams in `phase`, in order of arrival."""
+        return [request for request, slot in self._slot_of.items() if self.phase[slot] == phase]
+
+    # ---- the running ones -----------------------------------------------------------
+
+    def active(self) -> tuple[list[R], NDArray[np.int64]]:
+        """Streams that may have produced since the last look: running and draining."""
+        if self._active is None:
+            pairs = [
+                (request, slot)
+                for request, slot in self._slot_of.items()
+                if self.phase[slot] in (Phase.RUNNING, Phase.DRAINING)
+            ]
+            self._active = (
+                [request for request, _ in pairs],
+                np.fromiter((slot for _, slot in pairs), dtype=np.int64, count=len(pairs)),
+            )
+        return self._active
+
+    def collect(self, now: float) -> Progress:
+        """Hand what was produced since the last call to the readers, at time `now`."""
+        requests, slots = self.active()
+        lengths = np.fromiter(
+            (len(request.output_ids) for request in requests), dtype=np.int64, count=len(requests)
+        )
+        counts = lengths - self.generated[slots]
+        delivery = self.readers.deliver(slots, counts, now)
+        self.generated[slots] = lengths
+        return Progress(slots, counts, delivery)
+
+    # ---- the policy's view ----------------------------------------------------------
+
+    def order(self) -> NDArray[np.int64]:
+        """All slots in order of arrival."""
+        if self._order is None:
+            self._order = np.fromiter(
+                self._slot_of.values(), dtype=np.int64, count=len(self._slot_of)
+            )
+        return self._order
+
+    def streams(self, untouchable: Iterable[int]) -> Streams:
+        """The table as the policy sees it; `untouchable` slots cannot be preempted now."""
+        order = self.order()
+        generated = self.generated[order]
+        limit = self.limit[order]
+        # A stream in its last tokens frees its memory sooner by running.
+        preemptible = self.preemptible[order] & (generated > 0) & (limit - generated > 2)
+        barred = list(untouchable)
+        if barred:
+            preemptible &= ~np.isin(order, barred)
+        return Streams(
+            slot=order,
+            phase=self.phase[order],
+            arrival=self.readers.arrival[order],
+            rate=self.readers.rate[order],
+            next_due=self.readers.next_due[order],
+            prompt=self.prompt[order],
+            generated=generated,
+            expected=self._lengths.expected(generated, limit),
+            since=self.since[order],
+            admitted=self.admitted[order],
+            preemptible=preemptible,
+        )

@@ -1,0 +1,101 @@
+"""Who joins the working set: the demand test.
+
+A newcomer is admitted if, for every horizon h, the engine time that all readers of the
+working set will have asked for within h, plus the prefills that are due, fits in eta * h,
+and if the KV of all of them fits the device and the host. Compared with the paper's
+bound on the number of requests (Eq. 4, 5) and on the sum of rates (Eq. 6), the test
+sees buffers (a reader with ten seconds unread asks for nothing for ten seconds) and
+ends (an output of 40 tokens stops asking), which is what lets a burst in early without
+overcommitting a sustained overload.
+
+Engine time of one token at context length x, when memory is full: a decode step takes T
+and serves M / x streams, so T * x / M. Producing n tokens from length l costs
+T / M * (n * l + n^2 / 2).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.state import FloatArray, IntArray, Phase, State
+
+HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 300])
+"""Seconds ahead at which demand is compared with supply."""
+CONSIDERED = 256
+"""Newcomers that one pass looks at, in order of arrival."""
+FINAL_SHARE = 0.6
+"""Share of the output still to come that a stream holds on average until the others end."""
+SHORTEST_CONTEXT = 64.0
+"""Mean context that the full-memory step time assumes at least, in tokens."""
+
+
+def admissible(state: State, config: WorkingSetConfig) -> IntArray:
+    """Indices (into `state.streams`) of the waiting streams that join now, first come first.
+
+    At least one is admitted while the working set is empty, whatever the test says: an
+    engine that idles serves nobody.
+    """
+    streams = state.streams
+    candidates = np.nonzero((streams.phase == Phase.WAITING) & ~streams.admitted)[0][:CONSIDERED]
+    if not len(candidates):
+        return candidates
+    member = (streams.phase != Phase.WAITING) | streams.admitted
+    members = np.nonzero(member)[0]
+    fits = _memory_allows(state, config, members, candidates)
+    if fits:
+        fits = _time_allows(state, config, members, candidates[:fits])
+    if fits == 0 and not len(members):
+        fits = 1
+    return candidates[:fits]
+
+
+def _memory_allows(
+    state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
+) -> int:
+    """How many candidates, in order, can be promised KV memory until they end."""
+    memory = state.memory
+    budget = config.fill * (memory.device_total + memory.host_total)
+    budget -= float(_final_kv(state, members).sum())
+    return int(np.searchsorted(np.cumsum(_final_kv(state, candidates)), budget, side="right"))
+
+
+def _final_kv(state: State, index: IntArray) -> FloatArray:
+    streams = state.streams
+    left = streams.expected[index] - streams.generated[index]
+    return streams.prompt[index] + streams.generated[index] + FINAL_SHARE * left
+
+
+def _time_allows(
+    state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
+) -> int:
+    """How many candidates, in order, pass the demand test at every horizon."""
+    streams, costs = state.streams, state.costs
+    if costs.decode is None:
+        return len(candidates)
+    total = state.memory.device_total
+    length = streams.prompt + streams.generated
+    mean = float(length[members].mean()) if len(members) else float(length[candidates].mean())
+    mean = max(mean, SHORTEST_CONTEXT)
+    token_cost = costs.decode_seconds(total / mean, total) / total
+
+    demand = _demand(state, members, token_cost).sum(axis=0)
+    pending = members[streams.phase[members] == Phase.WAITING]
+    demand += sum(costs.prefill_seconds(int(n)) for n in streams.prompt[pending])
+    prefill = np.array([costs.prefill_seconds(int(n)) for n in streams.prompt[candidates]])
+    joining = np.cumsum(_demand(state, candidates, token_cost) + prefill[:, None], axis=0)
+    passes = (demand + joining <= config.eta * HORIZONS).all(axis=1)
+    # First come first: nobody overtakes the first one who does not fit.
+    return len(candidates) if passes.all() else int(np.argmin(passes))
+
+
+def _demand(state: State, index: IntArray, token_cost: float) -> FloatArray:
+    """Engine seconds asked for within each horizon, shape (len(index), len(HORIZONS))."""
+    streams = state.streams
+    started = streams.generated[index] > 0
+    slack = np.where(started, np.maximum(streams.next_due[index] - state.now, 0.0), 0.0)
+    left = streams.expected[index] - streams.generated[index]
+    tokens = (HORIZONS - slack[:, None]) * streams.rate[index][:, None]
+    tokens = np.minimum(np.maximum(tokens, 0.0), left[:, None])
+    length = (streams.prompt[index] + streams.generated[index])[:, None]
+    return token_cost * tokens * (length + tokens / 2)

@@ -1,0 +1,115 @@
+"""Parameters of the working-set policy: one declaration for default, meaning, flag and docs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+def setting(default: Any, text: str, *, low: float | None = None, high: float | None = None) -> Any:
+    """A field that carries its help text and its allowed range (inclusive)."""
+    return field(default=default, metadata={"help": text, "low": low, "high": high})
+
+
+class ConfigError(ValueError):
+    """A parameter is out of its range; the message names the field, value and range."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingSetConfig:
+    """Parameters of `WorkingSetPolicy`. Times in seconds, lengths in tokens.
+
+    The defaults come from simulation over eight burst and overload workloads on two
+    devices; they are not tuned to a trace.
+    """
+
+    eta: float = setting(
+        1.0,
+        "share of the engine's time that admission may promise to readers; above 1 admits "
+        "earlier and risks stalls in sustained overload",
+        low=0.1,
+        high=10.0,
+    )
+    cycle: float = setting(
+        0.2, "seconds between two plans of the working set under stress", low=0.001, high=60.0
+    )
+    hysteresis: float = setting(
+        6.0,
+        "how many seconds more slack a running stream must have before a paused one takes its place",
+        low=0.0,
+        high=3600.0,
+    )
+    safety: float = setting(
+        1.5,
+        "seconds of slack that a stream must keep beyond its switch cost to give way to a newcomer",
+        low=0.0,
+        high=3600.0,
+    )
+    switch_factor: float = setting(
+        2.0,
+        "buffer conservativeness mu: slack needed per second of evict-and-load cost (Eq. 4.2.1)",
+        low=1.0,
+        high=100.0,
+    )
+    min_run: float = setting(
+        0.5, "seconds that a stream runs at least before it may be preempted", low=0.0, high=3600.0
+    )
+    band: float = setting(
+        0.10,
+        "share of a stream's output that may lie unread at full value (tau_1 of the effective "
+        "throughput)",
+        low=0.001,
+        high=1.0,
+    )
+    band_seconds: float = setting(
+        3.0, "lower bound of the useful buffer in seconds of reading", low=0.0, high=3600.0
+    )
+    urgent: float = setting(
+        4.0,
+        "slack in seconds below which a paused stream may displace even a sprinter",
+        low=0.0,
+        high=3600.0,
+    )
+    prefill_chunk: int = setting(
+        2048,
+        "tokens per prefill step while readers wait, so that decoding is not held up for long",
+        low=16,
+        high=1 << 20,
+    )
+    prefill_guard: float = setting(
+        1.0,
+        "decode steps may take this many times the prefill's time between two prefill chunks "
+        "when a reader would stall",
+        low=0.0,
+        high=100.0,
+    )
+    fill: float = setting(
+        0.95, "share of device plus host memory that admission may promise", low=0.1, high=1.0
+    )
+    park: bool = setting(
+        True, "pause streams that are far ahead when the rest runs faster without them"
+    )
+    park_floor: float = setting(
+        0.8, "lowest share of raw decode throughput that parking may aim at", low=0.1, high=1.0
+    )
+    park_target: float = setting(
+        0.995,
+        "raw throughput, as a share of what is possible, below which parking backs off",
+        low=0.1,
+        high=1.0,
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+def check_ranges(config: Any) -> None:
+    """Raise `ConfigError` for the first field of a config that is outside its range."""
+    for item in fields(config):
+        low, high = item.metadata.get("low"), item.metadata.get("high")
+        value = getattr(config, item.name)
+        if low is None or high is None:
+            continue
+        # Written so that NaN fails too.
+        if not low <= value <= high:
+            raise ConfigError(f"{item.name} is {value!r}; allowed is {low:g} to {high:g}")

@@ -1,0 +1,85 @@
+"""Pausing streams that are far ahead, when the rest runs faster without them.
+
+On devices whose step time follows the KV that is read, a smaller batch yields nearly the
+same tokens per second, and all of them go to readers who need them. Where that is not
+so, parking costs raw throughput; hence the closed loop: the share of throughput that
+parking must keep is raised when the measured throughput falls behind what the whole
+batch would give, and lowered slowly otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.exchange import useful_band
+from tokenflow_sgl.policy.state import IntArray, Phase, State
+
+SMALLEST_BATCH = 8
+"""Batches below this are not worth thinning out."""
+RAISE, LOWER = 0.05, 0.002
+"""Steps of the closed loop per cycle, up fast and down slowly."""
+
+
+def next_share(state: State, config: WorkingSetConfig) -> float:
+    """The share of raw decode throughput that parking must keep, adjusted by what was seen."""
+    share = state.recollection.park_share
+    possible = _rate(state, *_load(state))
+    if not config.park or possible <= 0.0 or math.isnan(state.throughput):
+        return 1.0 if not config.park else share
+    if state.throughput < config.park_target * possible:
+        return min(1.0, share + RAISE)
+    return max(config.park_floor, share - LOWER)
+
+
+def parked(state: State, config: WorkingSetConfig, share: float) -> IntArray:
+    """Indices of streams (running or paused) that should rest now, least progressed first."""
+    streams = state.streams
+    none = np.zeros(0, dtype=np.int64)
+    count, mean = _load(state)
+    if not config.park or share >= 1.0 or count < SMALLEST_BATCH or state.costs.decode is None:
+        return none
+    if bool((streams.phase == Phase.WAITING).any()):
+        return none
+    keep = _smallest_batch(state, count, mean, share)
+    slack = streams.next_due - state.now
+    resting = (streams.phase == Phase.PAUSED) | (
+        (streams.phase == Phase.RUNNING)
+        & streams.preemptible
+        & (state.now - streams.since >= config.min_run)
+    )
+    ahead = np.nonzero(resting & (slack > useful_band(state, config)))[0]
+    ahead = ahead[np.argsort(streams.generated[ahead], kind="stable")]
+    return ahead[: max(count - keep, 0)]
+
+
+def _load(state: State) -> tuple[int, float]:
+    """Streams that could decode, and their mean context in tokens."""
+    streams = state.streams
+    live = streams.phase != Phase.WAITING
+    count = int(np.count_nonzero(live))
+    if not count:
+        return 0, 0.0
+    return count, float((streams.prompt[live] + streams.generated[live]).mean())
+
+
+def _rate(state: State, batch: int, mean: float) -> float:
+    """Modelled tokens per second of a decode batch; 0.0 while unknown."""
+    fits = min(batch, state.memory.max_running, int(state.memory.device_total / max(mean, 1.0)))
+    seconds = state.costs.decode_seconds(fits, fits * mean)
+    return fits / seconds if seconds > 0.0 else 0.0
+
+
+def _smallest_batch(state: State, count: int, mean: float, share: float) -> int:
+    """The smallest batch that still yields `share` of the whole batch's rate (rate is monotone)."""
+    goal = share * _rate(state, count, mean)
+    low, high = 1, count
+    while low < high:
+        middle = (low + high) // 2
+        if _rate(state, middle, mean) >= goal:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,127 @@
+"""What a policy may look at: one frozen picture of the streams, the memory and the costs.
+
+The body (live engine, emulator, simulator) builds a `State`, a policy answers with a
+`Decision`. A policy reads no clock and does no I/O: every time and every measurement
+that it needs is in here, so the same state gives the same decision on every
+tensor-parallel rank and in the simulator.
+
+Units: seconds on the body's clock (any origin), tokens, tokens per second.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenflow_sgl.costs.model import StepCosts
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+PhaseArray = NDArray[np.int8]
+
+
+class Phase(enum.IntEnum):
+    """Where a stream stands between its arrival and its last token."""
+
+    WAITING = 0
+    """Arrived, no token produced yet, holds no KV."""
+    RUNNING = 1
+    """Holds its KV on the device: being prefilled or decoded."""
+    DRAINING = 2
+    """Preempted, but a result that it takes part in is still in flight; KV still held."""
+    PAUSED = 3
+    """Started, not running; its KV is in the prefix tree, on the host, or must be recomputed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """All tracked streams as parallel arrays of one length n, in arrival order.
+
+    slot: identity of the stream, stable over its life (the body's index).
+    phase: a `Phase` value.
+    arrival: when the request arrived.
+    rate: tokens per second that its reader consumes.
+    next_due: when its reader runs dry if nothing more is delivered. Slack is
+        `next_due - now`. For a stream without a first token: its arrival.
+    prompt: prompt tokens.
+    generated: output tokens produced so far.
+    expected: estimated total output tokens (never below generated + 1).
+    since: when it entered its phase.
+    admitted: member of the working set (the policy promised to serve it).
+    preemptible: the body can preempt it now.
+    """
+
+    slot: IntArray
+    phase: PhaseArray
+    arrival: FloatArray
+    rate: FloatArray
+    next_due: FloatArray
+    prompt: IntArray
+    generated: IntArray
+    expected: FloatArray
+    since: FloatArray
+    admitted: BoolArray
+    preemptible: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """KV memory in tokens.
+
+    device_total, device_free: capacity, and what can be allocated now (free pages plus
+        pages of the prefix tree that nobody locks, the KV of paused streams included).
+    device_promised: tokens that running streams still need for a prefill under way.
+    host_total: capacity of the host tier; 0 where there is none.
+    page_size: tokens per page.
+    max_running: how many streams can hold a row at once.
+    """
+
+    device_total: int
+    device_free: int
+    device_promised: int
+    host_total: int
+    page_size: int
+    max_running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """What a policy wants to remember until its next pass; handed back to it unchanged.
+
+    last_cycle: when the working set was last re-planned (-inf: never).
+    plan: slots that the last cycle chose to start or resume, most urgent first.
+    park_share: share of the raw decode throughput that parking must keep (1: park nobody).
+    overloaded: the paper baseline's Eq. 6 fallback is on.
+    """
+
+    last_cycle: float = -np.inf
+    plan: tuple[int, ...] = ()
+    park_share: float = 1.0
+    overloaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that one policy pass sees.
+
+    last_prefill_end, last_prefill_seconds: when the last prefill step ended and how long
+        it took; -inf and 0.0 before the first.
+    throughput: output tokens per second over the body's last measuring window; NaN
+        while unknown.
+    """
+
+    now: float
+    streams: Streams
+    memory: Memory
+    costs: StepCosts
+    last_prefill_end: float = -np.inf
+    last_prefill_seconds: float = 0.0
+    throughput: float = float("nan")
+    recollection: Recollection = field(default_factory=Recollection)
