@@ -11,7 +11,12 @@ requests, which makes recompute cost superlinear in length as it is on real devi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+Amount = TypeVar("Amount", float, NDArray[np.float64])
 Coefficients = tuple[float, float, float]
 
 
@@ -35,16 +40,16 @@ class StepCosts:
         constant, per_row, per_token = self.decode
         return constant + per_row * batch + per_token * kv_tokens
 
-    def prefill_seconds(self, tokens: float, prefix: float = 0.0) -> float:
+    def prefill_seconds(self, tokens: Amount, prefix: float = 0.0) -> Amount:
         """Time of a prefill step of one request of `tokens` after `prefix` tokens; 0.0 unknown."""
         if self.prefill is None:
-            return 0.0
+            return 0.0 * tokens
         constant, per_token, per_work = self.prefill
         return constant + per_token * tokens + per_work * tokens * (prefix + tokens / 2)
 
-    def load_seconds(self, tokens: float) -> float:
+    def load_seconds(self, tokens: Amount) -> Amount:
         """Time to bring `tokens` of KV back from the host; 0.0 while unknown."""
         if self.load is None:
-            return 0.0
+            return 0.0 * tokens
         constant, per_token = self.load
         return constant + per_token * tokens

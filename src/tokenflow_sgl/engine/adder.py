@@ -93,6 +93,6 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
             return super().add_one_req(req, *args, **kwargs)
 
         def _headroom(self) -> int:
-            return max(DECODE_TARGET_STEPS, self.page_size)
+            return max(DECODE_TARGET_STEPS, int(self.page_size))
 
     return NeedBasedAdder

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _argument(name: str, default: Any, item: dataclasses.Field[Any]) -> dict[str, Any]:
-    """argparse keywords of one setting."""
+    """Argparse keywords of one setting."""
     text = item.metadata["help"].replace("%", "%%")
     if isinstance(default, tuple):
         return {"action": "append", "metavar": "NAME=RATE", "help": f"{text}."}

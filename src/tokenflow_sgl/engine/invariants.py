@@ -18,9 +18,7 @@ def checker_with_draining(
         def _requests_owning_rows(self) -> list[Any]:
             owners: list[Any] = super()._requests_owning_rows()
             known = {id(req) for req in owners}
-            return owners + [
-                req for req in draining() if req.kv.holds_kv and id(req) not in known
-            ]
+            return owners + [req for req in draining() if req.kv.holds_kv and id(req) not in known]
 
     return DrainingAwareChecker(
         **{f.name: getattr(checker, f.name) for f in dataclasses.fields(checker) if f.init}

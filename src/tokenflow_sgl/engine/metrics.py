@@ -8,7 +8,7 @@ Series are bounded: labels are the server's, plus the rate class and fixed enume
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from tokenflow_sgl.policy import Cause, Mode
 
@@ -17,44 +17,32 @@ RECOMPUTED_TOKENS = (0, 1, 2, 4, 8, 16, 17, 32, 64, 128, 256, 512, 1024, 4096, 1
 PASS_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 
 
-class Recorder(Protocol):
-    """What the scheduler reports; see `PrometheusRecorder` for the meaning of each."""
-
-    def delivered(self, qos_class: str, effective: float, stalls: int, seconds: float) -> None: ...
-    def preempted(self, cause: Cause) -> None: ...
-    def resumed(self, recomputed: int, loaded: int) -> None: ...
-    def levels(self, running: int, paused: int, waiting: int, working_set: int) -> None: ...
-    def buffer(self, qos_class: str, seconds: float) -> None: ...
-    def policy_pass(self, mode: Mode, seconds: float) -> None: ...
-    def policy_error(self) -> None: ...
-
-
-class NullRecorder:
-    """Reports nowhere: the server runs without --enable-metrics."""
+class Recorder:
+    """What the scheduler reports. This one reports nowhere: without --enable-metrics."""
 
     def delivered(self, qos_class: str, effective: float, stalls: int, seconds: float) -> None:
-        """Ignored."""
+        """Effective tokens, stalls and stall seconds of one iteration, for one rate class."""
 
     def preempted(self, cause: Cause) -> None:
-        """Ignored."""
+        """One stream was preempted."""
 
     def resumed(self, recomputed: int, loaded: int) -> None:
-        """Ignored."""
+        """One paused stream is taken up again, with so many tokens recomputed and loaded."""
 
     def levels(self, running: int, paused: int, waiting: int, working_set: int) -> None:
-        """Ignored."""
+        """How many streams are where."""
 
     def buffer(self, qos_class: str, seconds: float) -> None:
-        """Ignored."""
+        """One stream's unread output."""
 
     def policy_pass(self, mode: Mode, seconds: float) -> None:
-        """Ignored."""
+        """One pass was decided in `mode` and took `seconds`."""
 
     def policy_error(self) -> None:
-        """Ignored."""
+        """The policy raised."""
 
 
-class PrometheusRecorder:
+class PrometheusRecorder(Recorder):
     """Writes `tokenflow:*` metrics with the labels of SGLang's own collector."""
 
     def __init__(self, labels: Mapping[str, Any]) -> None:
@@ -105,9 +93,7 @@ class PrometheusRecorder:
             "expected output lies unread, down to 0 at 20 %.",
             "qos_class",
         )
-        self._mode = gauge(
-            "mode", "1 for the scheduler's present mode, 0 for the others.", "mode"
-        )
+        self._mode = gauge("mode", "1 for the scheduler's present mode, 0 for the others.", "mode")
         self._passes = histogram(
             "policy_pass_seconds", "Time of one policy pass outside idle mode.", PASS_SECONDS
         )

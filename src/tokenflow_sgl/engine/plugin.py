@@ -77,7 +77,7 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
 
     HookRegistry.register(_SCHEDULER, TokenFlowScheduler, HookType.REPLACE)
     HookRegistry.apply_hooks()
-    placed = sys.modules[_SCHEDULER_MODULE].Scheduler  # type: ignore[attr-defined]
+    placed = sys.modules[_SCHEDULER_MODULE].Scheduler
     if placed is not TokenFlowScheduler:
         # apply_hooks() logs its failures and goes on; a server without the scheduler that
         # was asked for must not start.

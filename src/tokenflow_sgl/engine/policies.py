@@ -6,7 +6,7 @@ import importlib
 
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.policy import ConfigError, Policy, WorkingSetPolicy
-from tokenflow_sgl.policy.baselines import StockPolicy
+from tokenflow_sgl.policy.baselines import PaperPolicy, StockPolicy
 
 
 def load_policy(config: TokenFlowConfig) -> Policy:
@@ -17,6 +17,8 @@ def load_policy(config: TokenFlowConfig) -> Policy:
     name = config.policy
     if name == "working-set":
         return WorkingSetPolicy(config.working_set)
+    if name == "paper":
+        return PaperPolicy()
     if name == "stock":
         return StockPolicy()
     module, separator, attribute = name.partition(":")

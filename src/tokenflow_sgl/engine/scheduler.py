@@ -21,7 +21,7 @@ from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.invariants import checker_with_draining
 from tokenflow_sgl.engine.limits import check_model, undisturbed_reason
-from tokenflow_sgl.engine.metrics import NullRecorder, PrometheusRecorder, Recorder
+from tokenflow_sgl.engine.metrics import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.pausing import Pauser
 from tokenflow_sgl.engine.penalties import rebuild_rows
 from tokenflow_sgl.engine.policies import load_policy
@@ -45,15 +45,22 @@ logger = logging.getLogger(__name__)
 class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
     """The scheduler that `--scheduler tokenflow` puts in place of SGLang's."""
 
+    # SGLang's own, which this class also assigns.
+    invariant_checker: Any
+    waiting_queue: list[Any]
+    policy: Any
+
     # ---- construction ---------------------------------------------------------------
 
     def init_metrics_collector(self) -> None:
+        """Add our metrics to SGLang's."""
         super().init_metrics_collector()
-        self.tf_recorder: Recorder = NullRecorder()
+        self.tf_recorder = Recorder()
         if self.metrics_collector_context.current_scheduler_metrics_enabled:
             self.tf_recorder = PrometheusRecorder(self.metrics_collector.labels)
 
     def init_schedule_policy(self) -> None:
+        """Build the policy, the table of streams and what serves them."""
         super().init_schedule_policy()
         config = config_of(self.server_args)
         assert config is not None, "this class is only put in place with a configuration"
@@ -86,10 +93,12 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         )
 
     def init_request_dispatcher(self) -> None:
+        """Take in the leader's clock with the requests."""
         super().init_request_dispatcher()
         self._request_dispatcher += TypeBasedDispatcher([(ClockTick, self.tf_clock.receive)])
 
     def init_invariant_checker(self) -> None:
+        """Let strict memory checks see draining requests."""
         super().init_invariant_checker()
         self.invariant_checker = checker_with_draining(
             self.invariant_checker, lambda: self.tf_pauser.draining
@@ -163,6 +172,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         return [*batches, ScheduleBatch(reqs=held)] if held else batches
 
     def abort_request(self, recv_req: Any) -> None:
+        """End aborted streams wherever they are; a paused one with its output so far."""
         super().abort_request(recv_req)
         queued = set(self.waiting_queue)
         for req in self.tf_table.requests(Phase.WAITING):
@@ -181,16 +191,16 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             self.output_streamer.stream_output([req], req.return_logprob)
 
     def pause_generation(self, recv_req: Any) -> None:
+        """Drop the KV of draining requests, too: the weights may change now."""
         super().pause_generation(recv_req)
         if recv_req.mode == "retract":
             self.tf_pauser.drop_draining()
 
     def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
+        """Paused and draining streams are work."""
         idle: bool = super().is_fully_idle(for_health_check, ignore_waiting)
         return (
-            idle
-            and not self.tf_pauser.draining
-            and (ignore_waiting or not self.tf_pauser.paused)
+            idle and not self.tf_pauser.draining and (ignore_waiting or not self.tf_pauser.paused)
         )
 
     def _tf_paused(self, req: Any) -> None:
@@ -205,6 +215,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
     # ---- one iteration --------------------------------------------------------------
 
     def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
+        """Account what the last step delivered, then let SGLang choose."""
         now = self.tf_clock.now
         self.tf_timer.begin(now)
         ended = self.tf_pauser.finish_draining(self._tf_inflight())
@@ -225,6 +236,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         return [req for req in requests if req.finished_reason is not None]
 
     def get_new_batch_prefill(self, running_batch: Any) -> Any:
+        """Decide, preempt, and offer SGLang's admission the chosen requests in their order."""
         decision = self._tf_decide(running_batch)
         self.tf_recollection = decision.recollection
         self._tf_preempt(decision, running_batch)
@@ -258,6 +270,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         return plan
 
     def get_prefill_adder_class(self) -> Any:
+        """The adder that admits by need while the policy decides."""
         return self.tf_adder
 
     # ---- deciding and applying ------------------------------------------------------

@@ -22,7 +22,9 @@ class Generating(Protocol):
     """A request, as far as this table looks into it."""
 
     @property
-    def output_ids(self) -> Sequence[int]: ...
+    def output_ids(self) -> Sequence[int]:
+        """Output tokens so far."""
+        ...
 
 
 R = TypeVar("R", bound=Generating)
@@ -198,23 +200,23 @@ class StreamTable(Generic[R]):
     def streams(self, untouchable: Iterable[int]) -> Streams:
         """The table as the policy sees it; `untouchable` slots cannot be preempted now."""
         order = self.order()
-        generated = self.generated[order]
-        limit = self.limit[order]
+        readers = self.readers
+        generated = self.generated.take(order)
+        limit = self.limit.take(order)
         # A stream in its last tokens frees its memory sooner by running.
-        preemptible = self.preemptible[order] & (generated > 0) & (limit - generated > 2)
-        barred = list(untouchable)
-        if barred:
-            preemptible &= ~np.isin(order, barred)
+        preemptible = self.preemptible.take(order) & (generated > 0) & (limit - generated > 2)
+        for slot in untouchable:
+            preemptible &= order != slot
         return Streams(
             slot=order,
-            phase=self.phase[order],
-            arrival=self.readers.arrival[order],
-            rate=self.readers.rate[order],
-            next_due=self.readers.next_due[order],
-            prompt=self.prompt[order],
+            phase=self.phase.take(order),
+            arrival=readers.arrival.take(order),
+            rate=readers.rate.take(order),
+            next_due=readers.next_due.take(order),
+            prompt=self.prompt.take(order),
             generated=generated,
             expected=self._lengths.expected(generated, limit),
-            since=self.since[order],
-            admitted=self.admitted[order],
+            since=self.since.take(order),
+            admitted=self.admitted.take(order),
             preemptible=preemptible,
         )

@@ -20,9 +20,9 @@ import numpy as np
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.state import FloatArray, IntArray, Phase, State
 
-HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 300])
-"""Seconds ahead at which demand is compared with supply."""
-CONSIDERED = 256
+HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 300])[:, None]
+"""Seconds ahead at which demand is compared with supply, as a column."""
+CONSIDERED = 128
 """Newcomers that one pass looks at, in order of arrival."""
 FINAL_SHARE = 0.6
 """Share of the output still to come that a stream holds on average until the others end."""
@@ -62,8 +62,9 @@ def _memory_allows(
 
 def _final_kv(state: State, index: IntArray) -> FloatArray:
     streams = state.streams
-    left = streams.expected[index] - streams.generated[index]
-    return streams.prompt[index] + streams.generated[index] + FINAL_SHARE * left
+    generated = streams.generated.take(index)
+    left = streams.expected.take(index) - generated
+    return streams.prompt.take(index) + generated + FINAL_SHARE * left
 
 
 def _time_allows(
@@ -79,23 +80,27 @@ def _time_allows(
     mean = max(mean, SHORTEST_CONTEXT)
     token_cost = costs.decode_seconds(total / mean, total) / total
 
-    demand = _demand(state, members, token_cost).sum(axis=0)
+    demand = _demand(state, members, token_cost).sum(axis=1, keepdims=True)
     pending = members[streams.phase[members] == Phase.WAITING]
-    demand += sum(costs.prefill_seconds(int(n)) for n in streams.prompt[pending])
-    prefill = np.array([costs.prefill_seconds(int(n)) for n in streams.prompt[candidates]])
-    joining = np.cumsum(_demand(state, candidates, token_cost) + prefill[:, None], axis=0)
-    passes = (demand + joining <= config.eta * HORIZONS).all(axis=1)
+    demand += costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
+    prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
+    joining = np.cumsum(_demand(state, candidates, token_cost) + prefill, axis=1)
+    passes = (demand + joining <= config.eta * HORIZONS).all(axis=0)
     # First come first: nobody overtakes the first one who does not fit.
     return len(candidates) if passes.all() else int(np.argmin(passes))
 
 
 def _demand(state: State, index: IntArray, token_cost: float) -> FloatArray:
-    """Engine seconds asked for within each horizon, shape (len(index), len(HORIZONS))."""
+    """Engine seconds asked for within each horizon, shape (len(HORIZONS), len(index))."""
     streams = state.streams
-    started = streams.generated[index] > 0
-    slack = np.where(started, np.maximum(streams.next_due[index] - state.now, 0.0), 0.0)
-    left = streams.expected[index] - streams.generated[index]
-    tokens = (HORIZONS - slack[:, None]) * streams.rate[index][:, None]
-    tokens = np.minimum(np.maximum(tokens, 0.0), left[:, None])
-    length = (streams.prompt[index] + streams.generated[index])[:, None]
-    return token_cost * tokens * (length + tokens / 2)
+    generated = streams.generated.take(index)
+    slack = np.maximum(streams.next_due.take(index) - state.now, 0.0)
+    slack[generated == 0] = 0.0
+    tokens: FloatArray = (HORIZONS - slack) * streams.rate.take(index)
+    np.maximum(tokens, 0.0, out=tokens)
+    np.minimum(tokens, streams.expected.take(index) - generated, out=tokens)
+    context = tokens * 0.5
+    context += streams.prompt.take(index) + generated
+    tokens *= context
+    tokens *= token_cost
+    return tokens

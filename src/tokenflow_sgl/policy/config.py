@@ -35,7 +35,8 @@ class WorkingSetConfig:
     )
     hysteresis: float = setting(
         6.0,
-        "how many seconds more slack a running stream must have before a paused one takes its place",
+        "seconds of slack that a running stream must have more than the paused one that takes "
+        "its place",
         low=0.0,
         high=3600.0,
     )

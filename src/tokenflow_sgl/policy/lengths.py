@@ -44,7 +44,7 @@ class OutputLengths:
         """
         floor = generated + 1.0
         if len(self._recent) < self._evidence:
-            return np.maximum(limit, floor)
+            return np.asarray(np.maximum(limit, floor), dtype=np.float64)
         if self._sorted is None:
             self._sorted = np.sort(np.fromiter(self._recent, dtype=np.int64))
         seen = self._sorted
@@ -53,4 +53,4 @@ class OutputLengths:
         rank = below + np.ceil(self._quantile * left).astype(np.int64) - 1
         guess = seen[np.clip(rank, 0, len(seen) - 1)]
         guess = np.where(left >= self._evidence, guess, limit)
-        return np.maximum(np.minimum(guess, limit), floor)
+        return np.asarray(np.maximum(np.minimum(guess, limit), floor), dtype=np.float64)

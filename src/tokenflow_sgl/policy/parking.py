@@ -26,9 +26,11 @@ RAISE, LOWER = 0.05, 0.002
 def next_share(state: State, config: WorkingSetConfig) -> float:
     """The share of raw decode throughput that parking must keep, adjusted by what was seen."""
     share = state.recollection.park_share
+    if not config.park:
+        return 1.0
+    if math.isnan(state.throughput) or state.costs.decode is None:
+        return share
     possible = _rate(state, *_load(state))
-    if not config.park or possible <= 0.0 or math.isnan(state.throughput):
-        return 1.0 if not config.park else share
     if state.throughput < config.park_target * possible:
         return min(1.0, share + RAISE)
     return max(config.park_floor, share - LOWER)
@@ -38,10 +40,10 @@ def parked(state: State, config: WorkingSetConfig, share: float) -> IntArray:
     """Indices of streams (running or paused) that should rest now, least progressed first."""
     streams = state.streams
     none = np.zeros(0, dtype=np.int64)
-    count, mean = _load(state)
-    if not config.park or share >= 1.0 or count < SMALLEST_BATCH or state.costs.decode is None:
+    if share >= 1.0 or state.costs.decode is None or (streams.phase == Phase.WAITING).any():
         return none
-    if bool((streams.phase == Phase.WAITING).any()):
+    count, mean = _load(state)
+    if count < SMALLEST_BATCH:
         return none
     keep = _smallest_batch(state, count, mean, share)
     slack = streams.next_due - state.now

@@ -37,10 +37,7 @@ class WorkingSetPolicy:
         """One pass: emergencies always, a new plan when one is due, then the prefill gate."""
         if not under_stress(state, patience=self.config.cycle):
             return Decision(Mode.IDLE)
-        if self._plan_is_due(state):
-            decision = self._plan(state)
-        else:
-            decision = self._carry_on(state)
+        decision = self._plan(state) if self._plan_is_due(state) else self._carry_on(state)
         evicted = self._emergency(state, {p.slot for p in decision.preempt})
         return dataclasses.replace(
             decision,
@@ -116,13 +113,12 @@ class WorkingSetPolicy:
         streams, memory = state.streams, state.memory
         running = streams.phase == Phase.RUNNING
         batch = int(np.count_nonzero(running))
-        length = streams.prompt + streams.generated
-        soon = (streams.phase == Phase.DRAINING) | np.isin(
-            streams.slot, np.fromiter(leaving, dtype=np.int64, count=len(leaving))
-        )
-        free = memory.device_free - memory.device_promised + int(length[soon].sum())
+        free = memory.device_free - memory.device_promised
         if batch <= 1 or free >= decode_reserve(memory, batch, DECODE_MARGIN_STEPS):
             return ()
+        length = streams.prompt + streams.generated
+        soon = (streams.phase == Phase.DRAINING) | np.isin(streams.slot, list(leaving))
+        free += int(length[soon].sum())
         can = np.nonzero(running & streams.preemptible & ~soon)[0]
         order = can[np.argsort(-(streams.next_due[can] - state.now), kind="stable")]
         chosen: list[Preemption] = []
@@ -139,17 +135,17 @@ class WorkingSetPolicy:
     def _recompute(self, state: State, run: tuple[int, ...]) -> frozenset[int]:
         """Paused streams whose prefill costs less than the loads queued before theirs."""
         streams, costs = state.streams, state.costs
-        if costs.load is None or costs.prefill is None:
+        if costs.load is None or costs.prefill is None or not run:
             return frozenset()
+        index = np.array(run, dtype=np.int64)
+        index = index[streams.phase[index] == Phase.PAUSED]
+        tokens = (streams.prompt[index] + streams.generated[index]).tolist()
         queued = 0.0
         chosen: list[int] = []
-        for index in run:
-            if streams.phase[index] != Phase.PAUSED:
-                continue
-            tokens = int(streams.prompt[index] + streams.generated[index])
-            load = costs.load_seconds(tokens)
-            if costs.prefill_seconds(tokens) < queued + load:
-                chosen.append(int(streams.slot[index]))
+        for slot, length in zip(streams.slot[index].tolist(), tokens, strict=True):
+            load = costs.load_seconds(length)
+            if costs.prefill_seconds(length) < queued + load:
+                chosen.append(slot)
             else:
                 queued += load
         return frozenset(chosen)

@@ -1,5 +1,6 @@
 """Policies to compare with."""
 
+from tokenflow_sgl.policy.baselines.paper import PaperConfig, PaperPolicy
 from tokenflow_sgl.policy.baselines.stock import StockPolicy
 
-__all__ = ["StockPolicy"]
+__all__ = ["PaperConfig", "PaperPolicy", "StockPolicy"]

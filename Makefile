@@ -1,0 +1,62 @@
+# Every target works on a fresh clone: the only prerequisite is a Python >= 3.11 with venv, on x86-64 Linux.
+#
+#   make demo   stock SGLang against tokenflow, one burst of readers, on this machine
+#   make test   lint, format check, types, import contracts, tests
+#   make lint   all of that but the tests
+#   make lock   pin all dependencies anew (requirements/dev.txt)
+
+UV_VERSION := 0.13.9
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+STAMP := $(VENV)/installed
+PROJECTS := pyproject.toml emulator/pyproject.toml
+SOURCES := src emulator tests benchmarks
+
+# The first interpreter that is new enough and can make a virtual environment. 3.11 comes first: the lock is made for it.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { command -v $$p; break; }; done)
+
+# Other environments that happen to be active are none of our business.
+unexport VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME
+
+.PHONY: demo test lint format install lock clean
+.DEFAULT_GOAL := test
+
+demo: $(STAMP)
+	$(BIN)/tokenflow demo $(ARGS)
+
+test: lint
+	$(BIN)/pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+install: $(STAMP)
+
+# uv shares its cache between environments by hard links, so only the first install on a machine downloads.
+$(STAMP): requirements/dev.txt $(PROJECTS) | $(UV)
+	$(UV) pip sync --python $(BIN)/python --require-hashes requirements/dev.txt
+	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --editable . --editable emulator
+	@touch $@
+
+$(UV):
+	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 with venv found; name one: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+lock: | $(UV)
+	$(UV) pip compile --quiet $(PROJECTS) --all-extras --upgrade --generate-hashes --no-annotate \
+		--python-version 3.11 --python-platform x86_64-manylinux_2_34 \
+		--custom-compile-command "make lock" --output-file requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo-results

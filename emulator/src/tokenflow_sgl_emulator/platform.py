@@ -1,0 +1,118 @@
+"""The out-of-tree SGLang platform: plain torch on the CPU, chosen by ``SGLANG_PLATFORM``.
+
+To SGLang it is a device without Triton, graphs, pinned memory or kernels of its own, so every
+layer takes its native torch path and the attention is our reference backend.
+"""
+
+import os
+from typing import Any
+
+import psutil
+import torch
+from sglang.srt.platforms.device_mixin import DeviceCapability, PlatformEnum
+from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
+
+from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, plugin
+from tokenflow_sgl_emulator.defaults import apply_defaults
+
+
+def activate() -> str | None:
+    """Entry point ``sglang.srt.platforms``: the platform class, or None when not asked for.
+
+    SGLang calls this on every start, whatever the platform, so it must decline unless it is named.
+
+    Raises:
+        RuntimeError: It was named but a CUDA device is visible. SGLang would then mix CUDA
+            kernels with CPU tensors, because much of it asks torch and not the platform.
+    """
+    if os.environ.get("SGLANG_PLATFORM") != PLATFORM_NAME:
+        return None
+    if torch.cuda.is_available():
+        raise RuntimeError(
+            f"SGLANG_PLATFORM={PLATFORM_NAME} runs on the CPU, but a CUDA device is visible: "
+            'hide it with CUDA_VISIBLE_DEVICES="".'
+        )
+    return f"{__name__}:EmulatorPlatform"
+
+
+class EmulatorPlatform(SRTPlatform):
+    """SGLang's device interface answered by the CPU; memory sizes are in bytes."""
+
+    _enum = PlatformEnum.OOT
+    device_name = "cpu"
+    device_type = "cpu"
+    capabilities = PlatformCapabilities()  # all off: no Triton, no graphs, no sgl_kernel
+
+    def apply_server_args_defaults(self, server_args: Any) -> None:
+        """Called once while SGLang resolves its arguments, in the process that starts it."""
+        apply_defaults(server_args)
+
+    def init_backend(self) -> None:
+        """Called in each worker before a model runner exists."""
+        from sglang.srt.layers.attention.attention_registry import register_attention_backend
+
+        register_attention_backend(ATTENTION_BACKEND_NAME)(_make_attention)
+        # Matrices of tiny models are too small to share between threads, and the ranks of a
+        # tensor-parallel group compete for the same cores.
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(1)
+
+    def post_load_model(self, model: torch.nn.Module) -> None:
+        """Called in each worker once the weights are loaded.
+
+        Raises:
+            RuntimeError: SGLang did not apply the hooks that belong to this platform.
+        """
+        from tokenflow_sgl_emulator.exact_linear import make_linears_exact
+
+        plugin.check_active()
+        make_linears_exact(model)
+
+    def get_default_attention_backend(self) -> str:
+        """The reference attention of this package."""
+        return ATTENTION_BACKEND_NAME
+
+    def get_dispatch_key_name(self) -> str:
+        """Fused operators take their plain torch path."""
+        return "native"
+
+    def get_compile_backend(self, mode: str | None = None) -> str:
+        """No compiler: ``eager`` runs the traced code as it is."""
+        return "eager"
+
+    def get_device(self, device_id: int = 0) -> str:
+        """A string, although the interface suggests ``torch.device``: SGLang splits it at ':'."""
+        return "cpu"
+
+    def get_device_name(self, device_id: int = 0) -> str:
+        """The name of the platform."""
+        return PLATFORM_NAME
+
+    def get_device_uuid(self, device_id: int = 0) -> str:
+        """One id per rank, although all ranks share the CPU."""
+        return f"{PLATFORM_NAME}-{device_id}"
+
+    def get_device_capability(self, device_id: int = 0) -> DeviceCapability | None:
+        """None: there is no compute capability."""
+        return None
+
+    def get_device_total_memory(self, device_id: int = 0) -> int:
+        """RAM of the machine."""
+        return int(psutil.virtual_memory().total)
+
+    def get_current_memory_usage(self, device: torch.device | None = None) -> float:
+        """Used memory of the whole machine, so that total minus used is what is free."""
+        memory = psutil.virtual_memory()
+        return float(memory.total - memory.available)
+
+    def get_available_memory(self, device_id: int = 0) -> tuple[int, int]:
+        """Free and total."""
+        memory = psutil.virtual_memory()
+        return memory.available, memory.total
+
+
+def _make_attention(model_runner: Any) -> Any:
+    """Imported late: the attention backend needs the model runner, which imports the platform."""
+    from tokenflow_sgl_emulator.attention import ReferenceAttention
+
+    return ReferenceAttention(model_runner)

@@ -1,0 +1,50 @@
+"""Entry point ``sglang.srt.plugins``: what SGLang offers no platform hook for."""
+
+import os
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME
+from tokenflow_sgl_emulator.seams import HOOKED, HOST_POOL, LORA_PINNING, SGLANG_VERSION
+
+
+def register() -> None:
+    """Register this platform's hooks and choices; nothing unless it is the chosen platform."""
+    if os.environ.get("SGLANG_PLATFORM") != PLATFORM_NAME:
+        return
+    from sglang.srt.arg_groups.choices import add_attention_backend_choices
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from tokenflow_sgl_emulator.no_pinning import without_pinning
+
+    add_attention_backend_choices([ATTENTION_BACKEND_NAME])
+    HookRegistry.register(HOST_POOL.target, _choose_host_pool, HookType.AROUND)
+    for seam in LORA_PINNING:
+        HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
+
+
+def check_active() -> None:
+    """Make sure that every hook is in place: SGLang only logs when a plugin or a hook fails.
+
+    Raises:
+        RuntimeError: A hook is missing; the message names it.
+    """
+    missing = [
+        seam.target
+        for seam in HOOKED
+        if not hasattr(pkgutil.resolve_name(seam.target), "__wrapped__")
+    ]
+    if missing:
+        raise RuntimeError(
+            f"SGLang did not apply these hooks of {PLATFORM_NAME!r}: {', '.join(missing)}. "
+            "If SGLANG_PLUGINS is set, it must list the plugin; else the log says what failed "
+            f"(tested with SGLang {SGLANG_VERSION})."
+        )
+
+
+def _choose_host_pool(original: Callable[[Any], type], buffer_info: Any) -> type:
+    """Around hook: SGLang decides by the device buffers, we put the torch twin in its place."""
+    from tokenflow_sgl_emulator.host_pool import torch_host_pool
+
+    return torch_host_pool(original(buffer_info))

@@ -1,0 +1,83 @@
+"""``tokenflow demo``: stock SGLang against tokenflow, one burst of readers, on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+_NEEDED = {  # module -> what brings it
+    "sglang": "tokenflow-sgl[sglang]",
+    "aiohttp": "tokenflow-sgl[replay]",
+    "matplotlib": "tokenflow-sgl[replay]",
+    "tokenflow_sgl_emulator": "tokenflow-sgl-emulator",
+}
+
+
+class SchedulerChoice(StrEnum):
+    """Schedulers that stock SGLang can be compared with."""
+
+    tokenflow = "tokenflow"
+    default = "default"
+
+
+def demo(
+    scheduler: Annotated[
+        SchedulerChoice,
+        typer.Option(
+            help="Scheduler of the second server. 'default' runs stock SGLang twice, "
+            "which shows how much figures differ by chance."
+        ),
+    ] = SchedulerChoice.tokenflow,
+    readers: Annotated[int, typer.Option(min=1, help="Requests in the burst.")] = 56,
+    kv_tokens: Annotated[
+        int, typer.Option(min=1000, help="KV cache of each server, in tokens.")
+    ] = 5000,
+    bursts: Annotated[int, typer.Option(min=1, help="Bursts on each server.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of the first burst.")] = 0,
+    output: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder for picture, figures and server logs.")
+    ] = Path("demo-results"),
+) -> None:
+    """Show on this machine what buffer-aware scheduling does to a burst of readers.
+
+    Starts two real SGLang servers, stock and tokenflow, with a tiny model on the CPU. Sends both
+    the same bursts of streaming requests, more than the KV cache holds, one server working at a
+    time, and compares when tokens arrive. Takes a few minutes, and neither a GPU nor a download.
+    """
+    console = Console()
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        packages = " ".join(dict.fromkeys(f"'{_NEEDED[name]}'" for name in missing))
+        console.print(f"The demo needs {', '.join(missing)}: install {packages}.", markup=False)
+        raise typer.Exit(2)
+
+    # Only here: the CLI must start without what the demo needs.
+    from tokenflow_sgl.demo.measure import BurstError
+    from tokenflow_sgl.demo.run import Contender, DemoConfig, ModelError, run_demo
+    from tokenflow_sgl.demo.server import ServerError
+    from tokenflow_sgl.demo.workload import BurstConfig
+
+    second = (
+        Contender("stock again")
+        if scheduler is SchedulerChoice.default
+        else Contender(scheduler.value, ("--scheduler", scheduler.value))
+    )
+    config = DemoConfig(
+        contenders=(Contender("stock"), second),
+        output=output,
+        burst=BurstConfig(readers=readers, seed=seed),
+        bursts=bursts,
+        kv_tokens=kv_tokens,
+    )
+    try:
+        same = run_demo(config, console)
+    except (BurstError, ModelError, ServerError) as error:
+        console.print(f"The demo failed. {error}", style="red", markup=False)
+        raise typer.Exit(1) from None
+    if not same:
+        raise typer.Exit(1)

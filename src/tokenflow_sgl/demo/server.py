@@ -1,0 +1,205 @@
+"""Run one real SGLang server as a subprocess, and never leave it behind.
+
+In go a model path and ``sglang.launch_server`` arguments; out comes the URL of a healthy server,
+for as long as the ``with`` block lasts. SGLang is started, never imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import http.client
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+_POLL_S = 0.2
+_PR_SET_PDEATHSIG = 1
+
+
+class ServerError(RuntimeError):
+    """The server did not start; the message ends with the tail of its log."""
+
+
+def free_port() -> int:
+    """Return a loopback TCP port that nobody listened on a moment ago."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+    return port
+
+
+class SglangServer:
+    """A ``python -m sglang.launch_server`` process group, alive inside a ``with`` block.
+
+    Leaving the block, by whatever way, ends every process of the group. Should the thread that
+    entered it end without leaving (a kill, say), Linux ends the server too (parent-death signal).
+
+    Args:
+        model_path: Model directory or name, as ``--model-path``.
+        args: More command-line arguments of ``sglang.launch_server``.
+        env: Variables added to this process's environment for the server.
+        log_path: File that receives the server's stdout and stderr (overwritten).
+        port: TCP port on 127.0.0.1; a free one when not given.
+        startup_timeout_s: Seconds until a server that is not healthy counts as failed.
+        stop_timeout_s: Seconds that a graceful stop may take before the group is killed.
+    """
+
+    def __init__(
+        self,
+        model_path: str | Path,
+        args: Sequence[str] = (),
+        *,
+        log_path: str | Path,
+        env: Mapping[str, str] | None = None,
+        port: int | None = None,
+        startup_timeout_s: float = 300.0,
+        stop_timeout_s: float = 10.0,
+    ) -> None:
+        self.port = free_port() if port is None else port
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log_path = Path(log_path)
+        self.command: tuple[str, ...] = (
+            sys.executable,
+            *("-m", "sglang.launch_server", "--model-path", str(model_path)),
+            *("--host", "127.0.0.1", "--port", str(self.port), *args),
+        )
+        self._env = {**os.environ, **(env or {})}
+        self._startup_timeout_s = startup_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Start the server and return once it is healthy."""
+        try:
+            self._start()
+            self._wait_until_healthy()
+        except BaseException:  # Ctrl-C while starting must not leave a server either
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop the server."""
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the launcher, which leads the process group; None when not running."""
+        return None if self._process is None else self._process.pid
+
+    def is_alive(self) -> bool:
+        """Return whether the launcher process is running."""
+        return self._process is not None and self._process.poll() is None
+
+    def pause(self) -> None:
+        """Stop all its processes where they are, so that an idle server costs no CPU time."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on; does nothing to a running one."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGCONT)
+
+    def log_tail(self, lines: int = 40) -> str:
+        """Return the last lines of the server's log."""
+        if not self.log_path.exists():
+            return ""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """Ask the launcher to end, then kill what is left of its group; twice does no harm."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGCONT)  # a paused process would not hear us
+                process.terminate()
+                try:
+                    process.wait(self._stop_timeout_s)
+                except subprocess.TimeoutExpired:
+                    pass  # the group is killed below in any case
+                except BaseException:  # a second Ctrl-C: skip the grace, never the kill
+                    _kill_group(process.pid)
+                    raise
+            _kill_group(process.pid)
+            process.wait()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _start(self) -> None:
+        if self._process is not None:
+            raise RuntimeError("this server is already running")
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log = self.log_path.open("wb")
+        self._process = subprocess.Popen(
+            self.command,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a group to kill as one; a terminal's Ctrl-C reaches only us
+            preexec_fn=_die_with_parent(),
+        )
+
+    def _wait_until_healthy(self) -> None:
+        deadline = time.monotonic() + self._startup_timeout_s
+        while not self._is_healthy():
+            if self._process is None or self._process.poll() is not None:
+                code = None if self._process is None else self._process.returncode
+                raise ServerError(self._failure(f"ended with exit code {code} while starting"))
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    self._failure(f"was not healthy after {self._startup_timeout_s:g} s")
+                )
+            time.sleep(_POLL_S)
+
+    def _is_healthy(self) -> bool:
+        # http.client and not urllib: no proxy of the environment may come between us and loopback.
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10.0)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _failure(self, what: str) -> str:
+        return (
+            f"SGLang {what}: {shlex.join(self.command)}\n"
+            f"log {self.log_path}, last lines:\n{self.log_tail()}"
+        )
+
+
+def _kill_group(pgid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # nobody left, as it should be
+        os.killpg(pgid, signal.SIGKILL)
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Return a hook for the child that asks Linux to end it when we die; None on other systems."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None).prctl  # looked up before the fork; the child only calls it
+
+    def hook() -> None:
+        # Not SIGTERM, which a paused server would not hear. SGLang's own processes die likewise.
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    return hook

@@ -1,0 +1,140 @@
+"""TokenFlow as printed (EuroSys'26, section 4): the baseline to compare with, not to deploy.
+
+Working set by Eq. 4 and 5, admission by the buffer condition of 4.2.1, selection by the
+utility of Eq. 3 with greedy and local search, and the first-come-first-served fallback
+of Eq. 6. The printed sign of the penalty can be corrected; Eq. 6 can be switched off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
+from tokenflow_sgl.policy.selection import Penalty, select, utilities
+from tokenflow_sgl.policy.state import BoolArray, FloatArray, IntArray, Phase, State
+from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve, under_stress
+
+OVERCOMMIT = 4.0
+"""Device memories that the working set may span: M of Eq. 4 includes what is offloaded."""
+RELEASE = 0.9
+"""Share of the capacity at which the fallback of Eq. 6 ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaperConfig:
+    """The paper's parameters.
+
+    interval: scheduling cycle in seconds. conservativeness: mu of 4.2.1. adjustment:
+    lambda of Eq. 5. gamma: weight of phi in seconds of generation. penalty: sign of Eq. 3.
+    fallback: Eq. 6 on.
+    """
+
+    interval: float = 1.0
+    conservativeness: float = 2.0
+    adjustment: float = 0.5
+    gamma: float = 1.0
+    penalty: Penalty = Penalty.PRINTED
+    fallback: bool = True
+
+
+class PaperPolicy:
+    """`Policy` after the letter of the paper."""
+
+    def __init__(self, config: PaperConfig | None = None) -> None:
+        self.config = config or PaperConfig()
+
+    def decide(self, state: State) -> Decision:
+        """A new selection every interval under stress; the last one in between."""
+        if not under_stress(state, patience=0.0):
+            return Decision(Mode.IDLE)
+        last = state.recollection
+        running = state.streams.phase == Phase.RUNNING
+        if state.now - last.last_cycle < self.config.interval and running.any():
+            return Decision(Mode.WORKING_SET, run=last.plan, recollection=last)
+        return self._cycle(state)
+
+    def _cycle(self, state: State) -> Decision:
+        streams = state.streams
+        overloaded = self._overloaded(state)
+        joined = np.zeros(0, dtype=np.int64) if overloaded else self._admit(state)
+        member = (streams.phase != Phase.WAITING) | streams.admitted
+        member[joined] = True
+        members = np.nonzero(member)[0]
+        chosen = self._select(state, members, first_come=overloaded)
+        keep = set(members[chosen].tolist())
+        slots = streams.slot
+        waiting_to_run = (streams.phase == Phase.WAITING) | (streams.phase == Phase.PAUSED)
+        run = tuple(int(slots[i]) for i in members.tolist() if i in keep and waiting_to_run[i])
+        preempt = tuple(
+            Preemption(int(slots[i]), Cause.EXCHANGE)
+            for i in members.tolist()
+            if i not in keep and streams.phase[i] == Phase.RUNNING and streams.preemptible[i]
+        )
+        return Decision(
+            Mode.WORKING_SET,
+            admit=tuple(slots[joined].tolist()),
+            preempt=preempt if run else (),
+            run=run,
+            recollection=dataclasses.replace(
+                state.recollection, last_cycle=state.now, plan=run, overloaded=overloaded
+            ),
+        )
+
+    def _overloaded(self, state: State) -> bool:
+        """Eq. 6: the working set asks for more tokens per second than can be produced."""
+        capacity = state.throughput
+        if not self.config.fallback or np.isnan(capacity):
+            return False
+        streams = state.streams
+        asked = float(streams.rate[(streams.phase != Phase.WAITING) | streams.admitted].sum())
+        return asked > (RELEASE if state.recollection.overloaded else 1.0) * capacity
+
+    def _admit(self, state: State) -> IntArray:
+        """Eq. 4 and 5, and the buffer condition b >= mu r (evict + load + schedule)."""
+        streams, memory, config = state.streams, state.memory, self.config
+        live = streams.phase != Phase.WAITING
+        length = streams.prompt + streams.generated
+        footprint = max(float(length[live].mean()) if live.any() else float(length.mean()), 1.0)
+        static = int(OVERCOMMIT * memory.device_total / footprint)
+        running = int(np.count_nonzero(streams.phase == Phase.RUNNING))
+        allowed = int(static - config.adjustment * (static - running))
+        size = int(np.count_nonzero(live | streams.admitted))
+        switch = 2 * state.costs.load_seconds(footprint) + config.interval
+        slack = streams.next_due - state.now
+        bears = (streams.phase == Phase.RUNNING) & (slack >= config.conservativeness * switch)
+        spare = memory.device_free + int(length[bears].sum())
+        candidates = np.nonzero((streams.phase == Phase.WAITING) & ~streams.admitted)[0]
+        need = np.cumsum(length[candidates])
+        fits = int(np.searchsorted(need, spare, side="right"))
+        return candidates[: max(min(fits, allowed - size), 0 if size else 1)]
+
+    def _select(self, state: State, members: IntArray, *, first_come: bool) -> BoolArray:
+        streams, memory = state.streams, state.memory
+        size = streams.prompt[members] + streams.generated[members]
+        running = int(np.count_nonzero(streams.phase == Phase.RUNNING))
+        capacity = memory.device_total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
+        utility: FloatArray
+        if first_come:
+            # Arrival order as a utility: earlier members are worth more than all later ones.
+            utility = np.arange(len(members), 0, -1, dtype=np.float64)
+        else:
+            overhead = np.where(
+                streams.phase[members] == Phase.PAUSED,
+                state.costs.load_seconds(size.astype(np.float64)),
+                0.0,
+            )
+            utility = utilities(
+                state,
+                members,
+                horizon=self.config.interval,
+                overhead=overhead,
+                gamma=self.config.gamma,
+                penalty=self.config.penalty,
+            )
+            # Ties go to who runs already: switching costs.
+            utility = utility - utility.min() + 1e-6
+            utility += 1e-6 * (streams.phase[members] == Phase.RUNNING)
+        return select(utility, size, capacity, memory.max_running)

@@ -1,0 +1,31 @@
+"""Quality of a token stream as its reader lives it: stalls, buffers, weights, QoS.
+
+Live, for the scheduler: `ReaderBank`. After the fact: `evaluate_stream`, then `evaluate_run`. Both
+follow one reader model (`consumed_at` draws it) and one pair of weights (`token_weight`,
+`effective_weight`). Needs numpy only.
+"""
+
+from __future__ import annotations
+
+from tokenflow_sgl.qos.playback import STALL_TOLERANCE, Playback, consumed_at, play
+from tokenflow_sgl.qos.reader import Delivery, ReaderBank
+from tokenflow_sgl.qos.runs import RunQoS, evaluate_run
+from tokenflow_sgl.qos.streams import StreamQoS, evaluate_stream
+from tokenflow_sgl.qos.summary import Summary
+from tokenflow_sgl.qos.weights import effective_weight, token_weight
+
+__all__ = [
+    "STALL_TOLERANCE",
+    "Delivery",
+    "Playback",
+    "ReaderBank",
+    "RunQoS",
+    "StreamQoS",
+    "Summary",
+    "consumed_at",
+    "effective_weight",
+    "evaluate_run",
+    "evaluate_stream",
+    "play",
+    "token_weight",
+]

@@ -1,0 +1,161 @@
+"""What one recorded stream was worth to its reader: delivery times in, stalls and weights out.
+
+The offline twin of `reader`: exact where the live bank must estimate (it knows the output length).
+All times are in seconds on one clock, which may start anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tokenflow_sgl.qos.checks import (
+    FloatArray,
+    decay_band,
+    finite,
+    non_negative,
+    positive,
+    whole,
+)
+from tokenflow_sgl.qos.playback import STALL_TOLERANCE, play
+from tokenflow_sgl.qos.summary import Summary
+from tokenflow_sgl.qos.weights import TAU1, TAU2, effective_weight, token_weight
+
+
+@dataclass(frozen=True, slots=True)
+class StreamQoS:
+    """One stream, judged.
+
+    Attributes:
+        rate: Reading speed, tokens/s.
+        arrival: Arrival of the request, seconds.
+        end: Last token, or the end of the recording if output was still due then, seconds.
+        delivered: Tokens delivered.
+        output_tokens: Total output length L; more than `delivered` if the recording ended first.
+        ttft: Time to first token, seconds. Without any token: the time waited until `end`, a lower
+            bound, so that a request that was never served does not improve a mean.
+        stall_seconds: Rebuffer_i of Eq. 2, the time that playback stood still, in seconds; a stall
+            that the end of the recording cut off counts up to there.
+        stall_count: Stalls longer than `STALL_TOLERANCE`.
+        effective_tokens: Sum of the effective weights (7.1.3).
+        weighted_tokens: Sum of the weights of Eq. 1.
+        tbt_seconds: Time between tokens, seconds, shape (delivered - 1,). Tokens delivered together
+            are 0 apart: gaps are per token, not divided among a chunk.
+    """
+
+    rate: float
+    arrival: float
+    end: float
+    delivered: int
+    output_tokens: int
+    ttft: float
+    stall_seconds: float
+    stall_count: int
+    effective_tokens: float
+    weighted_tokens: float
+    tbt_seconds: FloatArray = field(repr=False, compare=False)
+
+    @property
+    def served(self) -> bool:
+        """Whether a first token came."""
+        return self.delivered > 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the whole output came."""
+        return self.delivered == self.output_tokens
+
+    @property
+    def stalled(self) -> bool:
+        """Whether playback stalled at least once."""
+        return self.stall_count > 0
+
+    @property
+    def tbt(self) -> Summary:
+        """The time between tokens, summarised, in seconds."""
+        return Summary.of(self.tbt_seconds)
+
+
+def evaluate_stream(
+    token_times: ArrayLike,
+    *,
+    rate: float,
+    arrival: float,
+    output_tokens: int | None = None,
+    until: float | None = None,
+    tau: float | None = None,
+    alpha: float | None = None,
+    tau1: float = TAU1,
+    tau2: float = TAU2,
+) -> StreamQoS:
+    """Judge one recorded stream.
+
+    Args:
+        token_times: Delivery time of each token in seconds, never decreasing, shape (n,). Tokens
+            delivered together have equal times.
+        rate: Reading speed in tokens/s.
+        arrival: When the request arrived, in seconds, at most the first token's time.
+        output_tokens: Total output length L >= n, the scale of the effective weight. Default: n.
+        until: End of the recording, in seconds. Needed exactly when L > n, for then the reader goes
+            on waiting after the last token; for a finished stream it changes nothing.
+        tau: Threshold of Eq. 1 in tokens. Default `tau1 * L` ("related to the total output length
+            of the request", section 3.2).
+        alpha: Slope of Eq. 1 per token. Default `1 / ((tau2 - tau1) * L)`; with both defaults the
+            weighted tokens equal the effective tokens.
+        tau1: Lower end of the decay band of 7.1.3, as a fraction of L.
+        tau2: Upper end of that band, as a fraction of L.
+
+    Returns:
+        The stream's figures.
+
+    Raises:
+        ValueError: An argument outside these limits; the message names it.
+    """
+    playback = play(token_times, rate)
+    times = np.asarray(token_times, dtype=np.float64)
+    arrival = float(finite("arrival", arrival))
+    count = int(times.size)
+    if count and times[0] < arrival:
+        raise ValueError(
+            f"arrival must be at most the first token's time {float(times[0])!r} s, got {arrival!r}"
+        )
+    length = whole(
+        "output_tokens",
+        max(count, 1) if output_tokens is None else output_tokens,
+        minimum=max(count, 1),
+    )
+    low, high = decay_band(tau1, tau2)
+    tau = low * length if tau is None else float(non_negative("tau", tau))
+    alpha = 1.0 / ((high - low) * length) if alpha is None else float(positive("alpha", alpha))
+
+    end = float(times[-1]) if count else arrival
+    cut_off = 0.0
+    if until is not None and not float(finite("until", until)) >= end:
+        raise ValueError(f"until must be at least {end!r} s, the last event, got {until!r}")
+    if count < length:
+        if until is None:
+            raise ValueError(
+                "until must be the time when the recording ended (seconds), got None, with"
+                f" {count} of {length} tokens delivered"
+            )
+        end = float(until)
+        if count:
+            cut_off = max(end - (float(playback.consumed[-1]) + 1.0 / rate), 0.0)
+
+    met = playback.buffer_met
+    stalls = np.count_nonzero(playback.stalls > STALL_TOLERANCE) + (cut_off > STALL_TOLERANCE)
+    return StreamQoS(
+        rate=float(rate),
+        arrival=arrival,
+        end=end,
+        delivered=count,
+        output_tokens=length,
+        ttft=(float(times[0]) if count else end) - arrival,
+        stall_seconds=float(playback.stalls.sum()) + cut_off,
+        stall_count=int(stalls),
+        effective_tokens=float(effective_weight(met, length, low, high).sum()),
+        weighted_tokens=float(token_weight(met, tau, alpha).sum()),
+        tbt_seconds=np.diff(times),
+    )

@@ -1,0 +1,151 @@
+"""Tiny models made once per session, exact references, and real SGLang servers in subprocesses."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tokenflow_sgl_emulator.models import ARCHS, make_tiny_lora, make_tiny_model
+
+START_TIMEOUT_S = 300
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("tiny")
+    return {arch: make_tiny_model(root / arch, arch) for arch in ARCHS}
+
+
+@pytest.fixture(scope="session")
+def lora(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]) -> Path:
+    return make_tiny_lora(tmp_path_factory.mktemp("lora"), models["qwen3"])
+
+
+@pytest.fixture(scope="session")
+def greedy() -> Callable[[Any, list[int], int], list[int]]:
+    """Transformers' greedy continuation: ``greedy(model, prompt ids, new tokens)``."""
+
+    def generate(model: Any, prompt: list[int], new: int) -> list[int]:
+        ids = torch.tensor([prompt])
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=new,
+            min_new_tokens=new,
+        )
+        continuation: list[int] = out[0, len(prompt) :].tolist()
+        return continuation
+
+    return generate
+
+
+@pytest.fixture(scope="session")
+def reference(models: dict[str, Path]) -> dict[str, Any]:
+    """The models in transformers, in float64: what exact arithmetic gives."""
+    return {
+        arch: AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64).eval()
+        for arch, path in models.items()
+    }
+
+
+@dataclass
+class Server:
+    url: str
+
+    def open(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        request = urllib.request.Request(
+            self.url + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"content-type": "application/json"},
+        )
+        return urllib.request.urlopen(request, timeout=60)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        with self.open(path, body) as response:
+            return json.load(response)
+
+    def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
+        with self.open(path, {**body, "stream": True}) as response:
+            lines = [line.decode().strip() for line in response]
+        events = [line.removeprefix("data: ") for line in lines if line]
+        assert events[-1] == "[DONE]"
+        return [json.loads(event) for event in events[:-1]]
+
+    def generate(self, prompts: list[list[int]], new: int, **extra: Any) -> list[Any]:
+        sampling = {"temperature": 0, "max_new_tokens": new, "ignore_eos": True}
+        body = {"input_ids": prompts, "sampling_params": sampling, **extra}
+        answer: list[Any] = self.post("/generate", body)
+        return answer
+
+
+StartServer = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
+    """``with start_server(model, *flags, env={}) as server``: starts, waits, and stops it."""
+
+    @contextmanager
+    def start(model: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "sglang.launch_server"]
+        command += ["--model-path", str(model), "--port", str(port), *flags]
+        log = tmp_path_factory.mktemp("server") / "log"
+        environment = {
+            **os.environ,
+            "SGLANG_PLATFORM": "tokenflow_emu",
+            "HF_HUB_OFFLINE": "1",
+            **(env or {}),
+        }
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, stdout=out, stderr=out, env=environment, start_new_session=True
+            )
+        server = Server(f"http://127.0.0.1:{port}")
+        try:
+            _wait_until_ready(server, process, log)
+            yield server
+        finally:
+            _stop(process)
+
+    return start
+
+
+def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, f"server exited:\n{log.read_text()[-4000:]}"
+        # Printed after SGLang's own warm-up request; /health answers before that.
+        if b"The server is fired up" in log.read_bytes():
+            return
+        time.sleep(0.2)
+    pytest.fail(f"no server after {START_TIMEOUT_S} s:\n{log.read_text()[-4000:]}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    # All of SGLang's processes are in the session that the launcher leads.
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sent)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            continue

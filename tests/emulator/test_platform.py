@@ -1,0 +1,138 @@
+"""What can be checked without a server: activation, ledger, attention, host pool."""
+
+import itertools
+import pkgutil
+import warnings
+from importlib.metadata import entry_points, version
+
+import pytest
+import torch
+
+from tokenflow_sgl_emulator import PLATFORM_NAME, plugin, seams
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # SGLang warns on import that there is no GPU
+    from tokenflow_sgl_emulator import attention, host_pool, platform
+
+
+@pytest.mark.parametrize("chosen", [None, "", "other"])
+def test_declines_unless_chosen(monkeypatch: pytest.MonkeyPatch, chosen: str | None) -> None:
+    if chosen is None:
+        monkeypatch.delenv("SGLANG_PLATFORM", raising=False)
+    else:
+        monkeypatch.setenv("SGLANG_PLATFORM", chosen)
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    before = dict(HookRegistry._hooks)
+    assert platform.activate() is None
+    plugin.register()
+    assert HookRegistry._hooks == before
+
+
+def test_activates_when_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_PLATFORM", PLATFORM_NAME)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    name = platform.activate()
+    assert name is not None
+    assert pkgutil.resolve_name(name) is platform.EmulatorPlatform
+
+
+def test_refuses_a_visible_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_PLATFORM", PLATFORM_NAME)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(RuntimeError, match="CUDA_VISIBLE_DEVICES"):
+        platform.activate()
+
+
+def test_entry_points_are_installed() -> None:
+    for group in ("sglang.srt.platforms", "sglang.srt.plugins"):
+        (entry,) = entry_points(group=group, name=PLATFORM_NAME)
+        assert callable(entry.load())
+
+
+def test_ledger_matches_the_installed_sglang() -> None:
+    assert version("sglang") == seams.SGLANG_VERSION
+    for seam in seams.SEAMS:
+        assert callable(pkgutil.resolve_name(seam.target)), seam
+
+
+def test_missing_hooks_are_named() -> None:
+    # No plugin was loaded in this process, so none of the hooks is in place.
+    with pytest.raises(RuntimeError, match="get_mha_host_pool_cls"):
+        plugin.check_active()
+
+
+def test_attention_is_causal_and_does_not_depend_on_the_cut() -> None:
+    torch.manual_seed(0)
+    tokens, heads, kv_heads, dim, scale = 600, 4, 2, 16, 0.25
+    query = torch.randn(tokens, heads, dim)
+    key, value = torch.randn(2, kv_heads, tokens, dim).double()
+    whole = attention._attend(query, key, value, scale).float()
+
+    scores = query.double().movedim(0, 1) @ key.repeat_interleave(2, 0).mT * scale
+    scores.masked_fill_(torch.ones(tokens, tokens, dtype=torch.bool).triu(1), -torch.inf)
+    plain = (scores.softmax(-1) @ value.repeat_interleave(2, 0)).movedim(0, 1).float()
+    torch.testing.assert_close(whole, plain, rtol=0, atol=1e-6)
+
+    for cuts in ([0, 600], [0, 1, 600], [0, 255, 256, 257, 600], [*range(0, 601, 100)]):
+        parts = [
+            attention._attend(query[a:b], key[:, :b], value[:, :b], scale)
+            for a, b in itertools.pairwise(cuts)
+        ]
+        assert torch.equal(torch.cat(parts).float(), whole), cuts
+
+
+class FakeSglangPool:
+    """The buffers that SGLang's host pool makes, for 2 layers of 2 heads of width 4."""
+
+    layers, heads, dim, pages = 2, 2, 4, 5
+
+    def __init__(self, layout: str, page_size: int, pin_memory: bool = True) -> None:
+        assert not pin_memory
+        self.layout, self.page_size = layout, page_size
+        self.layer_num = self.target_layer_num = self.layers
+        tokens, slot = self.pages * page_size, (self.heads, self.dim)
+        shape: tuple[int, ...] = {
+            "layer_first": (self.layers, tokens, *slot),
+            "page_first": (tokens, self.layers, *slot),
+            "page_first_direct": (self.pages, self.layers, page_size, *slot),
+            "page_head": (self.pages, self.heads, page_size, self.layers, self.dim),
+        }[layout]
+        self.k_buffer, self.v_buffer = torch.zeros(2, *shape)
+        self.device_k_buffers, self.device_v_buffers = (
+            tuple(torch.randn(3 * page_size, *slot) for _ in range(self.layers)) for _ in range(2)
+        )
+
+
+class TorchPool(host_pool.TorchCopies, FakeSglangPool):
+    pass
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("layout", ["layer_first", "page_first", "page_first_direct", "page_head"])
+def test_host_copies_come_back(layout: str, page_size: int) -> None:
+    pool = TorchPool(layout, page_size)
+    slot = torch.arange(page_size)
+    device = torch.cat([2 * page_size + slot, slot])
+    host = torch.cat([page_size + slot, 4 * page_size + slot])
+    wanted = [b[device].clone() for b in (*pool.device_k_buffers, *pool.device_v_buffers)]
+    pool.backup_from_device_all_layer(None, host, device, "kernel")
+    moved = torch.cat([page_size + slot, 2 * page_size + slot])  # loaded to other slots
+    for buffer in (*pool.device_k_buffers, *pool.device_v_buffers):
+        buffer.zero_()
+    for layer in range(pool.layers):
+        pool.load_to_device_per_layer(None, host, moved, layer, "kernel")
+    for buffer, want in zip((*pool.device_k_buffers, *pool.device_v_buffers), wanted, strict=True):
+        assert torch.equal(buffer[moved], want)
+
+
+@pytest.mark.parametrize("slots", [[0, 1, 2], [1, 2, 3, 4], [0, 1, 3, 2]])
+def test_host_copies_refuse_partial_pages(slots: list[int]) -> None:
+    pool = TorchPool("layer_first", 4)
+    with pytest.raises(ValueError, match="whole pages"):
+        pool.load_to_device_per_layer(None, torch.tensor(slots), torch.arange(4), 0, "kernel")
+
+
+def test_pools_without_a_twin_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="FakeSglangPool"):
+        host_pool.torch_host_pool(FakeSglangPool)

@@ -1,0 +1,46 @@
+"""Policies that the engine tests switch on by name: forced preemption, and failures."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenflow_sgl.policy import Cause, Decision, Mode, Phase, Preemption, State
+
+
+class PreemptEvery:
+    """Preempts half of the running streams every few passes; resumes them a few later.
+
+    The schedule depends on the passes only, kept in the recollection's `park_share` as a
+    plain counter, so that every rank and every run decides the same.
+    """
+
+    every = 4
+    rest = 3
+
+    def decide(self, state: State) -> Decision:
+        streams = state.streams
+        passes = int(state.recollection.park_share) + 1
+        memory = type(state.recollection)(park_share=float(passes))
+        running = np.nonzero((streams.phase == Phase.RUNNING) & streams.preemptible)[0]
+        victims: tuple[Preemption, ...] = ()
+        if passes % self.every == 0 and len(running):
+            start = passes // self.every % len(running)
+            order = np.roll(running, -start)[: max(1, len(running) // 2)]
+            victims = tuple(Preemption(int(streams.slot[i]), Cause.POLICY) for i in order)
+        # Resume on the passes in between, oldest first.
+        resting = passes % self.every < self.rest and bool((streams.phase == Phase.RUNNING).any())
+        phases = (Phase.WAITING,) if resting else (Phase.WAITING, Phase.PAUSED)
+        ready = np.nonzero(np.isin(streams.phase, phases))[0]
+        return Decision(
+            Mode.WORKING_SET,
+            preempt=victims,
+            run=tuple(streams.slot[ready].tolist()),
+            recollection=memory,
+        )
+
+
+class Raises:
+    """Fails on every call."""
+
+    def decide(self, state: State) -> Decision:
+        raise RuntimeError("this policy always fails")
