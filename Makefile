@@ -42,9 +42,9 @@ format: $(STAMP)
 
 install: $(STAMP)
 
-# uv shares its cache between environments by hard links, so only the first install on a machine downloads.
+# Bytecode first: SGLang imports in half the time, and every test server imports it. uv shares its cache between environments by hard links, so only the first install on a machine downloads.
 $(STAMP): requirements/dev.txt $(PROJECTS) | $(UV)
-	$(UV) pip sync --python $(BIN)/python --require-hashes requirements/dev.txt
+	$(UV) pip sync --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --editable . --editable emulator
 	@touch $@
 

@@ -1,17 +1,21 @@
 """What can be checked without a server: activation, ledger, attention, host pool."""
 
 import itertools
+import os
 import pkgutil
 import warnings
 from importlib.metadata import entry_points, version
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tokenflow_sgl_emulator import PLATFORM_NAME, plugin, seams
+from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, defaults, plugin, seams
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang warns on import that there is no GPU
+    from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
+
     from tokenflow_sgl_emulator import attention, host_pool, platform
 
 
@@ -42,6 +46,64 @@ def test_refuses_a_visible_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(RuntimeError, match="CUDA_VISIBLE_DEVICES"):
         platform.activate()
+
+
+def server_args(**given: object) -> SimpleNamespace:
+    """What SGLang's recorder looks like after its own CPU rule, with these values given."""
+    raw = dict.fromkeys(
+        ("attention_backend", "max_total_tokens", "mem_fraction_static", "chunked_prefill_size")
+    )
+    raw |= {"dtype": "auto", "lora_backend": "csgmv", **given}
+    resolved = {**raw, "attention_backend": raw["attention_backend"] or "intel_amx"}
+    return SimpleNamespace(
+        **resolved,
+        cuda_graph_config=CudaGraphConfig(),
+        _cuda_graph_config_locked=set(),
+        _raw_input=raw,
+        tp_size=1,
+        pp_size=1,
+        dp_size=1,
+    )
+
+
+def test_defaults_fill_what_is_open() -> None:
+    args = server_args()
+    defaults.apply_defaults(args)
+    assert args.attention_backend == ATTENTION_BACKEND_NAME
+    assert args.dtype == "float32"
+    assert args.max_total_tokens == defaults.MAX_TOTAL_TOKENS
+    assert args.mem_fraction_static == defaults.MEM_FRACTION_STATIC
+    assert args.chunked_prefill_size == defaults.CHUNKED_PREFILL_SIZE
+    assert args.lora_backend == "torch_native"
+    assert args.cuda_graph_config.decode.backend == "disabled"
+    assert args.cuda_graph_config.prefill.backend == "disabled"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"attention_backend": "intel_amx", "dtype": "bfloat16", "max_total_tokens": 100},
+        {"mem_fraction_static": 0.2, "chunked_prefill_size": 64, "lora_backend": "triton"},
+    ],
+)
+def test_defaults_keep_what_is_given(given: dict[str, object]) -> None:
+    args = server_args(**given)
+    defaults.apply_defaults(args)
+    assert {name: getattr(args, name) for name in given} == given
+    if "mem_fraction_static" in given:
+        assert args.max_total_tokens is None
+
+
+def test_ranks_get_cores_unless_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(defaults.CPU_BINDING_VARIABLE, "5|6")
+    args = server_args()
+    args.tp_size = 3
+    defaults.apply_defaults(args)
+    assert os.environ[defaults.CPU_BINDING_VARIABLE] == "5|6"
+    monkeypatch.delenv(defaults.CPU_BINDING_VARIABLE)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 7})
+    defaults.apply_defaults(args)
+    assert os.environ[defaults.CPU_BINDING_VARIABLE] == "4|7|4"
 
 
 def test_entry_points_are_installed() -> None:

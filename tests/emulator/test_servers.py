@@ -146,7 +146,9 @@ def test_http_api(hicache: HiCache) -> None:
     assert once["meta_info"]["finish_reason"] == {"type": "length", "length": 8}
     assert events[-1]["text"] == once["text"]
     assert len(once["text"].split()) == 8
-    assert len(events) == 8  # one event a token
+    # SGLang sends the text so far, one event a token or fewer: a busy machine coalesces them.
+    assert 1 <= len(events) <= 8
+    assert all(once["text"].startswith(event["text"]) for event in events)
 
     body = {"model": "tiny", "prompt": "Grüße", "temperature": 0, "max_tokens": 8}
     completion = server.post("/v1/completions", body)

@@ -17,6 +17,10 @@ _NEEDED = {  # module -> what brings it
     "tokenflow_sgl_emulator": "tokenflow-sgl-emulator",
 }
 
+# A paused reader's KV lies in host memory. Four times the device's holds the whole burst; SGLang's
+# own default is twice.
+TOKENFLOW_ARGS = ("--scheduler", "tokenflow", "--hicache-ratio", "4")
+
 
 class SchedulerChoice(StrEnum):
     """Schedulers that stock SGLang can be compared with."""
@@ -65,7 +69,7 @@ def demo(
     second = (
         Contender("stock again")
         if scheduler is SchedulerChoice.default
-        else Contender(scheduler.value, ("--scheduler", scheduler.value))
+        else Contender(scheduler.value, TOKENFLOW_ARGS)
     )
     config = DemoConfig(
         contenders=(Contender("stock"), second),

@@ -49,6 +49,7 @@ class SglangServer:
         env: Variables added to this process's environment for the server.
         log_path: File that receives the server's stdout and stderr (overwritten).
         port: TCP port on 127.0.0.1; a free one when not given.
+        launcher: Command that takes these arguments, for another entry point than the module.
         startup_timeout_s: Seconds until a server that is not healthy counts as failed.
         stop_timeout_s: Seconds that a graceful stop may take before the group is killed.
     """
@@ -61,6 +62,7 @@ class SglangServer:
         log_path: str | Path,
         env: Mapping[str, str] | None = None,
         port: int | None = None,
+        launcher: Sequence[str] = (sys.executable, "-m", "sglang.launch_server"),
         startup_timeout_s: float = 300.0,
         stop_timeout_s: float = 10.0,
     ) -> None:
@@ -68,8 +70,8 @@ class SglangServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = Path(log_path)
         self.command: tuple[str, ...] = (
-            sys.executable,
-            *("-m", "sglang.launch_server", "--model-path", str(model_path)),
+            *launcher,
+            *("--model-path", str(model_path)),
             *("--host", "127.0.0.1", "--port", str(self.port), *args),
         )
         self._env = {**os.environ, **(env or {})}

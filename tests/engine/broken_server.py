@@ -1,0 +1,41 @@
+"""Starts SGLang with the pauser broken on purpose: the negative controls of the identity tests.
+
+SGLang's child processes import this file again, so they are broken in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sglang.srt.plugins import load_plugins
+from sglang.srt.server_args import prepare_server_args
+
+from tokenflow_sgl.engine.pausing import Pauser
+
+
+def release_without_draining(self, victims, running_batch, inflight) -> None:
+    if victims:
+        running_batch.filter_batch(reqs_to_exclude=victims)
+        for request in victims:
+            self._release(request)
+
+
+kept = Pauser._release
+
+
+def release_without_keeping(self, request, keep=True) -> None:
+    kept(self, request, keep=False)
+
+
+if os.environ["TOKENFLOW_TEST_BREAK"] == "no-drain":
+    Pauser.preempt = release_without_draining
+else:
+    Pauser._release = release_without_keeping
+
+if __name__ == "__main__":
+    load_plugins()
+    args = prepare_server_args(sys.argv[1:])
+    from sglang.launch_server import run_server
+
+    run_server(args)

@@ -1,0 +1,75 @@
+"""Under forced preemption every few steps, every token is the one that stock SGLang gives."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
+BROKEN = (sys.executable, str(Path(__file__).parent / "broken_server.py"))
+PAGES = (1, 16)
+CELLS = list(itertools.product(("overlap", "no-overlap"), PAGES, ("hicache", "no-hicache")))
+
+
+def flags(overlap: str, page: int, hicache: str) -> list[str]:
+    given = [*FORCED, "--page-size", str(page), "--chunked-prefill-size", "32"]
+    if overlap == "no-overlap":
+        given.append("--disable-overlap-schedule")
+    if hicache == "hicache":
+        # Twelve streams need about 1,350 tokens: the device holds half of it, the host the rest.
+        return [*given, "--max-total-tokens", "704", "--hicache-ratio", "4"]
+    return [*given, "--max-total-tokens", "4000", "--tokenflow-hicache", "off"]
+
+
+@pytest.mark.parametrize(("overlap", "page", "hicache"), CELLS)
+def test_tokens_are_those_of_the_undisturbed_run(
+    start, prompts, reference, overlap, page, hicache
+) -> None:
+    with start(*flags(overlap, page, hicache)) as served:
+        for stream in (False, True):
+            assert served.outputs(prompts, stream=stream) == reference
+        preempted = served.total("tokenflow:preemptions_total")
+        assert preempted >= 4 * len(prompts), "the test must disturb"
+        samples = served.metrics()
+        resumes = served.total("tokenflow:resumes_total")
+        within = samples[
+            ("tokenflow:resume_recomputed_tokens_bucket", (("le", f"{page + 1}.0"),))
+        ]
+        tokens = served.total("tokenflow:resume_recomputed_tokens_sum")
+        print(
+            f"{overlap} page {page} {hicache}: {preempted:.0f} preemptions, {resumes:.0f} resumes, "
+            f"{tokens:.0f} tokens recomputed, {resumes - within:.0f} resumes above page + 1"
+        )
+        assert resumes >= 4 * len(prompts)
+        assert within == resumes, "every resume recomputes at most page size + 1 tokens"
+        served.assert_clean()
+
+
+def test_tensor_parallel_ranks_decide_alike(start, prompts, reference) -> None:
+    with start(*flags("overlap", 1, "hicache"), "--tp-size", "2") as served:
+        assert served.outputs(prompts) == reference
+        assert served.outputs(prompts, stream=True) == reference
+        assert served.total("tokenflow:preemptions_total") >= 4 * len(prompts)
+        served.assert_clean()
+
+
+def test_control_releasing_before_the_drain_is_noticed(start, prompts, reference) -> None:
+    env = {"TOKENFLOW_TEST_BREAK": "no-drain", "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "0"}
+    with start(*flags("overlap", 1, "no-hicache"), launcher=BROKEN, env=env) as served:
+        answers = served.together([lambda p=p: served.generate(p) for p in prompts])
+        got = [a.body.get("output_ids") for a in answers if a.status == 200]
+        assert got != reference
+
+
+def test_control_throwing_kv_away_is_noticed(start, prompts, reference) -> None:
+    env = {"TOKENFLOW_TEST_BREAK": "no-keep"}
+    with start(*flags("overlap", 1, "no-hicache"), launcher=BROKEN, env=env) as served:
+        assert served.outputs(prompts) == reference, "recomputed, so still the same text"
+        samples = served.metrics()
+        within = samples[("tokenflow:resume_recomputed_tokens_bucket", (("le", "2.0"),))]
+        assert within < served.total("tokenflow:resumes_total") / 2
