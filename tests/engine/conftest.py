@@ -65,7 +65,9 @@ class Served:
             return Answer(status, text)
 
     def generate(self, ids: list[int], *, stream: bool = False, **sampling: Any) -> Answer:
-        extra = {k: sampling.pop(k) for k in ("rid", "return_logprob", "lora_path") if k in sampling}
+        extra = {
+            k: sampling.pop(k) for k in ("rid", "return_logprob", "lora_path") if k in sampling
+        }
         params = {"temperature": 0, "max_new_tokens": TOKENS, **sampling}
         body = {"input_ids": ids, "sampling_params": params, "stream": stream, **extra}
         answer = self.post("/generate", body)

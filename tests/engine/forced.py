@@ -44,3 +44,21 @@ class Raises:
 
     def decide(self, state: State) -> Decision:
         raise RuntimeError("this policy always fails")
+
+
+class HoldMarked:
+    """Pauses streams read at 7 tokens/s after ten tokens, for good; never starts those at 3."""
+
+    def decide(self, state: State) -> Decision:
+        streams = state.streams
+        marked = streams.rate == 7.0
+        running = (streams.phase == Phase.RUNNING) & streams.preemptible
+        victims = np.nonzero(running & marked & (streams.generated >= 10))[0]
+        others = (streams.phase == Phase.PAUSED) & ~marked
+        fresh = (streams.phase == Phase.WAITING) & (streams.rate != 3.0)
+        return Decision(
+            Mode.WORKING_SET,
+            preempt=tuple(Preemption(int(streams.slot[i]), Cause.POLICY) for i in victims),
+            run=tuple(streams.slot[others | fresh].tolist()),
+            recollection=state.recollection,
+        )

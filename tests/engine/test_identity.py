@@ -37,9 +37,7 @@ def test_tokens_are_those_of_the_undisturbed_run(
         assert preempted >= 4 * len(prompts), "the test must disturb"
         samples = served.metrics()
         resumes = served.total("tokenflow:resumes_total")
-        within = samples[
-            ("tokenflow:resume_recomputed_tokens_bucket", (("le", f"{page + 1}.0"),))
-        ]
+        within = samples[("tokenflow:resume_recomputed_tokens_bucket", (("le", f"{page + 1}.0"),))]
         tokens = served.total("tokenflow:resume_recomputed_tokens_sum")
         print(
             f"{overlap} page {page} {hicache}: {preempted:.0f} preemptions, {resumes:.0f} resumes, "

@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from builders import state, stream
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from tokenflow_sgl.policy import Phase, WorkingSetConfig
@@ -29,7 +28,7 @@ def oracle(utility: np.ndarray, size: np.ndarray, capacity: int, limit: int) -> 
     return float(-found.fun)
 
 
-def instance(rng: np.random.Generator):
+def instance(rng: np.random.Generator, state, stream):
     """5 to 40 streams that ask for about twice the memory."""
     count = int(rng.integers(5, 41))
     rows = [
@@ -47,11 +46,11 @@ def instance(rng: np.random.Generator):
     return state(rows, total=int(size.sum() / rng.uniform(1.2, 3.0)) + int(size.max()), free=0)
 
 
-def test_selection_reaches_the_oracle() -> None:
+def test_selection_reaches_the_oracle(make_state, make_stream) -> None:
     rng = np.random.default_rng(7)
     shares = []
     for _ in range(INSTANCES):
-        given = instance(rng)
+        given = instance(rng, make_state, make_stream)
         streams = given.streams
         size = streams.prompt + streams.generated
         index = np.arange(len(streams))
@@ -68,13 +67,14 @@ def test_selection_reaches_the_oracle() -> None:
     print(f"median {np.median(shares):.4f}, mean {np.mean(shares):.4f}, worst {min(shares):.4f}")
     assert np.median(shares) >= 0.97
     # A control: taking streams as they come is far from it.
-    assert np.median(first_come_shares(np.random.default_rng(7))) < 0.97
+    control = first_come_shares(np.random.default_rng(7), make_state, make_stream)
+    assert np.median(control) < 0.97
 
 
-def first_come_shares(rng: np.random.Generator) -> list[float]:
+def first_come_shares(rng: np.random.Generator, state, stream) -> list[float]:
     shares = []
     for _ in range(100):
-        given = instance(rng)
+        given = instance(rng, state, stream)
         size = given.streams.prompt + given.streams.generated
         utility = utilities(
             given, np.arange(len(size)), horizon=1.0, overhead=np.zeros(len(size)), gamma=1.0
@@ -85,7 +85,7 @@ def first_come_shares(rng: np.random.Generator) -> list[float]:
     return shares
 
 
-def test_the_exchange_reaches_the_oracle() -> None:
+def test_the_exchange_reaches_the_oracle(make_state, make_stream) -> None:
     """What would run after the working-set policy's plan, by the stall risk that it minimises.
 
     Hysteresis is off: it trades risk now for fewer switches, on purpose.
@@ -94,7 +94,7 @@ def test_the_exchange_reaches_the_oracle() -> None:
     config = WorkingSetConfig(hysteresis=0.0, min_run=0.0, band_seconds=0.0)
     shares = []
     for _ in range(INSTANCES):
-        given = instance(rng)
+        given = instance(rng, make_state, make_stream)
         streams = given.streams
         size = streams.prompt + streams.generated
         running = streams.phase == Phase.RUNNING
@@ -124,8 +124,8 @@ def rebuilt(given, phase, free):
     )
 
 
-def test_the_printed_sign_prefers_full_buffers() -> None:
-    given = state([stream(slack=0.1), stream(slack=3.0)])
+def test_the_printed_sign_prefers_full_buffers(make_state, make_stream) -> None:
+    given = make_state([make_stream(slack=0.1), make_stream(slack=3.0)])
     both = np.arange(2)
     printed = utilities(
         given, both, horizon=1.0, overhead=np.zeros(2), gamma=1.0, penalty=Penalty.PRINTED

@@ -6,19 +6,35 @@ from collections.abc import Callable
 from typing import Any
 
 from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME
-from tokenflow_sgl_emulator.seams import HOOKED, HOST_POOL, LORA_PINNING, SGLANG_VERSION
+from tokenflow_sgl_emulator.seams import (
+    BATCH_INVARIANCE,
+    HOOKED,
+    HOST_POOL,
+    LORA_PINNING,
+    SAMPLING_HASH,
+    SGLANG_VERSION,
+)
 
 
 def register() -> None:
     """Register this platform's hooks and choices; nothing unless it is the chosen platform."""
     if os.environ.get("SGLANG_PLATFORM") != PLATFORM_NAME:
         return
-    from sglang.srt.arg_groups.choices import add_attention_backend_choices
+    from sglang.srt.arg_groups.choices import (
+        add_attention_backend_choices,
+        add_deterministic_attention_backend_choices,
+        add_radix_supported_deterministic_attention_backend_choices,
+    )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from tokenflow_sgl_emulator.no_pinning import without_pinning
+    from tokenflow_sgl_emulator.seeded_sampling import murmur_hash32
 
     add_attention_backend_choices([ATTENTION_BACKEND_NAME])
+    add_deterministic_attention_backend_choices([ATTENTION_BACKEND_NAME])
+    add_radix_supported_deterministic_attention_backend_choices([ATTENTION_BACKEND_NAME])
+    HookRegistry.register(SAMPLING_HASH.target, murmur_hash32, HookType.REPLACE)
+    HookRegistry.register(BATCH_INVARIANCE.target, _already_batch_invariant, HookType.REPLACE)
     HookRegistry.register(HOST_POOL.target, _choose_host_pool, HookType.AROUND)
     for seam in LORA_PINNING:
         HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
@@ -48,3 +64,7 @@ def _choose_host_pool(original: Callable[[Any], type], buffer_info: Any) -> type
     from tokenflow_sgl_emulator.host_pool import torch_host_pool
 
     return torch_host_pool(original(buffer_info))
+
+
+def _already_batch_invariant(_runner: Any) -> None:
+    """Instead of enabling Triton kernels: every request is computed by itself here anyway."""

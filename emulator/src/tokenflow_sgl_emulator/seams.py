@@ -18,7 +18,7 @@ class Seam:
     """
 
     target: str
-    use: Literal["around", "subclass"]
+    use: Literal["around", "replace", "subclass"]
     why: str
 
 
@@ -40,7 +40,17 @@ LORA_PINNING = (
     Seam(_LORA + "load_lora_adapter_from_tensors", "around", _LORA_PINS),
     Seam(_LORA + "prepare_lora_batch", "around", _LORA_PINS),
 )
-HOOKED = (HOST_POOL, *LORA_PINNING)
+BATCH_INVARIANCE = Seam(
+    "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode",
+    "replace",
+    "Deterministic inference swaps in Triton kernels; ours are independent of the batch already.",
+)
+SAMPLING_HASH = Seam(
+    "sglang.kernels.ops.sampling.murmur_hash.murmur_hash32",
+    "replace",
+    "Seeded sampling hashes in Triton.",
+)
+HOOKED = (HOST_POOL, *LORA_PINNING, BATCH_INVARIANCE, SAMPLING_HASH)
 """Hooked by :mod:`tokenflow_sgl_emulator.plugin`, checked when a model is loaded."""
 
 _ATTENTION = (

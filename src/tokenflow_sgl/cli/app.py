@@ -8,6 +8,8 @@ import typer
 
 from tokenflow_sgl import __version__
 from tokenflow_sgl.cli.demo import demo
+from tokenflow_sgl.cli.docs import docs
+from tokenflow_sgl.cli.doctor import doctor
 
 app = typer.Typer(
     name="tokenflow",
@@ -17,6 +19,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command()(demo)
+app.command()(doctor)
+app.command(hidden=True)(docs)
 
 
 def main() -> None:

@@ -67,7 +67,9 @@ class TokenFlowConfig:
             known = RateClasses(classes, default=classes["reading"])
             if self.default_rate in classes:
                 return RateClasses(classes, default=classes[self.default_rate])
-            default = known.check(_number(self.default_rate, "default_rate", self.default_rate))
+            default = known.check(
+                _number(self.default_rate, "default_rate", self.default_rate), "default_rate"
+            )
         except RateError as error:
             raise ConfigError(str(error)) from None
         return RateClasses(classes, default=default)

@@ -14,6 +14,7 @@ from tokenflow_sgl.engine.config import (
     settings,
 )
 from tokenflow_sgl.engine.limits import check_options
+from tokenflow_sgl.engine.policies import load_policy
 
 PREFIX = "tokenflow_"
 SCHEDULERS = ("default", "tokenflow")
@@ -70,9 +71,11 @@ def config_from(namespace: argparse.Namespace) -> TokenFlowConfig | None:
 def attach(server_args: Any, config: TokenFlowConfig) -> None:
     """Switch the scheduler on for `server_args` (a record that is not resolved yet).
 
-    Raises `UnsupportedError` for options that exclude it.
+    Raises `UnsupportedError` for options that exclude it and `ConfigError` for a policy that
+    cannot be loaded.
     """
     check_options(server_args)
+    load_policy(config)
     setattr(server_args, ATTRIBUTE, config)
     if config.hicache == "auto" and not server_args.enable_hierarchical_cache:
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.

@@ -6,7 +6,6 @@ A client sends `custom_params: {"tokenflow_rate": 20}` (tokens per second) or
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,9 +47,10 @@ class RateClasses:
                 f"{name} is {_shown(value)}; it must be a number of tokens per second between "
                 f"{LOWEST_RATE:g} and {HIGHEST_RATE:g}."
             )
-        if not math.isfinite(value) or not LOWEST_RATE <= value <= HIGHEST_RATE:
+        # Compared before it is converted: an int may be too large for a float, and NaN fails.
+        if not LOWEST_RATE <= value <= HIGHEST_RATE:
             raise RateError(
-                f"{name} is {value!r}; it must be between {LOWEST_RATE:g} and "
+                f"{name} is {_shown(value)}; it must be between {LOWEST_RATE:g} and "
                 f"{HIGHEST_RATE:g} tokens per second."
             )
         return float(value)
@@ -78,5 +78,7 @@ class RateClasses:
 
 def _shown(value: Any) -> str:
     """A client's value, short enough for an error sentence."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a huge integer"  # which Python refuses to print beyond 4,300 digits
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -9,7 +9,7 @@ import numpy as np
 from tokenflow_sgl.engine.metrics import Recorder
 from tokenflow_sgl.engine.steps import StepTimer
 from tokenflow_sgl.engine.tracking import Progress, StreamTable
-from tokenflow_sgl.policy import Phase
+from tokenflow_sgl.policy import Mode, Phase
 
 SAMPLE_SECONDS = 1.0
 """How often levels and buffers are sampled."""
@@ -26,6 +26,13 @@ class Reporter:
 
     def iteration(self, now: float) -> None:
         """Deliver what the last step produced, and report it."""
+        if not len(self._table):
+            if self._sampled > -np.inf:
+                # The clock stands still while nobody is served: say so once.
+                self._recorder.levels(running=0, paused=0, waiting=0, working_set=0)
+                self._recorder.policy_pass(Mode.IDLE, 0.0)
+                self._sampled = -np.inf
+            return
         progress = self._table.collect(now)
         self._timer.produced(now, int(progress.counts.sum()))
         self._report_delivery(progress)

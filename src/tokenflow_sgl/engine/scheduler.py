@@ -41,6 +41,11 @@ from tokenflow_sgl.policy import (
 
 logger = logging.getLogger(__name__)
 
+IDLE_SECONDS = 0.25
+"""How long an idle decision stands while no stream comes, goes or changes phase."""
+AMPLE_SHARE = 0.2
+"""Share of free device memory above which it stands."""
+
 
 class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
     """The scheduler that `--scheduler tokenflow` puts in place of SGLang's."""
@@ -85,6 +90,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         )
         self.tf_recollection = Recollection()
         self.tf_policy_failed = False
+        self.tf_idle_until = (-1, 0.0)  # (table version, time) that an idle decision is good for
         logger.info(
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
             config.policy,
@@ -276,8 +282,8 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
     # ---- deciding and applying ------------------------------------------------------
 
     def _tf_decide(self, running_batch: Any) -> Decision:
-        if not len(self.tf_table):
-            return Decision(Mode.IDLE)
+        if not len(self.tf_table) or self._tf_still_idle():
+            return Decision(Mode.IDLE, recollection=self.tf_recollection)
         started = time.perf_counter()
         try:
             decision = self.tf_policy.decide(self._tf_state())
@@ -292,7 +298,21 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
                 )
             decision = Decision(Mode.FALLBACK, recollection=self.tf_recollection)
         self.tf_recorder.policy_pass(decision.mode, time.perf_counter() - started)
+        if decision.mode is Mode.IDLE:
+            self.tf_idle_until = self.tf_table.version, self.tf_clock.now + IDLE_SECONDS
         return decision
+
+    def _tf_still_idle(self) -> bool:
+        """The last decision was to stay out of the way, and nothing has happened since."""
+        version, until = self.tf_idle_until
+        if version != self.tf_table.version or self.tf_clock.now >= until:
+            return False
+        return bool(self._tf_free() >= AMPLE_SHARE * self.max_total_num_tokens)
+
+    def _tf_free(self) -> int:
+        """Device KV tokens that can be allocated: free, or in the tree and locked by nobody."""
+        free: int = self.token_to_kv_pool_allocator.available_size()
+        return free + int(self.tree_cache.evictable_size())
 
     def _tf_state(self) -> State:
         barred: list[int] = []
@@ -301,13 +321,12 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         if chunked is not None and chunked in self.tf_table:
             barred.append(self.tf_table.slot(chunked))
             promised = max(chunked.seqlen - chunked.prefix_len, 0)
-        free = self.token_to_kv_pool_allocator.available_size() + self.tree_cache.evictable_size()
         return State(
             now=self.tf_clock.now,
             streams=self.tf_table.streams(barred),
             memory=Memory(
                 device_total=self.max_total_num_tokens,
-                device_free=free,
+                device_free=self._tf_free(),
                 device_promised=promised,
                 host_total=self.tf_clock.host_total,
                 page_size=self.page_size,

@@ -69,7 +69,8 @@ class StepTimer:
             self._costs.observe_prefill(work.tokens, work.attention, seconds)
         else:
             # The load overlaps with the prefill; what it adds is what it costs.
-            alone = self.costs().prefill_seconds(work.tokens, work.attention / work.tokens)
+            prefix = work.attention / work.tokens - work.tokens / 2
+            alone = self.costs().prefill_seconds(work.tokens, prefix)
             self._costs.observe_load(work.loaded, seconds - alone)
 
     def launch(self, work: Work | None) -> None:

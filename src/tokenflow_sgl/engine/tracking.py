@@ -62,6 +62,8 @@ class StreamTable(Generic[R]):
 
     def __init__(self, lengths: OutputLengths, capacity: int = 256) -> None:
         self.readers = ReaderBank(capacity)
+        self.version = 0
+        """Changes whenever a stream comes, goes or enters another phase."""
         self._lengths = lengths
         self._requests: list[R | None] = []
         self._slot_of: dict[R, int] = {}  # insertion order is arrival order
@@ -119,6 +121,7 @@ class StreamTable(Generic[R]):
         self.admitted[slot] = False
         self.preemptible[slot] = True
         self._order = None
+        self.version += 1
         return slot
 
     def forget(self, request: R, *, finished: bool) -> None:
@@ -131,6 +134,7 @@ class StreamTable(Generic[R]):
         del self._class_of[slot]
         self._free.append(slot)
         self._order = self._active = None
+        self.version += 1
 
     def move(self, request: R, phase: Phase, now: float) -> None:
         """The stream enters `phase`."""
@@ -138,6 +142,7 @@ class StreamTable(Generic[R]):
         self.phase[slot] = phase
         self.since[slot] = now
         self._active = None
+        self.version += 1
 
     def admit(self, slots: Iterable[int]) -> None:
         """These streams are members of the working set from now on."""

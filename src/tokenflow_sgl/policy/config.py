@@ -113,4 +113,4 @@ def check_ranges(config: Any) -> None:
             continue
         # Written so that NaN fails too.
         if not low <= value <= high:
-            raise ConfigError(f"{item.name} is {value!r}; allowed is {low:g} to {high:g}")
+            raise ConfigError(f"{item.name} is {value!r}; allowed is {low:.12g} to {high:.12g}")

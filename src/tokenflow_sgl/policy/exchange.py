@@ -169,7 +169,8 @@ class _Victims:
         return [victim for _, victim in taken]
 
     def _next_source(self, urgent: bool, newcomer: bool, slack: float) -> list[int] | None:
-        if self._saturated:
+        # A band is relative to its stream: never at the cost of a reader closer to a stall.
+        if self._saturated and (newcomer or self._slack[self._saturated[-1]] > slack):
             return self._saturated
         if urgent and self._sprinters:
             return self._sprinters

@@ -26,6 +26,9 @@ from tokenflow_sgl.policy.stress import (
     under_stress,
 )
 
+SHORTEST_CHUNK = 256
+"""Prefill steps below this many tokens cost more in launches than they spare a reader."""
+
 
 class WorkingSetPolicy:
     """`Policy` of this project; see the module's docstring and `WorkingSetConfig`."""
@@ -73,9 +76,9 @@ class WorkingSetPolicy:
         outcome = exchange(state, self.config, joined)
         share = next_share(state, self.config)
         run, preempt = outcome.run, outcome.preempt
-        rest = set(parked(state, self.config, share).tolist())
+        rest = parked(state, self.config, share).tolist()
         if rest:
-            run = tuple(i for i in run if i not in rest)
+            run = tuple(i for i in run if i not in set(rest))
             gone = {p.slot for p in preempt}
             preempt += tuple(
                 Preemption(int(streams.slot[i]), Cause.PARK)
@@ -94,18 +97,17 @@ class WorkingSetPolicy:
 
     def _carry_on(self, state: State) -> Decision:
         """Between plans: the last plan's streams that have not started yet."""
-        plan = np.array(state.recollection.plan, dtype=np.int64)
         streams = state.streams
-        open_slots = streams.slot[
-            (streams.phase == Phase.WAITING) | (streams.phase == Phase.PAUSED)
-        ]
-        left = plan[np.isin(plan, open_slots)]
-        run = np.nonzero(np.isin(streams.slot, left))[0]
+        is_open = (streams.phase == Phase.WAITING) | (streams.phase == Phase.PAUSED)
+        index_of = dict(
+            zip(streams.slot[is_open].tolist(), np.nonzero(is_open)[0].tolist(), strict=True)
+        )
+        left = tuple(slot for slot in state.recollection.plan if slot in index_of)
         return Decision(
             Mode.WORKING_SET,
-            run=tuple(left.tolist()),
-            recompute=self._recompute(state, tuple(run.tolist())),
-            recollection=dataclasses.replace(state.recollection, plan=tuple(left.tolist())),
+            run=left,
+            recompute=self._recompute(state, tuple(index_of[slot] for slot in left)),
+            recollection=dataclasses.replace(state.recollection, plan=left),
         )
 
     def _emergency(self, state: State, leaving: set[int]) -> tuple[Preemption, ...]:
@@ -151,9 +153,20 @@ class WorkingSetPolicy:
         return frozenset(chosen)
 
     def _prefill_limit(self, state: State) -> int | None:
-        """Short prefill chunks while somebody decodes; the engine's own otherwise."""
-        running = bool((state.streams.phase == Phase.RUNNING).any())
-        return self.config.prefill_chunk if running else None
+        """Tokens of a prefill step that the reader with the least slack can sit out.
+
+        Within [`SHORTEST_CHUNK`, prefill_chunk] while somebody decodes; else the engine's own.
+        """
+        running = state.streams.phase == Phase.RUNNING
+        if not running.any():
+            return None
+        if state.costs.prefill is None:
+            return self.config.prefill_chunk
+        constant, per_token, _ = state.costs.prefill
+        least = float((state.streams.next_due[running] - state.now).min())
+        bearable = (least - constant) / per_token if per_token > 0.0 else np.inf
+        longest = self.config.prefill_chunk
+        return int(np.clip(bearable, min(SHORTEST_CHUNK, longest), longest))
 
     def _reader_would_stall(self, state: State, run: tuple[int, ...]) -> bool:
         """True if a decode step must come before the next prefill chunk.
@@ -162,14 +175,15 @@ class WorkingSetPolicy:
         """
         streams, costs = state.streams, state.costs
         running = streams.phase == Phase.RUNNING
-        if not run or costs.prefill is None or not running.any():
+        promised = state.memory.device_promised
+        if not (run or promised) or costs.prefill is None or not running.any():
             return False
         spent = state.now - state.last_prefill_end
         if spent >= self.config.prefill_guard * state.last_prefill_seconds:
             return False
         planned = _indices(streams.slot, run)
         fresh = planned[streams.phase[planned] == Phase.WAITING]
-        tokens = min(int(streams.prompt[fresh].sum()), self.config.prefill_chunk)
+        tokens = min(promised + int(streams.prompt[fresh].sum()), self.config.prefill_chunk)
         least = float((streams.next_due[running] - state.now).min())
         return least < costs.prefill_seconds(tokens)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
-from tokenflow_sgl.policy.state import BoolArray, FloatArray, IntArray, Phase, State
+from tokenflow_sgl.policy.state import BoolArray, IntArray, Phase, State
 from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve, under_stress
 
 OVERCOMMIT = 4.0
@@ -48,7 +48,7 @@ class PaperPolicy:
 
     def decide(self, state: State) -> Decision:
         """A new selection every interval under stress; the last one in between."""
-        if not under_stress(state, patience=0.0):
+        if not len(state.streams) or not under_stress(state, patience=0.0):
             return Decision(Mode.IDLE)
         last = state.recollection
         running = state.streams.phase == Phase.RUNNING
@@ -116,25 +116,24 @@ class PaperPolicy:
         size = streams.prompt[members] + streams.generated[members]
         running = int(np.count_nonzero(streams.phase == Phase.RUNNING))
         capacity = memory.device_total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
-        utility: FloatArray
         if first_come:
-            # Arrival order as a utility: earlier members are worth more than all later ones.
-            utility = np.arange(len(members), 0, -1, dtype=np.float64)
-        else:
-            overhead = np.where(
-                streams.phase[members] == Phase.PAUSED,
-                state.costs.load_seconds(size.astype(np.float64)),
-                0.0,
-            )
-            utility = utilities(
-                state,
-                members,
-                horizon=self.config.interval,
-                overhead=overhead,
-                gamma=self.config.gamma,
-                penalty=self.config.penalty,
-            )
-            # Ties go to who runs already: switching costs.
-            utility = utility - utility.min() + 1e-6
-            utility += 1e-6 * (streams.phase[members] == Phase.RUNNING)
+            fits: BoolArray = np.cumsum(size) <= capacity
+            fits[memory.max_running :] = False
+            return fits
+        overhead = np.where(
+            streams.phase[members] == Phase.PAUSED,
+            state.costs.load_seconds(size.astype(np.float64)),
+            0.0,
+        )
+        utility = utilities(
+            state,
+            members,
+            horizon=self.config.interval,
+            overhead=overhead,
+            gamma=self.config.gamma,
+            penalty=self.config.penalty,
+        )
+        # Ties go to who runs already: switching costs.
+        utility = utility - utility.min() + 1e-6
+        utility += 1e-6 * (streams.phase[members] == Phase.RUNNING)
         return select(utility, size, capacity, memory.max_running)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import Memory, Phase, Recollection, State, Streams
 
 # About an 8B model on an H200: 8 ms + 20 us a row + 20 ns a KV token; 60 us a prefilled token.
 COSTS = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.004, 6e-5, 1e-9), load=(0.001, 3e-6))
+FIRST_SLOT = 10
+"""Slot of the first stream: slots differ from indices, so that a mix-up shows."""
 
 
 def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
@@ -57,7 +61,7 @@ def state(
     return State(
         now=now,
         streams=Streams(
-            slot=np.arange(len(rows), dtype=np.int64) + 10,
+            slot=np.arange(len(rows), dtype=np.int64) + FIRST_SLOT,
             phase=column("phase", np.int8),
             arrival=column("arrival", np.float64),
             rate=column("rate", np.float64),
@@ -81,3 +85,16 @@ def state(
         recollection=rest.pop("recollection", Recollection()),
         **rest,
     )
+
+
+# Of session scope, so that hypothesis accepts them.
+@pytest.fixture(scope="session")
+def make_stream() -> Callable[..., dict[str, Any]]:
+    """`make_stream(phase, **columns)`; slack is in seconds from now."""
+    return stream
+
+
+@pytest.fixture(scope="session")
+def make_state() -> Callable[..., State]:
+    """`make_state(rows, **what differs)`; the slot of row i is 10 + i."""
+    return state

@@ -1,0 +1,145 @@
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+from typer.testing import CliRunner
+
+from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.engine import limits, metrics, rates
+from tokenflow_sgl.policy import Cause, Decision, Memory, Mode, Phase, State, Streams
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def rows(page):
+    """The table rows of a page, as tuples of cells."""
+    lines = (DOCS / page).read_text().splitlines()
+    return [
+        tuple(cell.strip() for cell in line.strip("|").split("|"))
+        for line in lines
+        if line.startswith("| ") and not line.startswith("| ---")
+    ]
+
+
+def test_flags_page_is_the_generated_one():
+    result = CliRunner().invoke(app, ["docs", "flags"])
+    assert result.exit_code == 0
+    assert (DOCS / "flags.md").read_text() == result.output, (
+        "run: tokenflow docs flags > docs/flags.md"
+    )
+
+
+def test_flags_page_names_the_flags_of_the_parser():
+    import argparse
+
+    from tokenflow_sgl.engine.flags import add_arguments
+
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    page = (DOCS / "flags.md").read_text()
+    for action in parser._actions:
+        for option in action.option_strings:
+            if "tokenflow" in option:
+                assert f"`{option}`" in page
+
+
+def test_refused_options_are_documented_with_their_reasons():
+    documented = {
+        cells[0].split("`")[1]: cells[1]
+        for cells in rows("scheduler.md")
+        if len(cells) == 2 and cells[0].startswith("`--")
+    }
+    assert documented == {limits._flag(name): why for name, _, why in limits._OPTIONS}
+
+
+def test_requests_that_are_not_preempted_are_documented():
+    tree = ast.parse(inspect.getsource(limits.undisturbed_reason))
+    reasons = [
+        node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Return)
+        and isinstance(node.value, ast.Constant)
+        and node.value.value
+    ]
+    assert len(reasons) > 5
+    page = (DOCS / "scheduler.md").read_text()
+    for reason in reasons:
+        assert f"- {reason}\n" in page
+
+
+def test_metrics_page_has_exactly_the_metrics():
+    recorder = metrics.PrometheusRecorder({"model_name": "tiny"})
+    collectors = [value for value in vars(recorder).values() if hasattr(value, "describe")]
+    try:
+        known = set()
+        for each in collectors:
+            suffix = "_total" if each._type == "counter" else ""
+            labels = ", ".join(f"`{name}`" for name in each._labelnames[1:])
+            known.add((f"`{each._name}{suffix}`", each._type, labels, each._documentation))
+    finally:
+        for each in collectors:
+            REGISTRY.unregister(each)
+    assert {cells for cells in rows("metrics.md") if cells[0].startswith("`tokenflow:")} == known
+
+
+def test_metrics_page_has_every_cause_and_mode():
+    first = {cells[0] for cells in rows("metrics.md") if len(cells) == 2}
+    assert first >= {f"`{each.value}`" for each in (*Cause, *Mode)}
+
+
+def test_rates_page_states_the_classes():
+    documented = {cells[0]: cells[1] for cells in rows("rates.md")}
+    for name, rate in rates.NAMED_RATES.items():
+        assert documented[f"`{name}`"] == f"{rate:g}"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"tokenflow_rate": "fast"}, {"tokenflow_rate": 5000}, {"tokenflow_class": "skim"}],
+)
+def test_rates_page_quotes_the_refusals(params):
+    known = rates.RateClasses(dict(rates.NAMED_RATES), default=10.0)
+    with pytest.raises(rates.RateError) as error:
+        known.of(params)
+    assert f"> {error.value}\n" in (DOCS / "rates.md").read_text()
+
+
+def test_the_example_policy_decides():
+    import numpy as np
+
+    from tokenflow_sgl.costs import StepCosts
+
+    source = re.search(r"```python\n(.*?)```", (DOCS / "scheduler.md").read_text(), re.DOTALL)
+    assert source is not None
+    names = {}
+    exec(source.group(1), names)
+    state = State(
+        now=1.0,
+        streams=Streams(
+            slot=np.array([4, 7, 2]),
+            phase=np.array([Phase.WAITING, Phase.RUNNING, Phase.PAUSED], dtype=np.int8),
+            arrival=np.zeros(3),
+            rate=np.full(3, 10.0),
+            next_due=np.zeros(3),
+            prompt=np.array([30, 20, 10]),
+            generated=np.array([0, 5, 5]),
+            expected=np.full(3, 50.0),
+            since=np.zeros(3),
+            admitted=np.zeros(3, dtype=np.bool_),
+            preemptible=np.ones(3, dtype=np.bool_),
+        ),
+        memory=Memory(1000, 500, 0, 0, 1, 8),
+        costs=StepCosts(),
+    )
+    assert names["ShortestPromptFirst"]().decide(state) == Decision(Mode.WORKING_SET, run=(2, 4))
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))])
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"(?<!!)\[[^]]*\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target

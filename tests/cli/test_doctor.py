@@ -1,0 +1,197 @@
+import importlib
+import importlib.metadata
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.engine import seams
+
+doctor = importlib.import_module("tokenflow_sgl.cli.doctor")
+
+
+def run(*args):
+    result = CliRunner().invoke(app, ["doctor", *args], env={"COLUMNS": "300"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def verdict(output):
+    return output.strip().splitlines()[-1]
+
+
+def point(group, name, value, distribution):
+    dist = SimpleNamespace(name=distribution)
+    return SimpleNamespace(group=group, name=name, value=value, dist=dist)
+
+
+PLUGIN = point(
+    doctor.PLUGIN_GROUP, "tokenflow", "tokenflow_sgl.engine.plugin:register", "tokenflow-sgl"
+)
+PLATFORM = point(doctor.PLATFORM_GROUP, "some_device", "some_device:activate", "some-device")
+
+
+@pytest.fixture(autouse=True)
+def healthy(monkeypatch):
+    """An environment where all is well, without importing SGLang."""
+    monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
+    monkeypatch.delenv("SGLANG_PLATFORM", raising=False)
+    monkeypatch.setattr(seams, "installed_sglang", lambda: seams.SUPPORTED_SGLANG)
+    monkeypatch.setattr(seams, "problem", lambda seam: None)
+    install(monkeypatch, PLUGIN, PLATFORM)
+
+
+def install(monkeypatch, *points):
+    monkeypatch.setattr(
+        doctor, "_points", lambda group: [each for each in points if each.group == group]
+    )
+
+
+def test_all_is_well():
+    code, output = run()
+    assert code == 0
+    assert f"tokenflow-sgl {importlib.metadata.version('tokenflow-sgl')}".split() in [
+        line.split() for line in output.splitlines()
+    ]
+    assert "the supported version" in output
+    assert f"all {len(seams.SEAMS)} hold" in output
+    assert seams.SEAMS[0].target not in output
+    assert verdict(output) == "Active with --scheduler tokenflow."
+
+
+def test_seams_option_shows_every_row():
+    code, output = run("--seams")
+    assert code == 0
+    for seam in seams.SEAMS:
+        assert seam.target in output
+        assert seam.why in output
+
+
+def test_sglang_is_not_installed(monkeypatch):
+    monkeypatch.setattr(seams, "installed_sglang", lambda: None)
+    monkeypatch.setattr(seams, "problem", lambda seam: pytest.fail("nothing to look at"))
+    code, output = run()
+    assert code == 1
+    assert verdict(output).startswith("Not active: SGLang is not installed.")
+    assert "pip install 'tokenflow-sgl[sglang]'" in verdict(output)
+
+
+def test_another_sglang_with_all_seams_would_start(monkeypatch):
+    # As the start-up check does: seams decide, not the number.
+    monkeypatch.setattr(seams, "installed_sglang", lambda: "0.9.9")
+    code, output = run()
+    assert code == 0
+    assert f"0.9.9; supported is {seams.SUPPORTED_SGLANG}" in output
+    assert verdict(output).startswith("Active with --scheduler tokenflow. But it is tested with")
+
+
+def test_another_sglang_with_a_broken_seam(monkeypatch):
+    gone = seams.SEAMS[7]
+    monkeypatch.setattr(seams, "installed_sglang", lambda: "0.9.9")
+    monkeypatch.setattr(
+        seams, "problem", lambda seam: f"{gone.target} is missing (gone)" if seam is gone else None
+    )
+    code, output = run()
+    assert code == 1
+    assert f"1 of {len(seams.SEAMS)} broken" in output
+    assert verdict(output).startswith(f"Not active: {gone.target} is missing (gone).")
+    assert f"install SGLang {seams.SUPPORTED_SGLANG}" in verdict(output)
+    assert gone.why in output  # its row is shown without --seams
+    assert seams.SEAMS[0].target not in output
+
+
+def test_sglang_that_fails_when_imported(monkeypatch):
+    def explode(seam):
+        raise RuntimeError("no device")
+
+    monkeypatch.setattr(seams, "problem", explode)
+    code, output = run()
+    assert code == 1
+    assert "RuntimeError: no device" in verdict(output)
+
+
+@pytest.mark.parametrize("value", ["other", "other, tokenflow_emu", " , "])
+def test_allowlist_without_us(monkeypatch, value):
+    monkeypatch.setenv("SGLANG_PLUGINS", value)
+    code, output = run()
+    assert code == 1
+    assert verdict(output).startswith(f"Not active: SGLANG_PLUGINS={value} leaves tokenflow out")
+
+
+@pytest.mark.parametrize("value", ["", "tokenflow", "other , tokenflow"])
+def test_allowlist_that_keeps_us(monkeypatch, value):
+    monkeypatch.setenv("SGLANG_PLUGINS", value)
+    assert run()[0] == 0
+
+
+def test_entry_point_is_not_registered(monkeypatch):
+    install(monkeypatch, PLATFORM)
+    code, output = run()
+    assert code == 1
+    assert "entry point tokenflow in the group sglang.srt.plugins" in verdict(output)
+
+
+def test_an_installed_platform_is_selected(monkeypatch):
+    monkeypatch.setenv("SGLANG_PLATFORM", "some_device")
+    code, output = run()
+    assert code == 0
+    assert "some_device, by SGLANG_PLATFORM" in output
+
+
+def test_a_platform_that_is_not_installed(monkeypatch):
+    monkeypatch.setenv("SGLANG_PLATFORM", "nonsense")
+    code, output = run()
+    assert code == 1
+    assert "SGLANG_PLATFORM=nonsense names no installed platform" in verdict(output)
+    assert "some_device" in verdict(output)
+
+
+def test_a_platform_of_our_own_distribution_would_exclude_us(monkeypatch):
+    own = point(doctor.PLATFORM_GROUP, "own", "own:activate", "tokenflow-sgl")
+    install(monkeypatch, PLUGIN, PLATFORM, own)
+    assert run()[0] == 0  # nothing is selected: nothing is skipped
+    monkeypatch.setenv("SGLANG_PLATFORM", "some_device")
+    code, output = run()
+    assert code == 1
+    assert "makes SGLang skip the distribution of tokenflow" in verdict(output)
+
+
+def test_what_the_seams_say_meanwhile_is_not_shown(monkeypatch):
+    def noisy(seam):
+        import logging
+        import warnings
+
+        warnings.warn("third-party warning", stacklevel=1)
+        logging.getLogger("third").error("third-party log line")
+        print("third-party print", file=sys.stderr)
+
+    monkeypatch.setattr(seams, "problem", noisy)
+    code, output = run()
+    assert code == 0
+    assert "third-party" not in output
+
+
+def test_looking_without_the_seams_imports_no_sglang():
+    code = (
+        "import sys; from tokenflow_sgl.cli.app import app; from tokenflow_sgl.cli import doctor; "
+        "import tokenflow_sgl.engine.seams, tokenflow_sgl.engine.config; "
+        "print([name for name in ('sglang', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_on_this_machine():
+    """The real thing, with SGLang imported and silent."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from tokenflow_sgl.cli import main; main()", "doctor"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "Active with --scheduler tokenflow." in done.stdout

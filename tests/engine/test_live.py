@@ -1,0 +1,191 @@
+"""The scheduler as its users meet it: flags, rates, metrics, aborts, and a policy that fails."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenflow_sgl.demo.server import ServerError
+
+pytestmark = pytest.mark.engine
+
+SERVE = (str(Path(sys.executable).parent / "sglang"), "serve")
+BAD_RATES: list[Any] = ["20", -1, 0, 1e9, math.nan, math.inf, True, {"rate": 5}, [5], None]
+
+
+@pytest.fixture(scope="module")
+def live(start, tmp_path_factory):
+    """The shipped policy, switched on by a YAML file through `sglang serve`."""
+    config = tmp_path_factory.mktemp("config") / "server.yaml"
+    config.write_text(
+        "scheduler: tokenflow\ntokenflow-default-rate: listening\ntokenflow-eta: 1.1\n"
+        "max-total-tokens: 1500\nhicache-ratio: 4\n"
+    )
+    with start("--config", str(config), launcher=SERVE) as served:
+        yield served
+        served.assert_clean()
+
+
+def test_yaml_switches_it_on(live) -> None:
+    log = live.log()
+    assert "tokenflow scheduler is on: policy working-set, HiCache on" in log
+    assert "default rate 5 tokens/s" in log
+
+
+def test_a_burst_is_answered_as_by_stock_sglang(live, prompts, reference) -> None:
+    for stream in (False, True):
+        assert live.outputs(prompts * 3, stream=stream) == reference * 3
+
+
+def test_a_burst_beyond_memory_preempts_and_answers_the_same(live, prompts, start) -> None:
+    how = {"max_new_tokens": 400, "custom_params": {"tokenflow_rate": 10}}
+    together = live.outputs(prompts, stream=True, **how)
+    assert live.total("tokenflow:preemptions_total") > 0
+    for prompt, output in zip(prompts[:4], together, strict=False):
+        assert live.outputs([prompt], max_new_tokens=400)[0] == output
+
+
+def test_metrics_are_on_the_servers_own_page(live) -> None:
+    time.sleep(1.1)
+    live.outputs([[11, 12, 13]], max_new_tokens=8, custom_params={"tokenflow_class": "agent"})
+    names = {name for name, _ in live.metrics()}
+    expected = {
+        "running_streams",
+        "paused_streams",
+        "waiting_streams",
+        "working_set_streams",
+        "preemptions_total",
+        "resumes_total",
+        "resume_recomputed_tokens_count",
+        "buffer_seconds_bucket",
+        "effective_tokens_total",
+        "mode",
+        "policy_pass_seconds_count",
+        "policy_errors_total",
+    }
+    assert {f"tokenflow:{name}" for name in expected} <= names
+    samples = live.metrics()
+    modes = {dict(labels)["mode"]: v for (n, labels), v in samples.items() if n.endswith(":mode")}
+    assert set(modes) == {"idle", "working-set", "fallback"}
+    assert sum(modes.values()) == 1.0
+    assert samples[("tokenflow:effective_tokens_total", (("qos_class", "agent"),))] > 0
+
+
+@pytest.mark.parametrize("rate", BAD_RATES, ids=repr)
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_rates_get_http_400_with_a_sentence(live, rate, stream) -> None:
+    params = {"custom_params": {"tokenflow_rate": rate}, "max_new_tokens": 4}
+    answer = live.post(
+        "/generate", {"input_ids": [5, 6], "sampling_params": params, "stream": stream}
+    )
+    assert answer.status == 400, answer
+    assert "tokenflow_rate is" in json.dumps(answer.body)
+    assert "tokens per second" in json.dumps(answer.body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_bad_rates_on_the_openai_routes(live, path, stream) -> None:
+    asked = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {"prompt": "a"}
+    body = {"model": "tiny", "max_tokens": 4, "stream": stream, **asked}
+    bad = live.post(path, {**body, "custom_params": {"tokenflow_rate": -3}})
+    assert bad.status == 400
+    assert "tokenflow_rate is -3" in json.dumps(bad.body)
+    unknown = live.post(path, {**body, "custom_params": {"tokenflow_class": "skimming"}})
+    assert unknown.status == 400
+    assert "known classes are agent, listening, reading" in json.dumps(unknown.body)
+    good = live.post(path, {**body, "custom_params": {"tokenflow_rate": 20}})
+    assert good.status == 200
+
+
+def test_other_streams_do_not_notice_bad_rates(live, prompts, reference) -> None:
+    bad = {"custom_params": {"tokenflow_rate": "fast"}}
+    calls = [lambda p=p: live.generate(p, stream=True) for p in prompts]
+    calls += [lambda p=p: live.generate(p, **bad) for p in prompts]
+    answers = live.together(calls)
+    assert [a.body["output_ids"] for a in answers[:12]] == reference
+    assert {a.status for a in answers[12:]} == {400}
+
+
+def test_aborts_return_what_was_generated(start, prompts, reference) -> None:
+    """Of a waiting, a paused and a running stream, to clients that do not stream."""
+    flags = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked")
+    with start(*flags, "--max-total-tokens", "4000", "--hicache-ratio", "2") as served:
+
+        def ask(rid: str, rate: float) -> Any:
+            return served.generate(
+                prompts[0], rid=rid, max_new_tokens=3000, custom_params={"tokenflow_rate": rate}
+            )
+
+        def abort(rid: str) -> Any:
+            time.sleep(2.0)
+            return served.post("/abort_request", {"rid": rid})
+
+        waiting, paused, running, *_ = served.together(
+            [
+                lambda: ask("waiting", 3.0),
+                lambda: ask("paused", 7.0),
+                lambda: ask("running", 10.0),
+                lambda: abort("waiting"),
+                lambda: abort("paused"),
+                lambda: abort("running"),
+            ]
+        )
+        for answer in (waiting, paused, running):
+            assert answer.body["meta_info"]["finish_reason"]["type"] == "abort", answer
+        assert waiting.body.get("output_ids", []) == []
+        got = paused.body["output_ids"]
+        assert 10 <= len(got) <= 20, "paused after ten tokens, and returned with them"
+        assert got == reference[0][: len(got)]
+        got = running.body["output_ids"]
+        assert len(got) > 64
+        assert got[:64] == reference[0]
+        # Everybody else is served as before.
+        assert served.outputs(prompts) == reference
+        served.assert_clean()
+
+
+def test_a_policy_that_always_fails(start, prompts, reference) -> None:
+    flags = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:Raises")
+    with start(*flags, "--max-total-tokens", "1500") as served:
+        assert served.outputs(prompts, stream=True) == reference
+        errors = served.total("tokenflow:policy_errors_total")
+        assert errors > 10
+        assert served.outputs(prompts) == reference
+        assert served.total("tokenflow:policy_errors_total") > errors
+        assert served.log().count("this policy always fails") == 1
+        samples = served.metrics()
+        assert samples[("tokenflow:mode", (("mode", "fallback"),))] == 1.0
+        assert served.post("/flush_cache", None).status == 200
+
+
+def test_without_the_flag_nothing_is_replaced(start, prompts, reference) -> None:
+    with start("--max-total-tokens", "4000") as served:
+        body = {"custom_params": {"tokenflow_rate": "fast"}}
+        assert served.generate(prompts[0], **body).status == 200
+        assert served.outputs(prompts) == reference
+        assert served.metrics() == {}
+        assert "tokenflow scheduler is on" not in served.log()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--disable-radix-cache",), "does not work with --disable-radix-cache True"),
+        (("--tokenflow-eta", "99"), "eta is 99.0; allowed is 0.1 to 10"),
+        (("--tokenflow-policy", "nonsense"), "policy is 'nonsense'"),
+        (("--tokenflow-default-rate", "fast"), "default_rate is 'fast'"),
+    ],
+)
+def test_a_wrong_option_stops_the_start_with_a_sentence(start, flags, sentence) -> None:
+    with (
+        pytest.raises(ServerError, match=sentence.replace("(", "\\(")),
+        start("--scheduler", "tokenflow", *flags),
+    ):
+        pass

@@ -1,0 +1,240 @@
+"""The flags are the configuration record, no more and no less."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from tokenflow_sgl.engine.config import TokenFlowConfig, build, config_of, settings
+from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
+from tokenflow_sgl.engine.limits import UnsupportedError
+from tokenflow_sgl.policy import ConfigError, WorkingSetConfig
+
+NAMES = [name for name, _, _ in settings()]
+ON = ("--scheduler", "tokenflow")
+
+
+def flag(name: str) -> str:
+    return "--tokenflow-" + name.replace("_", "-")
+
+
+@pytest.fixture(scope="module")
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="sglang")
+    made.add_argument("--model-path")
+    add_arguments(made)
+    return made
+
+
+@pytest.fixture
+def parse(parser):
+    def config(*words: str) -> TokenFlowConfig | None:
+        return config_from(parser.parse_args(words))
+
+    return config
+
+
+# A value other than the default for each setting.
+OTHER = {
+    "policy": "paper",
+    "hicache": "off",
+    "default_rate": "listening",
+    "rate_class": ("subtitles=15",),
+    "length_quantile": 0.5,
+    "eta": 2.0,
+    "cycle": 1.0,
+    "hysteresis": 1.0,
+    "safety": 1.0,
+    "switch_factor": 3.0,
+    "min_run": 1.0,
+    "band": 0.2,
+    "band_seconds": 1.0,
+    "urgent": 1.0,
+    "prefill_chunk": 512,
+    "prefill_guard": 2.0,
+    "fill": 0.5,
+    "park": False,
+    "park_floor": 0.5,
+    "park_target": 0.5,
+}
+
+
+def value_of(config: TokenFlowConfig, name: str):
+    own = {item.name for item in dataclasses.fields(TokenFlowConfig)}
+    return getattr(config if name in own else config.working_set, name)
+
+
+def words_for(name: str) -> list[str]:
+    value = OTHER[name]
+    if isinstance(value, bool):
+        return [flag(name) if value else flag(name).replace("--", "--no-", 1)]
+    return [flag(name), *map(str, value if isinstance(value, tuple) else (value,))]
+
+
+def test_every_field_of_both_records_is_a_setting_once() -> None:
+    fields = [f.name for f in dataclasses.fields(TokenFlowConfig) if f.name != "working_set"]
+    fields += [f.name for f in dataclasses.fields(WorkingSetConfig)]
+    assert fields == NAMES
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_flag_reaches_its_field_and_no_other(parse, name) -> None:
+    config = parse(*ON, *words_for(name))
+    plain = TokenFlowConfig()
+    for other in NAMES:
+        wanted = OTHER[name] if other == name else value_of(plain, other)
+        assert value_of(config, other) == wanted
+        assert type(value_of(config, other)) is type(value_of(plain, other))
+
+
+def test_defaults_are_absent_so_that_only_given_values_count(parser) -> None:
+    given = vars(parser.parse_args([]))
+    assert given.pop("scheduler") == "default"
+    assert given.pop("model_path") is None
+    assert given == {f"tokenflow_{name}": None for name in NAMES}
+
+
+def test_the_scheduler_alone_gives_the_defaults(parse) -> None:
+    assert parse(*ON) == TokenFlowConfig()
+
+
+def test_without_the_scheduler_there_is_no_configuration(parse) -> None:
+    assert parse() is None
+    assert parse("--tokenflow-eta", "2") is None
+    assert parse("--scheduler", "default") is None
+    assert config_from(argparse.Namespace()) is None
+
+
+def test_an_unknown_scheduler_is_refused(parse, capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse("--scheduler", "magic")
+    assert "invalid choice: 'magic'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("_name", "_default", "item"), settings(), ids=NAMES)
+def test_every_setting_has_a_help_text(_name, _default, item) -> None:
+    assert len(item.metadata["help"].split()) > 4
+
+
+@pytest.mark.parametrize(("name", "default", "item"), settings(), ids=NAMES)
+def test_help_shows_every_flag_with_its_text_and_default(parser, name, default, item) -> None:
+    shown = "".join(parser.format_help().split())
+    assert flag(name) in shown
+    assert "".join(item.metadata["help"].split()) in shown
+    if not isinstance(default, tuple):
+        assert f"(default:{default})" in shown
+
+
+def test_rate_classes_add_up(parse) -> None:
+    config = parse(
+        *ON, *words_for("rate_class"), flag("rate_class"), "slow=0.5", flag("default_rate"), "slow"
+    )
+    assert config.rate_class == ("subtitles=15", "slow=0.5")
+    rates = config.rates()
+    assert (rates.classes["subtitles"], rates.default) == (15.0, 0.5)
+    assert rates.classes["reading"] == 10.0
+
+
+def test_a_rate_class_may_redefine_a_known_one(parse) -> None:
+    assert parse(*ON, flag("rate_class"), "reading=12").rates().default == 12.0
+
+
+def test_the_default_rate_may_be_a_number(parse) -> None:
+    assert parse(*ON, flag("default_rate"), "7.5").rates().default == 7.5
+
+
+@pytest.mark.parametrize("item", ["fast", "=5", "fast 5", "two words=5", "fast=", "fast=quick"])
+def test_a_rate_class_that_is_none_is_refused(parse, item) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(*ON, flag("rate_class"), item)
+    assert str(caught.value).startswith(f"rate_class is {item!r}; allowed is ")
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "1e9", "inf"])
+def test_a_rate_class_out_of_range_is_refused_by_name(parse, rate) -> None:
+    with pytest.raises(ConfigError, match=r"^rate class fast is .* between 0\.1 and 1000 tokens"):
+        parse(*ON, flag("rate_class"), f"fast={rate}")
+
+
+@pytest.mark.parametrize("rate", ["", "fast", "nan"])
+def test_a_default_rate_that_is_none_is_refused(parse, rate) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(*ON, f"{flag('default_rate')}={rate}")
+    assert str(caught.value).startswith(f"default_rate is {rate!r}; allowed is ")
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "1e9", "inf"])
+def test_a_default_rate_out_of_range_is_refused(parse, rate) -> None:
+    with pytest.raises(ConfigError, match=r"it must be between 0\.1 and 1000 tokens"):
+        parse(*ON, f"{flag('default_rate')}={rate}")
+
+
+def test_a_default_rate_out_of_range_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"^default_rate is "):
+        build({"default_rate": "1e9"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("eta", "11", "eta is 11.0; allowed is 0.1 to 10"),
+        ("eta", "nan", "eta is nan; allowed is 0.1 to 10"),
+        ("prefill_chunk", "0", "prefill_chunk is 0; allowed is 16 to "),
+        ("length_quantile", "0", "length_quantile is 0.0; allowed is 0.01 to 1"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(parse, name, value, message) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(*ON, flag(name), value)
+    assert str(caught.value).startswith(message)
+
+
+def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build({"eta": 1.0, "etta": 2.0})
+    message = str(caught.value)
+    assert message.startswith("unknown setting tokenflow_etta; allowed are ")
+    for name in NAMES:
+        assert f"tokenflow_{name}" in message
+
+
+def test_the_nested_record_is_no_setting() -> None:
+    with pytest.raises(ConfigError, match="unknown setting tokenflow_working_set;"):
+        build({"working_set": WorkingSetConfig()})
+
+
+def test_hicache_is_one_of_its_choices() -> None:
+    with pytest.raises(ConfigError, match=r"^hicache is 'on'; allowed is auto or off$"):
+        build({"hicache": "on"})
+
+
+# ---- on SGLang's record -------------------------------------------------------------
+
+
+def test_the_configuration_rides_on_the_server_args() -> None:
+    args = SimpleNamespace(enable_hierarchical_cache=False)
+    assert config_of(args) is None
+    config = TokenFlowConfig()
+    attach(args, config)
+    assert config_of(args) is config
+
+
+@pytest.mark.parametrize(
+    ("hicache", "before", "after"),
+    [("auto", False, True), ("auto", True, True), ("off", False, False), ("off", True, True)],
+)
+def test_hicache_is_switched_on_but_never_off(hicache, before, after) -> None:
+    args = SimpleNamespace(enable_hierarchical_cache=before)
+    attach(args, build({"hicache": hicache}))
+    assert args.enable_hierarchical_cache is after
+
+
+def test_excluded_options_leave_the_record_untouched() -> None:
+    args = SimpleNamespace(enable_hierarchical_cache=False, pp_size=2)
+    with pytest.raises(UnsupportedError, match="--pp-size 2"):
+        attach(args, TokenFlowConfig())
+    assert vars(args) == {"enable_hierarchical_cache": False, "pp_size": 2}

@@ -1,0 +1,136 @@
+"""What the scheduler refuses to serve, each with its reason in one sentence."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tokenflow_sgl.engine.limits import (
+    UnsupportedError,
+    check_model,
+    check_options,
+    undisturbed_reason,
+)
+
+# SGLang's defaults of the options that exclude the scheduler, and a value that does.
+PLAIN = {
+    "use_ray": False,
+    "tokenizer_worker_num": 1,
+    "disaggregation_mode": "null",
+    "pp_size": 1,
+    "speculative_algorithm": None,
+    "enable_dp_attention": False,
+    "disable_radix_cache": False,
+    "enable_priority_scheduling": False,
+    "enable_hisparse": False,
+    "enable_pdmux": False,
+    "encoder_only": False,
+    "dllm_algorithm": None,
+    "enable_lmcache": False,
+    "enable_flexkv": False,
+    "radix_cache_backend": None,
+    "enable_session_radix_cache": False,
+}
+EXCLUDED = {
+    "tokenizer_worker_num": 4,
+    "disaggregation_mode": "prefill",
+    "pp_size": 2,
+    "speculative_algorithm": "EAGLE",
+    "dllm_algorithm": "LowConfidence",
+    "radix_cache_backend": "other",
+}
+
+
+def assert_one_sentence(message: str) -> None:
+    assert message.endswith(".")
+    assert ". " not in message
+    assert "\n" not in message
+
+
+def test_sglangs_defaults_are_served() -> None:
+    check_options(SimpleNamespace(**PLAIN, anything_else=True))
+
+
+def test_options_that_this_sglang_does_not_know_are_no_obstacle() -> None:
+    check_options(SimpleNamespace())
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_an_option_that_excludes_the_scheduler_is_named(name) -> None:
+    value = EXCLUDED.get(name, True)
+    with pytest.raises(UnsupportedError) as caught:
+        check_options(SimpleNamespace(**{**PLAIN, name: value}))
+    message = str(caught.value)
+    shown = "--" + name.replace("_", "-")
+    assert message.startswith(f"--scheduler tokenflow does not work with {shown} {value}: ")
+    assert message.endswith("; remove one of the two.")
+    assert_one_sentence(message)
+
+
+def test_an_ordinary_generation_model_is_served() -> None:
+    check_model(is_generation=True, is_hybrid_swa=False, is_hybrid_ssm=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"is_generation": False}, "embedding model"),
+        ({"is_hybrid_ssm": True}, "Mamba"),
+        ({"is_hybrid_swa": True}, "sliding-window"),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_refused(given, said) -> None:
+    kind = {"is_generation": True, "is_hybrid_swa": False, "is_hybrid_ssm": False, **given}
+    with pytest.raises(UnsupportedError, match=said) as caught:
+        check_model(**kind)
+    assert_one_sentence(str(caught.value))
+
+
+def request(**given) -> SimpleNamespace:
+    values = {
+        "beam_group": None,
+        "return_hidden_states": False,
+        "return_routed_experts": False,
+        "return_indexer_topk": False,
+        "return_sampling_mask": False,
+        "session": None,
+        "input_embeds": None,
+        "multimodal_inputs": None,
+        "return_logprob": False,
+        "logprob_start_len": -1,
+        "origin_input_ids": [1, 2, 3],
+    }
+    return SimpleNamespace(**{**values, **given})
+
+
+def test_an_ordinary_request_can_be_preempted() -> None:
+    assert undisturbed_reason(request()) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"beam_group": object()},
+        {"return_hidden_states": True},
+        {"return_routed_experts": True},
+        {"return_indexer_topk": True},
+        {"return_sampling_mask": True},
+        {"session": object()},
+        {"input_embeds": [[0.5]]},
+        {"multimodal_inputs": object()},
+        {"return_logprob": True, "logprob_start_len": 0},
+        {"return_logprob": True, "logprob_start_len": 2},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_a_request_that_cannot_be_taken_up_again_is_left_undisturbed(given) -> None:
+    reason = undisturbed_reason(request(**given))
+    assert reason
+    assert len(reason.split()) >= 4
+
+
+# -1 and the end of the prompt both mean: output tokens only.
+@pytest.mark.parametrize("start", [-1, 3, 10])
+def test_log_probabilities_of_the_output_do_not_hinder(start) -> None:
+    assert undisturbed_reason(request(return_logprob=True, logprob_start_len=start)) is None

@@ -1,0 +1,123 @@
+"""The reading rate of a request, and the sentence for a client who got it wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenflow_sgl.engine.rates import (
+    CLASS_KEY,
+    HIGHEST_RATE,
+    LOWEST_RATE,
+    NAMED_RATES,
+    RATE_KEY,
+    RateClasses,
+    RateError,
+)
+
+RATES = RateClasses(NAMED_RATES, default=10.0)
+
+
+def refusal(custom_params) -> str:
+    with pytest.raises(RateError) as caught:
+        RATES.of(custom_params)
+    message = str(caught.value)
+    assert message.endswith(".")
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("params", [None, {}, {"other": 5}, [], "tokenflow_rate", 7])
+def test_who_says_nothing_gets_the_default(params) -> None:
+    assert RATES.of(params) == (10.0, "default")
+
+
+@pytest.mark.parametrize("rate", [LOWEST_RATE, 1, 12.5, 20, HIGHEST_RATE])
+def test_a_rate_of_its_own(rate) -> None:
+    value, name = RATES.of({RATE_KEY: rate, "other": "left alone"})
+    assert (value, name) == (rate, "custom")
+    assert type(value) is float
+
+
+@pytest.mark.parametrize("name", NAMED_RATES)
+def test_a_named_class(name) -> None:
+    assert RATES.of({CLASS_KEY: name}) == (NAMED_RATES[name], name)
+
+
+def test_a_rate_wins_over_a_class() -> None:
+    assert RATES.of({RATE_KEY: 3, CLASS_KEY: "agent"}) == (3.0, "custom")
+
+
+@pytest.mark.parametrize(
+    "bad", [-1, -0.5, 0, 0.0, 0.0999, 1000.1, 1e9, 10**9, math.nan, math.inf, -math.inf, 10**30]
+)
+def test_a_number_out_of_range_is_refused(bad) -> None:
+    assert refusal({RATE_KEY: bad}) == (
+        f"tokenflow_rate is {bad!r}; it must be between 0.1 and 1000 tokens per second."
+    )
+
+
+@pytest.mark.parametrize(
+    "bad", ["20", "fast", "", True, False, None, {"rate": {"a": 20}}, [20], [[20], {}], b"20", 20j]
+)
+def test_what_is_no_number_is_refused(bad) -> None:
+    assert refusal({RATE_KEY: bad}) == (
+        f"tokenflow_rate is {bad!r}; it must be a number of tokens per second between 0.1 and 1000."
+    )
+
+
+@pytest.mark.parametrize(
+    "bad", ["speed-reading", "", "Reading", 5, None, True, ["agent"], {"a": 1}]
+)
+def test_an_unknown_class_is_refused(bad) -> None:
+    assert refusal({CLASS_KEY: bad}) == (
+        f"tokenflow_class is {bad!r}; known classes are agent, listening, reading."
+    )
+
+
+def test_long_values_are_cut_in_the_sentence() -> None:
+    for params in ({RATE_KEY: "x" * 10_000}, {CLASS_KEY: ["x"] * 10_000}):
+        message = refusal(params)
+        assert "..." in message
+        assert len(message) < 180
+
+
+@pytest.mark.parametrize("bad", [10**309, -(10**400)], ids=["above", "below"])
+def test_an_integer_beyond_every_float_is_refused(bad) -> None:
+    refusal({RATE_KEY: bad})
+
+
+def test_a_long_number_is_cut_in_the_sentence() -> None:
+    assert len(refusal({RATE_KEY: 10**300})) < 180
+
+
+# Any JSON value except integers beyond every float, see above.
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@given(rate=JSON, named=JSON)
+def test_any_json_is_a_rate_within_range_or_an_error_for_the_client(rate, named) -> None:
+    for params in ({RATE_KEY: rate}, {CLASS_KEY: named}, rate):
+        try:
+            value, _ = RATES.of(params)
+        except RateError:
+            continue
+        assert LOWEST_RATE <= value <= HIGHEST_RATE
+
+
+def test_an_operators_own_class() -> None:
+    rates = RateClasses({**NAMED_RATES, "subtitles": 15.0}, default=2.0)
+    assert rates.of({CLASS_KEY: "subtitles"}) == (15.0, "subtitles")
+    assert rates.of(None) == (2.0, "default")
+
+
+def test_an_operators_class_out_of_range_is_named() -> None:
+    with pytest.raises(RateError, match=r"^rate class warp is 1000000000.0; it must be between"):
+        RateClasses({"warp": 1e9}, default=10.0)

@@ -1,0 +1,83 @@
+"""The ledger of what we hold on to, checked against the installed SGLang."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from tokenflow_sgl.engine import seams
+from tokenflow_sgl.engine.seams import (
+    SEAMS,
+    SUPPORTED_SGLANG,
+    Seam,
+    SeamError,
+    check_seams,
+    installed_sglang,
+    problem,
+    resolve,
+)
+
+SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """SGLang's modules, whose imports warn about third parties."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seam in SEAMS:
+            problem(seam)
+
+
+def test_the_supported_sglang_is_installed() -> None:
+    assert installed_sglang() == SUPPORTED_SGLANG
+
+
+@pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.target.rpartition(":")[2])
+def test_every_seam_holds(seam) -> None:
+    assert problem(seam) is None
+    assert seam.kind in ("hook", "override", "call")
+    assert seam.why
+
+
+def test_every_seam_is_listed_once() -> None:
+    assert len({seam.target for seam in SEAMS}) == len(SEAMS)
+
+
+def test_the_start_is_allowed() -> None:
+    check_seams()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "sglang.no_such_module:Thing",
+        f"{SCHEDULER}.no_such_method",
+        "sglang.srt.managers.scheduler:NoSuchClass.method",
+    ],
+)
+def test_a_missing_target_is_reported(target) -> None:
+    found = problem(Seam(target, "call", "a test"))
+    assert found is not None
+    assert found.startswith(f"{target} is missing (")
+
+
+def test_missing_parameters_are_reported_and_present_ones_are_not() -> None:
+    target = f"{SCHEDULER}.get_next_batch_to_run"
+    seam = Seam(target, "override", "a test", ("running_batch", "moon", "tide"))
+    assert problem(seam) == f"{target} no longer takes moon, tide"
+
+
+def test_resolve_follows_the_path() -> None:
+    assert resolve("tokenflow_sgl.engine.seams:Seam.__init__") is Seam.__init__
+
+
+def test_a_start_on_another_sglang_is_refused_with_the_seam_and_the_version(monkeypatch) -> None:
+    broken = Seam(f"{SCHEDULER}.no_such_method", "override", "a test")
+    monkeypatch.setattr(seams, "SEAMS", (*SEAMS, broken))
+    with pytest.raises(SeamError) as caught:
+        check_seams()
+    message = str(caught.value)
+    assert f"cannot start on SGLang {SUPPORTED_SGLANG}: {broken.target} is missing" in message
+    assert f"It supports SGLang {SUPPORTED_SGLANG};" in message

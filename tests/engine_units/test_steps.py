@@ -1,0 +1,157 @@
+"""Which step the time between two iterations is charged to."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tokenflow_sgl.costs import StepCosts
+from tokenflow_sgl.engine.steps import REFIT_SECONDS, StepTimer, Work
+
+DECODE = Work(rows=4, context=1000)
+PREFILL = Work(rows=1, tokens=100, attention=5000.0)
+
+
+def iterate(timer: StepTimer, *steps: tuple[float, Work | None]) -> None:
+    """Iterations: each begins at its time and launches its work."""
+    for now, work in steps:
+        timer.begin(now)
+        timer.launch(work)
+
+
+def test_nothing_is_known_before_the_first_step() -> None:
+    timer = StepTimer(lag=0)
+    assert timer.costs() == StepCosts()
+    assert (timer.last_prefill_end, timer.last_prefill_seconds) == (-math.inf, 0.0)
+    assert math.isnan(timer.throughput())
+
+
+def test_without_lag_an_iteration_pays_for_the_work_it_launched() -> None:
+    timer = StepTimer(lag=0)
+    iterate(timer, (0.0, PREFILL), (0.5, DECODE), (0.6, None))
+    costs = timer.costs()
+    assert costs.prefill_seconds(100) == pytest.approx(0.5)
+    assert costs.decode_seconds(4, 1000) == pytest.approx(0.1)
+
+
+def test_with_overlap_an_iteration_pays_for_the_work_before() -> None:
+    # The iteration from 0.5 to 0.6 launches the decode and waits for the prefill.
+    timer = StepTimer(lag=1)
+    iterate(timer, (0.0, None), (0.4, PREFILL), (0.5, DECODE), (0.6, DECODE), (1.4, None))
+    costs = timer.costs()
+    assert costs.prefill_seconds(100) == pytest.approx(0.1)
+    assert costs.decode_seconds(4, 1000) == pytest.approx(0.8)
+    assert (timer.last_prefill_end, timer.last_prefill_seconds) == (0.6, pytest.approx(0.1))
+
+
+def test_idle_iterations_are_charged_to_nobody() -> None:
+    timer = StepTimer(lag=0)
+    iterate(timer, (0.0, DECODE), (0.1, None), (50.0, DECODE), (50.1, None), (99.0, None))
+    assert timer.costs().decode_seconds(4, 1000) == pytest.approx(0.1)
+
+
+def test_the_first_iteration_has_no_duration() -> None:
+    timer = StepTimer(lag=0)
+    timer.launch(DECODE)
+    timer.begin(123.0)
+    assert timer.costs() == StepCosts()
+
+
+@pytest.mark.parametrize("later", [1.0, 0.5])
+def test_a_clock_that_stands_still_or_runs_backwards_teaches_nothing(later) -> None:
+    timer = StepTimer(lag=0)
+    iterate(timer, (1.0, DECODE), (later, None))
+    assert timer.costs() == StepCosts()
+
+
+def test_mixed_steps_teach_neither_model_but_are_prefills_to_the_readers() -> None:
+    timer = StepTimer(lag=0)
+    mixed = Work(rows=5, tokens=100, attention=5000.0, mixed=True)
+    iterate(timer, (0.0, mixed), (0.3, None))
+    assert timer.costs() == StepCosts()
+    assert (timer.last_prefill_end, timer.last_prefill_seconds) == (0.3, pytest.approx(0.3))
+
+
+def test_decodes_are_no_prefills() -> None:
+    timer = StepTimer(lag=0)
+    iterate(timer, (0.0, DECODE), (0.3, None))
+    assert timer.last_prefill_end == -math.inf
+
+
+def test_a_load_costs_what_it_adds_to_the_prefill() -> None:
+    timer = StepTimer(lag=0)
+    # Prefills without attention: 1 ms a token.
+    for tokens in range(100, 1100, 100):
+        iterate(timer, (tokens, Work(1, tokens)), (tokens * 1.001, None))
+    # 100 tokens take 0.1 s of these 0.7 s.
+    iterate(timer, (2000.0, Work(1, 100, loaded=4000)), (2000.7, None), (2001.0, None))
+    assert timer.costs().load_seconds(4000) == pytest.approx(0.6, rel=1e-3)
+    assert timer.costs().prefill_seconds(100) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_a_load_is_not_charged_for_attention_twice() -> None:
+    timer = StepTimer(lag=0)
+    now = 0.0
+    for tokens in (500, 1000, 2000, 4000) * 10:
+        # Nothing but attention: tokens^2 / 2 units of 1 us.
+        attention = tokens * tokens / 2
+        iterate(timer, (now, Work(1, tokens, attention)), (now + attention * 1e-6, None))
+        now += 100.0
+    # One prefill of 1000 without a prefix: 0.5 s, and the load 0.2 s.
+    iterate(timer, (now, Work(1, 1000, 500_000.0, loaded=4000)), (now + 0.7, None))
+    iterate(timer, (now + 10.0, None))
+    assert timer.costs().load_seconds(4000) == pytest.approx(0.2, rel=0.05)
+
+
+def test_loads_do_not_teach_the_prefill_model() -> None:
+    timer = StepTimer(lag=0)
+    iterate(timer, (0.0, Work(1, 100, 5000.0, loaded=4000)), (0.7, None))
+    assert timer.costs().prefill is None
+
+
+def test_a_fit_is_kept_for_a_while() -> None:
+    timer = StepTimer(lag=0)
+    iterate(timer, (0.0, DECODE), (0.1, DECODE))
+    first = timer.costs()
+    iterate(timer, (0.1 + 0.5 * REFIT_SECONDS, DECODE))
+    assert timer.costs() is first
+    iterate(timer, (0.1 + 1.5 * REFIT_SECONDS, None))
+    assert timer.costs() is not first
+
+
+# ---- throughput ---------------------------------------------------------------------
+
+
+def test_throughput_is_tokens_over_the_window() -> None:
+    timer = StepTimer(lag=0)
+    for step in range(11):
+        timer.produced(0.2 * step, 30)
+    # 2 s from the first delivery to the last, and the first belongs to the time before.
+    assert timer.throughput() == pytest.approx(150.0)
+
+
+@pytest.mark.parametrize(("span", "known"), [(0.9, False), (1.1, True)])
+def test_throughput_needs_half_a_window(span, known) -> None:
+    timer = StepTimer(lag=0)
+    timer.produced(5.0, 10)
+    assert math.isnan(timer.throughput())
+    timer.produced(5.0 + span, 10)
+    assert math.isnan(timer.throughput()) is not known
+
+
+def test_throughput_forgets_what_left_the_window() -> None:
+    timer = StepTimer(lag=0)
+    for step in range(50):
+        timer.produced(0.1 * step, 1000)
+    for step in range(50, 80):
+        timer.produced(0.1 * step, 10)
+    assert timer.throughput() == pytest.approx(100.0, rel=1e-6)
+
+
+def test_an_engine_that_stopped_has_no_throughput() -> None:
+    timer = StepTimer(lag=0)
+    for step in range(20):
+        timer.produced(0.1 * step, 10)
+    timer.produced(10.0, 0)
+    assert math.isnan(timer.throughput())

@@ -1,0 +1,156 @@
+"""The demand test, with numbers worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tokenflow_sgl.costs import StepCosts
+from tokenflow_sgl.policy import Phase, WorkingSetConfig
+from tokenflow_sgl.policy.admission import CONSIDERED, admissible
+
+# A full-memory step takes 0.1 s and the memory holds 1000 tokens: 1e-4 s per token of context.
+COSTS = StepCosts(decode=(0.1, 0.0, 0.0))
+FREE_OF_CHARGE = StepCosts()
+
+
+def test_nobody_waits(make_state, make_stream) -> None:
+    assert admissible(make_state([make_stream()]), WorkingSetConfig()).tolist() == []
+
+
+# Member: 200 tokens of context, 1000 to come at 10/s, no slack. Within h seconds it asks for
+# n = min(10 h, 1000) tokens, n * (200 + n / 2) * 1e-4 seconds of the engine:
+#
+#   h             2     10    20    60    80    110   150
+#   n             20    100   200   600   800   1000  1000
+#   demand        0.42  2.5   6     30    48    70    70
+#   demand / h    0.21  0.25  0.30  0.50  0.60  0.636 0.467
+#
+# The newcomer has 200 prompt tokens and 1000 to come: the same numbers. Both together need
+# 140 / 110 = 1.2727 of the engine at the worst horizon.
+@pytest.fixture
+def member(make_stream):
+    def make(**given):
+        return make_stream(**{"slack": 0.0, "expected": 1100.0, **given})
+
+    return make
+
+
+@pytest.fixture
+def newcomer(make_stream):
+    def make(**given):
+        return make_stream(Phase.WAITING, **{"prompt": 200, "expected": 1000.0, **given})
+
+    return make
+
+
+@pytest.fixture
+def joins(make_state):
+    def ask(rows, costs=COSTS, **config):
+        state = make_state(rows, total=1000, free=0, host=100_000, costs=costs)
+        return admissible(state, WorkingSetConfig(**config)).tolist()
+
+    return ask
+
+
+@pytest.mark.parametrize(("eta", "expected"), [(1.0, []), (1.27, []), (1.28, [1])])
+def test_demand_is_compared_with_eta_of_the_time(joins, member, newcomer, eta, expected) -> None:
+    assert joins([member(), newcomer()], eta=eta) == expected
+
+
+def test_eta_scales_what_a_single_stream_may_ask_for(joins, member, newcomer) -> None:
+    # A member that has nothing left to ask leaves the newcomer's own 0.636.
+    idle = member(expected=100.0)
+    assert joins([idle, newcomer()], eta=0.63) == []
+    assert joins([idle, newcomer()], eta=0.64) == [1]
+
+
+def test_buffers_delay_demand(joins, member, newcomer) -> None:
+    # With 80 s of slack the member asks from h = 80 on: at 110 s for 300 * 350e-4 = 10.5,
+    # at 150 s for 700 * 550e-4 = 38.5, at 210 s for 70. With the newcomer's own at most
+    # (10.5 + 70) / 110 = 0.73.
+    assert joins([member(slack=80.0), newcomer()], eta=0.74) == [1]
+    assert joins([member(slack=80.0), newcomer()], eta=0.72) == []
+    # 10 s are not enough: all 1000 tokens are due within 110 s again.
+    assert joins([member(slack=10.0), newcomer()]) == []
+
+
+def test_a_waiting_member_has_no_buffer_whatever_its_next_due(joins, member, newcomer) -> None:
+    promised = newcomer(slack=80.0, admitted=True)
+    assert joins([promised, newcomer()], eta=1.27) == []
+    assert joins([promised, newcomer()], eta=1.28) == [1]
+
+
+def test_short_outputs_stop_asking(joins, member, newcomer) -> None:
+    # 40 tokens to come cost 40 * 220e-4 = 0.88 s once: (0.88 + 70) / 110 = 0.6444.
+    assert joins([member(expected=140.0), newcomer()], eta=0.645) == [1]
+    assert joins([member(expected=140.0), newcomer()], eta=0.644) == []
+
+
+def test_prefills_count_at_the_first_horizon(joins, member, newcomer) -> None:
+    # 200 prompt tokens at 5 ms take 1 s; 1 + 0.42 = 1.42 of 2 s.
+    costs = StepCosts(decode=(0.1, 0.0, 0.0), prefill=(0.0, 0.005, 0.0))
+    idle = member(expected=100.0)
+    assert joins([idle, newcomer()], costs, eta=0.72) == [1]
+    assert joins([idle, newcomer()], costs, eta=0.70) == []
+    # The prefill of an admitted stream that still waits is due as well: 2.84 of 2 s.
+    assert joins([newcomer(admitted=True), newcomer()], costs, eta=1.41) == []
+    assert joins([newcomer(admitted=True), newcomer()], costs, eta=1.43) == [1]
+
+
+def test_nobody_overtakes_the_first_who_does_not_fit(joins, member, newcomer) -> None:
+    small = newcomer(expected=5.0)
+    assert joins([member(), small]) == [1]
+    assert joins([member(), newcomer(), small]) == []
+    assert joins([member(), small, newcomer(), small]) == [1]
+
+
+def test_unknown_costs_leave_the_decision_to_memory(joins, member, newcomer) -> None:
+    rows = [member(), *(newcomer() for _ in range(5))]
+    assert joins(rows, FREE_OF_CHARGE) == [1, 2, 3, 4, 5]
+
+
+# A newcomer is promised 100 + 0.6 * 500 = 400 tokens, the running stream holds 200 and is
+# promised 0.6 * 300 = 180 more.
+@pytest.mark.parametrize(
+    ("host", "fill", "running", "count"),
+    [
+        (0, 1.0, False, 2),  # 800 of 1000
+        (500, 1.0, False, 3),  # 1200 of 1500
+        (600, 1.0, False, 4),  # 1600 of 1600
+        (599, 1.0, False, 3),
+        (600, 0.9, False, 3),  # 1200 of 1440
+        (500, 1.0, True, 2),  # 380 + 800 of 1500
+        (580, 1.0, True, 3),  # 380 + 1200 of 1580
+        (579, 1.0, True, 2),
+    ],
+)
+def test_memory_counts_device_and_host(make_state, make_stream, host, fill, running, count) -> None:
+    rows = [make_stream()] if running else []
+    rows += [make_stream(Phase.WAITING, prompt=100, expected=500.0)] * 6
+    state = make_state(rows, total=1000, host=host, costs=FREE_OF_CHARGE)
+    joined = admissible(state, WorkingSetConfig(fill=fill)).tolist()
+    first = len(rows) - 6
+    assert joined == list(range(first, first + count))
+
+
+def test_one_is_admitted_to_an_empty_working_set_whatever_it_asks(joins, newcomer) -> None:
+    giant = newcomer(prompt=10**6, expected=10.0**6)
+    assert joins([giant, giant]) == [0]
+    assert joins([newcomer(rate=1000.0, expected=1e5)], eta=0.1) == [0]
+
+
+def test_a_working_set_with_one_member_admits_no_giant(joins, member, newcomer) -> None:
+    giant = newcomer(prompt=10**6, expected=10.0**6)
+    assert joins([member(slack=1000.0), giant]) == []
+    assert joins([newcomer(admitted=True, expected=1.0), giant]) == []
+
+
+def test_who_is_admitted_already_is_not_admitted_again(joins, newcomer) -> None:
+    rows = [newcomer(expected=5.0, admitted=True), newcomer(expected=5.0)]
+    assert joins(rows) == [1]
+
+
+def test_a_pass_looks_at_the_first_arrivals_only(make_state, make_stream) -> None:
+    rows = [make_stream(Phase.WAITING, prompt=1, expected=1.0)] * (CONSIDERED + 10)
+    joined = admissible(make_state(rows), WorkingSetConfig()).tolist()
+    assert joined == list(range(CONSIDERED))

@@ -1,0 +1,270 @@
+"""The exchange: who comes in, and who makes room."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenflow_sgl.policy import Cause, Phase, Preemption, WorkingSetConfig
+from tokenflow_sgl.policy.exchange import exchange, useful_band
+from tokenflow_sgl.policy.state import IntArray
+from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS
+
+# The default stream: 200 tokens of context, useful band max(0.1 * 400 / 10, 3) = 4 s.
+# Saturated from 3.2 s, sprinting beyond 8 s, content (while paused) above 2 s.
+# An output of 4000 has a band of 40 s: other below 32 s, content above 20 s.
+LONG = 4000.0
+CONFIG = WorkingSetConfig()
+
+
+def joined(*indices: int) -> IntArray:
+    """Streams that admission let in in this very pass."""
+    return np.array(indices, dtype=np.int64)
+
+
+@pytest.fixture
+def plan(make_state):
+    """(slots to run, slots to preempt) where one victim of 200 tokens makes room for one."""
+
+    def ask(rows, config=CONFIG, **given):
+        running = sum(r["phase"] in (Phase.RUNNING, Phase.DRAINING) for r in rows)
+        # Reserve of the running ones and of the incomer: 200 more are missing.
+        given.setdefault("free", DECODE_TARGET_STEPS * (running + 1))
+        outcome = exchange(make_state(rows, **given), config, joined())
+        return [10 + i for i in outcome.run], [p.slot for p in outcome.preempt]
+
+    return ask
+
+
+def test_the_band_is_a_share_of_the_output_but_some_seconds_at_least(make_state, make_stream):
+    rows = [make_stream(), make_stream(expected=LONG), make_stream(rate=50.0)]
+    assert useful_band(make_state(rows), CONFIG).tolist() == [4.0, 40.0, 3.0]
+
+
+def test_the_least_slack_goes_first(plan, make_stream) -> None:
+    rows = [make_stream(Phase.PAUSED, slack=s) for s in (3.0, -1.0, 2.0)]
+    assert plan(rows, free=9_000) == ([11, 12, 10], [])
+
+
+def test_only_paused_and_admitted_streams_are_candidates(make_state, make_stream) -> None:
+    rows = [
+        make_stream(Phase.WAITING),
+        make_stream(Phase.WAITING, admitted=True),
+        make_stream(Phase.WAITING),
+        make_stream(Phase.RUNNING),
+        make_stream(Phase.DRAINING),
+    ]
+    assert exchange(make_state(rows), CONFIG, joined()).run == (1,)
+    assert exchange(make_state(rows), CONFIG, joined(2)).run == (1, 2)
+
+
+def test_room_is_used_before_anybody_is_displaced(plan, make_stream) -> None:
+    rows = [make_stream(slack=3.5), make_stream(Phase.PAUSED, slack=0.0)]
+    # 24 for the running one, 200 + 24 for the incomer.
+    assert plan(rows, free=248) == ([11], [])
+    assert plan(rows, free=247) == ([11], [10])
+
+
+def test_what_drains_is_as_good_as_free(plan, make_stream) -> None:
+    rows = [
+        make_stream(slack=3.5),
+        make_stream(Phase.DRAINING),
+        make_stream(Phase.PAUSED, slack=0.0),
+    ]
+    assert plan(rows) == ([12], [])
+
+
+def test_promised_tokens_are_not_room(plan, make_stream) -> None:
+    rows = [make_stream(slack=3.5), make_stream(Phase.PAUSED, slack=0.0)]
+    assert plan(rows, free=348, promised=100) == ([11], [])
+    assert plan(rows, free=347, promised=100) == ([11], [10])
+
+
+def test_saturated_streams_give_way_before_others_with_more_slack(plan, make_stream) -> None:
+    rows = [
+        make_stream(slack=20.0, expected=LONG),  # not saturated, but bears an exchange
+        make_stream(slack=3.2),
+        make_stream(slack=3.5),
+        make_stream(Phase.PAUSED, slack=0.0),
+    ]
+    assert plan(rows) == ([13], [12])
+    assert plan([rows[0], rows[3]]) == ([11], [10])
+
+
+@pytest.mark.parametrize(("slack", "urgent"), [(3.9, True), (4.1, False)])
+def test_sprinters_give_way_only_to_the_urgent(plan, make_stream, slack, urgent) -> None:
+    rows = [make_stream(slack=30.0), make_stream(Phase.PAUSED, slack=slack, expected=LONG)]
+    assert plan(rows) == (([11], [10]) if urgent else ([], []))
+
+
+def test_the_least_progressed_sprinter_gives_way_first(plan, make_stream) -> None:
+    rows = [
+        make_stream(slack=50.0, generated=150),
+        make_stream(slack=30.0, generated=100),
+        make_stream(slack=40.0, generated=130),
+        make_stream(Phase.PAUSED, slack=0.0),
+    ]
+    assert plan(rows) == ([13], [11])
+
+
+@pytest.mark.parametrize(
+    ("runs", "paused", "exchanged"),
+    [
+        (10.0, 3.9, True),  # six seconds more
+        (9.8, 3.9, False),
+        (6.1, -5.0, True),  # a dry reader counts as one at zero
+        (5.9, -5.0, False),
+    ],
+)
+def test_an_exchange_needs_clearly_more_slack(plan, make_stream, runs, paused, exchanged) -> None:
+    rows = [
+        make_stream(slack=runs, expected=LONG),
+        make_stream(Phase.PAUSED, slack=paused, expected=LONG),
+    ]
+    assert plan(rows) == (([11], [10]) if exchanged else ([], []))
+
+
+# Out and in again: 2 * (1 ms + 200 * 3 us) = 3.2 ms, twice that is the condition of 4.2.1.
+@pytest.mark.parametrize(("slack", "gives_way"), [(1.5065, True), (1.5063, False)])
+def test_a_newcomer_displaces_who_can_bear_the_switch(
+    make_state, make_stream, slack, gives_way
+) -> None:
+    rows = [
+        make_stream(slack=slack, expected=LONG),
+        make_stream(Phase.WAITING, admitted=True, prompt=200),
+    ]
+    outcome = exchange(make_state(rows, free=48), CONFIG, joined())
+    wanted = (Preemption(10, Cause.NEWCOMER),) if gives_way else ()
+    assert outcome.preempt == wanted
+    assert outcome.run == ((1,) if gives_way else ())
+
+
+def test_an_exchange_says_so(make_state, make_stream) -> None:
+    rows = [make_stream(slack=3.5), make_stream(Phase.PAUSED, slack=0.0)]
+    outcome = exchange(make_state(rows, free=48), CONFIG, joined())
+    assert outcome.preempt == (Preemption(10, Cause.EXCHANGE),)
+
+
+@pytest.mark.parametrize(("ran", "gives_way"), [(0.4, False), (0.6, True)])
+def test_nobody_is_displaced_before_min_run(plan, make_stream, ran, gives_way) -> None:
+    rows = [make_stream(slack=3.5, since=100.0 - ran), make_stream(Phase.PAUSED, slack=0.0)]
+    assert plan(rows) == (([11], [10]) if gives_way else ([], []))
+
+
+@pytest.mark.parametrize("given", [{"preemptible": False}, {"generated": 0, "prompt": 200}])
+def test_who_cannot_be_preempted_stays(plan, make_stream, given) -> None:
+    rows = [make_stream(slack=3.5, **given), make_stream(Phase.PAUSED, slack=0.0)]
+    assert plan(rows) == ([], [])
+
+
+def test_nobody_is_displaced_unless_the_incomer_then_fits(plan, make_stream) -> None:
+    rows = [make_stream(slack=3.5)] * 3 + [make_stream(Phase.PAUSED, slack=0.0, prompt=700)]
+    # 800 tokens and the reserve, and the three give 600.
+    assert plan(rows) == ([], [])
+    assert plan([rows[0], *rows]) == ([14], [10, 11, 12, 13][::-1])
+
+
+def test_a_smaller_one_behind_may_still_fit(plan, make_stream) -> None:
+    rows = [
+        make_stream(slack=3.5),
+        make_stream(Phase.PAUSED, slack=-1.0, prompt=700),
+        make_stream(Phase.PAUSED, slack=0.0),
+    ]
+    assert plan(rows) == ([12], [10])
+
+
+def test_a_paused_stream_with_half_a_band_displaces_nobody(plan, make_stream) -> None:
+    rows = [make_stream(slack=3.5), make_stream(Phase.PAUSED, slack=2.1)]
+    assert plan(rows) == ([], [])
+    rows = [make_stream(slack=3.5), make_stream(Phase.PAUSED, slack=1.9)]
+    assert plan(rows) == ([11], [10])
+
+
+def test_rows_are_a_limit_like_memory(plan, make_stream) -> None:
+    paused = [make_stream(Phase.PAUSED, slack=s) for s in (0.0, 1.0, 1.5)]
+    starved = make_stream(slack=0.0)
+    assert plan([starved, *paused], free=9_000, rows_limit=3) == ([11, 12], [])
+    # A saturated stream gives its row away.
+    assert plan([make_stream(slack=3.5), *paused], free=9_000, rows_limit=1) == ([11], [10])
+    assert plan([starved, *paused], free=9_000, rows_limit=1) == ([], [])
+
+
+def test_a_draining_row_is_as_good_as_free(plan, make_stream) -> None:
+    rows = [make_stream(Phase.DRAINING), make_stream(Phase.PAUSED, slack=0.0)]
+    assert plan(rows, free=9_000, rows_limit=1) == ([11], [])
+
+
+def test_when_nothing_runs_the_most_urgent_goes_alone(plan, make_stream) -> None:
+    rows = [make_stream(Phase.PAUSED, slack=s, prompt=900) for s in (3.0, 1.0, 2.0)]
+    assert plan(rows, free=10) == ([11], [])
+    # While somebody runs, his end is waited for.
+    assert plan([*rows, make_stream(slack=0.0)], free=10) == ([], [])
+
+
+def test_nobody_gives_way_to_a_reader_with_more_slack(plan, make_stream) -> None:
+    rows = [make_stream(slack=3.3), make_stream(Phase.PAUSED, slack=19.0, expected=LONG)]
+    assert plan(rows) == ([], [])
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "phase": st.sampled_from(list(Phase)),
+            "slack": st.floats(-5.0, 60.0),
+            "prompt": st.integers(1, 900),
+            "generated": st.integers(1, 900),
+            "expected": st.sampled_from([1000.0, 4000.0]),
+            "rate": st.sampled_from([5.0, 10.0, 50.0]),
+            "since": st.floats(98.0, 100.0),
+            "preemptible": st.booleans(),
+            "admitted": st.booleans(),
+        }
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    rows=ROWS,
+    free=st.integers(0, 3000),
+    promised=st.integers(0, 500),
+    page=st.sampled_from([1, 16]),
+    spare_rows=st.integers(0, 4),
+)
+def test_plans_fit_and_take_only_from_the_preemptible(
+    make_state, make_stream, rows, free, promised, page, spare_rows
+) -> None:
+    rows = [make_stream(**row) for row in rows]
+    phases = [row["phase"] for row in rows]
+    running = phases.count(Phase.RUNNING)
+    state = make_state(
+        rows,
+        free=free,
+        promised=promised,
+        page=page,
+        rows_limit=running + phases.count(Phase.DRAINING) + spare_rows + 1,
+    )
+    outcome = exchange(state, CONFIG, joined())
+    victims = [p.slot - 10 for p in outcome.preempt]
+    size = [row["prompt"] + row["generated"] for row in rows]
+
+    assert len(set(victims)) == len(victims)
+    assert len(set(outcome.run)) == len(outcome.run)
+    for i in victims:
+        assert phases[i] == Phase.RUNNING
+        assert rows[i]["preemptible"]
+        assert 100.0 - rows[i]["since"] >= CONFIG.min_run
+    for i in outcome.run:
+        assert phases[i] == Phase.PAUSED or (phases[i] == Phase.WAITING and rows[i]["admitted"])
+    slacks = [state.streams.next_due[i] for i in outcome.run]
+    assert slacks == sorted(slacks)
+
+    draining = sum(s for s, phase in zip(size, phases, strict=True) if phase == Phase.DRAINING)
+    room = free - promised + draining + sum(size[i] for i in victims)
+    alone = len(outcome.run) == 1 and not running and Phase.DRAINING not in phases
+    assert alone or sum(size[i] for i in outcome.run) <= max(room, 0)
+    assert running - len(victims) + len(outcome.run) <= state.memory.max_running
+    assert outcome.run or not victims

@@ -1,0 +1,90 @@
+"""When the policy steps in at all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tokenflow_sgl.policy import Memory, Phase
+from tokenflow_sgl.policy.stress import decode_reserve, under_stress
+
+PATIENCE = 0.2
+
+
+def memory(page: int) -> Memory:
+    return Memory(10_000, 0, 0, 0, page, 512)
+
+
+@pytest.mark.parametrize(
+    ("page", "batch", "steps", "tokens"),
+    [
+        (1, 7, 24, 168),  # a token per row and step
+        (16, 7, 1, 112),  # any of the 7 rows may be at the end of its page
+        (16, 7, 16, 112),
+        (16, 7, 17, 224),  # the 17th step needs a second page
+        (64, 3, 24, 192),
+        (16, 0, 24, 0),
+    ],
+)
+def test_the_decode_reserve_counts_whole_pages(page, batch, steps, tokens) -> None:
+    assert decode_reserve(memory(page), batch, steps) == tokens
+
+
+def test_a_server_without_streams_is_not_under_stress(make_state) -> None:
+    assert not under_stress(make_state([]), PATIENCE)
+
+
+def test_running_streams_with_room_are_no_stress(make_state, make_stream) -> None:
+    assert not under_stress(make_state([make_stream()] * 3), PATIENCE)
+
+
+@pytest.mark.parametrize("phase", [Phase.PAUSED, Phase.DRAINING])
+def test_a_preempted_stream_is_stress_however_much_is_free(make_state, make_stream, phase) -> None:
+    assert under_stress(make_state([make_stream(phase)], free=9_000), PATIENCE)
+
+
+# 10 % of 10,000 tokens stay free.
+@pytest.mark.parametrize(
+    ("free", "promised", "stress"), [(1000, 0, 0), (999, 0, 1), (1100, 101, 1)]
+)
+def test_running_streams_may_use_nine_tenths(make_state, make_stream, free, promised, stress):
+    state = make_state([make_stream()], free=free, promised=promised)
+    assert under_stress(state, PATIENCE) is bool(stress)
+
+
+@pytest.mark.parametrize(
+    ("page", "free", "stress"),
+    [
+        (1, 1402, False),  # two prompts of 200, a page each, and the tenth: 1402
+        (1, 1401, True),
+        (16, 1432, False),
+        (16, 1431, True),
+    ],
+)
+def test_waiting_prompts_must_fit_beside_the_tenth(make_state, make_stream, page, free, stress):
+    waiting = make_stream(Phase.WAITING, prompt=200, since=100.0)
+    state = make_state([make_stream(), waiting, waiting], free=free, page=page)
+    assert under_stress(state, PATIENCE) is stress
+
+
+@pytest.mark.parametrize(("since", "stress"), [(99.9, False), (99.7, True)])
+def test_waiting_beyond_patience_is_stress(make_state, make_stream, since, stress) -> None:
+    rows = [make_stream(Phase.WAITING, since=since), make_stream(Phase.WAITING, since=100.0)]
+    assert under_stress(make_state(rows), PATIENCE) is stress
+
+
+@pytest.mark.parametrize(("limit", "stress"), [(3, False), (2, True)])
+def test_more_streams_than_rows_is_stress(make_state, make_stream, limit, stress) -> None:
+    rows = [make_stream(), make_stream(), make_stream(Phase.WAITING, since=100.0)]
+    assert under_stress(make_state(rows, rows_limit=limit), PATIENCE) is stress
+
+
+def test_full_rows_without_anybody_waiting_are_no_stress(make_state, make_stream) -> None:
+    assert not under_stress(make_state([make_stream()] * 2, rows_limit=2), PATIENCE)
+
+
+def test_patience_is_the_callers(make_state, make_stream) -> None:
+    state = make_state([make_stream(Phase.WAITING, since=99.0)])
+    assert under_stress(state, patience=0.5)
+    assert not under_stress(dataclasses.replace(state, now=99.4), patience=0.5)

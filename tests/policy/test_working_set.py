@@ -1,0 +1,317 @@
+"""The policy as a whole: when it plans, and how it starts what it chose."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenflow_sgl.costs import StepCosts
+from tokenflow_sgl.policy import (
+    Cause,
+    Mode,
+    Phase,
+    Preemption,
+    Recollection,
+    WorkingSetConfig,
+    WorkingSetPolicy,
+)
+from tokenflow_sgl.policy.baselines import PaperPolicy
+
+POLICY = WorkingSetPolicy()
+JUST_PLANNED = Recollection(last_cycle=99.9)
+
+
+def replanned(decision) -> bool:
+    return decision.recollection.last_cycle == 100.0
+
+
+# ---- when ---------------------------------------------------------------------------
+
+
+def test_without_stress_the_engine_is_left_alone(make_state, make_stream) -> None:
+    decision = POLICY.decide(make_state([make_stream()] * 3))
+    assert decision.mode is Mode.IDLE
+    assert (decision.admit, decision.preempt, decision.run) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("last", "paused_slack", "due"),
+    [
+        (99.9, 3.0, False),
+        (99.75, 3.0, True),  # a cycle of 0.2 s is over
+        (-np.inf, 3.0, True),
+        (99.9, 0.1, True),  # runs dry within a cycle
+        (99.9, 0.3, False),
+        (99.9, -0.1, False),  # is dry: on the plan since before
+    ],
+)
+def test_a_plan_is_due_by_time_or_predicted_underrun(
+    make_state, make_stream, last, paused_slack, due
+) -> None:
+    rows = [make_stream(), make_stream(Phase.PAUSED, slack=paused_slack)]
+    decision = POLICY.decide(make_state(rows, recollection=Recollection(last_cycle=last)))
+    assert decision.mode is Mode.WORKING_SET
+    assert replanned(decision) is due
+
+
+@pytest.mark.parametrize(("since", "due"), [(99.95, True), (99.9, True), (99.85, False)])
+def test_a_plan_is_due_on_an_arrival_since_the_last(make_state, make_stream, since, due) -> None:
+    rows = [make_stream(), make_stream(Phase.PAUSED), make_stream(Phase.WAITING, since=since)]
+    assert replanned(POLICY.decide(make_state(rows, recollection=JUST_PLANNED))) is due
+
+
+def test_a_plan_is_due_when_nothing_runs(make_state, make_stream) -> None:
+    state = make_state([make_stream(Phase.PAUSED)], recollection=JUST_PLANNED)
+    assert replanned(POLICY.decide(state))
+
+
+# ---- what ---------------------------------------------------------------------------
+
+
+def test_a_plan_admits_newcomers_and_starts_them(make_state, make_stream) -> None:
+    rows = [make_stream(), make_stream(Phase.PAUSED, slack=3.0), make_stream(Phase.WAITING)]
+    decision = POLICY.decide(make_state(rows))
+    assert decision.admit == (12,)
+    assert decision.run == (12, 11)
+    assert decision.recollection.plan == (12, 11)
+
+
+def test_between_plans_only_open_slots_are_left_in_their_order(make_state, make_stream) -> None:
+    rows = [
+        make_stream(Phase.RUNNING),
+        make_stream(Phase.PAUSED),
+        make_stream(Phase.DRAINING),
+        make_stream(Phase.WAITING, admitted=True, since=99.5),
+        make_stream(Phase.PAUSED),
+    ]
+    # 99 is gone; 14 was not chosen.
+    kept = dataclasses.replace(JUST_PLANNED, plan=(13, 99, 12, 11, 10), park_share=0.9)
+    decision = POLICY.decide(make_state(rows, recollection=kept))
+    assert decision.run == (13, 11)
+    assert decision.admit == decision.preempt == ()
+    assert decision.recollection == dataclasses.replace(kept, plan=(13, 11))
+
+
+def test_streams_at_rest_are_not_resumed(make_state, make_stream) -> None:
+    # All 20 s ahead at 0.8 of the rate: 8 of 20 rest (see test_parking).
+    costs = StepCosts(decode=(0.01, 0.001, 0.0))
+    rows = [make_stream(slack=20.0, generated=100 + i) for i in range(19)]
+    rows.append(make_stream(Phase.PAUSED, slack=20.0, generated=1))
+    kept = Recollection(park_share=0.8)
+    decision = POLICY.decide(make_state(rows, costs=costs, recollection=kept))
+    assert 29 not in decision.run
+    assert {p.slot for p in decision.preempt} == set(range(10, 17))
+    assert {p.cause for p in decision.preempt} == {Cause.PARK}
+
+
+# ---- emergencies --------------------------------------------------------------------
+
+
+def emergency(make_state, rows, **given):
+    state = make_state(rows, recollection=JUST_PLANNED, **{"free": 0, **given})
+    return POLICY.decide(state).preempt
+
+
+def test_an_emergency_takes_the_largest_slack_and_stops_when_enough(
+    make_state, make_stream
+) -> None:
+    rows = [make_stream(slack=s) for s in (1.0, 3.0, 2.0)]
+    # 200 tokens are more than 24 steps of the other two.
+    assert emergency(make_state, rows) == (Preemption(11, Cause.MEMORY),)
+
+
+def test_an_emergency_takes_several_if_they_are_short_but_never_the_last(
+    make_state, make_stream
+) -> None:
+    rows = [make_stream(slack=s, prompt=5, generated=5) for s in (1.0, 3.0, 2.0)]
+    # 10 < 2 * 24, then 20 < 1 * 24, and one must go on.
+    assert [p.slot for p in emergency(make_state, rows)] == [11, 12]
+
+
+@pytest.mark.parametrize(("free", "evicts"), [(12, False), (11, True)])
+def test_an_emergency_is_four_decode_steps_that_do_not_fit(
+    make_state, make_stream, free, evicts
+) -> None:
+    preempt = emergency(make_state, [make_stream()] * 3, free=free)
+    assert bool(preempt) is evicts
+    assert bool(emergency(make_state, [make_stream()] * 3, free=free + 50, promised=50)) is evicts
+
+
+def test_an_emergency_spares_who_cannot_be_preempted(make_state, make_stream) -> None:
+    rows = [make_stream(slack=1.0), make_stream(slack=3.0, preemptible=False)]
+    assert [p.slot for p in emergency(make_state, rows)] == [10]
+
+
+def test_an_emergency_waits_for_what_drains(make_state, make_stream) -> None:
+    rows = [make_stream(), make_stream(), make_stream(Phase.DRAINING)]
+    assert emergency(make_state, rows) == ()
+
+
+def test_a_single_stream_is_never_an_emergency(make_state, make_stream) -> None:
+    assert emergency(make_state, [make_stream()]) == ()
+
+
+def test_an_emergency_counts_what_the_plan_frees(make_state, make_stream) -> None:
+    rows = [make_stream(slack=3.5)] * 3 + [make_stream(Phase.PAUSED, slack=0.0)]
+    decision = POLICY.decide(make_state(rows, free=0))
+    slots = [p.slot for p in decision.preempt]
+    assert len(slots) == len(set(slots))
+    assert {p.cause for p in decision.preempt} == {Cause.EXCHANGE}
+
+
+# ---- how ----------------------------------------------------------------------------
+
+
+def held(make_state, make_stream, policy=POLICY, slack=0.02, prompt=1000, **given) -> bool:
+    """Is a planned prefill of 64.5 ms held back, 10 ms after one of 100 ms?"""
+    given = {"last_prefill_end": 99.99, "last_prefill_seconds": 0.1, **given}
+    rows = [make_stream(slack=slack), make_stream(Phase.WAITING, prompt=prompt, since=99.0)]
+    return policy.decide(make_state(rows, **given)).hold_prefill
+
+
+def test_prefill_waits_for_a_reader_who_would_stall(make_state, make_stream) -> None:
+    assert held(make_state, make_stream, slack=0.06)
+    assert not held(make_state, make_stream, slack=0.07)
+
+
+def test_prefill_gets_its_share_of_the_time_whoever_stalls(make_state, make_stream) -> None:
+    assert not held(make_state, make_stream, last_prefill_end=99.85)
+    assert not held(make_state, make_stream, last_prefill_end=-np.inf, last_prefill_seconds=0.0)
+    unguarded = WorkingSetPolicy(WorkingSetConfig(prefill_guard=0.0))
+    assert not held(make_state, make_stream, unguarded)
+
+
+def test_prefill_is_not_held_while_its_cost_is_unknown(make_state, make_stream) -> None:
+    assert not held(make_state, make_stream, costs=StepCosts())
+
+
+def test_prefill_is_not_held_when_nobody_decodes(make_state, make_stream) -> None:
+    rows = [make_stream(Phase.PAUSED, slack=0.0), make_stream(Phase.WAITING)]
+    decision = POLICY.decide(make_state(rows, last_prefill_end=99.99, last_prefill_seconds=0.1))
+    assert not decision.hold_prefill
+    assert decision.prefill_limit is None
+
+
+@pytest.mark.parametrize("slack", [-5.0, 0.0, 0.05, 0.5, 1000.0])
+def test_prefill_steps_are_short_while_somebody_decodes(make_state, make_stream, slack) -> None:
+    rows = [make_stream(slack=slack), make_stream(Phase.WAITING)]
+    for chunk in (16, 2048):
+        policy = WorkingSetPolicy(WorkingSetConfig(prefill_chunk=chunk))
+        limit = policy.decide(make_state(rows)).prefill_limit
+        assert limit is not None
+        assert 0 < limit <= chunk
+
+
+# The paused streams hold 200 tokens each, a load of them takes 0.2 s.
+@pytest.mark.parametrize(
+    ("per_token", "recomputed"),
+    [
+        (0.5e-3, {10, 11}),  # 0.1 s: cheaper than any load
+        (1.5e-3, {10}),  # 0.3 s: dearer than one load, cheaper than to queue behind it
+        (2.5e-3, set()),
+    ],
+)
+def test_recompute_is_chosen_when_it_beats_the_queue_of_loads(
+    make_state, make_stream, per_token, recomputed
+) -> None:
+    costs = StepCosts(prefill=(0.0, per_token, 0.0), load=(0.0, 1e-3))
+    rows = [make_stream(Phase.PAUSED, slack=2.0), make_stream(Phase.PAUSED, slack=1.0)]
+    decision = POLICY.decide(make_state(rows, costs=costs))
+    assert decision.run == (11, 10)
+    assert decision.recompute == recomputed
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [StepCosts(), StepCosts(prefill=(0.0, 0.0, 0.0)), StepCosts(load=(0.0, 1e-3))],
+)
+def test_nothing_is_recomputed_while_a_cost_is_unknown(make_state, make_stream, costs) -> None:
+    assert POLICY.decide(make_state([make_stream(Phase.PAUSED)], costs=costs)).recompute == set()
+
+
+def test_newcomers_are_never_recomputed(make_state, make_stream) -> None:
+    costs = StepCosts(prefill=(0.0, 1e-9, 0.0), load=(0.0, 1e-3))
+    rows = [make_stream(Phase.WAITING), make_stream(Phase.PAUSED)]
+    assert POLICY.decide(make_state(rows, costs=costs)).recompute == {11}
+
+
+def test_between_plans_the_loads_queue_in_the_order_of_the_plan(make_state, make_stream) -> None:
+    costs = StepCosts(prefill=(0.0, 1.5e-3, 0.0), load=(0.0, 1e-3))
+    rows = [make_stream(Phase.PAUSED, slack=2.0), make_stream(Phase.PAUSED, slack=1.0)]
+    rows.append(make_stream())
+    kept = dataclasses.replace(JUST_PLANNED, plan=(11, 10))
+    decision = POLICY.decide(make_state(rows, costs=costs, recollection=kept))
+    assert decision.run == (11, 10)
+    assert decision.recompute == {10}
+
+
+# ---- always -------------------------------------------------------------------------
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "phase": st.sampled_from(list(Phase)),
+            "slack": st.floats(-5.0, 60.0),
+            "prompt": st.integers(1, 900),
+            "generated": st.integers(0, 900),
+            "expected": st.sampled_from([1000.0, 4000.0]),
+            "rate": st.sampled_from([5.0, 10.0, 50.0]),
+            "since": st.floats(98.0, 100.0),
+            "preemptible": st.booleans(),
+            "admitted": st.booleans(),
+        }
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@pytest.mark.parametrize("policy", [POLICY, PaperPolicy()], ids=["working-set", "paper"])
+@settings(max_examples=50, deadline=None)
+@given(rows=ROWS, data=st.data())
+def test_decide_is_pure_and_its_answer_is_well_formed(
+    make_state, make_stream, policy, rows, data
+) -> None:
+    slots = [10 + i for i in range(len(rows))]
+    plan = tuple(data.draw(st.permutations(slots)))[: data.draw(st.integers(0, 5))]
+    state = make_state(
+        [make_stream(**row) for row in rows],
+        free=data.draw(st.integers(0, 3000)),
+        promised=data.draw(st.integers(0, 500)),
+        rows_limit=data.draw(st.integers(len(rows) + 1, 64)),
+        throughput=data.draw(st.sampled_from([np.nan, 10.0, 1e6])),
+        recollection=Recollection(
+            last_cycle=data.draw(st.sampled_from([-np.inf, 99.0, 99.9])),
+            plan=plan,
+            park_share=data.draw(st.sampled_from([1.0, 0.8])),
+            overloaded=data.draw(st.booleans()),
+        ),
+        last_prefill_end=99.99,
+        last_prefill_seconds=data.draw(st.sampled_from([0.0, 0.1])),
+    )
+    before = copy.deepcopy(state)
+    first, second = policy.decide(state), policy.decide(state)
+    assert first == second
+    for item in dataclasses.fields(state.streams):
+        array = getattr(state.streams, item.name)
+        assert array.tobytes() == getattr(before.streams, item.name).tobytes()
+    assert state.recollection == before.recollection
+
+    victims = [p.slot for p in first.preempt]
+    assert len(set(victims)) == len(victims)
+    for slot in victims:
+        assert rows[slot - 10]["phase"] == Phase.RUNNING
+        assert rows[slot - 10]["preemptible"]
+    assert set(first.recompute) <= set(first.run)
+    for slot in first.admit:
+        assert rows[slot - 10]["phase"] == Phase.WAITING
+        assert not rows[slot - 10]["admitted"]
+    # Plain numbers, which travel and compare everywhere.
+    for slot in (*first.admit, *first.run, *victims, *first.recompute):
+        assert type(slot) is int
