@@ -17,10 +17,9 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from tokenflow_sgl_emulator.models import make_tiny_model
-
 from tokenflow_sgl.demo.client import StreamRequest, run_burst
 from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl_emulator.models import make_tiny_model
 
 ENV = {"SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1"}
 

@@ -105,7 +105,8 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         command = [sys.executable, "-m", "sglang.launch_server"]
-        command += ["--model-path", str(model), "--port", str(port), *flags]
+        # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
+        command += ["--model-path", str(model), "--port", str(port), "--sleep-on-idle", *flags]
         log = tmp_path_factory.mktemp("server") / "log"
         environment = {
             **os.environ,

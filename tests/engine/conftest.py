@@ -135,7 +135,8 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Start:
     ) -> Iterator[Served]:
         with SglangServer(
             models / "qwen3",
-            ["--enable-metrics", "--random-seed", "1", *flags],
+            # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
+            ["--enable-metrics", "--random-seed", "1", "--sleep-on-idle", *flags],
             log_path=tmp_path_factory.mktemp("server") / "log",
             launcher=launcher,
             env={

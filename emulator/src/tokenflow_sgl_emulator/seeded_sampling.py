@@ -11,7 +11,7 @@ _MASK = 0xFFFFFFFF
 
 
 def _multiply(value: torch.Tensor, factor: int) -> torch.Tensor:
-    """value * factor modulo 2^32, for values below 2^32: in halves, so that int64 suffices."""
+    """Multiply modulo 2^32, for values below 2^32: in halves, so that int64 suffices."""
     low = value & 0xFFFF
     high = value >> 16
     return (low * factor + (((high * factor) & 0xFFFF) << 16)) & _MASK
