@@ -47,13 +47,18 @@ class Raises:
 
 
 class HoldMarked:
-    """Pauses streams read at 7 tokens/s after ten tokens, for good; never starts those at 3."""
+    """Pauses streams read at 7 tokens/s after ten tokens, for good; never starts those at 3.
+
+    Those read at 8 churn: preempted whenever they run, resumed whenever they are paused, so
+    that they drain for a third of their time.
+    """
 
     def decide(self, state: State) -> Decision:
         streams = state.streams
         marked = streams.rate == 7.0
         running = (streams.phase == Phase.RUNNING) & streams.preemptible
-        victims = np.nonzero(running & marked & (streams.generated >= 10))[0]
+        churn = streams.rate == 8.0
+        victims = np.nonzero(running & (marked & (streams.generated >= 10) | churn))[0]
         others = (streams.phase == Phase.PAUSED) & ~marked
         fresh = (streams.phase == Phase.WAITING) & (streams.rate != 3.0)
         return Decision(

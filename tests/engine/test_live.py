@@ -155,6 +155,21 @@ def test_aborts_return_what_was_generated(start, prompts, reference) -> None:
         got = running.body["output_ids"]
         assert len(got) > 64
         assert got[:64] == reference[0]
+
+        # Streams that drain for a third of their time, aborted one after the other.
+        def churning(number: int) -> Any:
+            rate = {"tokenflow_rate": 8.0}
+            return served.generate(
+                prompts[number], rid=f"churn-{number}", max_new_tokens=3000, custom_params=rate
+            )
+
+        calls = [lambda n=n: churning(n) for n in range(12)]
+        calls += [lambda n=n: abort(f"churn-{n}", after=0.8 + 0.037 * n) for n in range(12)]
+        for number, answer in enumerate(served.together(calls)[:12]):
+            assert answer.body["meta_info"]["finish_reason"]["type"] == "abort", answer
+            got = answer.body["output_ids"]
+            assert got, "what was generated comes back"
+            assert got[:64] == reference[number][: len(got)]
         # Everybody else is served as before.
         assert served.outputs(prompts) == reference
         served.assert_clean()

@@ -7,7 +7,6 @@ ledger for the why of each. The loop, the batches and the memory stay SGLang's.
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, NextBatchPlan, ScheduleBatch
@@ -19,15 +18,17 @@ from sglang.utils import TypeBasedDispatcher
 from tokenflow_sgl.engine.adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
+from tokenflow_sgl.engine.deciding import Decider
 from tokenflow_sgl.engine.invariants import checker_with_draining
 from tokenflow_sgl.engine.limits import check_model, undisturbed_reason
 from tokenflow_sgl.engine.metrics import PrometheusRecorder, Recorder
+from tokenflow_sgl.engine.offering import offer
 from tokenflow_sgl.engine.pausing import Pauser
 from tokenflow_sgl.engine.penalties import rebuild_rows
 from tokenflow_sgl.engine.policies import load_policy
 from tokenflow_sgl.engine.rates import RateError
 from tokenflow_sgl.engine.reporting import Reporter
-from tokenflow_sgl.engine.steps import StepTimer, Work
+from tokenflow_sgl.engine.steps import StepTimer, work_of
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import (
     Decision,
@@ -35,16 +36,10 @@ from tokenflow_sgl.policy import (
     Mode,
     OutputLengths,
     Phase,
-    Recollection,
     State,
 )
 
 logger = logging.getLogger(__name__)
-
-IDLE_SECONDS = 0.25
-"""How long an idle decision stands while no stream comes, goes or changes phase."""
-AMPLE_SHARE = 0.2
-"""Share of free device memory above which it stands."""
 
 
 class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
@@ -76,7 +71,6 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         )
         self.tf_config: TokenFlowConfig = config
         self.tf_rates = config.rates()
-        self.tf_policy = load_policy(config)
         self.tf_table: StreamTable[Any] = StreamTable(OutputLengths(config.length_quantile))
         self.tf_clock = SharedClock()
         self.tf_timer = StepTimer(lag=self._tf_lag())
@@ -88,9 +82,9 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         self.tf_keep_order = SchedulePolicy(
             "fcfs", self.tree_cache, self.enable_hierarchical_cache, False, False
         )
-        self.tf_recollection = Recollection()
-        self.tf_policy_failed = False
-        self.tf_idle_until = (-1, 0.0)  # (table version, time) that an idle decision is good for
+        self.tf_decider = Decider(
+            load_policy(config), config.policy, self.tf_table, self.tf_recorder
+        )
         logger.info(
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
             config.policy,
@@ -230,7 +224,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             self.tf_table.forget(req, finished=not isinstance(req.finished_reason, FINISH_ABORT))
         self._tf_end_aborted()
         plan = super().get_next_batch_to_run(running_batch, last_batch)
-        self.tf_timer.launch(_work(plan.batch_to_run))
+        self.tf_timer.launch(work_of(plan.batch_to_run))
         return plan
 
     def _tf_inflight(self) -> set[Any]:
@@ -243,11 +237,23 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
 
     def get_new_batch_prefill(self, running_batch: Any) -> Any:
         """Decide, preempt, and offer SGLang's admission the chosen requests in their order."""
-        decision = self._tf_decide(running_batch)
-        self.tf_recollection = decision.recollection
+        decision = self.tf_decider.decide(
+            self.tf_clock.now, self._tf_free() / self.max_total_num_tokens, self._tf_state
+        )
         self._tf_preempt(decision, running_batch)
         self.tf_table.admit(decision.admit)
-        offered, hidden = self._tf_queue(decision, running_batch)
+        offered, hidden = offer(
+            decision,
+            self.tf_table,
+            waiting=self.waiting_queue,
+            paused=[req for req in self.tf_pauser.paused if req.to_finish is None],
+            busy=bool(
+                running_batch.reqs
+                or self.chunked_req is not None
+                or self.tf_pauser.draining
+                or self.result_queue
+            ),
+        )
         if decision.hold_prefill and not running_batch.is_empty():
             return NextBatchPlan(batch_to_run=None, running_batch=running_batch)
 
@@ -281,34 +287,6 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
 
     # ---- deciding and applying ------------------------------------------------------
 
-    def _tf_decide(self, running_batch: Any) -> Decision:
-        if not len(self.tf_table) or self._tf_still_idle():
-            return Decision(Mode.IDLE, recollection=self.tf_recollection)
-        started = time.perf_counter()
-        try:
-            decision = self.tf_policy.decide(self._tf_state())
-        except Exception:
-            self.tf_recorder.policy_error()
-            if not self.tf_policy_failed:
-                self.tf_policy_failed = True
-                logger.exception(
-                    "tokenflow policy %s failed; this pass runs SGLang's own policy. Further "
-                    "failures are counted in tokenflow:policy_errors_total and not logged",
-                    self.tf_config.policy,
-                )
-            decision = Decision(Mode.FALLBACK, recollection=self.tf_recollection)
-        self.tf_recorder.policy_pass(decision.mode, time.perf_counter() - started)
-        if decision.mode is Mode.IDLE:
-            self.tf_idle_until = self.tf_table.version, self.tf_clock.now + IDLE_SECONDS
-        return decision
-
-    def _tf_still_idle(self) -> bool:
-        """The last decision was to stay out of the way, and nothing has happened since."""
-        version, until = self.tf_idle_until
-        if version != self.tf_table.version or self.tf_clock.now >= until:
-            return False
-        return bool(self._tf_free() >= AMPLE_SHARE * self.max_total_num_tokens)
-
     def _tf_free(self) -> int:
         """Device KV tokens that can be allocated: free, or in the tree and locked by nobody."""
         free: int = self.token_to_kv_pool_allocator.available_size()
@@ -336,7 +314,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             last_prefill_end=self.tf_timer.last_prefill_end,
             last_prefill_seconds=self.tf_timer.last_prefill_seconds,
             throughput=self.tf_timer.throughput(),
-            recollection=self.tf_recollection,
+            recollection=self.tf_decider.recollection,
         )
 
     def _tf_preempt(self, decision: Decision, running_batch: Any) -> None:
@@ -361,30 +339,6 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             self.tf_recorder.preempted(preemption.cause)
         self.tf_pauser.preempt(victims, running_batch, self._tf_inflight())
 
-    def _tf_queue(self, decision: Decision, running_batch: Any) -> tuple[list[Any], list[Any]]:
-        """(requests offered to SGLang's admission in order, waiting requests held back)."""
-        paused = [req for req in self.tf_pauser.paused if req.to_finish is None]
-        if decision.mode is not Mode.WORKING_SET:
-            # In order of arrival: who is paused came before who still waits.
-            paused.sort(key=lambda req: req.time_stats.created_time)
-            return [*paused, *self.waiting_queue], []
-        untracked = [req for req in self.waiting_queue if req not in self.tf_table]
-        chosen = [self.tf_table.request(slot) for slot in decision.run]
-        eligible = {*self.waiting_queue, *paused}
-        offered = [*untracked, *(req for req in chosen if req in eligible)]
-        stuck = (
-            not offered
-            and running_batch.is_empty()
-            and self.chunked_req is None
-            and not self.tf_pauser.draining
-            and not self.result_queue
-        )
-        if stuck:
-            # A policy that forgets everybody must not idle the engine.
-            return [*paused, *self.waiting_queue], []
-        taken = set(offered)
-        return offered, [req for req in self.waiting_queue if req not in taken]
-
     def _tf_started(self, batch: Any) -> None:
         """Streams of a new prefill batch run from now on."""
         decoding = set(batch.decoding_reqs or ())
@@ -404,21 +358,3 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         self.tf_pauser.resume(batch.reqs)
         if resumed:
             rebuild_rows(batch, resumed, overlap=self.enable_overlap)
-
-
-def _work(batch: Any) -> Work | None:
-    """What a batch computes, for the step timer."""
-    if batch is None or not batch.reqs:
-        return None
-    if batch.forward_mode.is_decode():
-        context = int(batch.seq_lens_cpu.sum()) if batch.seq_lens_cpu is not None else 0
-        return Work(rows=len(batch.reqs), context=context)
-    decoding = set(batch.decoding_reqs or ())
-    fresh = [req for req in batch.reqs if req not in decoding]
-    return Work(
-        rows=len(batch.reqs),
-        tokens=sum(req.extend_len for req in fresh),
-        attention=float(sum(r.extend_len * (r.prefix_len + r.extend_len / 2) for r in fresh)),
-        loaded=sum(req.host_loaded_length for req in fresh),
-        mixed=bool(decoding),
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 from tokenflow_sgl.costs import OnlineCosts, StepCosts
 
@@ -100,3 +101,21 @@ class StepTimer:
             self._fit = self._costs.snapshot()
             self._fitted = self._last
         return self._fit
+
+
+def work_of(batch: Any) -> Work | None:
+    """What a batch of SGLang's computes; None for no batch."""
+    if batch is None or not batch.reqs:
+        return None
+    if batch.forward_mode.is_decode():
+        context = int(batch.seq_lens_cpu.sum()) if batch.seq_lens_cpu is not None else 0
+        return Work(rows=len(batch.reqs), context=context)
+    decoding = set(batch.decoding_reqs or ())
+    fresh = [req for req in batch.reqs if req not in decoding]
+    return Work(
+        rows=len(batch.reqs),
+        tokens=sum(req.extend_len for req in fresh),
+        attention=float(sum(r.extend_len * (r.prefix_len + r.extend_len / 2) for r in fresh)),
+        loaded=sum(req.host_loaded_length for req in fresh),
+        mixed=bool(decoding),
+    )

@@ -48,7 +48,8 @@ class Decision:
     """One pass's outcome.
 
     mode: IDLE leaves the engine's own policy alone; then only `recollection` counts,
-        and streams that are paused are offered to the engine behind its own queue.
+        and streams that are paused are offered to it before its own queue. The body may
+        let an idle decision stand for a moment, while no stream comes, goes or moves.
     admit: slots that join the working set in this pass.
     preempt: slots to preempt, in order.
     run: slots to start or resume now, most urgent first. The body takes as many as fit.

@@ -1,0 +1,39 @@
+"""Which requests SGLang's admission gets to see in this pass, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenflow_sgl.engine.tracking import StreamTable
+from tokenflow_sgl.policy import Decision, Mode
+
+
+def offer(
+    decision: Decision,
+    table: StreamTable[Any],
+    *,
+    waiting: list[Any],
+    paused: list[Any],
+    busy: bool,
+) -> tuple[list[Any], list[Any]]:
+    """(requests to offer in order, waiting requests to hold back).
+
+    waiting: SGLang's queue. paused: our paused streams that are not aborted. busy: something
+    runs or is about to. Requests that the table does not know (health checks, rejected ones)
+    go first: they are not the policy's business.
+    """
+    everybody = [*sorted(paused, key=lambda req: req.time_stats.created_time), *waiting]
+    if decision.mode is not Mode.WORKING_SET:
+        # In order of arrival: who is paused came before who still waits.
+        return everybody, []
+    eligible = {*waiting, *paused}
+    chosen = [table.request(slot) for slot in decision.run]
+    offered = [
+        *(req for req in waiting if req not in table),
+        *(req for req in chosen if req in eligible),
+    ]
+    if not offered and not busy:
+        # A policy that forgets everybody must not idle the engine.
+        return everybody, []
+    taken = set(offered)
+    return offered, [req for req in waiting if req not in taken]
