@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ from tokenflow_sgl.policy import Decision, Mode, OutputLengths, Phase, Recollect
 
 
 class Request:
-    def __init__(self, created: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.output_ids: list[int] = []
-        self.time_stats = SimpleNamespace(created_time=created)
 
 
 class Scripted:
@@ -94,7 +92,7 @@ def test_a_failure_falls_back_counts_and_logs_once(caplog: pytest.LogCaptureFixt
 
 
 def test_the_decision_orders_what_is_offered_and_holds_the_rest_back() -> None:
-    first, second, paused, unknown = Request(1.0), Request(2.0), Request(0.5), Request(3.0)
+    first, second, paused, unknown = Request(), Request(), Request(), Request()
     table = tracked(paused, first, second)
     table.move(paused, Phase.PAUSED, 0.0)
     decision = Decision(Mode.WORKING_SET, run=(table.slot(second), table.slot(paused), 77))
@@ -109,7 +107,7 @@ def test_the_decision_orders_what_is_offered_and_holds_the_rest_back() -> None:
     ("mode", "busy"), [(Mode.IDLE, True), (Mode.FALLBACK, True), (Mode.WORKING_SET, False)]
 )
 def test_everybody_is_offered_in_order_of_arrival(mode: Mode, busy: bool) -> None:
-    early, late, waiting = Request(1.0), Request(2.0), Request(3.0)
+    early, late, waiting = Request(), Request(), Request()
     table = tracked(early, late, waiting)
     offered, held = offer(Decision(mode), table, waiting=[waiting], paused=[late, early], busy=busy)
     assert offered == [early, late, waiting]

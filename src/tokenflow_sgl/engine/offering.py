@@ -22,10 +22,8 @@ def offer(
     runs or is about to. Requests that the table does not know (health checks, rejected ones)
     go first: they are not the policy's business.
     """
-    everybody = [*sorted(paused, key=lambda req: req.time_stats.created_time), *waiting]
     if decision.mode is not Mode.WORKING_SET:
-        # In order of arrival: who is paused came before who still waits.
-        return everybody, []
+        return _everybody(table, waiting, paused), []
     eligible = {*waiting, *paused}
     chosen = [table.request(slot) for slot in decision.run]
     offered = [
@@ -34,6 +32,11 @@ def offer(
     ]
     if not offered and not busy:
         # A policy that forgets everybody must not idle the engine.
-        return everybody, []
+        return _everybody(table, waiting, paused), []
     taken = set(offered)
     return offered, [req for req in waiting if req not in taken]
+
+
+def _everybody(table: StreamTable[Any], waiting: list[Any], paused: list[Any]) -> list[Any]:
+    """In order of arrival: who is paused came before who still waits."""
+    return [*sorted(paused, key=table.rank), *waiting]

@@ -150,8 +150,11 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
 
     def _tf_track(self, req: Any) -> None:
         rate, name = req.tf_reader
-        arrival = req.time_stats.created_time or self.tf_clock.now
-        self.tf_clock.at_least(arrival)
+        arrival = self.tf_clock.now
+        if self.server_args.tp_size == 1:
+            # Exact; but each rank converts a request's time stamps by a calibration of its own.
+            arrival = req.time_stats.created_time or arrival
+            self.tf_clock.at_least(arrival)
         slot = self.tf_table.track(
             req,
             prompt=len(req.origin_input_ids),
@@ -220,7 +223,8 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         self.tf_timer.begin(now)
         ended = self.tf_pauser.finish_draining(self._tf_inflight())
         self.tf_reporter.iteration(now)
-        for req in {*ended, *self._tf_finished()}:
+        # A dict, not a set: ranks must forget in the same order.
+        for req in dict.fromkeys([*ended, *self._tf_finished()]):
             self.tf_table.forget(req, finished=not isinstance(req.finished_reason, FINISH_ABORT))
         self._tf_end_aborted()
         plan = super().get_next_batch_to_run(running_batch, last_batch)

@@ -68,6 +68,8 @@ class StreamTable(Generic[R]):
         self._requests: list[R | None] = []
         self._slot_of: dict[R, int] = {}  # insertion order is arrival order
         self._class_of: dict[int, str] = {}
+        self._rank_of: dict[int, int] = {}
+        self._arrivals = 0
         self._free: list[int] = []
         self._grow(capacity)
         self._order: NDArray[np.int64] | None = None
@@ -113,6 +115,8 @@ class StreamTable(Generic[R]):
         self._requests[slot] = request
         self._slot_of[request] = slot
         self._class_of[slot] = qos_class
+        self._rank_of[slot] = self._arrivals
+        self._arrivals += 1
         self.phase[slot] = Phase.WAITING
         self.prompt[slot] = prompt
         self.generated[slot] = 0
@@ -131,7 +135,7 @@ class StreamTable(Generic[R]):
             self._lengths.observe(len(request.output_ids))
         self.readers.close(slot)
         self._requests[slot] = None
-        del self._class_of[slot]
+        del self._class_of[slot], self._rank_of[slot]
         self._free.append(slot)
         self._order = self._active = None
         self.version += 1
@@ -156,6 +160,10 @@ class StreamTable(Generic[R]):
     def request(self, slot: int) -> R | None:
         """The request in a slot, or None if the slot is free or unknown."""
         return self._requests[slot] if 0 <= slot < len(self._requests) else None
+
+    def rank(self, request: R) -> int:
+        """Number of the stream in order of arrival."""
+        return self._rank_of[self._slot_of[request]]
 
     def qos_class(self, slot: int) -> str:
         """Name of the rate class of the stream in `slot`."""
