@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from tokenflow_sgl.policy import Cause, Decision, Mode, Phase, Preemption, State
@@ -37,6 +39,17 @@ class PreemptEvery:
             run=tuple(streams.slot[ready].tolist()),
             recollection=memory,
         )
+
+
+class PreemptAndResume(PreemptEvery):
+    """Also asks for its victims back in the very pass in which it preempts them."""
+
+    rest = 0
+
+    def decide(self, state: State) -> Decision:
+        decision = super().decide(state)
+        victims = tuple(p.slot for p in decision.preempt)
+        return dataclasses.replace(decision, run=decision.run + victims)
 
 
 class Raises:

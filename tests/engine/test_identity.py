@@ -56,11 +56,26 @@ def test_tensor_parallel_ranks_decide_alike(start, prompts, reference) -> None:
         served.assert_clean()
 
 
+AT_ONCE = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptAndResume")
+
+
+def test_victims_that_are_wanted_back_at_once(start, prompts, reference) -> None:
+    with start(*AT_ONCE, "--max-total-tokens", "4000") as served:
+        assert served.outputs(prompts) == reference
+        assert served.total("tokenflow:preemptions_total") >= 4 * len(prompts)
+        served.assert_clean()
+
+
 def test_control_releasing_before_the_drain_is_noticed(start, prompts, reference) -> None:
+    """Released with a result in flight and taken back at once: tokens go wrong, or it crashes."""
     env = {"TOKENFLOW_TEST_BREAK": "no-drain", "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "0"}
-    with start(*flags("overlap", 1, "no-hicache"), launcher=BROKEN, env=env) as served:
-        answers = served.together([lambda p=p: served.generate(p) for p in prompts])
-        got = [a.body.get("output_ids") for a in answers if a.status == 200]
+    flags = (*AT_ONCE, "--max-total-tokens", "4000")
+    with start(*flags, launcher=BROKEN, env=env) as served:
+        try:
+            answers = served.together([lambda p=p: served.generate(p) for p in prompts])
+        except OSError:
+            return
+        got = [a.body["output_ids"] if a.status == 200 else None for a in answers]
         assert got != reference
 
 
@@ -70,4 +85,4 @@ def test_control_throwing_kv_away_is_noticed(start, prompts, reference) -> None:
         assert served.outputs(prompts) == reference, "recomputed, so still the same text"
         samples = served.metrics()
         within = samples[("tokenflow:resume_recomputed_tokens_bucket", (("le", "2.0"),))]
-        assert within < served.total("tokenflow:resumes_total") / 2
+        assert within < served.total("tokenflow:resumes_total"), "the bound of the cells breaks"

@@ -16,7 +16,7 @@ from tokenflow_sgl.demo.server import ServerError
 pytestmark = pytest.mark.engine
 
 SERVE = (str(Path(sys.executable).parent / "sglang"), "serve")
-BAD_RATES: list[Any] = ["20", -1, 0, 1e9, 10**400, True, {"rate": 5}, [5], None]
+BAD_RATES: list[Any] = ["20", -1, 0, 1e9, True, {"rate": 5}, [5], None]
 
 
 @pytest.fixture(scope="module")
@@ -138,12 +138,13 @@ def test_aborts_return_what_was_generated(start, prompts, reference) -> None:
 
         waiting, paused, running, *_ = served.together(
             [
-                lambda: ask("waiting", 3.0),
-                lambda: ask("paused", 7.0),
-                lambda: ask("running", 10.0),
-                lambda: abort("waiting"),
-                lambda: abort("paused"),
-                lambda: abort("running"),
+                lambda: ask("waiting", 3.0, after=0.4),
+                lambda: ask("paused", 7.0, after=0.4),
+                # Runs all the while: a policy that serves nobody would be overruled.
+                lambda: ask("running", 10.0, after=0.0),
+                lambda: abort("waiting", after=1.5),
+                lambda: abort("paused", after=1.5),
+                lambda: abort("running", after=2.5),
             ]
         )
         for answer in (waiting, paused, running):
