@@ -43,6 +43,13 @@ def test_rows_are_medians_over_the_bursts(make_record):
     assert rows["TTFT, P99"].first == pytest.approx(2.0)
 
 
+def test_stalls_are_means_over_the_bursts(make_record):
+    # 0.1 s of stall for 19 tokens in one burst of two, none in the other.
+    runs = [measure("stock", [make_record(gap_s=gap)]) for gap in (0.2, 0.05)]
+    rows = {row.label: row for row in compare(runs, runs)}
+    assert rows["stalls, all readers"].first == pytest.approx(1.9 / 2)
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [

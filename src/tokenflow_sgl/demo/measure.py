@@ -92,17 +92,25 @@ def measure(server: str, records: Sequence[StreamRecord]) -> BurstRun:
 
 
 def compare(first: Sequence[BurstRun], second: Sequence[BurstRun]) -> tuple[Row, ...]:
-    """Return the medians of both servers' bursts side by side."""
+    """Return both servers' bursts side by side: the medians, and of stalls the means.
+
+    Stalls are rare and add up: most bursts have next to none, and a median would hide the
+    one burst in which readers stood still.
+    """
     return tuple(
         Row(
             label,
             unit,
             higher_is_better,
-            statistics.median(figure(run) for run in first),
-            statistics.median(figure(run) for run in second),
+            _typical(label, [figure(run) for run in first]),
+            _typical(label, [figure(run) for run in second]),
         )
         for label, unit, higher_is_better, figure in _FIGURES
     )
+
+
+def _typical(label: str, values: Sequence[float]) -> float:
+    return statistics.fmean(values) if label.startswith("stall") else statistics.median(values)
 
 
 def identical_answers(first: Sequence[BurstRun], second: Sequence[BurstRun]) -> int:

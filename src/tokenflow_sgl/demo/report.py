@@ -18,12 +18,12 @@ _EVEN = 0.03
 
 
 def result_table(servers: tuple[str, str], bursts: int, rows: Sequence[Row]) -> Table:
-    """Return the comparison of the two servers (their names), figures being medians of the bursts.
+    """Return the comparison of the two servers (their names), one row a figure.
 
     The ratio is green where the second server is better and red where it is worse.
     """
     first, second = servers
-    title = "One burst" if bursts == 1 else f"Medians of {bursts} bursts"
+    title = "One burst" if bursts == 1 else f"Medians of {bursts} bursts; stalls: means"
     table = Table(title=title, title_justify="left", show_edge=False)
     table.add_column("")
     table.add_column(first, justify="right")
