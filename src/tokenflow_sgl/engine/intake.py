@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
-from tokenflow_sgl.engine.rates import RateError
+from tokenflow_sgl.engine.rates import RateClasses, RateError
+
+
+@lru_cache(maxsize=1)
+def _rates(config: TokenFlowConfig) -> RateClasses:
+    """One server has one configuration; its classes are not built anew per request."""
+    return config.rates()
 
 
 def check_rates(obj: Any, config: TokenFlowConfig) -> None:
     """Raise `RateError` if any of a generate request's sampling parameters has a bad rate."""
     params = getattr(obj, "sampling_params", None)
-    rates = config.rates()
+    rates = _rates(config)
     for each in params if isinstance(params, list) else [params]:
         if isinstance(each, dict):
             rates.of(each.get("custom_params"))

@@ -41,13 +41,19 @@ class Pauser:
             else:
                 self._release(request)
 
-    def finish_draining(self, inflight: set[Any]) -> list[Any]:
-        """Release what has drained. Returns requests that ended while they drained."""
+    def finish_draining(self, inflight: Callable[[], set[Any]]) -> list[Any]:
+        """Release what has drained. Returns requests that ended while they drained.
+
+        inflight: the requests of results in flight; called only if somebody drains.
+        """
+        if not self.draining:
+            return []
+        flying = inflight()
         ended, still = [], []
         for request in self.draining:
             if request.finished():
                 ended.append(request)  # by its last result; SGLang has released it
-            elif request in inflight:
+            elif request in flying:
                 still.append(request)
             else:
                 self._release(request)

@@ -28,7 +28,7 @@ from tokenflow_sgl.engine.penalties import rebuild_rows
 from tokenflow_sgl.engine.policies import load_policy
 from tokenflow_sgl.engine.rates import RateError
 from tokenflow_sgl.engine.reporting import Reporter
-from tokenflow_sgl.engine.steps import StepTimer, work_of
+from tokenflow_sgl.engine.steps import StepTimer, loaded_tokens, work_of
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import (
     Decision,
@@ -221,7 +221,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         """Account what the last step delivered, then let SGLang choose."""
         now = self.tf_clock.now
         self.tf_timer.begin(now)
-        ended = self.tf_pauser.finish_draining(self._tf_inflight())
+        ended = self.tf_pauser.finish_draining(self._tf_inflight)
         self.tf_reporter.iteration(now)
         # A dict, not a set: ranks must forget in the same order.
         for req in dict.fromkeys([*ended, *self._tf_finished()]):
@@ -353,7 +353,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             if req in self.tf_pauser.paused:
                 self.tf_recorder.resumed(
                     recomputed=len(req.full_untruncated_fill_ids) - req.prefix_len,
-                    loaded=req.host_loaded_length,
+                    loaded=loaded_tokens(req),
                 )
             if req.output_ids:
                 resumed.append(req)

@@ -103,6 +103,14 @@ class StepTimer:
         return self._fit
 
 
+def loaded_tokens(req: Any) -> int:
+    """Tokens that a request's present prefill brings back from the host.
+
+    SGLang keeps the last load's length when a later match finds nothing on the host.
+    """
+    return int(req.host_loaded_length) if req.host_hit_length > 0 else 0
+
+
 def work_of(batch: Any) -> Work | None:
     """What a batch of SGLang's computes; None for no batch."""
     if batch is None or not batch.reqs:
@@ -116,6 +124,6 @@ def work_of(batch: Any) -> Work | None:
         rows=len(batch.reqs),
         tokens=sum(req.extend_len for req in fresh),
         attention=float(sum(r.extend_len * (r.prefix_len + r.extend_len / 2) for r in fresh)),
-        loaded=sum(req.host_loaded_length for req in fresh),
+        loaded=sum(map(loaded_tokens, fresh)),
         mixed=bool(decoding),
     )
