@@ -1,0 +1,240 @@
+"""``tokenflow profile``: the device profiles, one of them in detail, and one's own from a CSV."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.profiles.fit import Residual
+    from tokenflow_sgl.profiles.profile import DeviceProfile
+
+profile_app = typer.Typer(
+    help="Step and copy times of devices, for the emulator and the simulator.",
+    no_args_is_help=True,
+)
+
+
+@profile_app.command("list")
+def list_profiles() -> None:
+    """List all devices and models: where times come from, KV size, pools and link."""
+    from tokenflow_sgl.profiles.devices import DEVICES
+    from tokenflow_sgl.profiles.errors import ProfileError
+    from tokenflow_sgl.profiles.load import pool_tokens
+    from tokenflow_sgl.profiles.models import MODELS
+
+    console = Console()
+    devices = _table("device", "memory GB", "link to host", "GB/s", "times from", right=(1, 3))
+    for device in DEVICES.values():
+        devices.add_row(
+            device.name,
+            f"{device.memory / 1e9:.1f}",
+            device.link_name,
+            f"{device.link.bandwidth / 1e9:.0f}",
+            f"aiconfigurator {device.system}" if device.system else "roofline",
+        )
+    models = _table("model", "layers", "weights GB", "KV bytes/token", right=(1, 2, 3))
+    for model in MODELS.values():
+        models.add_row(
+            model.name,
+            str(model.layers),
+            f"{model.weight_bytes / 1e9:.1f}",
+            str(model.kv_bytes_per_token),
+        )
+    pools = _table("", *MODELS, right=range(1, len(MODELS) + 1))
+    pools.title = "KV pool, thousands of tokens"
+    for device in DEVICES.values():
+        cells = []
+        for model in MODELS.values():
+            try:
+                cells.append(f"{pool_tokens(device, model) / 1000:.0f}")
+            except ProfileError:
+                cells.append("-")
+        pools.add_row(device.name, *cells)
+    for table in (devices, models, pools):
+        console.print(table)
+        console.print()
+    console.print("-: the weights do not fit on one device.", highlight=False)
+
+
+@profile_app.command()
+def show(
+    device: Annotated[str, typer.Argument(help="Name of a device, as in 'list'.")],
+    model: Annotated[str, typer.Argument(help="Name of a model, as in 'list'.")],
+    plot: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Draw decode and prefill times into this picture."),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write the profile into this JSON file.")
+    ] = None,
+) -> None:
+    """Show the step times of a model on a device."""
+    console = Console()
+    _need_matplotlib(console, plot)
+    from tokenflow_sgl.profiles.errors import ProfileError
+    from tokenflow_sgl.profiles.load import load_profile
+
+    try:
+        profile = load_profile(device, model)
+    except ProfileError as error:
+        _fail(console, str(error))
+    _print(console, profile)
+    _write(console, profile, plot, save)
+
+
+@profile_app.command()
+def fit(
+    measurements: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="CSV file; see docs/devices.md.")
+    ],
+    device: Annotated[str, typer.Option(help="Name of the device that was measured.")],
+    model: Annotated[str, typer.Option(help="Name of the model that it served, as in 'list'.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", dir_okay=False, help="JSON file to write.")
+    ],
+    memory_gib: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            max=4096.0,
+            help="Device memory in GiB; needed for a device that 'list' does not know.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Draw decode and prefill times into this picture."),
+    ] = None,
+) -> None:
+    """Make a profile from measured step and copy times, and say how well it repeats them."""
+    console = Console()
+    _need_matplotlib(console, plot)
+    from tokenflow_sgl.profiles import fit as fitting
+    from tokenflow_sgl.profiles.devices import DEVICES
+    from tokenflow_sgl.profiles.errors import ProfileError
+    from tokenflow_sgl.profiles.load import find_model
+    from tokenflow_sgl.profiles.measured import read_measurements
+
+    if memory_gib is not None:
+        memory = round(memory_gib * (1 << 30))
+    elif device in DEVICES:
+        memory = DEVICES[device].memory
+    else:
+        _fail(console, f"device is {device!r}, which 'list' does not know: say its --memory-gib.")
+    try:
+        profile, residuals = fitting.fit(
+            read_measurements(measurements),
+            device=device,
+            model=find_model(model),
+            memory=memory,
+            source=f"fitted to {measurements.name}",
+        )
+    except ProfileError as error:
+        _fail(console, str(error))
+    _print(console, profile)
+    console.print(_residuals(residuals))
+    _write(console, profile, plot, output)
+
+
+# ---- tables -------------------------------------------------------------------------
+
+
+def _print(console: Console, profile: DeviceProfile) -> None:
+    from tokenflow_sgl.profiles.shown import BATCHES, CONTEXTS, LENGTHS, PREFIXES
+
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_row("profile", f"{profile.model} on {profile.device}")
+    facts.add_row("times from", profile.source)
+    facts.add_row("KV", f"{profile.kv_bytes_per_token} bytes per token, {profile.layers} layers")
+    facts.add_row(
+        "pools",
+        f"{profile.kv_pool_tokens} tokens on the device, {profile.host_pool_tokens} on the host",
+    )
+    for name, link in (
+        ("host to device", profile.host_to_device),
+        ("device to host", profile.device_to_host),
+    ):
+        tokens = link.bandwidth / profile.kv_bytes_per_token
+        facts.add_row(
+            name,
+            f"{link.bandwidth / 1e9:.1f} GB/s = {tokens:.0f} tokens/s, "
+            f"{link.latency * 1e6:.0f} us to start",
+        )
+    console.print(facts, highlight=False)
+    console.print()
+
+    columns = [f"{context} tokens" for context in CONTEXTS]
+    decode = _table("rows", *columns, right=range(len(columns) + 1))
+    decode.title = "Decode step by context of each row, ms"
+    for batch in BATCHES:
+        times = [profile.decode_seconds(batch, batch * context) for context in CONTEXTS]
+        decode.add_row(str(batch), *(f"{1e3 * seconds:.2f}" for seconds in times))
+    columns = [f"{prefix} cached" for prefix in PREFIXES]
+    prefill = _table("new tokens", *columns, right=range(len(columns) + 1))
+    prefill.title = "Prefill step of one request, ms"
+    for length in LENGTHS:
+        times = [
+            profile.prefill_seconds(length, length * (prefix + length / 2)) for prefix in PREFIXES
+        ]
+        prefill.add_row(str(length), *(f"{1e3 * seconds:.2f}" for seconds in times))
+    for table in (decode, prefill):
+        console.print(table)
+        console.print()
+
+
+def _residuals(residuals: list[Residual]) -> Table:
+    table = _table("kind", "rows", "method", "mean error", "worst", "in line", right=(1, 3, 4, 5))
+    table.title = "Profile against measurements"
+    for item in residuals:
+        table.add_row(
+            item.kind,
+            str(item.rows),
+            item.method,
+            f"{item.mean:.1%}",
+            f"{item.worst:.1%}",
+            str(item.worst_line),
+        )
+    return table
+
+
+def _table(*columns: str, right: Iterable[int]) -> Table:
+    """A plain table with some columns flush right, by index."""
+    table = Table(*columns, box=None, pad_edge=False, title_justify="left")
+    for index in right:
+        table.columns[index].justify = "right"
+    return table
+
+
+# ---- files and failures -------------------------------------------------------------
+
+
+def _write(
+    console: Console, profile: DeviceProfile, picture: Path | None, document: Path | None
+) -> None:
+    try:
+        if document is not None:
+            profile.save(document)
+            console.print(f"Written: {document}", markup=False, highlight=False, soft_wrap=True)
+        if picture is not None:
+            from tokenflow_sgl.profiles.plot import plot
+
+            plot(profile, picture)
+            console.print(f"Drawn: {picture}", markup=False, highlight=False, soft_wrap=True)
+    except (OSError, ValueError) as error:  # ValueError: a picture format that does not exist
+        _fail(console, str(error))
+
+
+def _need_matplotlib(console: Console, picture: Path | None) -> None:
+    if picture is not None and importlib.util.find_spec("matplotlib") is None:
+        _fail(console, 'A picture needs matplotlib: pip install "tokenflow-sgl[replay]".')
+
+
+def _fail(console: Console, sentence: str) -> NoReturn:
+    console.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(2)

@@ -1,0 +1,7 @@
+"""What goes wrong with profiles, in sentences."""
+
+from __future__ import annotations
+
+
+class ProfileError(ValueError):
+    """A profile, a name or a measurement is not usable; the message says which and what is."""

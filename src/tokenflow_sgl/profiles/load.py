@@ -1,0 +1,89 @@
+"""Profiles by the names of a device and a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from tokenflow_sgl.profiles import aiconfigurator, roofline
+from tokenflow_sgl.profiles.devices import DEVICES, Device
+from tokenflow_sgl.profiles.errors import ProfileError
+from tokenflow_sgl.profiles.models import MODELS, Model
+from tokenflow_sgl.profiles.pool import host_pool_tokens, kv_pool_tokens
+from tokenflow_sgl.profiles.profile import DeviceProfile
+
+Entry = TypeVar("Entry")
+
+
+def load_profile(device: str, model: str) -> DeviceProfile:
+    """The profile of one device of a kind serving a model alone, in bfloat16.
+
+    Takes a second or two where aiconfigurator-core is asked.
+
+    Args:
+        device: A name in `DEVICES`.
+        model: A name in `MODELS`.
+
+    Raises:
+        ProfileError: A name is unknown, the model does not fit, or aiconfigurator-core is needed
+            and not installed.
+    """
+    chosen, shape = find_device(device), find_model(model)
+    pool = pool_tokens(chosen, shape)
+    if chosen.system is None:
+        decode, prefill = roofline.tables(chosen, shape)
+        source = roofline.source(chosen)
+    else:
+        decode, prefill = aiconfigurator.tables(aiconfigurator.engine(shape, chosen.system))
+        source = aiconfigurator.source(chosen.system)
+    return DeviceProfile(
+        device=chosen.name,
+        model=shape.name,
+        source=source,
+        layers=shape.layers,
+        kv_bytes_per_token=shape.kv_bytes_per_token,
+        device_memory=chosen.memory,
+        weight_bytes=shape.weight_bytes,
+        kv_pool_tokens=pool,
+        host_pool_tokens=host_pool_tokens(pool),
+        host_to_device=chosen.link,
+        device_to_host=chosen.link,
+        decode=decode,
+        prefill=prefill,
+    )
+
+
+def find_device(name: str) -> Device:
+    """The device of that name.
+
+    Raises:
+        ProfileError: There is none; the message lists all.
+    """
+    return _find(DEVICES, "device", name)
+
+
+def find_model(name: str) -> Model:
+    """The model of that name.
+
+    Raises:
+        ProfileError: There is none; the message lists all.
+    """
+    return _find(MODELS, "model", name)
+
+
+def pool_tokens(device: Device, model: Model) -> int:
+    """KV tokens that fit beside the model on the device.
+
+    Raises:
+        ProfileError: The model does not fit.
+    """
+    try:
+        return kv_pool_tokens(device.memory, model.weight_bytes, model.kv_bytes_per_token)
+    except ProfileError as error:
+        raise ProfileError(f"{model.name} does not fit on {device.name}: {error}") from None
+
+
+def _find(known: Mapping[str, Entry], kind: str, name: str) -> Entry:
+    if name not in known:
+        raise ProfileError(f"{kind} is {name!r}; allowed are {', '.join(known)}.")
+    return known[name]

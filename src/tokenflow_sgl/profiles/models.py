@@ -1,0 +1,156 @@
+"""Models that profiles are made for: their shape, and what follows from it in bytes and FLOPs.
+
+All are dense decoder-only transformers with grouped-query attention and gated MLPs, with weights
+and KV in bfloat16. The shapes are those of the models' published ``config.json`` files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+BYTES_PER_VALUE = 2  # bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The shape of a model.
+
+    Attributes:
+        name: What profiles call it.
+        hub_id: The checkpoint that the shape was taken from.
+        architecture: Class name in its ``config.json``.
+        layers: Transformer layers.
+        hidden: Width of the residual stream.
+        intermediate: Width of the MLP.
+        heads: Query heads.
+        kv_heads: Key and value heads.
+        head_dim: Width of a head.
+        vocabulary: Rows of the embedding; the output matrix is a second one of that size.
+        qkv_bias: Query, key and value projections have biases.
+        qk_norm: Queries and keys are normalised by head.
+    """
+
+    name: str
+    hub_id: str
+    architecture: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        projected = (self.heads + 2 * self.kv_heads) * self.head_dim
+        attention = self.hidden * projected + self.heads * self.head_dim * self.hidden
+        small = 2 * self.hidden  # the two norms of a layer
+        small += projected if self.qkv_bias else 0
+        small += 2 * self.head_dim if self.qk_norm else 0
+        layer = attention + 3 * self.hidden * self.intermediate + small
+        return 2 * self.vocabulary * self.hidden + self.layers * layer + self.hidden
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        return self.parameters * BYTES_PER_VALUE
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token, over all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_VALUE
+
+    @property
+    def attention_flops(self) -> int:
+        """FLOPs of one query token attending to one key, over all layers: QK^T and PV."""
+        return 4 * self.layers * self.heads * self.head_dim
+
+
+def _by_name(*models: Model) -> Mapping[str, Model]:
+    return {model.name: model for model in models}
+
+
+MODELS: Mapping[str, Model] = _by_name(
+    Model(
+        name="llama3-8b",
+        hub_id="meta-llama/Meta-Llama-3.1-8B",
+        architecture="LlamaForCausalLM",
+        layers=32,
+        hidden=4096,
+        intermediate=14336,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocabulary=128256,
+    ),
+    Model(
+        name="llama3-70b",
+        hub_id="meta-llama/Meta-Llama-3.1-70B",
+        architecture="LlamaForCausalLM",
+        layers=80,
+        hidden=8192,
+        intermediate=28672,
+        heads=64,
+        kv_heads=8,
+        head_dim=128,
+        vocabulary=128256,
+    ),
+    Model(
+        name="qwen2.5-7b",
+        hub_id="Qwen/Qwen2.5-7B",
+        architecture="Qwen2ForCausalLM",
+        layers=28,
+        hidden=3584,
+        intermediate=18944,
+        heads=28,
+        kv_heads=4,
+        head_dim=128,
+        vocabulary=152064,
+        qkv_bias=True,
+    ),
+    Model(
+        name="qwen2.5-32b",
+        hub_id="Qwen/Qwen2.5-32B",
+        architecture="Qwen2ForCausalLM",
+        layers=64,
+        hidden=5120,
+        intermediate=27648,
+        heads=40,
+        kv_heads=8,
+        head_dim=128,
+        vocabulary=152064,
+        qkv_bias=True,
+    ),
+    Model(
+        name="qwen3-8b",
+        hub_id="Qwen/Qwen3-8B",
+        architecture="Qwen3ForCausalLM",
+        layers=36,
+        hidden=4096,
+        intermediate=12288,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        vocabulary=151936,
+        qk_norm=True,
+    ),
+    Model(
+        name="qwen3-32b",
+        hub_id="Qwen/Qwen3-32B",
+        architecture="Qwen3ForCausalLM",
+        layers=64,
+        hidden=5120,
+        intermediate=25600,
+        heads=64,
+        kv_heads=8,
+        head_dim=128,
+        vocabulary=151936,
+        qk_norm=True,
+    ),
+)
+"""The models by name."""

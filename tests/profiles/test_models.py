@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from tokenflow_sgl.profiles import DEVICES, MODELS
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [  # as counted in the published checkpoints
+        ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("qwen2.5-32b", 32_763_876_352),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen3-32b", 32_762_123_264),
+    ],
+)
+def test_parameters_of_the_shapes(name: str, parameters: int) -> None:
+    assert MODELS[name].parameters == parameters
+    assert MODELS[name].weight_bytes == 2 * parameters
+
+
+def test_kv_and_attention_by_hand() -> None:
+    llama = MODELS["llama3-8b"]
+    assert llama.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2 == 131072
+    assert llama.attention_flops == 4 * 32 * 4096
+
+
+def test_names_are_the_keys() -> None:
+    assert all(name == model.name for name, model in MODELS.items())
+    assert all(name == device.name for name, device in DEVICES.items())
