@@ -1,0 +1,263 @@
+"""``tokenflow trace``: look at traces, make them, convert them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.traces import Trace
+    from tokenflow_sgl.traces.lengths import LengthPairs
+    from tokenflow_sgl.traces.loaders import Progress
+
+trace_app = typer.Typer(
+    help="Describe, make and convert request traces.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+_PATIENCE_S = 1.0  # reading that takes longer shows how far it is
+
+Spec = Annotated[
+    str,
+    typer.Argument(
+        help="h200-a and the like, PATH.jsonl, or FORMAT:PATH?key=value&... (docs/traces.md)."
+    ),
+]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", dir_okay=False, help="File to write, native format.")
+]
+
+
+@trace_app.command()
+def stats(
+    spec: Spec,
+    plot: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Also draw it: PNG, SVG or PDF.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Describe a trace: arrivals, lengths, sessions, readers, and what was dropped."""
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        _stop("--plot needs matplotlib: install 'tokenflow-sgl[replay]'.")
+    if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
+        _stop(f"--plot is {str(plot)!r}; allowed are names that end in .png, .svg or .pdf.")
+    trace = _open(spec)
+    from tokenflow_sgl.traces import summarise
+    from tokenflow_sgl.traces.show import show, to_json
+
+    figures = summarise(trace)
+    if as_json:
+        typer.echo(json.dumps(to_json(trace, figures), indent=2, allow_nan=False))
+    else:
+        show(Console(), trace, figures)
+    if plot is not None:
+        from tokenflow_sgl.traces.plot import draw
+
+        with _writing(plot):
+            draw(plot, trace)
+        if not as_json:
+            typer.echo(f"Wrote {plot}.")
+
+
+@trace_app.command()
+def convert(spec: Spec, output: Output) -> None:
+    """Write a trace, with all that its SPEC does to it, as a native file."""
+    _write(output, _open(spec))
+
+
+@trace_app.command()
+def make(
+    output: Output,
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            help="As in poisson:rate=2. burst (size, every_s, spread_s), poisson (rate), "
+            "gamma (rate, cv), onoff (rate, on_s, off_s, off_rate) or diurnal (rate, amplitude, "
+            "period_s, peak_s)."
+        ),
+    ],
+    requests: Annotated[
+        int | None, typer.Option(help="Requests to make; sessions, with --sessions.")
+    ] = None,
+    duration: Annotated[
+        float | None, typer.Option(help="Instead of --requests: seconds in which they arrive.")
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            help="Lengths of prompts, as in normal:mean=512. fixed (tokens), normal (mean, sd, "
+            "low, high) or lognormal (mean, cv, low, high). With --sessions: of a turn's own "
+            "message."
+        ),
+    ] = None,
+    outputs: Annotated[str | None, typer.Option(help="Lengths of answers, likewise.")] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of both: long-context-8k, -32k or -128k, or like=SPEC to draw from "
+            "another trace's requests."
+        ),
+    ] = None,
+    rates: Annotated[
+        str | None, typer.Option(help="Readers, tokens/s: 20, 15/20/25/30 or 15=3/20=1.")
+    ] = None,
+    sessions: Annotated[
+        str | None,
+        typer.Option(
+            help="Make conversations, as in turns=4,think_s=5. Mean turns and think_s, and "
+            "system_tokens of system prompts that groups share."
+        ),
+    ] = None,
+    priorities: Annotated[
+        str | None,
+        typer.Option(
+            help="Priorities that change, as in random:frequency=1,levels=4,active_s=30. random "
+            "(frequency, levels, active_s) or markov (these, slots, locality, memory)."
+        ),
+    ] = None,
+    ttft_slo: Annotated[
+        float | None, typer.Option(help="Objective for the time to first token, seconds.")
+    ] = None,
+    tbt_slo: Annotated[
+        float | None, typer.Option(help="Objective for the time between tokens, seconds.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the trace; if not given, the file's.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
+) -> None:
+    """Make a synthetic trace. The same options make the same trace."""
+    from tokenflow_sgl.traces import TraceConfig, TraceError, make_trace
+    from tokenflow_sgl.traces.arrivals import ARRIVALS
+    from tokenflow_sgl.traces.parameters import choose
+    from tokenflow_sgl.traces.priorities import PRIORITIES
+    from tokenflow_sgl.traces.rates import parse_rates
+    from tokenflow_sgl.traces.sessions import SessionConfig
+    from tokenflow_sgl.traces.transform import with_priorities, with_slos
+
+    made_of = [f"arrivals {arrivals}", lengths or f"prompts {prompts}, outputs {outputs}"]
+    made_of += [f"sessions {sessions}"] if sessions else []
+    made_of += [f"readers of {rates} tokens/s"] if rates else []
+    with _errors(TraceError):
+        trace = make_trace(
+            TraceConfig(
+                name=name or output.name.partition(".")[0],
+                arrivals=choose("arrivals", ARRIVALS, arrivals),
+                lengths=_lengths(prompts, outputs, lengths),
+                requests=requests,
+                duration_s=duration,
+                rates=None if rates is None else parse_rates(rates),
+                sessions=None
+                if sessions is None
+                else choose("sessions", {"sessions": SessionConfig}, f"sessions:{sessions}"),
+                seed=seed,
+                note=f"Synthetic: {'; '.join(made_of)}.",
+            )
+        )
+        if ttft_slo is not None or tbt_slo is not None:
+            trace = with_slos(trace, ttft_slo, tbt_slo)
+        if priorities is not None:
+            drawn = choose("priorities", PRIORITIES, priorities)
+            trace = with_priorities(trace, drawn, seed)
+    _write(output, trace)
+
+
+# ---- reading and writing ------------------------------------------------------------
+
+
+def _open(spec: str) -> Trace:
+    from tokenflow_sgl.traces import TraceError, open_trace
+
+    with _errors(TraceError), _progress() as progress:
+        return open_trace(spec, progress=progress)
+
+
+def _write(path: Path, trace: Trace) -> None:
+    from tokenflow_sgl.traces import write_native
+
+    with _writing(path):
+        write_native(path, trace)
+    typer.echo(f"Wrote {path}: {len(trace.requests):,} requests.")
+
+
+def _lengths(prompts: str | None, outputs: str | None, lengths: str | None) -> LengthPairs:
+    from tokenflow_sgl.traces import TraceError
+    from tokenflow_sgl.traces.lengths import LENGTHS, EmpiricalLengths, SeparateLengths
+    from tokenflow_sgl.traces.mixes import MIXES
+    from tokenflow_sgl.traces.parameters import choose
+
+    if lengths is None:
+        if prompts is None or outputs is None:
+            raise TraceError("either --lengths or both of --prompts and --outputs must be given")
+        prompt = choose("prompts", LENGTHS, prompts)
+        return SeparateLengths(prompt, choose("outputs", LENGTHS, outputs))
+    if prompts is not None or outputs is not None:
+        raise TraceError("--lengths cannot be given together with --prompts or --outputs")
+    if lengths.startswith("like="):
+        return EmpiricalLengths(_open(lengths.removeprefix("like=")))
+    if lengths not in MIXES:
+        raise TraceError(
+            f"lengths {lengths!r} is unknown; allowed are {', '.join(MIXES)} or like=SPEC"
+        )
+    return MIXES[lengths]
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    """A progress bar on standard error that appears when reading takes long."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    begun = time.monotonic()
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("reading"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("reading", total=None)
+
+    def report(done: int, size: int) -> None:
+        if time.monotonic() - begun > _PATIENCE_S:
+            bar.start()
+            bar.update(task, completed=done, total=size)
+
+    try:
+        yield report
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+@contextlib.contextmanager
+def _errors(kind: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kind as error:
+        _stop(str(error))
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _stop(f"{path}: cannot be written: {error.strerror or error}")
+
+
+def _stop(problem: str) -> None:
+    Console(stderr=True).print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(1) from None

@@ -1,0 +1,206 @@
+"""ServeGen: clients of a production service as arrival and length distributions.
+
+Xiang et al., arXiv:2505.09999; data at github.com/alibaba/ServeGen (Apache-2.0), here as one CSV of
+arrivals (a row per client and 10 minutes with traffic) and one JSON Lines file of lengths (a row
+per client and 6 hours). It is a fitted model, not a log: requests are sampled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokenflow_sgl.traces.lengths import MAX_TOKENS
+from tokenflow_sgl.traces.loaders.intake import NO_OUTPUT, NO_PROMPT, require_some, stem
+from tokenflow_sgl.traces.loaders.source import Progress, Records, Table
+from tokenflow_sgl.traces.parameters import FloatArray, IntArray, stream
+from tokenflow_sgl.traces.request import Accounting, Trace, TraceError, TraceRequest
+
+WINDOW_S = 600.0
+"""Length of an arrival window, seconds."""
+LENGTH_WINDOW_S = 21_600.0
+"""Length of a length window, seconds."""
+MAX_REQUESTS = 20_000_000
+"""Most requests that may be sampled at once."""
+
+COLUMNS = ("client", "window_start_s", "rate_rps", "pattern", "arg1", "arg2")
+_FAMILIES = ("Gamma", "Weibull")
+_NO_LENGTHS = "no length distribution for its client and time"
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    client: int
+    start_s: float
+    rate: float
+    family: str
+    shape: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Distribution:
+    """Token counts and their cumulative probability, up to exactly 1."""
+
+    tokens: IntArray
+    cumulative: FloatArray
+
+    def sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        return self.tokens[np.searchsorted(self.cumulative, rng.random(count), side="right")]
+
+
+def load_servegen(
+    rates: Path,
+    lengths: Path,
+    *,
+    start_s: float,
+    duration_s: float,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Trace:
+    """Sample requests of a ServeGen day.
+
+    In each client's window the gaps between requests have the family and shape that ServeGen
+    fitted. Like its own generator, they are scaled so that the window holds its number of requests.
+
+    Args:
+        rates: CSV of arrival windows.
+        lengths: JSON Lines file of length distributions, or .jsonl.gz.
+        start_s: Start, seconds after the earliest window of the file.
+        duration_s: Length, seconds.
+        seed: Seed of everything that is sampled.
+        progress: Told how far reading is.
+
+    Returns:
+        The trace. Its rows are the sampled requests of all clients; those of a client that has no
+        length distribution at their time are dropped.
+
+    Raises:
+        TraceError: A file cannot be read or is malformed, or nothing or too much lies in the
+            duration.
+    """
+    if not 0 <= start_s < float("inf"):
+        raise TraceError(f"start is {start_s!r}; allowed is a number of seconds of at least 0")
+    if not 0 < duration_s < float("inf"):
+        raise TraceError(f"duration is {duration_s!r}; allowed is a number of seconds above 0")
+    table = Table(rates, COLUMNS, progress)
+    windows = _read_windows(table)
+    distributions = _read_lengths(Records(lengths, progress))
+    first = min((window.start_s for window in windows), default=0.0)
+    begin, end = first + start_s, first + start_s + duration_s
+    chosen = [w for w in windows if begin - WINDOW_S < w.start_s < end]
+    expected = sum(window.rate for window in chosen) * WINDOW_S
+    if expected > MAX_REQUESTS:
+        raise TraceError(
+            f"{rates}: {expected:.3g} requests lie in the windows of {start_s:g} to "
+            f"{start_s + duration_s:g} s; at most {MAX_REQUESTS} can be sampled, choose a shorter "
+            "duration"
+        )
+
+    rng = stream(seed, "servegen")
+    dropped: Counter[str] = Counter()
+    parts: list[tuple[FloatArray, IntArray, IntArray]] = []
+    rows = 0
+    for window in chosen:
+        times = _sample_times(rng, window)
+        times = times[(times >= begin) & (times < end)]
+        rows += len(times)
+        length_window = window.start_s // LENGTH_WINDOW_S * LENGTH_WINDOW_S
+        known = distributions.get((window.client, length_window))
+        if known is None:
+            dropped[_NO_LENGTHS] += len(times)
+            continue
+        # The file has no joint distribution, so prompt and answer are independent.
+        prompts, outputs = (each.sample(rng, len(times)) for each in known)
+        dropped[NO_OUTPUT] += int((outputs == 0).sum())
+        dropped[NO_PROMPT] += int(((outputs > 0) & (prompts == 0)).sum())
+        good = (prompts > 0) & (outputs > 0)
+        parts.append((times[good] - begin, prompts[good], outputs[good]))
+    dropped = +dropped  # reasons that never occurred are no reasons
+    require_some(table, rows, sum(len(part[0]) for part in parts), dropped)
+    times, prompts, outputs = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(times, kind="stable")
+    requests = tuple(
+        map(
+            TraceRequest,
+            times[order].round(6).tolist(),
+            prompts[order].tolist(),
+            outputs[order].tolist(),
+        )
+    )
+    notes = (
+        f"ServeGen from {start_s:g} s on for {duration_s:g} s, sampled with seed {seed}; rows are "
+        "sampled requests.",
+        "Prompt and answer lengths are drawn independently of each other.",
+    )
+    return Trace(stem(table), requests, Accounting(rows, len(requests), dict(dropped)), notes)
+
+
+def _sample_times(rng: np.random.Generator, window: _Window) -> FloatArray:
+    """Arrivals of a window: its rate is exact, the last gap ends at the window's end."""
+    count = round(window.rate * WINDOW_S)
+    draw = rng.standard_gamma if window.family == "Gamma" else rng.weibull
+    sums = np.cumsum(draw(window.shape, count + 1))
+    # Shapes near 0 can underflow to gaps of 0 only; then all arrive at the start.
+    scale = WINDOW_S / sums[-1] if sums[-1] > 0 else 0.0
+    return np.asarray(window.start_s + sums[:-1] * scale)
+
+
+def _read_windows(table: Table) -> list[_Window]:
+    windows = []
+    seen = set()
+    for client_text, start_text, rate_text, family, shape_text, scale_text in table.rows():
+        client = table.count("client", client_text)
+        start = table.number("window_start_s", start_text)
+        rate = table.number("rate_rps", rate_text)
+        if family not in _FAMILIES:
+            table.fail("pattern", family, " or ".join(_FAMILIES))
+        shape = table.number("arg1", shape_text)
+        if not shape:
+            table.fail("arg1", shape_text, "a number above 0")
+        table.number("arg2", scale_text)  # replaced by the window's rate, but it must be there
+        if (client, start) in seen:
+            table.error(f"client {client} has this window twice", "window_start_s")
+        seen.add((client, start))
+        windows.append(_Window(client, start, rate, family, shape))
+    if not windows:
+        table.error("has no data rows")
+    return windows
+
+
+def _read_lengths(
+    records: Records,
+) -> Mapping[tuple[int, float], tuple[_Distribution, _Distribution]]:
+    known: dict[tuple[int, float], tuple[_Distribution, _Distribution]] = {}
+    for row in records.rows():
+        key = records.count(row, "client"), records.number(row, "window_start_s")
+        if key in known:
+            records.error(f"client {key[0]} has this window twice", "window_start_s")
+        known[key] = (
+            _distribution(records, row, "input_tokens"),
+            _distribution(records, row, "output_tokens"),
+        )
+    return known
+
+
+def _distribution(records: Records, row: dict[str, Any], column: str) -> _Distribution:
+    table = records.value(row, column)
+    if not isinstance(table, dict) or not table:
+        records.fail(column, table, "an object of probabilities by token count")
+    tokens = []
+    for text, probability in table.items():
+        if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= MAX_TOKENS):
+            records.fail(column, text, "token counts as keys")
+        if type(probability) not in (int, float) or not 0 <= probability <= 1:
+            records.fail(column, probability, "probabilities from 0 to 1")
+        tokens.append(int(text))
+    cumulative = np.cumsum(np.array(list(table.values()), float))
+    if abs(cumulative[-1] - 1) > 1e-3:
+        records.fail(column, float(cumulative[-1]), "probabilities that add up to 1")
+    cumulative /= cumulative[-1]
+    cumulative[-1] = 1.0
+    return _Distribution(np.array(tokens, np.int64), cumulative)

@@ -1,0 +1,295 @@
+"""One string that names a trace: a workload, or a file and how to read it.
+
+    h200-a                                            a workload of the paper
+    burst.jsonl                                       a file in the native format
+    azure:PATH?start=0&duration=600&speed=2           FORMAT:PATH?key=value&key=value
+
+docs/traces.md has the table of formats and keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote_plus
+
+from tokenflow_sgl.traces import loaders, transform
+from tokenflow_sgl.traces.arrivals import ARRIVALS, Arrivals
+from tokenflow_sgl.traces.parameters import build, parameter_names
+from tokenflow_sgl.traces.rates import parse_rates
+from tokenflow_sgl.traces.request import Trace, TraceError
+from tokenflow_sgl.traces.workloads import WORKLOADS
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class _Settings:
+    """The key=value pairs of a spec; each key is taken once, what is left is unknown."""
+
+    def __init__(self, spec: str, text: str) -> None:
+        self._spec = spec
+        self._left: dict[str, str] = {}
+        self._known: list[str] = []
+        for part in filter(None, text.split("&")):
+            key, equals, value = part.partition("=")
+            if not equals or key in self._left:
+                problem = "is given twice" if equals else "is not of the form key=value"
+                raise TraceError(f"{spec}: {part!r} {problem}")
+            self._left[key] = unquote_plus(value)
+
+    def fail(self, problem: str) -> TraceError:
+        return TraceError(f"{self._spec}: {problem}")
+
+    def text(self, key: str) -> str | None:
+        self._known.append(key)
+        return self._left.pop(key, None)
+
+    def number(self, key: str) -> float | None:
+        text = self.text(key)
+        try:
+            return None if text is None else float(text)
+        except ValueError:
+            raise self.fail(f"{key} is {text!r}; allowed is a number") from None
+
+    def count(self, key: str) -> int | None:
+        text = self.text(key)
+        try:
+            return None if text is None else int(text)
+        except ValueError:
+            raise self.fail(f"{key} is {text!r}; allowed is a whole number") from None
+
+    def flag(self, key: str, default: bool) -> bool:
+        text = self.text(key)
+        if text not in (None, "yes", "no"):
+            raise self.fail(f"{key} is {text!r}; allowed is yes or no")
+        return default if text is None else text == "yes"
+
+    def choice(self, key: str, allowed: type[E]) -> E:
+        text = self.text(key)
+        if text not in list(allowed):
+            given = "must be given" if text is None else f"is {text!r}"
+            raise self.fail(f"{key} {given}; allowed are {', '.join(allowed)}")
+        return allowed(text)
+
+    def arrivals(self) -> Arrivals | None:
+        """A generator of arrivals: `arrivals=NAME` and its parameters beside it."""
+        name = self.text("arrivals")
+        if name is None:
+            return None
+        keys = parameter_names(ARRIVALS[name]) if name in ARRIVALS else ()
+        given = {key: text for key in keys if (text := self.text(key)) is not None}
+        return build(f"{self._spec}: arrivals", ARRIVALS, name, given)
+
+    def needed_arrivals(self, what: str) -> Arrivals:
+        arrivals = self.arrivals()
+        if arrivals is None:
+            raise self.fail(
+                f"the file has no times; arrivals must be given for its {what}, as in "
+                f"arrivals=poisson&rate=2&seed=0; allowed are {', '.join(ARRIVALS)}"
+            )
+        return arrivals
+
+    def finish(self) -> None:
+        if self._left:
+            allowed = ", ".join(dict.fromkeys(self._known))
+            raise self.fail(f"{', '.join(self._left)} is unknown here; allowed are {allowed}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a loader needs: the file, the settings, the seed."""
+
+    path: Path
+    settings: _Settings
+    seed: int
+    progress: loaders.Progress | None
+
+
+Loader = Callable[[], Trace]
+"""Loads the file; made before unknown keys are refused, so that a misspelt key costs no time."""
+
+
+def _native(request: _Request) -> Loader:
+    sort = request.settings.flag("sort", False)
+    return lambda: loaders.load_native(request.path, sort=sort, progress=request.progress)
+
+
+def _azure(request: _Request) -> Loader:
+    sort = request.settings.flag("sort", False)
+    return lambda: loaders.load_azure(request.path, sort=sort, progress=request.progress)
+
+
+def _burstgpt(request: _Request) -> Loader:
+    sort = request.settings.flag("sort", False)
+    model, log_type = request.settings.text("model"), request.settings.text("log_type")
+    return lambda: loaders.load_burstgpt(
+        request.path, model=model, log_type=log_type, sort=sort, progress=request.progress
+    )
+
+
+def _mooncake(request: _Request) -> Loader:
+    sort = request.settings.flag("sort", False)
+    quantised = request.settings.flag("quantised", False)
+    return lambda: loaders.load_mooncake(
+        request.path,
+        spread=not quantised,
+        seed=request.seed,
+        sort=sort,
+        progress=request.progress,
+    )
+
+
+def _sharegpt(request: _Request) -> Loader:
+    arrivals = request.settings.needed_arrivals("conversations")
+    think_s = request.settings.number("think") or 0.0
+    return lambda: loaders.load_sharegpt(
+        request.path,
+        arrivals=arrivals,
+        seed=request.seed,
+        think_s=think_s,
+        progress=request.progress,
+    )
+
+
+def _bench(request: _Request) -> Loader:
+    arrivals = request.settings.needed_arrivals("requests")
+    run = request.settings.count("run")
+    return lambda: loaders.load_bench(
+        request.path, arrivals=arrivals, seed=request.seed, run=run, progress=request.progress
+    )
+
+
+def _agent(request: _Request) -> Loader:
+    think = request.settings.choice("think", loaders.Think)
+    provider_rate = request.settings.number("provider_rate")
+    arrivals = request.settings.arrivals()
+    return lambda: loaders.load_agent(
+        request.path,
+        think=think,
+        provider_rate=provider_rate,
+        arrivals=arrivals,
+        seed=request.seed,
+        progress=request.progress,
+    )
+
+
+_RATES_END, _LENGTHS_END = "_rates.csv", "_lengths.jsonl.gz"
+
+
+def _servegen(request: _Request) -> Loader:
+    settings = request.settings
+    start_s, duration_s = settings.number("start"), settings.number("duration")
+    lengths = settings.text("lengths")
+    if start_s is None or duration_s is None:
+        raise settings.fail("start and duration must be given, in seconds: a day is too much")
+    if lengths is None:
+        if not request.path.name.endswith(_RATES_END):
+            raise settings.fail(
+                f"lengths must be given, or PATH must end in {_RATES_END} and have a file ending "
+                f"in {_LENGTHS_END} beside it"
+            )
+        lengths = str(request.path).removesuffix(_RATES_END) + _LENGTHS_END
+    return lambda: loaders.load_servegen(
+        request.path,
+        Path(lengths),
+        start_s=start_s,
+        duration_s=duration_s,
+        seed=request.seed,
+        progress=request.progress,
+    )
+
+
+FORMATS: Mapping[str, Callable[[_Request], Loader]] = {
+    "native": _native,
+    "azure": _azure,
+    "burstgpt": _burstgpt,
+    "mooncake": _mooncake,
+    "sharegpt": _sharegpt,
+    "servegen": _servegen,
+    "agent": _agent,
+    "bench": _bench,
+}
+"""Formats of files by the name that a spec uses."""
+
+
+def open_trace(spec: str, *, progress: loaders.Progress | None = None) -> Trace:
+    """Make the trace that a spec string names.
+
+    Args:
+        spec: The name of a workload, the path of a native file (`.jsonl` or `.jsonl.gz`), or
+            `FORMAT:PATH`; each may be followed by `?key=value&key=value`, where `%26` stands for
+            an ampersand in a value.
+        progress: Told how far reading a file is.
+
+    Raises:
+        TraceError: The spec is not understood, or its file cannot be used.
+    """
+    name, _, options = spec.partition("?")
+    settings = _Settings(spec, options)
+    seed = settings.count("seed") or 0
+    if seed < 0:
+        raise settings.fail(f"seed is {seed}; allowed is a whole number of at least 0")
+    if name in WORKLOADS:
+        workload, scale = WORKLOADS[name], settings.number("scale")
+        duration_s = settings.number("duration") if workload.burst is None else None
+        steps = _transforms(settings, seed)
+        settings.finish()
+        trace = workload.trace(seed, 1.0 if scale is None else scale, duration_s)
+    else:
+        kind, path = _split(spec, name)
+        loader = FORMATS[kind](_Request(path, settings, seed, progress))
+        steps = _transforms(settings, seed)
+        settings.finish()
+        trace = loader()
+    for step in steps:
+        trace = step(trace)
+    return trace
+
+
+def _split(spec: str, name: str) -> tuple[str, Path]:
+    """Format and path of a file."""
+    kind, colon, rest = name.partition(":")
+    if colon and kind in FORMATS and rest:
+        return kind, Path(rest)
+    if name.endswith((".jsonl", ".jsonl.gz")) and not (colon and "/" not in kind):
+        return "native", Path(name)
+    raise TraceError(
+        f"{spec}: no such trace; allowed are a workload ({', '.join(WORKLOADS)}), PATH.jsonl in "
+        f"the native format, or FORMAT:PATH with FORMAT one of {', '.join(FORMATS)}"
+    )
+
+
+def _transforms(settings: _Settings, seed: int) -> Sequence[Callable[[Trace], Trace]]:
+    """What is done to the trace after loading, always in this order."""
+    steps: list[Callable[[Trace], Trace]] = []
+    step_s = settings.number("spread")
+    if step_s is not None:
+        steps.append(lambda trace: transform.spread(trace, step_s, seed))
+    start_s, duration_s = settings.number("start"), settings.number("duration")
+    if (start_s is None) != (duration_s is None):
+        raise settings.fail("start and duration must be given together, in seconds")
+    if start_s is not None and duration_s is not None:
+        steps.append(lambda trace: transform.window(trace, start_s, duration_s))
+    speed = settings.number("speed")
+    if speed is not None:
+        steps.append(lambda trace: transform.speed_up(trace, speed))
+    max_context = settings.count("max_context")
+    if max_context is not None:
+        steps.append(lambda trace: transform.fit_context(trace, max_context))
+    share = settings.number("share")
+    if share is not None:
+        steps.append(lambda trace: transform.sample(trace, share, seed))
+    limit = settings.count("limit")
+    if limit is not None:
+        steps.append(lambda trace: transform.limit(trace, limit))
+    readers = settings.text("readers")
+    if readers is not None:
+        mix = parse_rates(readers)
+        steps.append(lambda trace: transform.with_rates(trace, mix, seed))
+    ttft_s, tbt_s = settings.number("ttft_slo"), settings.number("tbt_slo")
+    if ttft_s is not None or tbt_s is not None:
+        steps.append(lambda trace: transform.with_slos(trace, ttft_s, tbt_s))
+    return steps
