@@ -13,6 +13,7 @@ from rich.console import Console
 _NEEDED = {  # module -> what brings it
     "sglang": "tokenflow-sgl[sglang]",
     "aiohttp": "tokenflow-sgl[replay]",
+    "pyarrow": "tokenflow-sgl[replay]",
     "matplotlib": "tokenflow-sgl[replay]",
     "tokenflow_sgl_emulator": "tokenflow-sgl-emulator",
 }

@@ -1,19 +1,25 @@
-"""A streaming HTTP client that notes when every token arrives.
+"""Sends the readers of a burst and notes when every token arrives.
 
 In go requests with their send times; out come records of token ids and arrival times, all on one
-monotonic clock whose zero is the start of the burst. All times are in seconds.
+monotonic clock whose zero is the start of the burst. All times are in seconds. The streams are
+read by the replay's client (`replay.streams`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import aiohttp
+from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask
+from tokenflow_sgl.replay.options import Api
+from tokenflow_sgl.replay.prompts import token_prompt
+from tokenflow_sgl.replay.stream import Stream
+from tokenflow_sgl.replay.streams import StreamClient
+
+_WATCH_EVERY_S = 0.1
+_GENERATE = ENDPOINTS[Api.generate]
 
 
 @dataclass(frozen=True)
@@ -27,14 +33,11 @@ class StreamRequest:
     send_at_s: float = 0.0
     """When the request is sent, after the start of the burst."""
 
-    def payload(self) -> dict[str, Any]:
+    def body(self) -> bytes:
         """Return the JSON body for ``/generate``: greedy, streamed, with the reader's rate."""
-        sampling = {
-            "temperature": 0.0,
-            "max_new_tokens": self.max_new_tokens,
-            "custom_params": {"tokenflow_rate": self.rate},
-        }
-        return {"input_ids": list(self.prompt_ids), "sampling_params": sampling, "stream": True}
+        return _GENERATE.body(
+            token_prompt(self.prompt_ids), Ask(self.max_new_tokens, rate=self.rate, keep=True)
+        )
 
 
 @dataclass
@@ -61,24 +64,6 @@ class StreamRecord:
         """Seconds from sending to the first token."""
         return self.token_times_s[0] - self.sent_s
 
-    def add_chunk(self, chunk: dict[str, Any], now_s: float) -> int:
-        """Take one chunk that arrived at ``now_s``; return the number of tokens that it brought.
-
-        SGLang sends either all output ids so far or, with ``--incremental-streaming-output``, only
-        the new ones; ``meta_info`` tells how many of them, at the end of the list, are new.
-        """
-        if "error" in chunk:
-            self.error = str(chunk["error"])
-            return 0
-        meta = chunk["meta_info"]
-        new = int(meta["completion_tokens"]) - len(self.output_ids)
-        if new > 0:
-            self.output_ids.extend(chunk["output_ids"][-new:])
-            self.token_times_s.extend([now_s] * new)
-        if meta.get("finish_reason") is not None:
-            self.finish_reason = str(meta["finish_reason"]["type"])
-        return max(new, 0)
-
 
 async def run_burst(
     url: str,
@@ -94,42 +79,50 @@ async def run_burst(
     Args:
         url: Base URL of the server.
         requests: The readers; their order does not matter.
-        on_tokens: Called with the number of tokens of each chunk that arrives.
-        timeout_s: Seconds after which a stream that has not ended is given up.
+        on_tokens: Called ten times per second with the number of tokens that have come since.
+        timeout_s: Seconds after which a stream that brings nothing is given up.
+
+    Raises:
+        ReplayError: Nobody answers at ``url``.
     """
-    # No limit on connections: every reader has its own, as real clients do.
-    connector = aiohttp.TCPConnector(limit=0)
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-        zero = time.monotonic()
-        return list(
-            await asyncio.gather(
-                *(_stream(session, url, request, zero, on_tokens) for request in requests)
-            )
-        )
-
-
-async def _stream(
-    session: aiohttp.ClientSession,
-    url: str,
-    request: StreamRequest,
-    zero: float,
-    on_tokens: Callable[[int], None],
-) -> StreamRecord:
-    record = StreamRecord(request)
-    payload = request.payload()
-    await asyncio.sleep(max(0.0, zero + request.send_at_s - time.monotonic()))
-    record.sent_s = time.monotonic() - zero
+    client = StreamClient(url)
+    await client.open()
+    watch = asyncio.create_task(_watch(client, on_tokens, timeout_s))
+    zero = time.monotonic()
     try:
-        async with session.post(f"{url}/generate", json=payload) as response:
-            if response.status != 200:
-                record.error = f"HTTP {response.status}: {(await response.text())[:500]}"
-                return record
-            async for line in response.content:
-                if not line.startswith(b"data: {"):  # blank lines between events, and [DONE]
-                    continue
-                now_s = time.monotonic() - zero
-                on_tokens(record.add_chunk(json.loads(line[6:]), now_s))
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        record.error = f"{type(error).__name__}: {error}"
-    return record
+        records = await asyncio.gather(*(_stream(client, request, zero) for request in requests))
+    finally:
+        watch.cancel()
+        # It still counts what came since it last looked.
+        await asyncio.gather(watch, return_exceptions=True)
+        await client.close()
+    return list(records)
+
+
+async def _watch(client: StreamClient, on_tokens: Callable[[int], None], timeout_s: float) -> None:
+    seen = 0
+    try:
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            client.give_up_silent(timeout_s)
+            on_tokens(client.tokens - seen)
+            seen = client.tokens
+    finally:
+        on_tokens(client.tokens - seen)
+
+
+async def _stream(client: StreamClient, request: StreamRequest, zero: float) -> StreamRecord:
+    body = request.body()
+    ended: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
+    await asyncio.sleep(max(0.0, zero + request.send_at_s - time.monotonic()))
+    answer = _GENERATE.answer(keep=True)
+    stream = client.send(_GENERATE.path, body, answer, rate=request.rate, on_end=ended.set_result)
+    await ended
+    return StreamRecord(
+        request,
+        sent_s=stream.sent - zero,
+        token_times_s=[time_s - zero for time_s in stream.times],
+        output_ids=answer.ids,
+        finish_reason=answer.finish_reason,
+        error=stream.error,
+    )

@@ -44,7 +44,7 @@ class SglangServer:
     entered it end without leaving (a kill, say), Linux ends the server too (parent-death signal).
 
     Args:
-        model_path: Model directory or name, as ``--model-path``.
+        model_path: Model directory or name, as ``--model-path``; None where the launcher has one.
         args: More command-line arguments of ``sglang.launch_server``.
         env: Variables added to this process's environment for the server.
         log_path: File that receives the server's stdout and stderr (overwritten).
@@ -56,7 +56,7 @@ class SglangServer:
 
     def __init__(
         self,
-        model_path: str | Path,
+        model_path: str | Path | None,
         args: Sequence[str] = (),
         *,
         log_path: str | Path,
@@ -69,9 +69,10 @@ class SglangServer:
         self.port = free_port() if port is None else port
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = Path(log_path)
+        model = () if model_path is None else ("--model-path", str(model_path))
         self.command: tuple[str, ...] = (
             *launcher,
-            *("--model-path", str(model_path)),
+            *model,
             *("--host", "127.0.0.1", "--port", str(self.port), *args),
         )
         self._env = {**os.environ, **(env or {})}

@@ -1,0 +1,347 @@
+"""``tokenflow replay``: a trace against a running server, recorded down to each token's arrival."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.replay import ReplayOptions, Run
+    from tokenflow_sgl.traces import Trace
+
+_NEEDED = ("aiohttp", "pyarrow")
+_EXTRA = "tokenflow-sgl[replay]"
+_INVALID, _INTERRUPTED = 3, 130
+
+T = TypeVar("T", int, float)
+
+
+class ApiChoice(StrEnum):
+    """Endpoints."""
+
+    generate = "generate"
+    completions = "completions"
+    chat = "chat"
+
+
+class SessionsChoice(StrEnum):
+    """When later turns of a session are sent."""
+
+    closed = "closed"
+    open = "open"
+
+
+_TRACE, _READERS, _SENT, _WARM_UP = "The trace", "The readers", "What is sent", "Warm-up"
+
+
+def replay(
+    trace: Annotated[
+        str, typer.Argument(help="What to replay: PATH, FORMAT:PATH or a workload, and its keys.")
+    ],
+    url: Annotated[str, typer.Option(help="Base URL of the server.")] = "http://127.0.0.1:30000",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Folder for the run; must not exist. Default: replay-results/NAME-N.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Label of the run in reports. Default: the trace's name.")
+    ] = None,
+    api: Annotated[ApiChoice, typer.Option(help="Endpoint.")] = ApiChoice.generate,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of prompts, of --sample and of --rate.")
+    ] = 0,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="START:SECONDS",
+            help="Only what arrives from START on, for so many seconds.",
+            rich_help_panel=_TRACE,
+        ),
+    ] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Only this share of sessions and requests.",
+            rich_help_panel=_TRACE,
+        ),
+    ] = None,
+    speed_up: Annotated[
+        float | None,
+        typer.Option(
+            metavar="FACTOR", help="Arrivals so many times as fast.", rich_help_panel=_TRACE
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Only the first N requests.", rich_help_panel=_TRACE),
+    ] = None,
+    sessions: Annotated[
+        SessionsChoice,
+        typer.Option(
+            help="closed: a later turn waits for the answer before it; "
+            "open: it is sent at its time in the trace.",
+            rich_help_panel=_TRACE,
+        ),
+    ] = SessionsChoice.closed,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATES",
+            help="Tokens per second that readers consume, instead of the trace's: "
+            "20, 15/20/25 or 15=3/20=1 with weights.",
+            rich_help_panel=_READERS,
+        ),
+    ] = None,
+    send_rates: Annotated[
+        bool,
+        typer.Option(
+            "--send-rates/--no-send-rates",
+            help="Tell the server each reader's rate.",
+            rich_help_panel=_READERS,
+        ),
+    ] = True,
+    ttft_slo: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Time to first token that every request asks for.",
+            rich_help_panel=_READERS,
+        ),
+    ] = None,
+    tbt_slo: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Time between tokens that every request asks for.",
+            rich_help_panel=_READERS,
+        ),
+    ] = None,
+    send_priority: Annotated[
+        bool,
+        typer.Option(
+            "--send-priority",
+            help="Send the trace's priorities (SGLang: --enable-priority-scheduling).",
+            rich_help_panel=_SENT,
+        ),
+    ] = False,
+    token_ids: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LO:HI",
+            help="Draw prompts from token ids LO to HI - 1. "
+            "Default: the middle 80 % of the server's vocabulary.",
+            rich_help_panel=_SENT,
+        ),
+    ] = None,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-eos",
+            help="Generate full lengths whatever the model says. Stock SGLang then reserves "
+            "memory for the whole answer at admission.",
+            rich_help_panel=_SENT,
+        ),
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="Sampling temperature.", rich_help_panel=_SENT)
+    ] = 0.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="Give up a stream that brings nothing for so long.",
+            rich_help_panel=_SENT,
+        ),
+    ] = 600.0,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VARIABLE",
+            help="Environment variable with the API key. It is stored nowhere.",
+            rich_help_panel=_SENT,
+        ),
+    ] = None,
+    warm_up: Annotated[
+        str,
+        typer.Option(
+            metavar="N or Ns",
+            help="Flag the first N requests, or those due in the first N seconds (as in 30s), "
+            "as warm-up: no figure counts them.",
+            rich_help_panel=_WARM_UP,
+        ),
+    ] = "0",
+    warm_up_burst: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Send N additional requests, and wait for them, before the clock starts.",
+            rich_help_panel=_WARM_UP,
+        ),
+    ] = 0,
+) -> None:
+    """Replay a trace against a running server and record when every token arrives.
+
+    Sends each request when it is due, whether the server keeps up or not. Works with SGLang, with
+    or without this package, and with other servers that have the endpoint. Ctrl-C ends the replay
+    and writes what was measured; a second one quits. Exits with 0 if the run is valid, 1 if there
+    is none, 3 if it is invalid, 130 if it was interrupted.
+    """
+    console = Console()
+    missing = [module for module in _NEEDED if importlib.util.find_spec(module) is None]
+    if missing:
+        console.print(f"A replay needs {', '.join(missing)}: install '{_EXTRA}'.", markup=False)
+        raise typer.Exit(2)
+
+    # Only here: the CLI must start without what a replay needs.
+    from tokenflow_sgl.replay import Api, ReplayError, ReplayOptions, Sessions, write_run
+    from tokenflow_sgl.replay.folder import new_folder
+    from tokenflow_sgl.replay.summary import print_summary
+    from tokenflow_sgl.traces import TraceError
+
+    warm_up_requests, warm_up_s = _warm_up(warm_up)
+    try:
+        chosen = _transformed(
+            _open(trace, console), seed, window, sample, speed_up, limit, rate, ttft_slo, tbt_slo
+        )
+        options = ReplayOptions(
+            name=name,
+            api=Api(api.value),
+            sessions=Sessions(sessions.value),
+            seed=seed,
+            token_ids=None if token_ids is None else _pair(token_ids, int, "--token-ids", "LO:HI"),
+            send_rates=send_rates,
+            send_priority=send_priority,
+            warm_up_requests=warm_up_requests,
+            warm_up_s=warm_up_s,
+            warm_up_burst=warm_up_burst,
+            ignore_eos=ignore_eos,
+            temperature=temperature,
+            timeout_s=timeout,
+        )
+        with new_folder(output, name or chosen.name) as folder:
+            run = _run(chosen, url, _api_key(api_key_env), options, console)
+            write_run(folder, run)
+    except (ReplayError, TraceError, OSError) as error:
+        console.print(f"No replay: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    print_summary(run, folder, console)
+    if run.info.interrupted:
+        raise typer.Exit(_INTERRUPTED)
+    if run.info.invalid:
+        raise typer.Exit(_INVALID)
+
+
+def _open(spec: str, console: Console) -> Trace:
+    from tokenflow_sgl.traces import open_trace
+
+    with console.status(f"reading {spec}"):
+        return open_trace(spec)
+
+
+def _transformed(
+    trace: Trace,
+    seed: int,
+    window: str | None,
+    sample: float | None,
+    speed_up: float | None,
+    limit: int | None,
+    rate: str | None,
+    ttft_slo: float | None,
+    tbt_slo: float | None,
+) -> Trace:
+    """The trace after the options' changes, always in this order."""
+    from tokenflow_sgl.traces import transform
+    from tokenflow_sgl.traces.rates import parse_rates
+
+    if window is not None:
+        trace = transform.window(trace, *_pair(window, float, "--window", "START:SECONDS"))
+    if sample is not None:
+        trace = transform.sample(trace, sample, seed)
+    if speed_up is not None:
+        trace = transform.speed_up(trace, speed_up)
+    if limit is not None:
+        trace = transform.limit(trace, limit)
+    if rate is not None:
+        trace = transform.with_rates(trace, parse_rates(rate), seed)
+    if ttft_slo is not None or tbt_slo is not None:
+        trace = transform.with_slos(trace, ttft_slo, tbt_slo)
+    return trace
+
+
+def _pair(text: str, number: type[T], option: str, form: str) -> tuple[T, T]:
+    first, _, second = text.partition(":")
+    try:
+        return number(first), number(second)
+    except ValueError:
+        raise typer.BadParameter(f"{option} is {text!r}; allowed is {form}") from None
+
+
+def _warm_up(text: str) -> tuple[int, float]:
+    """Requests and seconds of the warm-up; one of them is 0."""
+    seconds = text.endswith("s")
+    try:
+        value = float(text.removesuffix("s")) if seconds else int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise typer.BadParameter(
+            f"--warm-up is {text!r}; allowed is a number of requests (20) or of seconds (30s)"
+        )
+    return (0, float(value)) if seconds else (int(value), 0.0)
+
+
+def _api_key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        raise typer.BadParameter(f"--api-key-env: {variable} is not set")
+    return key
+
+
+def _run(
+    trace: Trace, url: str, api_key: str | None, options: ReplayOptions, console: Console
+) -> Run:
+    import asyncio
+
+    from tokenflow_sgl.replay import find_target, replay
+    from tokenflow_sgl.replay.live import live_view
+    from tokenflow_sgl.replay.steady import allow_many_files, new_event_loop
+
+    async def main() -> Run:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def interrupted() -> None:
+            loop.remove_signal_handler(signal.SIGINT)  # the next one raises, as usual
+            console.print("Stopping. Ctrl-C again quits without writing the run.")
+            stop.set()
+
+        target = await find_target(url, api_key=api_key)
+        console.print(
+            f"{len(trace.requests):,} requests of {trace.name} to {target.model or 'a server'} at "
+            f"{target.url}, over {trace.requests[-1].arrival_s:,.0f} s"
+            + (f", time stretched {target.time_scale:g} times" if target.device else ""),
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        loop.add_signal_handler(signal.SIGINT, interrupted)
+        with live_view(console) as view:
+            return await replay(trace, target, options, observe=view.show, stop=stop)
+
+    allow_many_files()
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main())

@@ -1,0 +1,98 @@
+"""The three endpoints: what a request to each looks like, and who reads its answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from tokenflow_sgl.replay.answers import Answer, ChatAnswer, CompletionsAnswer, GenerateAnswer
+from tokenflow_sgl.replay.options import Api
+from tokenflow_sgl.replay.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked of the server with one prompt.
+
+    Attributes:
+        output_tokens: Longest answer.
+        model: Name of the model, where the endpoint wants one.
+        temperature: Sampling temperature.
+        ignore_eos: Generate the full length whatever the model says.
+        rate: Tokens per second that the reader consumes; None: not told.
+        priority: Priority; None: not told.
+        keep: The answer is needed for the next turn's prompt.
+    """
+
+    output_tokens: int
+    model: str = "default"
+    temperature: float = 0.0
+    ignore_eos: bool = False
+    rate: float | None = None
+    priority: int | None = None
+    keep: bool = False
+
+    def sampling(self, length: str) -> dict[str, Any]:
+        """The fields that all endpoints share; `length` is the name of the longest answer's."""
+        fields: dict[str, Any] = {length: self.output_tokens, "temperature": self.temperature}
+        if self.ignore_eos:
+            fields["ignore_eos"] = True
+        if self.rate is not None:  # docs/rates.md
+            fields["custom_params"] = {"tokenflow_rate": self.rate}
+        return fields
+
+    def outside(self) -> dict[str, Any]:
+        """Fields beside the sampling parameters."""
+        priority = {} if self.priority is None else {"priority": self.priority}
+        return {"stream": True, **priority}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One endpoint.
+
+    Attributes:
+        path: Its path on the server.
+        prompt_field: The field of the body that has the prompt, a list.
+        fields: The other fields of the body.
+        answer: Makes the reader of an answer; `keep` as in `Ask`.
+    """
+
+    path: str
+    prompt_field: str
+    fields: Callable[[Ask], dict[str, Any]]
+    answer: Callable[..., Answer]
+
+    def body(self, prompt: Prompt, ask: Ask) -> bytes:
+        """The JSON body of a request."""
+        rest = json.dumps(self.fields(ask)).encode()
+        return b'{"%b":[%b],%b' % (self.prompt_field.encode(), prompt.json, rest[1:])
+
+
+def _generate(ask: Ask) -> dict[str, Any]:
+    return {"sampling_params": ask.sampling("max_new_tokens"), **ask.outside()}
+
+
+def _completions(ask: Ask) -> dict[str, Any]:
+    return _chat(ask) | ({"return_token_ids": True} if ask.keep else {})
+
+
+def _chat(ask: Ask) -> dict[str, Any]:
+    return {
+        "model": ask.model,
+        **ask.sampling("max_tokens"),
+        **ask.outside(),
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+
+
+ENDPOINTS: Mapping[Api, Endpoint] = MappingProxyType(
+    {
+        Api.generate: Endpoint("/generate", "input_ids", _generate, GenerateAnswer),
+        Api.completions: Endpoint("/v1/completions", "prompt", _completions, CompletionsAnswer),
+        Api.chat: Endpoint("/v1/chat/completions", "messages", _chat, ChatAnswer),
+    }
+)

@@ -1,0 +1,108 @@
+"""The replay as it runs: figures twice per second, as a moving line or, in a log, every 10 s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+_LINE_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How a replay stands. Times are seconds of the trace's clock.
+
+    Attributes:
+        time_s: Where the clock stands.
+        total: Requests of the trace.
+        sent: Sent so far.
+        finished: Whose answers ended well.
+        failed: That failed, turns that cannot be sent any more included.
+        running: Streams that run.
+        tokens_per_s: Tokens per second since the last snapshot.
+        ttft_p50_s: Median time to first token of the last 1,000 that came; NaN: none came.
+        ttft_p99_s: Its 99th percentile.
+        stalled: Readers that wait for more now, having read all that came.
+    """
+
+    time_s: float
+    total: int
+    sent: int
+    finished: int
+    failed: int
+    running: int
+    tokens_per_s: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    stalled: int
+
+    @property
+    def done(self) -> int:
+        """Requests that are over, one way or the other."""
+        return self.finished + self.failed
+
+
+class LiveView:
+    """Shows snapshots on a console; use `live_view`."""
+
+    def __init__(self, console: Console, live: Live | None) -> None:
+        self._console = console
+        self._live = live
+        self._next_line_s = _LINE_EVERY_S
+
+    def show(self, snapshot: Snapshot, wall_s: float) -> None:
+        """Show a snapshot; `wall_s` is how long the replay has run by the wall clock."""
+        if self._live is not None:
+            self._live.update(_picture(snapshot), refresh=True)
+        elif wall_s >= self._next_line_s:
+            self._next_line_s = wall_s + _LINE_EVERY_S
+            self._console.print(_line(snapshot), highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def live_view(console: Console) -> Iterator[LiveView]:
+    """A view on this console: it moves on a terminal, and is lines elsewhere."""
+    if not console.is_terminal:
+        yield LiveView(console, None)
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield LiveView(console, live)
+
+
+def _picture(snapshot: Snapshot) -> Group:
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(
+        ProgressBar(snapshot.total, snapshot.done, width=30),
+        f"{snapshot.done:,} of {snapshot.total:,} requests",
+        f"{snapshot.time_s:,.0f} s",
+    )
+    requests, tokens = _figures(snapshot)
+    return Group(bar, Text("  ".join(requests)), Text("  ".join(tokens)))
+
+
+def _line(snapshot: Snapshot) -> str:
+    requests, tokens = _figures(snapshot)
+    figures = ", ".join([*requests, *tokens])
+    return f"{snapshot.time_s:7.0f} s  of {snapshot.total:,}: {figures}"
+
+
+def _figures(snapshot: Snapshot) -> tuple[list[str], list[str]]:
+    """What there is to say of the requests, and of the tokens."""
+    requests = [
+        f"{snapshot.sent:,} sent",
+        f"{snapshot.finished:,} finished",
+        f"{snapshot.failed:,} failed",
+        f"{snapshot.running:,} running",
+    ]
+    tokens = [f"{snapshot.tokens_per_s:,.0f} tokens/s"]
+    if not math.isnan(snapshot.ttft_p50_s):
+        tokens.append(f"TTFT P50 {snapshot.ttft_p50_s:.2f} s, P99 {snapshot.ttft_p99_s:.2f} s")
+    return requests, [*tokens, f"{snapshot.stalled:,} stalled now"]

@@ -1,0 +1,143 @@
+"""A replay that is over, judged and put together as a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tokenflow_sgl.replay.options import Api, ReplayOptions
+from tokenflow_sgl.replay.recording import Record, TraceClock, tables
+from tokenflow_sgl.replay.store import Run, RunInfo
+from tokenflow_sgl.replay.target import Target
+from tokenflow_sgl.traces.request import Trace
+
+MAX_LAG_S = 0.05
+"""A run is invalid if a lag is above this at its 99th percentile.
+
+Lags of sending and of the client's event loop count by the wall clock, the lag of an emulated
+server's HTTP process by the device's.
+"""
+
+
+def make_run(
+    trace: Trace,
+    target: Target,
+    options: ReplayOptions,
+    records: Sequence[Record],
+    clock: TraceClock,
+    *,
+    started_at: str,
+    ended: float,
+    interrupted: bool,
+    send_lag_s: ArrayLike,
+    loop_lag_s: ArrayLike,
+    server_lag_s: ArrayLike,
+    notes: Sequence[str],
+    invalid: Sequence[str],
+) -> Run:
+    """Put a run together.
+
+    Args:
+        trace: What was replayed.
+        target: Who answered.
+        options: How it was replayed.
+        records: All requests of the trace, in its order.
+        clock: Converts stamps to the trace's clock.
+        started_at: Start by the wall clock, ISO 8601.
+        ended: When it was over, `time.monotonic()`.
+        interrupted: It was stopped before.
+        send_lag_s: How late each request was sent, wall-clock seconds.
+        loop_lag_s: How late the client's event loop was, wall-clock seconds.
+        server_lag_s: How long an emulated server's HTTP process took to answer small questions,
+            wall-clock seconds; empty on real ones.
+        notes: Remarks on how it was done, in sentences.
+        invalid: Reasons to distrust it that are known already, in sentences.
+    """
+    requests, tokens = tables(records, clock, server_counts=options.api is Api.chat)
+    device = {"emulated_device": dict(target.device)} if target.device else {}
+    info = RunInfo(
+        name=options.name or trace.name,
+        source="replay",
+        trace={
+            "name": trace.name,
+            "requests": len(trace.requests),
+            "accounting": dataclasses.asdict(trace.accounting),
+            "notes": list(trace.notes),
+        },
+        target={
+            "url": target.url,
+            "model": target.model,
+            **target.known,
+            **device,
+            "notes": [*notes, *_estimates(records), *_priorities(trace, options)],
+        },
+        options=options.describe(),
+        duration_s=clock.trace_s(ended),
+        time_scale=clock.scale,
+        interrupted=interrupted,
+        invalid=(
+            *invalid,
+            *_late("requests were sent", send_lag_s),
+            *_late("the client's event loop ran", loop_lag_s),
+            *_slow_server(server_lag_s, clock.scale),
+        ),
+        send_lag_p99_s=_p99(send_lag_s),
+        started_at=started_at,
+    )
+    return Run(info, requests, tokens)
+
+
+def _late(what: str, lag_s: ArrayLike) -> list[str]:
+    p99 = _p99(lag_s)
+    if p99 is None or p99 <= MAX_LAG_S:
+        return []
+    return [
+        f"At the 99th percentile {what} {p99 * 1000:.0f} ms late (allowed: "
+        f"{MAX_LAG_S * 1000:.0f} ms): the client's machine is too slow or too busy."
+    ]
+
+
+def _slow_server(lag_s: ArrayLike, scale: float) -> list[str]:
+    p99 = _p99(lag_s)
+    if p99 is None or p99 <= MAX_LAG_S * scale:
+        return []
+    return [
+        f"At the 99th percentile the emulated server's HTTP process took {p99 / scale * 1000:.0f} "
+        f"ms of the device's time to answer a small question (allowed: {MAX_LAG_S * 1000:.0f} "
+        "ms): tokens come late although every step may have been in time."
+    ]
+
+
+def _estimates(records: Sequence[Record]) -> list[str]:
+    """Where tokens were not counted by the server."""
+    answers = [record.stream.answer for record in records if record.stream is not None]
+    guessed = [answer for answer in answers if answer.estimated]
+    if not guessed:
+        return []
+    text = (
+        f"In {len(guessed)} of {len(answers)} answers the server did not say how many tokens a "
+        "chunk brings: each chunk with text was counted as one."
+    )
+    told = [answer for answer in guessed if answer.reported_tokens is not None]
+    if told:
+        counted = sum(answer.tokens for answer in told)
+        reported = sum(answer.reported_tokens or 0 for answer in told)
+        text += f" At their ends it reported {reported} tokens; {counted} were counted."
+    return [text]
+
+
+def _priorities(trace: Trace, options: ReplayOptions) -> list[str]:
+    if not (options.send_priority and trace.priority_updates):
+        return []
+    return [
+        f"{len(trace.priority_updates)} changes of priority were not sent: no endpoint takes one "
+        "for a request that runs."
+    ]
+
+
+def _p99(values: ArrayLike) -> float | None:
+    data = np.asarray(values, dtype=np.float64)
+    return float(np.percentile(data, 99)) if data.size else None

@@ -1,0 +1,60 @@
+"""What must be settled before the first request: that nothing is missing, and the prompts."""
+
+from __future__ import annotations
+
+from tokenflow_sgl.replay.options import Api, ReplayError, ReplayOptions
+from tokenflow_sgl.replay.prompts import ChatPrompts, Prompts, TokenPrompts
+from tokenflow_sgl.replay.recording import Record
+from tokenflow_sgl.replay.target import Target, words_to_tokens
+from tokenflow_sgl.traces.request import Trace
+
+
+def make_records(trace: Trace) -> list[Record]:
+    """A record for every request of the trace, nothing sent yet.
+
+    Raises:
+        ReplayError: The trace is empty, or does not state a request's rate.
+    """
+    if not trace.requests:
+        raise ReplayError(f"trace {trace.name} has no requests")
+    records = [
+        Record(request, request.rate, request.arrival_s)
+        for request in trace.requests
+        if request.rate is not None
+    ]
+    if len(records) < len(trace.requests):
+        raise ReplayError(
+            f"trace {trace.name} states no rate for {len(trace.requests) - len(records)} of its "
+            f"{len(trace.requests)} requests: say how fast they are read with --rate"
+        )
+    return records
+
+
+async def make_prompts(target: Target, options: ReplayOptions, notes: list[str]) -> Prompts:
+    """What makes the prompts; how they are made is added to the notes.
+
+    Raises:
+        ReplayError: Neither the options nor the server say which token ids there are.
+    """
+    if options.api is Api.chat:
+        measured = await words_to_tokens(target, options.seed)
+        if measured is None:
+            notes.append("The server does not count prompt tokens: a word was taken for a token.")
+            return ChatPrompts(options.seed)
+        per_word, overhead = measured
+        notes.append(
+            f"Prompts are words of {per_word:.2f} tokens on average, as the server counts them; "
+            f"its chat template adds {overhead:.0f} tokens."
+        )
+        return ChatPrompts(options.seed, tokens_per_word=per_word, overhead=overhead)
+    token_ids = options.token_ids
+    if token_ids is None:
+        if target.vocabulary is None:
+            raise ReplayError(
+                f"{target.url} does not say how many token ids its model has: "
+                "give a range for the prompts with --token-ids LO:HI"
+            )
+        # Special tokens stand at either end of the usual vocabularies.
+        token_ids = (target.vocabulary // 10, max(1, target.vocabulary * 9 // 10))
+    notes.append(f"Prompts are drawn from the token ids {token_ids[0]} to {token_ids[1] - 1}.")
+    return TokenPrompts(options.seed, *token_ids)

@@ -1,0 +1,258 @@
+"""What answers: asks a server who it is, what it runs, and how its time passes.
+
+Nothing here needs this package on the server, nor SGLang: what a server does not say stays unknown.
+Only fields on a list are taken over, for a server's arguments may contain keys.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+
+from tokenflow_sgl.replay.answers import ChatAnswer
+from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask
+from tokenflow_sgl.replay.options import Api, ReplayError
+from tokenflow_sgl.replay.prompts import ChatPrompts
+
+_TIMEOUT_S = 30.0
+MAX_LATE_SHARE = 0.01
+"""Share of an emulated device's steps that may be late, and of its time that it may starve."""
+
+_MODEL_FIELDS = ("model_path", "served_model_name", "model_type", "weight_version")
+_SERVER_FIELDS = (
+    "version",
+    "scheduler",
+    "tp_size",
+    "dp_size",
+    "pp_size",
+    "device",
+    "dtype",
+    "quantization",
+    "kv_cache_dtype",
+    "context_length",
+    "attention_backend",
+    "mem_fraction_static",
+    "max_total_num_tokens",
+    "max_running_requests",
+    "page_size",
+    "chunked_prefill_size",
+    "schedule_policy",
+    "schedule_conservativeness",
+    "enable_priority_scheduling",
+    "disable_radix_cache",
+    "disable_overlap_schedule",
+    "enable_hierarchical_cache",
+    "hicache_ratio",
+    "hicache_size",
+    "hicache_write_policy",
+    "speculative_algorithm",
+    "stream_interval",
+    "incremental_streaming_output",
+)
+_DEVICE_FIELDS = (
+    "device",
+    "model",
+    "source",
+    "time_dilation",
+    "steps",
+    "late_steps",
+    "busy_seconds",
+    "starved_seconds",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server, as far as it is known.
+
+    Attributes:
+        url: Its base URL.
+        model: Name of the model that it serves; None: unknown.
+        vocabulary: Number of token ids of the model; None: unknown.
+        time_scale: Wall-clock seconds per second of its device's clock; 1 on real devices.
+        known: What it says of itself, for `RunInfo.target`.
+        device: The emulated device, as it was then: `device`, `model`, `time_dilation`, `steps`,
+            `late_steps`, `busy_seconds`, `starved_seconds` as far as told; empty on real ones.
+        headers: Additional headers of every request. They may be secret and are stored nowhere.
+    """
+
+    url: str
+    model: str | None = None
+    vocabulary: int | None = None
+    time_scale: float = 1.0
+    known: Mapping[str, Any] = field(default_factory=dict)
+    device: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+async def find_target(url: str, *, api_key: str | None = None) -> Target:
+    """Ask the server at `url` what it is.
+
+    Args:
+        url: Base URL, `http://host:port`.
+        api_key: Sent as a bearer token with every request; None: nothing is sent.
+
+    Raises:
+        ReplayError: Nobody answers there, or it says of its time what cannot be.
+    """
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    target = Target(url.rstrip("/"), headers=headers)
+    async with open_session(target) as session:
+        server = await _get(session, target, "/server_info")
+        model = await _get(session, target, "/model_info")
+        names = await _get(session, target, "/v1/models")
+        vocabulary = _vocabulary(server, model) or await _refused_vocabulary(session, target)
+    device = _emulated_device(server)
+    known = {name: model[name] for name in _MODEL_FIELDS if name in model}
+    arguments = {name: server[name] for name in _SERVER_FIELDS if name in server}
+    arguments |= {name: server[name] for name in server if name.startswith("tokenflow_")}
+    listed = names.get("data")
+    first = listed[0].get("id") if isinstance(listed, list) and listed else None
+    return replace(
+        target,
+        model=model.get("served_model_name") or first,
+        vocabulary=vocabulary,
+        time_scale=float(device.get("time_dilation", 1.0)),
+        known={**known, **({"server": arguments} if arguments else {})},
+        device=device,
+    )
+
+
+async def lost_pace(before: Target) -> list[str]:
+    """Why a run must not be trusted that has just ended on an emulated device, in sentences.
+
+    The device must have done its steps in time, and must not have starved because the CPU did not
+    submit them. Without overlap scheduling a real device starves too, so there that is no reason.
+    """
+    if not before.device:
+        return []
+    async with open_session(before) as session:
+        try:
+            now = _emulated_device(await _get(session, before, "/server_info"))
+        except ReplayError:
+            now = {}
+    if not now:
+        return ["The server did not say afterwards whether its emulated device kept its pace."]
+
+    def since(name: str) -> float:
+        return float(now.get(name, 0.0)) - float(before.device.get(name, 0.0))
+
+    reasons = []
+    steps, late = since("steps"), since("late_steps")
+    if late > MAX_LATE_SHARE * steps:
+        reasons.append(
+            f"The emulated device was late in {late:.0f} of {steps:.0f} steps (allowed: "
+            f"{MAX_LATE_SHARE:.0%}): the machine is too slow for its time dilation."
+        )
+    busy_s, starved_s = since("busy_seconds"), since("starved_seconds")
+    serial = before.known.get("server", {}).get("disable_overlap_schedule", False)
+    if starved_s > MAX_LATE_SHARE * (busy_s + starved_s) and not serial:
+        reasons.append(
+            f"The emulated device starved for {starved_s / (busy_s + starved_s):.1%} of its time "
+            f"(allowed: {MAX_LATE_SHARE:.0%}): the machine is too slow for its time dilation."
+        )
+    return reasons
+
+
+async def words_to_tokens(target: Target, seed: int) -> tuple[float, float] | None:
+    """What the server's tokenizer makes of chat text, by two short requests.
+
+    Returns:
+        Tokens per word, and tokens that the chat template adds; None where the server does not say.
+    """
+    sizes = (100, 300)
+    counts: list[int] = []
+    async with open_session(target) as session:
+        for size in sizes:
+            prompt = ChatPrompts(seed).burst(size, size)
+            ask = Ask(output_tokens=1, model=target.model or "default")
+            body = ENDPOINTS[Api.chat].body(prompt, ask)
+            answer = ChatAnswer()
+            async with session.post(
+                f"{target.url}{ENDPOINTS[Api.chat].path}",
+                data=body,
+                headers={"Content-Type": "application/json"},
+            ) as response:
+                if response.status != 200:
+                    return None
+                async for line in response.content:
+                    if line.startswith(b"data:"):
+                        answer.take(line[5:].strip())
+            if answer.prompt_tokens is None:
+                return None
+            counts.append(answer.prompt_tokens)
+    few, many = counts
+    per_word = (many - few) / (sizes[1] - sizes[0])
+    return (per_word, few - per_word * sizes[0]) if per_word > 0 else None
+
+
+def open_session(target: Target) -> aiohttp.ClientSession:
+    """A session for questions to the server; its headers carry the target's."""
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    return aiohttp.ClientSession(headers=target.headers, timeout=timeout)
+
+
+async def _get(session: aiohttp.ClientSession, target: Target, path: str) -> dict[str, Any]:
+    """The JSON object at a path; empty where the server has none there."""
+    try:
+        async with session.get(f"{target.url}{path}") as response:
+            if response.status in (401, 403):
+                raise ReplayError(
+                    f"{target.url} refuses this client (HTTP {response.status}): give it an API key"
+                )
+            if response.status != 200:
+                return {}
+            answer = await response.json(content_type=None)
+    except (aiohttp.ClientConnectionError, aiohttp.InvalidURL, TimeoutError) as error:
+        raise ReplayError(
+            f"no server answers at {target.url}: {str(error) or 'time-out'}"
+        ) from None
+    except (aiohttp.ClientError, ValueError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _vocabulary(*answers: Mapping[str, Any]) -> int | None:
+    for answer in answers:
+        size = answer.get("vocab_size")
+        if isinstance(size, int) and size > 0:
+            return size
+    return None
+
+
+async def _refused_vocabulary(session: aiohttp.ClientSession, target: Target) -> int | None:
+    """Read the vocabulary's size from the refusal of an impossible token id.
+
+    SGLang 0.5.23 states it nowhere else. The request is turned away before it is scheduled.
+    """
+    body = {
+        "input_ids": [0],
+        "sampling_params": {"max_new_tokens": 1, "logit_bias": {"-1": 0.0}},
+    }
+    try:
+        async with session.post(f"{target.url}/generate", json=body) as response:
+            refusal = await response.text() if response.status == 400 else ""
+    except (aiohttp.ClientError, TimeoutError):
+        return None
+    limits = re.search(r"logit_bias must ha\w+ keys in \[0, (\d+)\]", refusal)
+    return None if limits is None else int(limits[1]) + 1
+
+
+def _emulated_device(server: Mapping[str, Any]) -> dict[str, Any]:
+    states = server.get("internal_states")
+    state = states[0] if isinstance(states, list) and states else {}
+    device = state.get("emulated_device") if isinstance(state, dict) else None
+    if not isinstance(device, dict):
+        return {}
+    dilation = device.get("time_dilation")
+    if not (isinstance(dilation, int | float) and math.isfinite(dilation) and dilation > 0):
+        raise ReplayError(
+            f"the server's emulated device has time_dilation {dilation!r}; "
+            "allowed is a number above 0"
+        )
+    return {name: device[name] for name in _DEVICE_FIELDS if name in device}

@@ -1,0 +1,164 @@
+import asyncio
+import json
+
+import pytest
+
+from tokenflow_sgl.replay import ReplayError, find_target
+from tokenflow_sgl.replay.target import lost_pace, words_to_tokens
+
+EMULATED = {
+    "version": "0.5.23",
+    "api_key": "SECRET",
+    "launch_command": "launch --api-key SECRET",
+    "max_total_num_tokens": 5000,
+    "tokenflow_eta": 1.1,
+    "internal_states": [
+        {
+            "emulated_device": {
+                "device": "h200",
+                "model": "qwen3-8b",
+                "time_dilation": 2.5,
+                "steps": 0,
+                "late_steps": 0,
+                "token": "SECRET",
+            }
+        }
+    ],
+}
+
+
+def ask_stub(stub, question, **behaviour):
+    async def main():
+        async with stub.serve(stub.Behaviour(**behaviour)) as (server, url):
+            return await question(server, url)
+
+    return asyncio.run(main())
+
+
+def found(stub, **behaviour):
+    return ask_stub(stub, lambda _, url: find_target(url), **behaviour)
+
+
+def test_a_server_says_what_it_is_and_secrets_are_left_out(stub):
+    target = found(stub, server_info=EMULATED, vocabulary=500)
+    assert (target.model, target.vocabulary, target.time_scale) == ("tiny", 500, 2.5)
+    assert target.known == {
+        "model_path": "/models/tiny",
+        "served_model_name": "tiny",
+        "server": {"version": "0.5.23", "max_total_num_tokens": 5000, "tokenflow_eta": 1.1},
+    }
+    assert target.device["device"] == "h200"
+    assert "SECRET" not in json.dumps([target.known, target.device])
+
+
+def test_the_key_is_sent_and_not_shown(stub):
+    async def question(server, url):
+        return server, await find_target(url, api_key="SECRET")
+
+    server, target = ask_stub(stub, question)
+    assert {headers["authorization"] for headers in server.headers} == {"Bearer SECRET"}
+    assert "SECRET" not in repr(target)
+
+
+def test_another_server_stays_unknown(stub):
+    target = found(stub, vocabulary=None)
+    assert (target.model, target.vocabulary, target.time_scale) == (None, None, 1.0)
+    assert (target.known, target.device) == ({}, {})
+
+
+def test_a_stated_vocabulary_is_believed(stub):
+    assert found(stub, server_info={"vocab_size": 77}, vocabulary=None).vocabulary == 77
+
+
+@pytest.mark.parametrize("states", [None, [], {}, [None], [{}], [{"emulated_device": None}], ["x"]])
+def test_no_emulated_device(stub, states):
+    assert found(stub, server_info={"internal_states": states or []}).time_scale == 1.0
+
+
+@pytest.mark.parametrize("dilation", [0, -1.0, "2", None])
+def test_time_cannot_pass_in_any_way(stub, dilation):
+    info = {"internal_states": [{"emulated_device": {"time_dilation": dilation}}]}
+    with pytest.raises(ReplayError, match=r"time_dilation .*; allowed is a number above 0"):
+        found(stub, server_info=info)
+
+
+def test_nobody_there(stub):
+    async def question(server, url):
+        return url
+
+    gone = ask_stub(stub, question)
+    with pytest.raises(ReplayError, match=f"no server answers at {gone}"):
+        asyncio.run(find_target(gone))
+
+
+@pytest.mark.parametrize(("late", "reason"), [(0, None), (1, None), (2, "late in 2 of 100 steps")])
+def test_an_emulated_device_must_keep_its_pace(stub, late, reason):
+    """One step in a hundred may be late; what was late before the run does not count."""
+
+    async def question(server, url):
+        target = await find_target(url)
+        server.posts += 1
+        return await lost_pace(target)
+
+    said = ask_stub(
+        stub, question, server_info=EMULATED, steps_per_request=100, late_per_request=late
+    )
+    assert [reason in each for each in said] == ([] if reason is None else [True])
+
+
+@pytest.mark.parametrize(
+    ("starved_s", "serial", "reason"),
+    [(0.09, False, None), (0.2, False, "starved for 2.0% of its time"), (0.2, True, None)],
+)
+def test_an_emulated_device_must_not_starve_but_where_a_real_one_would(
+    stub, starved_s, serial, reason
+):
+    """It computes for 9.8 to 9.9 s more; that it starved before the run does not count."""
+    info = json.loads(json.dumps(EMULATED))
+    info["disable_overlap_schedule"] = serial
+    device = info["internal_states"][0]["emulated_device"]
+    device |= {"busy_seconds": 5.0, "starved_seconds": 3.0}
+
+    async def question(server, url):
+        target = await find_target(url)
+        device["busy_seconds"] += 10.0 - starved_s
+        device["starved_seconds"] += starved_s
+        return await lost_pace(target)
+
+    said = ask_stub(stub, question, server_info=info)
+    assert [reason in each for each in said] == ([] if reason is None else [True])
+
+
+def test_a_device_that_cannot_be_asked_afterwards(stub):
+    async def question(server, url):
+        target = await find_target(url)
+        server.behaviour.server_info = None
+        return await lost_pace(target)
+
+    (said,) = ask_stub(stub, question, server_info=EMULATED)
+    assert "did not say afterwards" in said
+
+
+def test_a_real_device_is_not_asked():
+    async def main():
+        from tokenflow_sgl.replay import Target
+
+        return await lost_pace(Target("http://127.0.0.1:9"))
+
+    assert asyncio.run(main()) == []
+
+
+def test_words_are_measured_in_the_servers_tokens(stub):
+    async def question(server, url):
+        return await words_to_tokens(await find_target(url), seed=0)
+
+    per_word, overhead = ask_stub(stub, question, prompt_factor=1.5, template_tokens=12)
+    assert per_word == pytest.approx(1.5)
+    assert overhead == pytest.approx(12)
+
+
+def test_words_of_a_server_that_fails_are_not_known(stub):
+    async def question(server, url):
+        return await words_to_tokens(await find_target(url), seed=0)
+
+    assert ask_stub(stub, question, failures={0: "500"}) is None
