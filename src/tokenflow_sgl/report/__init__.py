@@ -1,0 +1,30 @@
+"""Reports of recorded runs: figures, tables, a page with plots, and comparisons.
+
+`figures` judges one run, `compare` sets runs against a baseline; the terminal, the JSON, the
+Markdown and the HTML page show what these two return.
+"""
+
+from __future__ import annotations
+
+from tokenflow_sgl.report.catalogue import CATALOGUE, Figure, Section
+from tokenflow_sgl.report.compare import Against, Change, Comparison, Verdict, compare
+from tokenflow_sgl.report.markdown import markdown_table
+from tokenflow_sgl.report.metrics import Figures, figures
+from tokenflow_sgl.report.options import Options, ReportError, TbtRule
+
+__all__ = [
+    "CATALOGUE",
+    "Against",
+    "Change",
+    "Comparison",
+    "Figure",
+    "Figures",
+    "Options",
+    "ReportError",
+    "Section",
+    "TbtRule",
+    "Verdict",
+    "compare",
+    "figures",
+    "markdown_table",
+]

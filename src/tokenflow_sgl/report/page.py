@@ -1,0 +1,296 @@
+"""The report as one HTML page: no script, no network, no other file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tokenflow_sgl import __version__
+from tokenflow_sgl.report import plots
+from tokenflow_sgl.report.catalogue import BY_KEY, Section
+from tokenflow_sgl.report.compare import Against, Comparison, Verdict
+from tokenflow_sgl.report.metrics import Figures
+from tokenflow_sgl.report.options import ReportError
+from tokenflow_sgl.report.overview import (
+    LATENCY_COLUMNS,
+    latency_rows,
+    option_rows,
+    section_rows,
+    setting_rows,
+    validity_rows,
+)
+from tokenflow_sgl.report.plots.canvas import RUN_COLOURS
+from tokenflow_sgl.report.reading import Reading, worst_rows
+from tokenflow_sgl.report.text import interval, number, plain
+
+_TILES = (
+    "ttft_p50",
+    "ttft_p99",
+    "tbt_p99",
+    "stall_seconds",
+    "stalled_share",
+    "effective_throughput",
+    "token_throughput",
+    "andes_qoe_mean",
+    "slo_attainment",
+)
+_WORST = 12
+_WORST_COLUMNS = (
+    *("request", "due, s", "prompt", "answer", "asked for", "rate"),
+    *("TTFT, s", "TBT P99, ms", "stalls", "stalled, s", "Andes QoE", "outcome"),
+)
+_VERDICTS = {
+    Verdict.better: ("better", "▲ better"),
+    Verdict.worse: ("worse", "▼ worse"),
+    Verdict.unclear: ("unclear", "no clear difference"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    title: str
+    caption: str
+    wide: bool
+    svg: Markup
+
+
+def page(runs: Figures | Comparison, progress: Callable[[str], None] = lambda step: None) -> str:
+    """Return the page of one run, or of runs against a baseline.
+
+    Args:
+        runs: What to show.
+        progress: Called with each step's name before it.
+
+    Raises:
+        ReportError: More runs than there are colours to tell them apart.
+    """
+    members: Sequence[Figures] = [runs] if isinstance(runs, Figures) else runs.runs
+    others: Sequence[Against] = [] if isinstance(runs, Figures) else runs.others
+    if len(members) > plots.MOST_RUNS:
+        raise ReportError(f"a page shows at most {plots.MOST_RUNS} runs, got {len(members)}")
+    progress("playing streams back")
+    readings = [Reading(figures.judged) for figures in members]
+    shown = [_run(figures, colour) for figures, colour in zip(members, RUN_COLOURS, strict=False)]
+    environment = Environment(
+        loader=PackageLoader("tokenflow_sgl.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    options = members[0].options
+    return environment.get_template(
+        "report.html.j2"
+    ).render(
+        title=_title(members),
+        css=Markup(_stylesheet()),  # ours, with nothing from outside in it
+        runs=shown,
+        others=[_against(other, run) for other, run in zip(others, shown[1:], strict=True)],
+        mismatches=[
+            f"{other.figures.label} did not serve the same trace: {other.mismatch}. "
+            "Its requests were resampled apart from the baseline's."
+            for other in others
+            if other.mismatch
+        ],
+        any_state=any(figures.state for figures in members),
+        tiles=_tiles(members, shown),
+        plots=_plots(members, readings, progress),
+        latency_columns=LATENCY_COLUMNS,
+        worst_columns=_WORST_COLUMNS,
+        options=option_rows(members[0]),
+        bootstrap_note=(
+            f"Intervals hold {options.confidence:.0%} of {options.resamples:,} bootstrap samples "
+            f"over requests (seed {options.seed}). They say how much requests differ, not how "
+            f"much a second run would. Of many figures, about {1 - options.confidence:.0%} "
+            "differ by chance alone."
+        ),
+        footer=f"tokenflow-sgl {__version__}. Warm-up requests are in no figure.",
+    )
+
+
+def _title(members: Sequence[Figures]) -> str:
+    names = [plain(figures.info.name, 60) for figures in members]
+    return f"{', '.join(names[1:])} against {names[0]}" if len(names) > 1 else names[0]
+
+
+def _stylesheet() -> str:
+    folder = resources.files("tokenflow_sgl.report") / "templates"
+    return (folder / "report.css").read_text(encoding="utf-8")
+
+
+def _run(figures: Figures, colour: str) -> dict[str, Any]:
+    info = figures.info
+    requests = figures.requests
+    return {
+        "name": plain(info.name, 60),
+        "state": figures.state,
+        "colour": colour,
+        "warnings": [plain(reason, 400) for reason in figures.warnings],
+        "what": plain(
+            f"{info.source} of trace {info.trace.get('name', 'unnamed')}, "
+            f"{requests.counted:,} requests ({requests.completed:,} completed), "
+            f"{number(info.duration_s)} s, {_target(figures)}",
+            300,
+        ),
+        "latency": latency_rows(figures),
+        "pairs": [
+            *(
+                (part.value, section_rows(figures, part))
+                for part in Section
+                if part.value != "Latency"
+            ),
+            ("Validity", validity_rows(figures)),
+        ],
+        "worst": [_worst(figures, row) for row in worst_rows(figures.judged, _WORST)],
+        "setting": setting_rows(figures),
+    }
+
+
+def _target(figures: Figures) -> str:
+    """What answered, in the words that are short; all of them are further down the page."""
+    short = [
+        f"{key} {value}"
+        for key, value in figures.info.target.items()
+        if isinstance(value, (str, int, float)) and len(str(value)) <= 60
+    ]
+    return "on " + ", ".join(short) if short else "target not recorded"
+
+
+def _worst(figures: Figures, row: int) -> list[str]:
+    judged = figures.judged
+    recording, stream = judged.recording, judged.streams[row]
+    return [
+        str(int(recording.index[row])),
+        number(stream.arrival),
+        f"{int(recording.prompt_tokens[row]):,}",
+        f"{stream.delivered:,}",
+        f"{int(recording.requested_tokens[row]):,}",
+        f"{stream.rate:g}",
+        number(stream.ttft) if stream.served else f"> {number(stream.ttft)}",
+        number(float(judged.tbt_p99[row]) * 1000),
+        f"{stream.stall_count:,}",
+        number(stream.stall_seconds),
+        number(float(judged.qoe[row])),
+        plain(judged.outcome[row], 120),
+    ]
+
+
+def _tiles(members: Sequence[Figures], shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    tiles: list[dict[str, Any]] = [
+        {
+            "label": BY_KEY[key].label,
+            "unit": BY_KEY[key].unit,
+            "shown": [
+                {"text": BY_KEY[key].show(BY_KEY[key].value(figures)), "run": run}
+                for figures, run in zip(members, shown, strict=True)
+            ],
+        }
+        for key in _TILES
+        if any(math.isfinite(BY_KEY[key].value(figures)) for figures in members)
+    ]
+    completed = [
+        {"text": f"{figures.requests.completed:,} / {figures.requests.counted:,}", "run": run}
+        for figures, run in zip(members, shown, strict=True)
+    ]
+    return [{"label": "completed", "unit": "requests", "shown": completed}, *tiles]
+
+
+def _against(other: Against, run: dict[str, Any]) -> dict[str, Any]:
+    sections = []
+    for section in Section:
+        rows = [
+            {
+                "label": change.figure.label,
+                "baseline": change.figure.show(change.baseline),
+                "value": change.figure.show(change.value),
+                "unit": change.figure.unit,
+                "ratio": interval(change.ratio, change.ratio_low, change.ratio_high),
+                "kind": _VERDICTS[change.verdict][0],
+                "verdict": _VERDICTS[change.verdict][1],
+            }
+            for change in other.changes
+            if change.figure.section is section and change.verdict in _VERDICTS
+        ]
+        if rows:
+            sections.append((section.value, rows))
+    return {"run": run, "sections": sections}
+
+
+def _plots(
+    members: Sequence[Figures], readings: Sequence[Reading], progress: Callable[[str], None]
+) -> list[_Plot]:
+    zero = [figures.judged for figures in members]
+    same_chunk = sum(int((s.tbt_seconds == 0).sum()) for judged in zero for s in judged.streams)
+    gaps = sum(s.tbt_seconds.size for judged in zero for s in judged.streams)
+    share = f"{same_chunk / gaps:.1%} of them are 0 (one chunk). " if same_chunk else ""
+    wanted: list[tuple[str, str, bool, Callable[[], str]]] = [
+        (
+            "Time to first token",
+            "Share of all requests that had their first token within the time, from when they "
+            "were due. A curve that ends below 100 % leaves requests without any token.",
+            False,
+            lambda: plots.ttft_cdf(members),
+        ),
+        (
+            "Time between tokens",
+            f"Share of the gaps between tokens, all requests together. {share}"
+            "The axis is logarithmic and starts at 0.1 ms.",
+            False,
+            lambda: plots.tbt_cdf(members),
+        ),
+        (
+            "Unread output",
+            "How far readers could go on reading if nothing more came, of those whose output is "
+            "still due. At 0 a reader stands still.",
+            True,
+            lambda: plots.buffers(members, readings),
+        ),
+        (
+            "Streams against their reading",
+            "Thick: tokens received. Thin: tokens that the reader has taken up. Between them: "
+            "unread. The longest stalls of all runs, the longest and the median TTFT of the first.",
+            True,
+            lambda: plots.streams(members, readings),
+        ),
+        (
+            "Queue, streams, tokens",
+            "Requests due and without a first token; streams that have begun and not ended; "
+            "tokens that arrived per second.",
+            True,
+            lambda: plots.load_over_time(members, readings),
+        ),
+        (
+            "Stalls",
+            f"{_rows_note(readings)} Up to the run's last token. Colours mix by share of time.",
+            True,
+            lambda: plots.stall_maps(members, readings),
+        ),
+        (
+            "Stalled time",
+            "Share of the requests whose readers stood still for at most so long altogether.",
+            False,
+            lambda: plots.stall_cdf(members),
+        ),
+        (
+            "Load and goodput",
+            "One point a window of arrivals; on the dotted line everybody was served well.",
+            False,
+            lambda: plots.load_against_goodput(members, readings),
+        ),
+    ]
+    made = []
+    for title, caption, wide, draw in wanted:
+        progress(f"drawing: {title.lower()}")
+        made.append(_Plot(title, caption, wide, Markup(draw())))  # matplotlib escapes its text
+    return made
+
+
+def _rows_note(readings: Sequence[Reading]) -> str:
+    most = max(reading.stall_map(columns=1).per_row for reading in readings)
+    return "One row a request." if most == 1 else f"One row is up to {most} requests, averaged."
