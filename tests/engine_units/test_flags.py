@@ -41,10 +41,13 @@ def parse(parser):
 OTHER = {
     "policy": "paper",
     "hicache": "off",
+    "mixed_chunk": "off",
     "default_rate": "listening",
     "rate_class": ("subtitles=15",),
     "length_quantile": 0.5,
     "eta": 2.0,
+    "burst_eta": 3.0,
+    "calm": 1.0,
     "cycle": 1.0,
     "hysteresis": 1.0,
     "safety": 1.0,

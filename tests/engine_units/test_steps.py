@@ -9,8 +9,8 @@ import pytest
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.engine.steps import REFIT_SECONDS, StepTimer, Work
 
-DECODE = Work(rows=4, context=1000)
-PREFILL = Work(rows=1, tokens=100, attention=5000.0)
+DECODE = Work(decoding=4, context=1000)
+PREFILL = Work(tokens=100, attention=5000.0)
 
 
 def iterate(timer: StepTimer, *steps: tuple[float, Work | None]) -> None:
@@ -65,9 +65,22 @@ def test_a_clock_that_stands_still_or_runs_backwards_teaches_nothing(later) -> N
     assert timer.costs() == StepCosts()
 
 
-def test_mixed_steps_teach_neither_model_but_are_prefills_to_the_readers() -> None:
+def test_a_mixed_step_is_a_prefill_and_what_the_decoding_rows_add() -> None:
     timer = StepTimer(lag=0)
-    mixed = Work(rows=5, tokens=100, attention=5000.0, mixed=True)
+    now = 0.0
+    # Decoding: 10 ms, and 1 ms per row.
+    for rows in (1, 2, 4, 8) * 10:
+        iterate(timer, (now, Work(decoding=rows)), (now + 0.010 + 0.001 * rows, None))
+        now += 10.0
+    iterate(timer, (now, Work(decoding=20, tokens=100)), (now + 0.3, None), (now + 1.0, None))
+    assert timer.costs().prefill_seconds(100) == pytest.approx(0.28, rel=1e-3)
+    assert timer.costs().decode_seconds(4, 0) == pytest.approx(0.014, rel=1e-3)
+    assert timer.last_prefill_seconds == pytest.approx(0.3)
+
+
+def test_a_mixed_step_teaches_nothing_while_decoding_is_unknown() -> None:
+    timer = StepTimer(lag=0)
+    mixed = Work(decoding=4, context=100, tokens=100, attention=5000.0)
     iterate(timer, (0.0, mixed), (0.3, None))
     assert timer.costs() == StepCosts()
     assert (timer.last_prefill_end, timer.last_prefill_seconds) == (0.3, pytest.approx(0.3))
@@ -83,9 +96,9 @@ def test_a_load_costs_what_it_adds_to_the_prefill() -> None:
     timer = StepTimer(lag=0)
     # Prefills without attention: 1 ms a token.
     for tokens in range(100, 1100, 100):
-        iterate(timer, (tokens, Work(1, tokens)), (tokens * 1.001, None))
+        iterate(timer, (tokens, Work(tokens=tokens)), (tokens * 1.001, None))
     # 100 tokens take 0.1 s of these 0.7 s.
-    iterate(timer, (2000.0, Work(1, 100, loaded=4000)), (2000.7, None), (2001.0, None))
+    iterate(timer, (2000.0, Work(tokens=100, loaded=4000)), (2000.7, None), (2001.0, None))
     assert timer.costs().load_seconds(4000) == pytest.approx(0.6, rel=1e-3)
     assert timer.costs().prefill_seconds(100) == pytest.approx(0.1, rel=1e-3)
 
@@ -96,17 +109,19 @@ def test_a_load_is_not_charged_for_attention_twice() -> None:
     for tokens in (500, 1000, 2000, 4000) * 10:
         # Nothing but attention: tokens^2 / 2 units of 1 us.
         attention = tokens * tokens / 2
-        iterate(timer, (now, Work(1, tokens, attention)), (now + attention * 1e-6, None))
+        iterate(
+            timer, (now, Work(tokens=tokens, attention=attention)), (now + attention * 1e-6, None)
+        )
         now += 100.0
     # One prefill of 1000 without a prefix: 0.5 s, and the load 0.2 s.
-    iterate(timer, (now, Work(1, 1000, 500_000.0, loaded=4000)), (now + 0.7, None))
+    iterate(timer, (now, Work(tokens=1000, attention=500_000.0, loaded=4000)), (now + 0.7, None))
     iterate(timer, (now + 10.0, None))
     assert timer.costs().load_seconds(4000) == pytest.approx(0.2, rel=0.05)
 
 
 def test_loads_do_not_teach_the_prefill_model() -> None:
     timer = StepTimer(lag=0)
-    iterate(timer, (0.0, Work(1, 100, 5000.0, loaded=4000)), (0.7, None))
+    iterate(timer, (0.0, Work(tokens=100, attention=5000.0, loaded=4000)), (0.7, None))
     assert timer.costs().prefill is None
 
 

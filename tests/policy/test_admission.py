@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from tokenflow_sgl.costs import StepCosts
@@ -154,3 +157,37 @@ def test_a_pass_looks_at_the_first_arrivals_only(make_state, make_stream) -> Non
     rows = [make_stream(Phase.WAITING, prompt=1, expected=1.0)] * (CONSIDERED + 10)
     joined = admissible(make_state(rows), WorkingSetConfig()).tolist()
     assert joined == list(range(CONSIDERED))
+
+
+@pytest.mark.parametrize(
+    ("since_arrival", "burst_eta", "expected"),
+    [
+        (3.0, 1.28, [1]),  # nobody came for three seconds: 1.2727 of the time may be promised
+        (2.9, 1.28, []),
+        (3.0, 1.27, []),
+    ],
+)
+def test_a_burst_that_has_ended_is_cleared(
+    make_state, member, newcomer, since_arrival, burst_eta, expected
+) -> None:
+    rows = [member(), newcomer()]
+    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS)
+    ended = float(state.streams.arrival.max()) + since_arrival
+    state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
+    config = WorkingSetConfig(burst_eta=burst_eta, calm=3.0)
+    assert admissible(state, config).tolist() == expected
+
+
+def test_a_burst_is_cleared_whole_or_not_at_all(make_state, member, newcomer) -> None:
+    # Three together need 1.909 of the time at the worst horizon: nobody is squeezed in.
+    rows = [member(), newcomer(), newcomer()]
+    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS)
+    ended = float(state.streams.arrival.max()) + 10.0
+    state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
+    assert admissible(state, WorkingSetConfig(burst_eta=1.9)).tolist() == []
+    assert admissible(state, WorkingSetConfig(burst_eta=1.91)).tolist() == [1, 2]
+
+
+def _due_now(state, now):
+    """The same streams, whose readers run dry at `now`."""
+    return dataclasses.replace(state.streams, next_due=np.full(len(state.streams), now))

@@ -42,13 +42,14 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
             new_token_ratio: float,
             rem_input_tokens: int,
             rem_chunk_tokens: int | None,
+            mixed_with_decode_tokens: int = 0,
             *args: Any,
             **kwargs: Any,
         ) -> None:
             if limits.active and limits.prefill_limit is not None and rem_chunk_tokens is not None:
-                # A chunk is a whole number of pages.
+                # A chunk is a whole number of pages; SGLang takes the decoding rows off it.
                 short = max(limits.prefill_limit // page_size, 1) * page_size
-                rem_chunk_tokens = min(rem_chunk_tokens, short)
+                rem_chunk_tokens = min(rem_chunk_tokens, short + mixed_with_decode_tokens)
             super().__init__(
                 page_size,
                 tree_cache,
@@ -57,6 +58,7 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
                 new_token_ratio,
                 rem_input_tokens,
                 rem_chunk_tokens,
+                mixed_with_decode_tokens,
                 *args,
                 **kwargs,
             )

@@ -9,11 +9,29 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cache
+
+from sglang.srt.platforms import current_platform
+
+
+@cache
+def _time_dilation() -> float:
+    """Wall-clock seconds per second of the device: not 1 where a device is emulated more slowly."""
+    return float(getattr(current_platform, "time_dilation", 1.0))
+
+
+def device_time(stamp: float) -> float:
+    """A time stamp of SGLang's requests on the clock that the policy decides by.
+
+    Readers' rates, intervals and horizons are all meant in the device's seconds, so where an
+    emulated device runs slower than the wall clock, the policy's clock does too.
+    """
+    return stamp / _time_dilation()
 
 
 def local_time() -> float:
-    """Seconds on SGLang's own clock, the one that its request time stamps are on."""
-    return time.perf_counter()
+    """Seconds on the clock that the policy decides by, now; SGLang stamps with perf_counter."""
+    return device_time(time.perf_counter())
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ ATTRIBUTE = "_tokenflow"
 
 Underscore attributes survive its pickling and stay writable after it is resolved.
 """
-HICACHE_CHOICES = ("auto", "off")
+CHOICES = ("auto", "off")
+"""What `hicache` and `mixed_chunk` may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,12 @@ class TokenFlowConfig:
         "auto",
         "auto: switch HiCache on, so that preempted KV is kept in host memory (SGLang's own "
         "--hicache-* options apply); off: leave it as SGLang's options say",
+    )
+    mixed_chunk: str = setting(
+        "auto",
+        "auto: while the policy decides, running streams decode in the same step as a prefill, so "
+        "that resuming one costs the others no step, as with SGLang's --enable-mixed-chunk, where "
+        "its prefill graphs allow; off: leave it as SGLang's option says",
     )
     default_rate: str = setting(
         "reading",
@@ -49,10 +56,10 @@ class TokenFlowConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.hicache not in HICACHE_CHOICES:
-            raise ConfigError(
-                f"hicache is {self.hicache!r}; allowed is {' or '.join(HICACHE_CHOICES)}"
-            )
+        for name in ("hicache", "mixed_chunk"):
+            value = getattr(self, name)
+            if value not in CHOICES:
+                raise ConfigError(f"{name} is {value!r}; allowed is {' or '.join(CHOICES)}")
         self.rates()
 
     def rates(self) -> RateClasses:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenflow_sgl.engine.config import (
     ATTRIBUTE,
-    HICACHE_CHOICES,
+    CHOICES,
     TokenFlowConfig,
     build,
     settings,
@@ -48,8 +48,8 @@ def _argument(name: str, default: Any, item: dataclasses.Field[Any]) -> dict[str
     text = f"{text} (default: {default})."
     if isinstance(default, bool):
         return {"action": argparse.BooleanOptionalAction, "help": text}
-    if name == "hicache":
-        return {"choices": HICACHE_CHOICES, "help": text}
+    if name in ("hicache", "mixed_chunk"):
+        return {"choices": CHOICES, "help": text}
     return {"type": type(default), "metavar": type(default).__name__.upper(), "help": text}
 
 

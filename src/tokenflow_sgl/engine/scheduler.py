@@ -16,12 +16,13 @@ from sglang.srt.managers.utils import is_health_check_generate_req
 from sglang.utils import TypeBasedDispatcher
 
 from tokenflow_sgl.engine.adder import AdmissionLimits, adder_class
-from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
+from tokenflow_sgl.engine.clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.deciding import Decider
 from tokenflow_sgl.engine.invariants import checker_with_draining
 from tokenflow_sgl.engine.limits import check_model, undisturbed_reason
 from tokenflow_sgl.engine.metrics import PrometheusRecorder, Recorder
+from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.offering import offer
 from tokenflow_sgl.engine.pausing import Pauser
 from tokenflow_sgl.engine.penalties import rebuild_rows
@@ -76,6 +77,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer)
         self.tf_pauser = Pauser(self.tree_cache, self._tf_paused)
+        self.tf_mixing = Mixing(self, config)
         self.tf_limits = AdmissionLimits()
         self.tf_adder = adder_class(self.tf_limits)
         # The decision's order must survive SGLang's own sorting of the queue.
@@ -153,7 +155,8 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         arrival = self.tf_clock.now
         if self.server_args.tp_size == 1:
             # Exact; but each rank converts a request's time stamps by a calibration of its own.
-            arrival = req.time_stats.created_time or arrival
+            if created := req.time_stats.created_time:
+                arrival = device_time(created)
             self.tf_clock.at_least(arrival)
         slot = self.tf_table.track(
             req,
@@ -258,10 +261,11 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
                 or self.result_queue
             ),
         )
-        if decision.hold_prefill and not running_batch.is_empty():
+        follow = decision.mode is Mode.WORKING_SET
+        self.is_mixed_chunk = self.tf_mixing.mixes(follow)
+        if decision.hold_prefill and not self.is_mixed_chunk and not running_batch.is_empty():
             return NextBatchPlan(batch_to_run=None, running_batch=running_batch)
 
-        follow = decision.mode is Mode.WORKING_SET
         self.tf_limits.active = follow
         self.tf_limits.prefill_limit = decision.prefill_limit
         self.tf_limits.recompute = frozenset(map(self.tf_table.request, decision.recompute))

@@ -19,18 +19,17 @@ REFIT_SECONDS = 0.25
 class Work:
     """What one step computes.
 
-    rows: requests in the step. tokens: new tokens of a prefill, 0 for a decode.
-    attention: sum n_i * (prefix_i + n_i / 2) of a prefill. context: KV tokens that a
-    decode reads. loaded: tokens brought back from the host for it. mixed: prefill and
-    decode in one step, which neither model describes.
+    decoding: requests that decode one token. context: KV tokens that these read.
+    tokens: new tokens of the prefilled requests. attention: their sum
+    n_i * (prefix_i + n_i / 2). loaded: tokens brought back from the host for them.
+    A mixed step has both.
     """
 
-    rows: int
+    decoding: int = 0
+    context: int = 0
     tokens: int = 0
     attention: float = 0.0
-    context: int = 0
     loaded: int = 0
-    mixed: bool = False
 
 
 class StepTimer:
@@ -62,17 +61,25 @@ class StepTimer:
         if work.tokens:
             self.last_prefill_end = now
             self.last_prefill_seconds = seconds
-        if work.mixed:
-            return
         if not work.tokens:
-            self._costs.observe_decode(work.rows, work.context, seconds)
-        elif not work.loaded:
+            self._costs.observe_decode(work.decoding, work.context, seconds)
+            return
+        if work.decoding:
+            seconds -= self._beside(work)
+        if not work.loaded:
             self._costs.observe_prefill(work.tokens, work.attention, seconds)
         else:
             # The load overlaps with the prefill; what it adds is what it costs.
             prefix = work.attention / work.tokens - work.tokens / 2
             alone = self.costs().prefill_seconds(work.tokens, prefix)
             self._costs.observe_load(work.loaded, seconds - alone)
+
+    def _beside(self, work: Work) -> float:
+        """What decoding rows add to a prefill: all of a decode step but its constant part."""
+        costs = self.costs()
+        if costs.decode is None:
+            return math.inf  # not known yet: the step teaches nothing
+        return costs.decode_seconds(work.decoding, work.context) - costs.decode[0]
 
     def launch(self, work: Work | None) -> None:
         """This iteration's step; None if it has none."""
@@ -117,13 +124,13 @@ def work_of(batch: Any) -> Work | None:
         return None
     if batch.forward_mode.is_decode():
         context = int(batch.seq_lens_cpu.sum()) if batch.seq_lens_cpu is not None else 0
-        return Work(rows=len(batch.reqs), context=context)
+        return Work(decoding=len(batch.reqs), context=context)
     decoding = set(batch.decoding_reqs or ())
     fresh = [req for req in batch.reqs if req not in decoding]
     return Work(
-        rows=len(batch.reqs),
+        decoding=len(decoding),
+        context=sum(req.seqlen for req in decoding),
         tokens=sum(req.extend_len for req in fresh),
         attention=float(sum(r.extend_len * (r.prefix_len + r.extend_len / 2) for r in fresh)),
         loaded=sum(map(loaded_tokens, fresh)),
-        mixed=bool(decoding),
     )

@@ -8,6 +8,10 @@ sees buffers (a reader with ten seconds unread asks for nothing for ten seconds)
 ends (an output of 40 tokens stops asking), which is what lets a burst in early without
 overcommitting a sustained overload.
 
+A finite burst is another matter: when nobody new has come for a while and a little more than
+the engine's time (`burst_eta`) would clear the whole queue, it is cleared. Promising more for
+less than that would make everybody stall and still leave some waiting.
+
 Engine time of one token at context length x, when memory is full: a decode step takes T
 and serves M / x streams, so T * x / M. Producing n tokens from length l costs
 T / M * (n * l + n^2 / 2).
@@ -85,9 +89,19 @@ def _time_allows(
     demand += costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
     joining = np.cumsum(_demand(state, candidates, token_cost) + prefill, axis=1)
-    passes = (demand + joining <= config.eta * HORIZONS).all(axis=0)
+    wanted = demand + joining
+    if _burst_is_over(state, config) and (wanted[:, -1:] <= config.burst_eta * HORIZONS).all():
+        return len(candidates)
+    passes = (wanted <= config.eta * HORIZONS).all(axis=0)
     # First come first: nobody overtakes the first one who does not fit.
     return len(candidates) if passes.all() else int(np.argmin(passes))
+
+
+def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
+    """Nobody came for a while, so whoever waits now is all that there is to promise to."""
+    calm = state.now - float(state.streams.arrival.max()) >= config.calm
+    waiting = int(np.count_nonzero(state.streams.phase == Phase.WAITING))
+    return calm and waiting <= CONSIDERED
 
 
 def _demand(state: State, index: IntArray, token_cost: float) -> FloatArray:

@@ -30,6 +30,16 @@ class WorkingSetConfig:
         low=0.1,
         high=10.0,
     )
+    burst_eta: float = setting(
+        1.2,
+        "share of the engine's time that may be promised to clear the whole queue at once, after "
+        "a burst of arrivals has ended",
+        low=0.1,
+        high=10.0,
+    )
+    calm: float = setting(
+        3.0, "seconds without an arrival after which a burst counts as ended", low=0.0, high=3600.0
+    )
     cycle: float = setting(
         0.2, "seconds between two plans of the working set under stress", low=0.001, high=60.0
     )

@@ -1,0 +1,42 @@
+"""When running streams decode in the same step as a prefill.
+
+A resumed stream needs one token prefilled before it decodes with the others. As a step of its own
+that costs everybody the time of reading the weights once, and under stress streams are resumed
+several times a second. SGLang can mix decoding rows into a prefill step; this decides when.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.model_executor.cuda_graph_config import Backend
+from sglang.srt.runtime_context import get_exec
+
+from tokenflow_sgl.engine.config import TokenFlowConfig
+
+_GRAPHS = (Backend.DISABLED, Backend.BREAKABLE, Backend.FULL)
+"""Prefill graphs that SGLang's --enable-mixed-chunk accepts."""
+
+
+class Mixing:
+    """Mixed steps of one scheduler.
+
+    Args:
+        scheduler: SGLang's, with its chunked prefill set up.
+        config: Ours.
+    """
+
+    def __init__(self, scheduler: Any, config: TokenFlowConfig) -> None:
+        self._asked_for = bool(scheduler.is_mixed_chunk)
+        backend = type(scheduler.tp_worker.model_runner.attn_backend).__name__
+        self._possible = (
+            config.mixed_chunk == "auto"
+            and scheduler.chunked_prefill_size is not None
+            and get_exec().graph.cuda_graph_config.prefill.backend in _GRAPHS
+            # Its metadata is built for mixed steps only where the server was started for them.
+            and backend != "DeepseekSparseAttnBackend"
+        )
+
+    def mixes(self, policy_decides: bool) -> bool:
+        """Whether the next prefill may take decoding rows along; SGLang's option always holds."""
+        return self._asked_for or (policy_decides and self._possible)

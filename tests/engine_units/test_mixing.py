@@ -1,0 +1,56 @@
+"""When running streams may decode in the same step as a prefill."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tokenflow_sgl.engine import mixing
+from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.mixing import Mixing
+
+
+class DeepseekSparseAttnBackend:
+    """Has the name of the one backend that must be told at the start."""
+
+
+@pytest.fixture
+def make(monkeypatch):
+    def mixing_of(graph="disabled", chunk=2048, asked=False, backend=None, **config):
+        phase = SimpleNamespace(prefill=SimpleNamespace(backend=graph))
+        execution = SimpleNamespace(graph=SimpleNamespace(cuda_graph_config=phase))
+        monkeypatch.setattr(mixing, "get_exec", lambda: execution)
+        scheduler = SimpleNamespace(
+            is_mixed_chunk=asked,
+            chunked_prefill_size=chunk,
+            tp_worker=SimpleNamespace(model_runner=SimpleNamespace(attn_backend=backend)),
+        )
+        return Mixing(scheduler, TokenFlowConfig(**config))
+
+    return mixing_of
+
+
+@pytest.mark.parametrize("graph", ["disabled", "breakable", "full"])
+def test_steps_are_mixed_while_the_policy_decides_and_only_then(make, graph) -> None:
+    mixing_of = make(graph=graph)
+    assert mixing_of.mixes(policy_decides=True)
+    assert not mixing_of.mixes(policy_decides=False)
+
+
+@pytest.mark.parametrize(
+    "obstacle",
+    [
+        {"mixed_chunk": "off"},
+        {"chunk": None},
+        {"graph": "tc_piecewise"},
+        {"backend": DeepseekSparseAttnBackend()},
+    ],
+)
+def test_steps_are_not_mixed_where_that_is_not_possible(make, obstacle) -> None:
+    assert not make(**obstacle).mixes(policy_decides=True)
+
+
+def test_sglangs_own_option_is_kept(make) -> None:
+    mixing_of = make(asked=True, mixed_chunk="off")
+    assert mixing_of.mixes(policy_decides=True) and mixing_of.mixes(policy_decides=False)
