@@ -54,7 +54,7 @@ $(UV):
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 lock: | $(UV)
-	$(UV) pip compile --quiet $(PROJECTS) --all-extras --upgrade --generate-hashes --no-annotate \
+	$(UV) pip compile --quiet $(PROJECTS) --all-extras --upgrade --generate-hashes --no-annotate --no-emit-package tokenflow-sgl \
 		--python-version 3.11 --python-platform x86_64-manylinux_2_34 \
 		--custom-compile-command "make lock" --output-file requirements/dev.txt
 

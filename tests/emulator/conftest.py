@@ -18,6 +18,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl_emulator.models import ARCHS, make_tiny_lora, make_tiny_model
 
 START_TIMEOUT_S = 300
@@ -150,3 +151,28 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             continue
+
+
+@pytest.fixture(scope="session")
+def make_profile() -> Callable[..., DeviceProfile]:
+    """A small device: ``make_profile(seconds=decode step, layers=4)``."""
+
+    def make(seconds: float = 0.01, layers: int = 4) -> DeviceProfile:
+        """Decode: `seconds` at batch 1 to twice that at 512; prefill: 1 ms per 100 tokens."""
+        return DeviceProfile(
+            device="toy",
+            model="toy-model",
+            source="made up for a test",
+            layers=layers,
+            kv_bytes_per_token=1000,
+            device_memory=1 << 35,
+            weight_bytes=1 << 30,
+            kv_pool_tokens=4000,
+            host_pool_tokens=8000,
+            host_to_device=Link(bandwidth=1e6, latency=0.001),
+            device_to_host=Link(bandwidth=5e5, latency=0.002),
+            decode=DecodeTable((1.0, 512.0), (1.0, 1e4), ((seconds, seconds),) * 2),
+            prefill=PrefillTable((1.0, 1000.0), (1.0, 1e4), ((1e-5, 1e-5), (0.01, 0.01))),
+        )
+
+    return make

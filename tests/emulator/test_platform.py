@@ -4,12 +4,15 @@ import itertools
 import os
 import pkgutil
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import entry_points, version
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, defaults, plugin, seams
 
 with warnings.catch_warnings():
@@ -17,6 +20,7 @@ with warnings.catch_warnings():
     from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
 
     from tokenflow_sgl_emulator import attention, host_pool, platform
+    from tokenflow_sgl_emulator.timed import defaults as timed_defaults
 
 
 @pytest.mark.parametrize("chosen", [None, "", "other"])
@@ -53,7 +57,7 @@ def server_args(**given: object) -> SimpleNamespace:
     raw = dict.fromkeys(
         ("attention_backend", "max_total_tokens", "mem_fraction_static", "chunked_prefill_size")
     )
-    raw |= {"dtype": "auto", "lora_backend": "csgmv", **given}
+    raw |= {"dtype": "auto", "lora_backend": "csgmv", "load_format": "auto", **given}
     resolved = {**raw, "attention_backend": raw["attention_backend"] or "intel_amx"}
     return SimpleNamespace(
         **resolved,
@@ -69,6 +73,7 @@ def server_args(**given: object) -> SimpleNamespace:
 def test_defaults_fill_what_is_open() -> None:
     args = server_args()
     defaults.apply_defaults(args)
+    defaults.apply_model_defaults(args)
     assert args.attention_backend == ATTENTION_BACKEND_NAME
     assert args.dtype == "float32"
     assert args.max_total_tokens == defaults.MAX_TOTAL_TOKENS
@@ -89,9 +94,31 @@ def test_defaults_fill_what_is_open() -> None:
 def test_defaults_keep_what_is_given(given: dict[str, object]) -> None:
     args = server_args(**given)
     defaults.apply_defaults(args)
+    defaults.apply_model_defaults(args)
     assert {name: getattr(args, name) for name in given} == given
     if "mem_fraction_static" in given:
         assert args.max_total_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("gib", "chunk"), [(16, 2048), (24, 4096), (48, 4096), (80, 8192), (141, 8192), (192, 16384)]
+)
+def test_device_defaults_are_sglangs_for_that_memory(
+    make_profile: Callable[..., DeviceProfile], gib: int, chunk: int
+) -> None:
+    args = server_args()
+    profile = replace(make_profile(), device_memory=gib << 30)
+    timed_defaults.apply_device_defaults(args, profile)
+    assert args.chunked_prefill_size == chunk
+    assert args.max_total_tokens == profile.kv_pool_tokens
+    assert (args.load_format, args.dtype) == ("dummy", "bfloat16")
+
+
+def test_device_defaults_keep_what_is_given(make_profile: Callable[..., DeviceProfile]) -> None:
+    given = {"max_total_tokens": 100, "chunked_prefill_size": 64, "dtype": "float16"}
+    args = server_args(**given)
+    timed_defaults.apply_device_defaults(args, make_profile())
+    assert {name: getattr(args, name) for name in given} == given
 
 
 def test_ranks_get_cores_unless_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +139,7 @@ def test_entry_points_are_installed() -> None:
         assert callable(entry.load())
 
 
+@pytest.mark.filterwarnings("ignore")  # importing all of SGLang says that there is no GPU
 def test_ledger_matches_the_installed_sglang() -> None:
     assert version("sglang") == seams.SGLANG_VERSION
     for seam in seams.SEAMS:

@@ -23,7 +23,7 @@ CPU_BINDING_VARIABLE = "SGLANG_CPU_OMP_THREADS_BIND"
 
 
 def apply_defaults(server_args: Any) -> None:
-    """Fill in what the user left open.
+    """Fill in what the user left open, for any model on this platform.
 
     Args:
         server_args: SGLang's recorder: reading gives the value resolved so far, writing declares
@@ -36,15 +36,8 @@ def apply_defaults(server_args: Any) -> None:
     # SGLang's own CPU rule ran before and chose an Intel kernel for "cpu".
     if given["attention_backend"] is None:
         server_args.attention_backend = ATTENTION_BACKEND_NAME
-    # "auto" turns float32 weights into float16, which is slow on a CPU and not exact.
-    if given["dtype"] == "auto":
-        server_args.dtype = "float32"
-    if given["max_total_tokens"] is None and given["mem_fraction_static"] is None:
-        server_args.max_total_tokens = MAX_TOTAL_TOKENS
     if given["mem_fraction_static"] is None:
         server_args.mem_fraction_static = MEM_FRACTION_STATIC
-    if given["chunked_prefill_size"] is None:
-        server_args.chunked_prefill_size = CHUNKED_PREFILL_SIZE
     # SGLang's default needs Triton, so nobody can want it here.
     if given["lora_backend"] == "csgmv":
         server_args.lora_backend = "torch_native"
@@ -61,3 +54,16 @@ def apply_defaults(server_args: Any) -> None:
         # inherit the environment of this process. With fewer cores than ranks, cores are shared.
         cores = islice(cycle(sorted(os.sched_getaffinity(0))), ranks)
         os.environ.setdefault(CPU_BINDING_VARIABLE, "|".join(map(str, cores)))
+
+
+def apply_model_defaults(server_args: Any) -> None:
+    """Fill in what the user left open, for a tiny model that really computes."""
+    given: dict[str, Any] = server_args._raw_input
+
+    # "auto" turns float32 weights into float16, which is slow on a CPU and not exact.
+    if given["dtype"] == "auto":
+        server_args.dtype = "float32"
+    if given["max_total_tokens"] is None and given["mem_fraction_static"] is None:
+        server_args.max_total_tokens = MAX_TOTAL_TOKENS
+    if given["chunked_prefill_size"] is None:
+        server_args.chunked_prefill_size = CHUNKED_PREFILL_SIZE

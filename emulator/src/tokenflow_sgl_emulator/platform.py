@@ -13,7 +13,9 @@ from sglang.srt.platforms.device_mixin import DeviceCapability, PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
 from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, plugin
-from tokenflow_sgl_emulator.defaults import apply_defaults
+from tokenflow_sgl_emulator.defaults import apply_defaults, apply_model_defaults
+from tokenflow_sgl_emulator.timed.defaults import apply_device_defaults
+from tokenflow_sgl_emulator.timed.device import dilation, the_device, timing_is_on
 
 
 def activate() -> str | None:
@@ -43,9 +45,18 @@ class EmulatorPlatform(SRTPlatform):
     device_type = "cpu"
     capabilities = PlatformCapabilities()  # all off: no Triton, no graphs, no sgl_kernel
 
+    @property
+    def time_dilation(self) -> float:
+        """Wall-clock seconds per second of this device; tokenflow's scheduler clock asks for it."""
+        return dilation()
+
     def apply_server_args_defaults(self, server_args: Any) -> None:
         """Called once while SGLang resolves its arguments, in the process that starts it."""
         apply_defaults(server_args)
+        if timing_is_on():
+            apply_device_defaults(server_args, the_device().profile)
+        else:
+            apply_model_defaults(server_args)
 
     def init_backend(self) -> None:
         """Called in each worker before a model runner exists."""
@@ -63,10 +74,11 @@ class EmulatorPlatform(SRTPlatform):
         Raises:
             RuntimeError: SGLang did not apply the hooks that belong to this platform.
         """
-        from tokenflow_sgl_emulator.exact_linear import make_linears_exact
-
         plugin.check_active()
-        make_linears_exact(model)
+        if not timing_is_on():
+            from tokenflow_sgl_emulator.exact_linear import make_linears_exact
+
+            make_linears_exact(model)
 
     def get_default_attention_backend(self) -> str:
         """The reference attention of this package."""

@@ -8,12 +8,19 @@ from typing import Any
 from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME
 from tokenflow_sgl_emulator.seams import (
     BATCH_INVARIANCE,
+    DEVICE_REPORT,
     HOOKED,
     HOST_POOL,
     LORA_PINNING,
+    NOTE_IDLE,
     SAMPLING_HASH,
     SGLANG_VERSION,
+    TIMED,
+    TIMED_STREAMS,
+    WAIT_FOR_RESULT,
 )
+from tokenflow_sgl_emulator.timed import streams
+from tokenflow_sgl_emulator.timed.device import timing_is_on
 
 
 def register() -> None:
@@ -38,6 +45,15 @@ def register() -> None:
     HookRegistry.register(HOST_POOL.target, _choose_host_pool, HookType.AROUND)
     for seam in LORA_PINNING:
         HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
+    if timing_is_on():
+        from tokenflow_sgl_emulator.timed import hooks
+
+        for seam in TIMED_STREAMS:
+            twin = getattr(streams, seam.target.rpartition(".")[2])
+            HookRegistry.register(seam.target, twin, HookType.REPLACE)
+        HookRegistry.register(WAIT_FOR_RESULT.target, hooks.wait_for_result, HookType.BEFORE)
+        HookRegistry.register(NOTE_IDLE.target, hooks.note_idle, HookType.BEFORE)
+        HookRegistry.register(DEVICE_REPORT.target, hooks.add_report, HookType.AROUND)
 
 
 def check_active() -> None:
@@ -46,11 +62,8 @@ def check_active() -> None:
     Raises:
         RuntimeError: A hook is missing; the message names it.
     """
-    missing = [
-        seam.target
-        for seam in HOOKED
-        if not hasattr(pkgutil.resolve_name(seam.target), "__wrapped__")
-    ]
+    wanted = (*HOOKED, *TIMED) if timing_is_on() else HOOKED
+    missing = [seam.target for seam in wanted if not _is_hooked(pkgutil.resolve_name(seam.target))]
     if missing:
         raise RuntimeError(
             f"SGLang did not apply these hooks of {PLATFORM_NAME!r}: {', '.join(missing)}. "
@@ -59,8 +72,16 @@ def check_active() -> None:
         )
 
 
+def _is_hooked(target: Any) -> bool:
+    return hasattr(target, "__wrapped__") or target.__module__ == streams.__name__
+
+
 def _choose_host_pool(original: Callable[[Any], type], buffer_info: Any) -> type:
-    """Around hook: SGLang decides by the device buffers, we put the torch twin in its place."""
+    """Around hook: SGLang decides by the device buffers, we put our twin in its place."""
+    if timing_is_on():
+        from tokenflow_sgl_emulator.timed.host_pool import TimedHostPool
+
+        return TimedHostPool
     from tokenflow_sgl_emulator.host_pool import torch_host_pool
 
     return torch_host_pool(original(buffer_info))

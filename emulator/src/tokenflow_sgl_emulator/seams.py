@@ -13,12 +13,12 @@ class Seam:
 
     Attributes:
         target: Dotted path of the function, method or class.
-        use: ``"around"`` (hooked through ``HookRegistry``) or ``"subclass"``.
+        use: ``"subclass"``, or how it is hooked through ``HookRegistry``.
         why: What breaks without it, and when it can go.
     """
 
     target: str
-    use: Literal["around", "replace", "subclass"]
+    use: Literal["around", "before", "replace", "subclass"]
     why: str
 
 
@@ -50,6 +50,29 @@ SAMPLING_HASH = Seam(
     "replace",
     "Seeded sampling hashes in Triton.",
 )
+_STREAMS = "Streams that keep time; goes when SRTPlatform lets a platform name its device module."
+TIMED_STREAMS = tuple(
+    Seam(f"torch.cpu.{name}", "replace", _STREAMS)
+    for name in ("Stream", "Event", "StreamContext", "current_stream")
+)
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler."
+WAIT_FOR_RESULT = Seam(
+    _SCHEDULER + "process_batch_result",
+    "before",
+    "Without overlap SGLang waits for the device by reading from it.",
+)
+NOTE_IDLE = Seam(
+    _SCHEDULER + "on_idle", "before", "Tells a device without work from one that is kept waiting."
+)
+DEVICE_REPORT = Seam(
+    _SCHEDULER + "get_internal_state",
+    "around",
+    "Clients must learn the time dilation and whether the CPU kept up; goes when platforms can "
+    "add to /server_info.",
+)
+TIMED = (*TIMED_STREAMS, WAIT_FOR_RESULT, NOTE_IDLE, DEVICE_REPORT)
+"""Hooked where a device is emulated (:mod:`tokenflow_sgl_emulator.timed`), and only there."""
+
 HOOKED = (HOST_POOL, *LORA_PINNING, BATCH_INVARIANCE, SAMPLING_HASH)
 """Hooked by :mod:`tokenflow_sgl_emulator.plugin`, checked when a model is loaded."""
 
@@ -60,6 +83,7 @@ _EXACT = "SGLang's own gives results that depend on the batch."
 
 SEAMS = (
     *HOOKED,
+    *TIMED,
     Seam(_ATTENTION + "extend", "subclass", _EXACT),
     Seam(_ATTENTION + "decode", "subclass", _EXACT),
     Seam(

@@ -10,6 +10,11 @@ from tokenflow_sgl import __version__
 from tokenflow_sgl.cli.demo import demo
 from tokenflow_sgl.cli.docs import docs
 from tokenflow_sgl.cli.doctor import doctor
+from tokenflow_sgl.cli.profile import profile_app
+from tokenflow_sgl.cli.replay import replay
+from tokenflow_sgl.cli.report import report
+from tokenflow_sgl.cli.serve_emulated import serve_emulated
+from tokenflow_sgl.cli.trace import trace_app
 
 app = typer.Typer(
     name="tokenflow",
@@ -20,6 +25,11 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(doctor)
+app.command()(replay)
+app.command()(report)
+app.add_typer(trace_app, name="trace")
+app.command()(serve_emulated)
+app.add_typer(profile_app, name="profile")
 app.command(hidden=True)(docs)
 
 

@@ -1,0 +1,89 @@
+"""Start SGLang on an emulated device: ``python -m tokenflow_sgl_emulator.serve --profile P``.
+
+``tokenflow serve-emulated`` is the command for people; it makes the profile and calls this.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenflow_sgl.profiles import DeviceProfile, ProfileError
+from tokenflow_sgl_emulator import PLATFORM_NAME
+from tokenflow_sgl_emulator.timed.device import DILATION_VARIABLE, PROFILE_VARIABLE
+from tokenflow_sgl_emulator.timed.dilation import choose_dilation
+
+MAX_RUNNING = 2048
+"""SGLang's own limit of running requests for a pool that would hold more."""
+TAKEN = ("--model-path", "--model", "--device", "--served-model-name", "--load-format")
+"""SGLang's options that the emulated device decides."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Become the server: the process is replaced, so signals and exit codes are SGLang's."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tokenflow_sgl_emulator.serve",
+        description="Serve an emulated model on an emulated device with real SGLang.",
+    )
+    parser.add_argument("--profile", type=Path, required=True, help="device profile (JSON)")
+    parser.add_argument(
+        "--time-dilation",
+        default="auto",
+        help="wall-clock seconds per emulated second, or auto: what this machine needs",
+    )
+    parser.add_argument("sglang", nargs="*", help="after --: arguments of sglang.launch_server")
+    args = parser.parse_args(argv)
+    for option in args.sglang:
+        if option.partition("=")[0] in TAKEN:
+            parser.error(f"{option} cannot be given: the emulated device brings its own model")
+    try:
+        profile = DeviceProfile.load(args.profile)
+        dilation = _dilation(args.time_dilation, profile, args.sglang)
+    except (OSError, ProfileError, ValueError) as error:
+        parser.error(str(error))
+    print(
+        f"Emulating {profile.model} on {profile.device} ({profile.source}); one emulated second "
+        f"takes {dilation:g} s. The timing is the device's; the text is made up.",
+        flush=True,
+    )
+    os.environ |= {
+        "SGLANG_PLATFORM": PLATFORM_NAME,
+        "SGLANG_EXTERNAL_MODEL_PACKAGE": f"{__package__}.timed.models",
+        PROFILE_VARIABLE: str(args.profile.resolve()),
+        DILATION_VARIABLE: repr(dilation),
+    }
+    model = ("--model-path", str(_model_folder(profile.layers)))
+    names = ("--served-model-name", profile.model)
+    command = [sys.executable, "-m", "sglang.launch_server", *model, *names, *args.sglang]
+    os.execv(sys.executable, command)
+
+
+def _dilation(text: str, profile: DeviceProfile, sglang_args: Sequence[str]) -> float:
+    if text != "auto":
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError(f"--time-dilation is {text!r}; allowed is a number or auto") from None
+    sizes = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    sizes.add_argument("--max-total-tokens", type=int, default=profile.kv_pool_tokens)
+    sizes.add_argument("--max-running-requests", type=int, default=MAX_RUNNING)
+    known, _ = sizes.parse_known_args(sglang_args)
+    return choose_dilation(profile, known.max_total_tokens, known.max_running_requests)
+
+
+def _model_folder(layers: int) -> Path:
+    """The emulated model's folder in the user's cache, made when it is not there yet."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "tokenflow-sgl" / f"emulated-{layers}-layers"
+    # In a process of its own: the tokenizer library starts threads, and this process is replaced.
+    code = (
+        "from tokenflow_sgl_emulator.timed import model_folder as m; import sys; m.main(sys.argv)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder), str(layers)], check=True)
+    return folder
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The emulated device of this process: what steps and copies take, and whether the CPU kept up.
+
+A run means something only if the real work behind every step is done before the emulated device
+would have finished it. So the device runs slower than real time by a factor, the *time dilation*,
+and counts the steps for which even that was not enough.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tokenflow_sgl.profiles import DeviceProfile, Link
+from tokenflow_sgl_emulator.timed.streams import Stream, current_stream, now
+
+PROFILE_VARIABLE = "TOKENFLOW_EMU_PROFILE"
+"""Path of the device profile (JSON); timing is on where it is set."""
+DILATION_VARIABLE = "TOKENFLOW_EMU_TIME_DILATION"
+"""Wall-clock seconds per emulated second; 1 where it is not set."""
+
+
+@dataclass(slots=True)
+class StepCount:
+    """What the device did so far; seconds are emulated ones.
+
+    steps: forward passes. late_steps: those whose real work ended after their emulated end.
+    busy_seconds: time that the device computed. starved_seconds: time that it stood idle although
+    requests were running, because the CPU had not submitted the next step yet.
+    """
+
+    steps: int = 0
+    late_steps: int = 0
+    busy_seconds: float = 0.0
+    starved_seconds: float = 0.0
+
+
+class EmulatedDevice:
+    """Keeps the time of one device; every duration that goes in is in emulated seconds.
+
+    Args:
+        profile: The target device with its model.
+        dilation: Wall-clock seconds per emulated second.
+    """
+
+    def __init__(self, profile: DeviceProfile, dilation: float) -> None:
+        if not 0.01 <= dilation <= 1000:
+            raise ValueError(
+                f"{DILATION_VARIABLE} is {dilation!r}; allowed is a factor from 0.01 to 1000"
+            )
+        self.profile = profile
+        self.dilation = dilation
+        self.count = StepCount()
+        self._computed_until: float | None = None  # None: idle, so no gap to account for
+
+    def begin_step(self) -> Stream:
+        """A forward pass is submitted: it starts on this stream, not before now."""
+        stream = current_stream()
+        stream.done_at = max(stream.done_at, now())
+        if self._computed_until is not None:
+            gap = stream.done_at - self._computed_until
+            self.count.starved_seconds += max(gap, 0.0) / self.dilation
+        return stream
+
+    def compute(self, stream: Stream, seconds: float) -> None:
+        """The step computes for so long."""
+        stream.done_at += seconds * self.dilation
+        self.count.busy_seconds += seconds
+
+    def end_step(self, stream: Stream) -> None:
+        """The real work of the step is done: in time?"""
+        self.count.steps += 1
+        self.count.late_steps += now() > stream.done_at
+        self._computed_until = stream.done_at
+
+    def copy(self, tokens: int, layers: int, link: Link) -> None:
+        """Copy that many layers of some tokens' KV over a link, on the current stream."""
+        n_bytes = tokens * self.profile.kv_bytes_per_token * layers / self.profile.layers
+        current_stream().enqueue(link.seconds(n_bytes) * self.dilation)
+
+    def idle(self) -> None:
+        """Nothing is running: what follows is no gap between steps."""
+        self._computed_until = None
+
+    def report(self) -> dict[str, Any]:
+        """What clients are told: see ``/server_info``."""
+        return {
+            "device": self.profile.device,
+            "model": self.profile.model,
+            "source": self.profile.source,
+            "time_dilation": self.dilation,
+            "steps": self.count.steps,
+            "late_steps": self.count.late_steps,
+            "busy_seconds": self.count.busy_seconds,
+            "starved_seconds": self.count.starved_seconds,
+        }
+
+
+def timing_is_on() -> bool:
+    """Whether this process emulates a device and not only a platform."""
+    return bool(os.environ.get(PROFILE_VARIABLE))
+
+
+def dilation() -> float:
+    """Wall-clock seconds per emulated second.
+
+    Raises:
+        ValueError: The environment variable is not a number.
+    """
+    text = os.environ.get(DILATION_VARIABLE, "1")
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{DILATION_VARIABLE} is {text!r}; allowed is a number") from None
+
+
+@cache
+def the_device() -> EmulatedDevice:
+    """The device of this process, made of its environment on first use."""
+    return EmulatedDevice(DeviceProfile.load(Path(os.environ[PROFILE_VARIABLE])), dilation())

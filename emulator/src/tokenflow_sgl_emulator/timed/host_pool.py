@@ -1,0 +1,41 @@
+"""HiCache's host KV pool for the emulated device: copies take time and move nothing."""
+
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+
+from tokenflow_sgl_emulator.timed.device import the_device
+
+
+class TimedHostPool(MHATokenToKVPoolHost):
+    """SGLang's pool with the link's time in place of the CUDA copies."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["pin_memory"] = False  # pinning is cudaHostRegister
+        super().__init__(*args, **kwargs)
+
+    def load_to_device_per_layer(
+        self,
+        device_pool: Any,
+        host_indices: torch.Tensor,
+        device_indices: torch.Tensor,
+        layer_id: int,
+        io_backend: str,
+        *,
+        is_draft: bool = False,
+    ) -> None:
+        """Take the time of one layer of these token slots, from host to device."""
+        device = the_device()
+        device.copy(len(host_indices), 1, device.profile.host_to_device)
+
+    def backup_from_device_all_layer(
+        self,
+        device_pool: Any,
+        host_indices: torch.Tensor,
+        device_indices: torch.Tensor,
+        io_backend: str,
+    ) -> None:
+        """Take the time of all layers of these token slots, from device to host."""
+        device = the_device()
+        device.copy(len(host_indices), self.layer_num, device.profile.device_to_host)

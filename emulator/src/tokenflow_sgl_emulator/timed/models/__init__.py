@@ -1,0 +1,1 @@
+"""SGLang looks for model classes here (``SGLANG_EXTERNAL_MODEL_PACKAGE``)."""

@@ -1,0 +1,73 @@
+"""A language model without weights: it takes the target's time and makes up its tokens.
+
+The next token is a hash of the last token and its position. So a request's text depends on its own
+history only, and two runs of the same prompt must agree however they were scheduled. KV pages are
+real to SGLang (allocated, shared, evicted, loaded back), their content is never read.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+
+from tokenflow_sgl_emulator.timed.device import the_device
+from tokenflow_sgl_emulator.timed.step import StepWork, work_of
+from tokenflow_sgl_emulator.tokenizer import word_ids
+
+_MULTIPLIER = 0x9E3779B1  # 2**32 divided by the golden ratio: neighbouring inputs end up far apart
+
+
+class EmulatedForCausalLM(torch.nn.Module):
+    """The architecture that the configuration of an emulated model names."""
+
+    def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:
+        super().__init__()
+        self.config = config
+        self.words = word_ids(config.vocab_size)
+        self.device_ = the_device()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        forward_batch: Any,
+        input_embeds: torch.Tensor | None = None,
+    ) -> LogitsProcessorOutput:
+        """Take the step's time layer by layer, each after its KV has arrived from the host."""
+        self._compute(work_of(forward_batch), _load_counter())
+        if forward_batch.forward_mode.is_extend():
+            last = forward_batch.extend_seq_lens.cumsum(0) - 1
+            input_ids, positions = input_ids[last], positions[last]
+        return LogitsProcessorOutput(next_token_logits=self._logits(input_ids, positions))
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """There are none."""
+
+    def _compute(self, work: StepWork, loads: Any) -> None:
+        layers = self.config.num_hidden_layers
+        per_layer = work.seconds(self.device_.profile) / layers
+        stream = self.device_.begin_step()
+        if loads is None or loads.consumer_index < 0:
+            self.device_.compute(stream, per_layer * layers)
+        else:
+            for layer in range(layers):
+                loads.wait_until(layer)
+                self.device_.compute(stream, per_layer)
+        self.device_.end_step(stream)
+
+    def _logits(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        mixed = (input_ids * _MULTIPLIER + positions * 40503) & 0xFFFFFFFF
+        token = self.words.start + ((mixed * _MULTIPLIER) & 0xFFFFFFFF) % len(self.words)
+        logits = torch.zeros(len(token), self.config.vocab_size)
+        return logits.scatter_(1, token[:, None], 30.0)
+
+
+def _load_counter() -> Any:
+    """SGLang's record of which layers of a KV load have landed; None without HiCache."""
+    from sglang.srt.model_executor.forward_context import get_token_to_kv_pool
+
+    return get_token_to_kv_pool().layer_transfer_counter
+
+
+EntryClass = EmulatedForCausalLM

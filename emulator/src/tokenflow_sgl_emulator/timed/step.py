@@ -1,0 +1,50 @@
+"""What one forward pass computes, in the quantities that step times depend on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tokenflow_sgl.profiles import DeviceProfile
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The work of a step.
+
+    tokens: new tokens of prefilled requests; 0 in a pure decode step.
+    attention: keys that these tokens attend to, summed: sum n_i * (prefix_i + n_i / 2).
+    batch: requests that decode one token. context: KV tokens that these read.
+    """
+
+    tokens: int
+    attention: float
+    batch: int
+    context: int
+
+    def seconds(self, profile: DeviceProfile) -> float:
+        """How long the step takes on the target device."""
+        if not self.tokens:
+            return profile.decode_seconds(self.batch, self.context)
+        if not self.batch:
+            return profile.prefill_seconds(self.tokens, self.attention)
+        return profile.mixed_seconds(self.tokens, self.attention, self.batch, self.context)
+
+
+def work_of(forward_batch: Any) -> StepWork:
+    """The work of one of SGLang's forward batches."""
+    if not forward_batch.forward_mode.is_extend():
+        lengths = forward_batch.seq_lens_cpu
+        return StepWork(0, 0.0, len(lengths), int(lengths.sum()))
+    mixed = forward_batch.forward_mode.is_mixed()
+    tokens = batch = context = 0
+    attention = 0.0
+    for new, prefix in zip(
+        forward_batch.extend_seq_lens_cpu, forward_batch.extend_prefix_lens_cpu, strict=True
+    ):
+        if mixed and new == 1:
+            # A decoding row looks like a prefill of one token, and costs the same.
+            batch += 1
+            context += prefix + 1
+        else:
+            tokens += new
+            attention += new * (prefix + new / 2)
+    return StepWork(tokens, attention, batch, context)

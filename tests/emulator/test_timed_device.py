@@ -1,0 +1,163 @@
+"""The emulated device's accounts: durations, late steps, and a CPU that keeps it waiting."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl_emulator.timed import device as device_module
+from tokenflow_sgl_emulator.timed import dilation, streams
+from tokenflow_sgl_emulator.timed.device import EmulatedDevice
+from tokenflow_sgl_emulator.timed.step import StepWork, work_of
+
+MakeProfile = Callable[..., DeviceProfile]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    fake = SimpleNamespace(time=50.0)
+    for module in (device_module, streams):
+        monkeypatch.setattr(module, "now", lambda: fake.time)
+    monkeypatch.setattr(streams, "_default", streams.Stream())
+    return fake
+
+
+def step(device: EmulatedDevice, clock: SimpleNamespace, seconds: float, real: float) -> None:
+    stream = device.begin_step()
+    device.compute(stream, seconds)
+    clock.time += real
+    device.end_step(stream)
+
+
+def test_a_step_in_time_is_not_late(make_profile: MakeProfile, clock: SimpleNamespace) -> None:
+    device = EmulatedDevice(make_profile(), dilation=2.0)
+    step(device, clock, seconds=0.010, real=0.019)
+    assert (device.count.steps, device.count.late_steps) == (1, 0)
+    assert streams.current_stream().done_at == pytest.approx(50.020)
+    assert device.count.busy_seconds == pytest.approx(0.010)
+
+
+def test_a_step_whose_real_work_takes_longer_is_late(
+    make_profile: MakeProfile, clock: SimpleNamespace
+) -> None:
+    device = EmulatedDevice(make_profile(), dilation=2.0)
+    step(device, clock, seconds=0.010, real=0.021)
+    assert device.count.late_steps == 1
+
+
+def test_a_late_submission_starves_the_device(
+    make_profile: MakeProfile, clock: SimpleNamespace
+) -> None:
+    device = EmulatedDevice(make_profile(), dilation=2.0)
+    step(device, clock, seconds=0.010, real=0.001)  # ends at 50.020
+    clock.time = 50.030
+    step(device, clock, seconds=0.010, real=0.001)
+    assert device.count.starved_seconds == pytest.approx(0.005)  # 10 ms of wall clock at 2x
+
+
+def test_waiting_for_requests_is_not_starving(
+    make_profile: MakeProfile, clock: SimpleNamespace
+) -> None:
+    device = EmulatedDevice(make_profile(), dilation=2.0)
+    step(device, clock, seconds=0.010, real=0.001)
+    device.idle()
+    clock.time = 60.0
+    step(device, clock, seconds=0.010, real=0.001)
+    assert device.count.starved_seconds == 0.0
+
+
+def test_copies_take_their_share_of_layers_over_the_link(
+    make_profile: MakeProfile, clock: SimpleNamespace
+) -> None:
+    device = EmulatedDevice(make_profile(), dilation=3.0)
+    device.copy(200, 1, device.profile.host_to_device)  # 50,000 bytes and 1 ms
+    assert streams.current_stream().done_at == pytest.approx(50.0 + 3 * (0.001 + 0.05))
+    device.copy(200, 4, device.profile.device_to_host)  # 200,000 bytes and 2 ms
+    assert streams.current_stream().done_at == pytest.approx(50.153 + 3 * (0.002 + 0.4))
+
+
+def test_the_report_is_plain_data(make_profile: MakeProfile, clock: SimpleNamespace) -> None:
+    device = EmulatedDevice(make_profile(), dilation=2.0)
+    step(device, clock, seconds=0.010, real=0.1)
+    report = device.report()
+    assert report["device"] == "toy" and report["time_dilation"] == 2.0
+    assert (report["steps"], report["late_steps"]) == (1, 1)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), 1e6])
+def test_absurd_dilations_are_refused(make_profile: MakeProfile, factor: float) -> None:
+    with pytest.raises(ValueError, match=r"allowed is a factor from 0\.01 to 1000"):
+        EmulatedDevice(make_profile(), factor)
+
+
+def batch(mode: str, **fields: Any) -> Any:
+    forward_mode = SimpleNamespace(
+        is_extend=lambda: mode != "decode", is_mixed=lambda: mode == "mixed"
+    )
+    return SimpleNamespace(forward_mode=forward_mode, **fields)
+
+
+def test_work_of_a_decode_step() -> None:
+    work = work_of(batch("decode", seq_lens_cpu=torch.tensor([5, 7])))
+    assert work == StepWork(tokens=0, attention=0.0, batch=2, context=12)
+
+
+def test_work_of_a_prefill_step() -> None:
+    # 10 tokens after 20, and 1 token after 6: 10 * 25 + 1 * 6.5 attended keys.
+    lengths = {"extend_seq_lens_cpu": [10, 1], "extend_prefix_lens_cpu": [20, 6]}
+    assert work_of(batch("extend", **lengths)) == StepWork(11, 256.5, 0, 0)
+
+
+def test_work_of_a_mixed_step() -> None:
+    lengths = {"extend_seq_lens_cpu": [10, 1], "extend_prefix_lens_cpu": [20, 6]}
+    assert work_of(batch("mixed", **lengths)) == StepWork(10, 250.0, 1, 7)
+
+
+def test_steps_take_the_time_of_their_kind(make_profile: MakeProfile) -> None:
+    profile = make_profile(seconds=0.02)
+    assert StepWork(0, 0.0, 3, 300).seconds(profile) == profile.decode_seconds(3, 300)
+    assert StepWork(50, 99.0, 0, 0).seconds(profile) == profile.prefill_seconds(50, 99.0)
+    assert StepWork(50, 99.0, 3, 300).seconds(profile) == profile.mixed_seconds(50, 99.0, 3, 300)
+
+
+def test_a_profile_survives_the_environment(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_profile().save(tmp_path / "toy.json")
+    monkeypatch.setenv(device_module.PROFILE_VARIABLE, str(tmp_path / "toy.json"))
+    monkeypatch.setenv(device_module.DILATION_VARIABLE, "2.5")
+    device_module.the_device.cache_clear()
+    device = device_module.the_device()
+    device_module.the_device.cache_clear()
+    assert device.profile == make_profile() and device.dilation == 2.5
+
+
+def test_a_dilation_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(device_module.DILATION_VARIABLE, "fast")
+    with pytest.raises(ValueError, match="TOKENFLOW_EMU_TIME_DILATION is 'fast'"):
+        device_module.dilation()
+
+
+def test_slow_devices_run_in_real_time(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dilation, "machine_slowness", lambda: 1.0)
+    assert dilation.choose_dilation(make_profile(seconds=0.1), 4000, 8) == 1.0
+
+
+def test_fast_devices_are_slowed_down(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dilation, "machine_slowness", lambda: 1.0)
+    # The pool allows 7 rows of 512 tokens: (2.5 + 0.7) ms * 1.3 of real work for a 1 ms step.
+    assert dilation.choose_dilation(make_profile(seconds=0.001), 4000, 2048) == 4.25
+    monkeypatch.setattr(dilation, "machine_slowness", lambda: 2.0)
+    assert dilation.choose_dilation(make_profile(seconds=0.001), 4000, 2048) == 8.5
+
+
+def test_the_machine_is_measured() -> None:
+    assert dilation.machine_slowness() > 0.0

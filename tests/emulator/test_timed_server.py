@@ -1,0 +1,134 @@
+"""Real SGLang on an emulated device: it takes the profile's time, and keeps every text apart."""
+
+import json
+import random
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
+from tokenflow_sgl_emulator.timed.model_folder import write_model_folder
+
+pytestmark = pytest.mark.engine
+
+KV_TOKENS = 1024
+DECODE_S = 0.004
+
+
+@pytest.fixture(scope="module")
+def profile() -> DeviceProfile:
+    """4 to 8 ms per decode step; 20 ms per 1,000 prefilled tokens; a slow link."""
+    return DeviceProfile(
+        device="toy",
+        model="toy-model",
+        source="made up for a test",
+        layers=4,
+        kv_bytes_per_token=1000,
+        device_memory=1 << 35,
+        weight_bytes=1 << 30,
+        kv_pool_tokens=KV_TOKENS,
+        host_pool_tokens=4 * KV_TOKENS,
+        host_to_device=Link(bandwidth=50e6, latency=1e-5),
+        device_to_host=Link(bandwidth=50e6, latency=1e-5),
+        decode=DecodeTable((1.0, 64.0), (1.0, 1e4), ((DECODE_S,) * 2, (2 * DECODE_S,) * 2)),
+        prefill=PrefillTable((1.0, 1000.0), (1.0, 1e4), ((2e-5, 2e-5), (0.02, 0.02))),
+    )
+
+
+@pytest.fixture(scope="module")
+def server(
+    start_server: Any, profile: DeviceProfile, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    root = tmp_path_factory.mktemp("emulated")
+    profile.save(root / "toy.json")
+    write_model_folder(root / "model", profile.layers)
+    env = {
+        "TOKENFLOW_EMU_PROFILE": str(root / "toy.json"),
+        "TOKENFLOW_EMU_TIME_DILATION": "2",
+        "SGLANG_EXTERNAL_MODEL_PACKAGE": "tokenflow_sgl_emulator.timed.models",
+    }
+    flags = ("--scheduler", "tokenflow", "--hicache-ratio", "4", "--skip-tokenizer-init")
+    with start_server(root / "model", *flags, env=env) as running:
+        yield running
+
+
+def state(server: Any) -> dict[str, Any]:
+    with urllib.request.urlopen(server.url + "/server_info", timeout=60) as response:
+        info: dict[str, Any] = json.load(response)["internal_states"][0]
+    return info
+
+
+def prompt(seed: int, tokens: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(300, 4096) for _ in range(tokens)]
+
+
+def ask(server: Any, ids: list[int], new: int) -> list[int]:
+    sampling = {"temperature": 0, "max_new_tokens": new, "custom_params": {"tokenflow_rate": 5.0}}
+    answer = server.post("/generate", {"input_ids": ids, "sampling_params": sampling})
+    tokens: list[int] = answer["output_ids"]
+    return tokens
+
+
+def test_server_info_names_the_device(server: Any) -> None:
+    report = state(server)["emulated_device"]
+    assert (report["device"], report["model"]) == ("toy", "toy-model")
+    assert report["time_dilation"] == 2.0
+    assert 0 <= report["late_steps"] <= report["steps"]
+
+
+def test_defaults_are_those_of_the_device(server: Any) -> None:
+    info = state(server)
+    assert info["max_total_tokens"] == KV_TOKENS
+    assert info["chunked_prefill_size"] == 4096  # SGLang's choice for 32 GiB
+    assert info["load_format"] == "dummy"
+
+
+def test_one_request_takes_what_the_profile_says(server: Any, profile: DeviceProfile) -> None:
+    before = state(server)["emulated_device"]
+    assert len(ask(server, prompt(1, 100), 20)) == 20
+    after = state(server)["emulated_device"]
+    # Overlap scheduling launches one step more than there are tokens, before it knows the end.
+    decodes = [profile.decode_seconds(1, 100 + i) for i in range(1, 21)]
+    prefill = profile.prefill_seconds(100, 100 * 50.0)
+    busy = after["busy_seconds"] - before["busy_seconds"]
+    assert busy == pytest.approx(prefill + sum(decodes[:19])) or busy == pytest.approx(
+        prefill + sum(decodes)
+    )
+
+
+def test_text_is_the_requests_own_however_it_was_scheduled(server: Any) -> None:
+    # 16 requests of up to 160 tokens want 2,560 tokens of KV, the device has 1,024.
+    prompts = [prompt(100 + i, 40 + 5 * i) for i in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(lambda ids: ask(server, ids, 80), prompts))
+    alone = [ask(server, ids, 80) for ids in prompts]
+    assert together == alone
+    assert len({tuple(tokens) for tokens in alone}) == len(alone)
+
+
+def test_the_last_token_and_its_position_decide_the_next(server: Any) -> None:
+    ids = prompt(7, 50)
+    first = ask(server, ids, 10)
+    assert ask(server, [*ids, *first[:5]], 5) == first[5:]
+    assert ask(server, [*ids[:-1], 301], 10) != first
+
+
+def test_refused_arguments_are_named(
+    start_server: Any, profile: DeviceProfile, tmp_path: Path
+) -> None:
+    profile.save(tmp_path / "toy.json")
+    write_model_folder(tmp_path / "model", profile.layers)
+    env = {
+        "TOKENFLOW_EMU_PROFILE": str(tmp_path / "toy.json"),
+        "SGLANG_EXTERNAL_MODEL_PACKAGE": "tokenflow_sgl_emulator.timed.models",
+    }
+    with (
+        pytest.raises(AssertionError, match=r"--tp-size is 2: the emulated device is one device"),
+        start_server(tmp_path / "model", "--tp-size", "2", env=env),
+    ):
+        pass
