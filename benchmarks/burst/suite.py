@@ -1,0 +1,80 @@
+"""What the burst benchmark runs: workloads, contenders, and the emulated device that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One workload.
+
+    Attributes:
+        trace: What `tokenflow replay` is given; FILE stands for a file of the user's.
+        device: Emulated device.
+        kv_tokens: KV pool, tokens.
+        dilation: Wall-clock seconds per emulated second: the least that two cores kept up with.
+        replay: More options of `tokenflow replay`.
+    """
+
+    trace: str
+    device: str
+    kv_tokens: int
+    dilation: float
+    replay: tuple[str, ...] = ()
+
+
+MODEL = "llama3-8b"
+_RTX4090 = ("rtx4090", 35_000, 0.3)
+_H200 = ("h200", 200_000, 1.5)
+
+LOADS = {
+    "4090-a": Load("4090-a", *_RTX4090),
+    "4090-b": Load("4090-b", *_RTX4090),
+    "4090-c": Load("4090-c", *_RTX4090),
+    "4090-d": Load("4090-d", *_RTX4090),
+    "h200-a": Load("h200-a", *_H200),
+    "h200-b": Load("h200-b", *_H200),
+    "h200-c": Load("h200-c", *_H200),
+    "h200-d": Load("h200-d", *_H200),
+    # Real traces on a whole H200, and with its KV pool as in Table 1.
+    "azure-2x": Load(
+        "azure:FILE", "h200", 200_000, 1.2, ("--window", "0:600", "--speed-up", "2", "--rate", "20")
+    ),
+    "mooncake": Load("mooncake:FILE", "h200", 916_069, 0.7, ("--window", "0:600", "--rate", "20")),
+}
+"""By name. The first eight are Table 1 of the TokenFlow paper."""
+
+CONTENDERS = {
+    "stock": (),
+    "stock, mixed chunks": ("--enable-mixed-chunk",),
+    "stock, 2k mixed chunks": ("--enable-mixed-chunk", "--chunked-prefill-size", "2048"),
+    "stock, priorities": ("--enable-priority-scheduling",),
+    "tokenflow": ("--scheduler", "tokenflow", "--hicache-ratio", "8"),
+}
+"""SGLang's options by contender. The first is the baseline.
+
+The host pool of tokenflow is what the paper's machines have: eight times the device's.
+"""
+
+SENSITIVITY = {
+    **{f"cycle {seconds:g} s": ("--tokenflow-cycle", f"{seconds:g}") for seconds in (0.5, 1, 1.5)},
+    **{f"mu {mu}": ("--tokenflow-switch-factor", str(mu)) for mu in (1, 5, 20)},
+}
+"""tokenflow with one parameter changed: scheduling interval, buffer conservativeness."""
+
+PRIORITY_LEVELS = 4
+"""Priorities of the contender with priorities are drawn evenly from so many levels."""
+
+SERVER = (
+    *("--skip-tokenizer-init", "--incremental-streaming-output"),  # tokens, not texts, are measured
+    "--sleep-on-idle",
+)
+"""SGLang's options of every contender."""
+
+
+def options_of(contender: str) -> tuple[str, ...]:
+    """SGLang's options of a contender or of a sensitivity run."""
+    if contender in SENSITIVITY:
+        return CONTENDERS["tokenflow"] + SENSITIVITY[contender]
+    return CONTENDERS[contender]

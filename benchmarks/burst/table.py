@@ -1,0 +1,74 @@
+"""Writes the results of `run.py` into docs/benchmarks.md: `python benchmarks/burst/table.py`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from run import RESULTS, ROOT
+from suite import CONTENDERS, LOADS, SENSITIVITY
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+BASELINE = "stock"
+
+Run = dict[str, Any]
+Figure = Callable[[Run], float]
+
+COLUMNS: dict[str, Figure] = {
+    "effective tokens/s": lambda run: run["tokenflow"]["effective_throughput"],
+    "tokens/s": lambda run: run["tokenflow"]["token_throughput"],
+    "mean TTFT, s": lambda run: run["tokenflow"]["ttft_s"]["mean"],
+    "P99 TTFT, s": lambda run: run["tokenflow"]["ttft_s"]["p99"],
+    "stall per reader, s": lambda run: run["tokenflow"]["stall_per_request_s"]["mean"],
+}
+"""Figures of the tables, each followed by its ratio to stock."""
+
+
+def main() -> None:
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    page = PAGE.read_text()
+    for name, names in (("pairs", (BASELINE, "tokenflow")), ("contenders", tuple(CONTENDERS))):
+        chosen = [name for name in LOADS if name in results]
+        if name == "contenders":
+            chosen = [load for load in chosen if len(set(names) & set(results[load]["runs"])) > 2]
+        page = _replace(page, name, _table(results, chosen, names))
+    tried = [load for load in results if set(SENSITIVITY) & set(results[load]["runs"])]
+    page = _replace(page, "sensitivity", _table(results, tried, ("tokenflow", *SENSITIVITY)))
+    PAGE.write_text(page)
+
+
+def _replace(page: str, name: str, table: str) -> str:
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    head, _, rest = page.partition(begin)
+    _, _, tail = rest.partition(end)
+    return f"{head}{begin}\n{table}\n{end}{tail}"
+
+
+def _table(results: dict[str, Any], loads: list[str], names: tuple[str, ...]) -> str:
+    heads = ["workload", "run", *COLUMNS, "commit"]
+    lines = ["| " + " | ".join(heads) + " |", "| --- | --- |" + " ---: |" * len(COLUMNS) + " --- |"]
+    for load in loads:
+        runs = results[load]["runs"]
+        for name in names:
+            if name in runs:
+                lines.append(_row(load, name, runs[name], runs.get(BASELINE)))
+    return "\n".join(lines) + "\n"
+
+
+def _row(load: str, name: str, run: Run, baseline: Run | None) -> str:
+    label = name if run["run"]["valid"] else f"{name} (INVALID)"
+    cells = [load, label]
+    for figure in COLUMNS.values():
+        value = figure(run)
+        ratio = math.nan
+        if baseline is not None and run is not baseline:
+            ratio = value / figure(baseline) if figure(baseline) else math.nan
+        shown = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+        cells.append(shown if math.isnan(ratio) else f"{shown} ({ratio:.2f}x)")
+    return "| " + " | ".join([*cells, run["commit"]]) + " |"
+
+
+if __name__ == "__main__":
+    main()
