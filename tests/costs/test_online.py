@@ -60,7 +60,7 @@ def test_exact_steps_are_recovered_exactly() -> None:
 
 def test_drift_is_followed() -> None:
     rng = np.random.default_rng(2)
-    learned = OnlineCosts(memory=100.0)
+    learned = OnlineCosts(memory=100.0, decode_memory=100.0)
     serve(learned, rng, 400)
     assert_predicts(learned.snapshot(), 1.0, within=0.08)
     serve(learned, rng, 600, slower=2.0)

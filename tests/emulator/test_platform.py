@@ -13,7 +13,14 @@ import pytest
 import torch
 
 from tokenflow_sgl.profiles import DeviceProfile
-from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, defaults, plugin, seams
+from tokenflow_sgl_emulator import (
+    ATTENTION_BACKEND_NAME,
+    PLATFORM_NAME,
+    archs,
+    defaults,
+    plugin,
+    seams,
+)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang warns on import that there is no GPU
@@ -38,11 +45,24 @@ def test_declines_unless_chosen(monkeypatch: pytest.MonkeyPatch, chosen: str | N
 
 
 def test_activates_when_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SGLANG_PLATFORM", PLATFORM_NAME)
+    monkeypatch.setattr(os, "environ", {"SGLANG_PLATFORM": PLATFORM_NAME})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     name = platform.activate()
     assert name is not None
     assert pkgutil.resolve_name(name) is platform.EmulatorPlatform
+
+
+@pytest.mark.parametrize("mine", [None, "my.models"])
+def test_tiny_models_start_without_importing_all_others(
+    monkeypatch: pytest.MonkeyPatch, mine: str | None
+) -> None:
+    environment = {"SGLANG_PLATFORM": PLATFORM_NAME}
+    if mine is not None:
+        environment["SGLANG_EXTERNAL_MODEL_PACKAGE"] = mine
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    platform.activate()
+    assert environment["SGLANG_EXTERNAL_MODEL_PACKAGE"] == (mine or archs.PACKAGE)
 
 
 def test_refuses_a_visible_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,6 @@ def server(
     env = {
         "TOKENFLOW_EMU_PROFILE": str(root / "toy.json"),
         "TOKENFLOW_EMU_TIME_DILATION": "2",
-        "SGLANG_EXTERNAL_MODEL_PACKAGE": "tokenflow_sgl_emulator.timed.models",
     }
     flags = ("--scheduler", "tokenflow", "--hicache-ratio", "4", "--skip-tokenizer-init")
     with start_server(root / "model", *flags, env=env) as running:
@@ -125,7 +124,6 @@ def test_refused_arguments_are_named(
     write_model_folder(tmp_path / "model", profile.layers)
     env = {
         "TOKENFLOW_EMU_PROFILE": str(tmp_path / "toy.json"),
-        "SGLANG_EXTERNAL_MODEL_PACKAGE": "tokenflow_sgl_emulator.timed.models",
     }
     with (
         pytest.raises(AssertionError, match=r"--tp-size is 2: the emulated device is one device"),

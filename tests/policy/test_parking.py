@@ -8,7 +8,7 @@ import pytest
 
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import Phase, Recollection, WorkingSetConfig
-from tokenflow_sgl.policy.parking import LOWER, RAISE, next_share, parked
+from tokenflow_sgl.policy.parking import LOWER, RAISE, THINNED, next_share, parked, thinned
 
 # A batch of b yields b / (0.01 + 0.001 b) tokens/s: 20 streams 666.7, 12 streams 545.5,
 # 11 streams 523.8.
@@ -119,3 +119,21 @@ def test_memory_bounds_what_the_whole_batch_would_yield(batch) -> None:
 
 def test_rows_bound_what_the_whole_batch_would_yield(batch) -> None:
     assert len(parked(batch(rows_limit=5), CONFIG, 0.999)) == 15
+
+
+def test_a_batch_is_thinned_in_small_steps(batch) -> None:
+    # While memory is full the costs may say that all of a step's time is its KV: that one stream
+    # alone is as fast as forty.
+    state = batch(40, costs=StepCosts(decode=(0.0, 0.0, 1e-6)))
+    rest = parked(state, CONFIG, 0.8)
+    assert len(rest) > 30
+    step = thinned(state, rest)
+    assert step.tolist() == rest.tolist()[: int(40 * THINNED)]
+
+
+def test_who_rests_already_is_not_counted(batch, make_stream) -> None:
+    paused = [make_stream(Phase.PAUSED, slack=20.0, generated=1 + i) for i in range(10)]
+    state = batch(20, *paused, costs=StepCosts(decode=(0.0, 0.0, 1e-6)))
+    step = thinned(state, parked(state, CONFIG, 0.8))
+    phases = state.streams.phase[step].tolist()
+    assert phases == [Phase.PAUSED] * 10 + [Phase.RUNNING]

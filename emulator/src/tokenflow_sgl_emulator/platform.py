@@ -12,7 +12,7 @@ import torch
 from sglang.srt.platforms.device_mixin import DeviceCapability, PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
-from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, plugin
+from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, archs, plugin
 from tokenflow_sgl_emulator.defaults import apply_defaults, apply_model_defaults
 from tokenflow_sgl_emulator.timed.defaults import apply_device_defaults
 from tokenflow_sgl_emulator.timed.device import dilation, the_device, timing_is_on
@@ -34,6 +34,8 @@ def activate() -> str | None:
             f"SGLANG_PLATFORM={PLATFORM_NAME} runs on the CPU, but a CUDA device is visible: "
             'hide it with CUDA_VISIBLE_DEVICES="".'
         )
+    # Read when SGLang's model registry is imported, here and in the processes that are started.
+    os.environ.setdefault("SGLANG_EXTERNAL_MODEL_PACKAGE", archs.PACKAGE)
     return f"{__name__}:EmulatorPlatform"
 
 

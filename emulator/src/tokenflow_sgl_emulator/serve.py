@@ -50,7 +50,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     os.environ |= {
         "SGLANG_PLATFORM": PLATFORM_NAME,
-        "SGLANG_EXTERNAL_MODEL_PACKAGE": f"{__package__}.timed.models",
         PROFILE_VARIABLE: str(args.profile.resolve()),
         DILATION_VARIABLE: repr(dilation),
     }

@@ -61,8 +61,10 @@ class LinearCost:
 class OnlineCosts:
     """The three cost models of one engine, learned while it runs."""
 
-    def __init__(self, memory: float = 200.0) -> None:
-        self._decode = LinearCost(3, memory)
+    def __init__(self, memory: float = 200.0, decode_memory: float = 2000.0) -> None:
+        # Decode steps are many and, while memory is full, all alike: forgetting the others
+        # soon would leave nothing to tell the coefficients apart by.
+        self._decode = LinearCost(3, decode_memory)
         self._prefill = LinearCost(3, memory)
         self._load = LinearCost(2, memory)
 

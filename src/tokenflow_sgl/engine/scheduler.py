@@ -263,7 +263,9 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         )
         follow = decision.mode is Mode.WORKING_SET
         self.is_mixed_chunk = self.tf_mixing.mixes(follow)
-        if decision.hold_prefill and not self.is_mixed_chunk and not running_batch.is_empty():
+        # SGLang does not mix in rows that return log probabilities.
+        goes_on = self.is_mixed_chunk and not running_batch.return_logprob
+        if decision.hold_prefill and not goes_on and not running_batch.is_empty():
             return NextBatchPlan(batch_to_run=None, running_batch=running_batch)
 
         self.tf_limits.active = follow

@@ -5,6 +5,10 @@ same tokens per second, and all of them go to readers who need them. Where that 
 so, parking costs raw throughput; hence the closed loop: the share of throughput that
 parking must keep is raised when the measured throughput falls behind what the whole
 batch would give, and lowered slowly otherwise.
+
+While memory stays full, all steps look alike and the learned costs cannot tell a step's
+constant part from its part per token: they may say that one stream alone is as fast as
+fifty. So a batch is thinned by small steps, each of which teaches the costs something.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ SMALLEST_BATCH = 8
 """Batches below this are not worth thinning out."""
 RAISE, LOWER = 0.05, 0.002
 """Steps of the closed loop per cycle, up fast and down slowly."""
+THINNED = 0.05
+"""Share of the running streams that one cycle may park."""
 
 
 def next_share(state: State, config: WorkingSetConfig) -> float:
@@ -55,6 +61,14 @@ def parked(state: State, config: WorkingSetConfig, share: float) -> IntArray:
     ahead = np.nonzero(resting & (slack > useful_band(state, config)))[0]
     ahead = ahead[np.argsort(streams.generated[ahead], kind="stable")]
     return ahead[: max(count - keep, 0)]
+
+
+def thinned(state: State, rest: IntArray) -> IntArray:
+    """`rest` without the running streams that are too many to be parked in one cycle."""
+    phase = state.streams.phase
+    running = phase[rest] == Phase.RUNNING
+    most = max(1, int(THINNED * np.count_nonzero(phase == Phase.RUNNING)))
+    return rest[~running | (np.cumsum(running) <= most)]
 
 
 def _load(state: State) -> tuple[int, float]:

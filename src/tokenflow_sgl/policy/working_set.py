@@ -17,7 +17,7 @@ from tokenflow_sgl.policy.admission import admissible
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
 from tokenflow_sgl.policy.exchange import exchange
-from tokenflow_sgl.policy.parking import next_share, parked
+from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.state import IntArray, Phase, Recollection, State
 from tokenflow_sgl.policy.stress import (
     DECODE_MARGIN_STEPS,
@@ -76,7 +76,7 @@ class WorkingSetPolicy:
         outcome = exchange(state, self.config, joined)
         share = next_share(state, self.config)
         run, preempt = outcome.run, outcome.preempt
-        rest = parked(state, self.config, share).tolist()
+        rest = thinned(state, parked(state, self.config, share)).tolist()
         if rest:
             run = tuple(i for i in run if i not in set(rest))
             gone = {p.slot for p in preempt}

@@ -1,0 +1,79 @@
+"""Two clients, one server: `sglang.bench_serving` and `tokenflow replay` on the same requests.
+
+    python benchmarks/bench_serving_agreement.py
+
+Starts real SGLang on an emulated RTX 4090 in real time, lets bench_serving send a burst, replays the
+lengths that it recorded as the same burst, and prints what each client says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tokenflow_sgl.demo.server import SglangServer
+
+TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
+FIGURES = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "median_tpot_ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--requests", type=int, default=16)
+    parser.add_argument("--input", type=int, default=512, help="tokens")
+    parser.add_argument("--output", type=int, default=256, help="tokens")
+    args = parser.parse_args()
+    launcher = [TOKENFLOW, "serve-emulated", "--device", "rtx4090", "--time-dilation", "1", "--"]
+    options = ("--max-total-tokens", "35000", "--incremental-streaming-output")
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        SglangServer(None, options, launcher=launcher, log_path="agreement.log") as server,
+    ):
+        folder = Path(scratch)
+        # The first run warms up server and client; it is not shown.
+        for number in range(2):
+            theirs = _bench_serving(server.url, args, folder / f"bench-{number}.jsonl")
+            ours = _replay(server.url, folder / f"bench-{number}.jsonl", folder / f"run-{number}")
+    table = Table(title=f"burst of {args.requests}, {args.input} tokens in, {args.output} out")
+    for heading in ("", "bench_serving", "tokenflow replay", "difference"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name in FIGURES:
+        difference = f"{ours[name] / theirs[name] - 1:+.1%}"
+        table.add_row(name, f"{theirs[name]:.2f}", f"{ours[name]:.2f}", difference)
+    Console().print(table)
+
+
+def _bench_serving(url: str, args: argparse.Namespace, output: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "sglang.bench_serving", "--backend", "sglang"]
+    command += ["--base-url", url, "--dataset-name", "random-ids", "--tokenize-prompt"]
+    command += ["--num-prompts", str(args.requests), "--random-input-len", str(args.input)]
+    command += ["--random-output-len", str(args.output), "--random-range-ratio", "0.5"]
+    command += ["--disable-ignore-eos", "--output-file", str(output), "--output-details"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    figures: dict[str, Any] = json.loads(output.read_text())
+    return figures
+
+
+def _replay(url: str, recorded: Path, run: Path) -> dict[str, Any]:
+    command = [TOKENFLOW, "replay", f"bench:{recorded}?arrivals=burst", "--url", url]
+    command += ["--rate", "20", "--output", str(run)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    report = subprocess.run(
+        [TOKENFLOW, "report", str(run), "--json"], check=True, capture_output=True, text=True
+    )
+    figures: dict[str, Any] = json.loads(report.stdout)
+    return figures
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""SGLang's own Qwen3, one of the two architectures of tiny models."""
+
+from sglang.srt.models.qwen3 import Qwen3ForCausalLM
+
+EntryClass = Qwen3ForCausalLM

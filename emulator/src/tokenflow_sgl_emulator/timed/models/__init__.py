@@ -1,1 +1,0 @@
-"""SGLang looks for model classes here (``SGLANG_EXTERNAL_MODEL_PACKAGE``)."""
