@@ -2,8 +2,8 @@
 
     python benchmarks/bench_serving_agreement.py
 
-Starts real SGLang on an emulated RTX 4090 in real time, lets bench_serving send a burst, replays the
-lengths that it recorded as the same burst, and prints what each client says.
+Starts real SGLang on an emulated RTX 4090 in real time, lets bench_serving send a burst, replays
+the lengths that it recorded as the same burst, and prints what each client says.
 """
 
 from __future__ import annotations

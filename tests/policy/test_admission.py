@@ -165,6 +165,7 @@ def test_a_pass_looks_at_the_first_arrivals_only(make_state, make_stream) -> Non
         (3.0, 1.28, [1]),  # nobody came for three seconds: 1.2727 of the time may be promised
         (2.9, 1.28, []),
         (3.0, 1.27, []),
+        (11.0, 1.28, []),  # who waits has waited long already
     ],
 )
 def test_a_burst_that_has_ended_is_cleared(
@@ -182,7 +183,7 @@ def test_a_burst_is_cleared_whole_or_not_at_all(make_state, member, newcomer) ->
     # Three together need 1.909 of the time at the worst horizon: nobody is squeezed in.
     rows = [member(), newcomer(), newcomer()]
     state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS)
-    ended = float(state.streams.arrival.max()) + 10.0
+    ended = float(state.streams.arrival.max()) + 9.0
     state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
     assert admissible(state, WorkingSetConfig(burst_eta=1.9)).tolist() == []
     assert admissible(state, WorkingSetConfig(burst_eta=1.91)).tolist() == [1, 2]

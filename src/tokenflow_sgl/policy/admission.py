@@ -9,8 +9,8 @@ ends (an output of 40 tokens stops asking), which is what lets a burst in early 
 overcommitting a sustained overload.
 
 A finite burst is another matter: when nobody new has come for a while and a little more than
-the engine's time (`burst_eta`) would clear the whole queue, it is cleared. Promising more for
-less than that would make everybody stall and still leave some waiting.
+the engine's time (`burst_eta`) would clear the whole queue, it is cleared at once. Promising
+more for less than that would make everybody stall and still leave some waiting.
 
 Engine time of one token at context length x, when memory is full: a decode step takes T
 and serves M / x streams, so T * x / M. Producing n tokens from length l costs
@@ -28,6 +28,8 @@ HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 
 """Seconds ahead at which demand is compared with supply, as a column."""
 CONSIDERED = 128
 """Newcomers that one pass looks at, in order of arrival."""
+YOUNG = 10.0
+"""Seconds that a queue may be old to be cleared: who has waited longer gains little by it."""
 FINAL_SHARE = 0.6
 """Share of the output still to come that a stream holds on average until the others end."""
 SHORTEST_CONTEXT = 64.0
@@ -98,10 +100,11 @@ def _time_allows(
 
 
 def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
-    """Nobody came for a while, so whoever waits now is all that there is to promise to."""
-    calm = state.now - float(state.streams.arrival.max()) >= config.calm
-    waiting = int(np.count_nonzero(state.streams.phase == Phase.WAITING))
-    return calm and waiting <= CONSIDERED
+    """Nobody came for a while, and the queue is all of those who came just before."""
+    arrival = state.streams.arrival
+    waiting = arrival[state.streams.phase == Phase.WAITING]
+    calm = state.now - float(arrival.max()) >= config.calm
+    return calm and len(waiting) <= CONSIDERED and state.now - float(waiting.min()) <= YOUNG
 
 
 def _demand(state: State, index: IntArray, token_cost: float) -> FloatArray:

@@ -68,7 +68,8 @@ def thinned(state: State, rest: IntArray) -> IntArray:
     phase = state.streams.phase
     running = phase[rest] == Phase.RUNNING
     most = max(1, int(THINNED * np.count_nonzero(phase == Phase.RUNNING)))
-    return rest[~running | (np.cumsum(running) <= most)]
+    kept: IntArray = rest[~running | (np.cumsum(running) <= most)]
+    return kept
 
 
 def _load(state: State) -> tuple[int, float]:
