@@ -22,15 +22,28 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from suite import CONTENDERS, LOADS, MODEL, SENSITIVITY, SERVER, Load, options_of
+import numpy as np
+from suite import (
+    CONTENDERS,
+    LOADS,
+    MODEL,
+    PRIORITY_LEVELS,
+    SENSITIVITY,
+    SERVER,
+    WITH_PRIORITIES,
+    Load,
+    options_of,
+)
 
 from tokenflow_sgl.demo.server import SglangServer
 from tokenflow_sgl.replay import read_run
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.report.export import run_object
+from tokenflow_sgl.traces import open_trace, write_native
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "burst"
@@ -84,13 +97,28 @@ def _measure(load: Load, trace: str, contender: str, folder: Path, dilation: flo
     print(f"\n{trace}: {contender} ({shlex.join(options)})", flush=True)
     log = folder.with_suffix(".log")
     with SglangServer(None, options, launcher=launcher, log_path=log) as server:
-        command = [TOKENFLOW, "replay", trace, "--url", server.url, "--output", str(folder)]
+        command = [TOKENFLOW, "replay"]
+        if contender == WITH_PRIORITIES:
+            command += [_with_priorities(trace, folder.with_suffix(".jsonl")), "--send-priority"]
+        else:
+            command.append(trace)
+        command += ["--url", server.url, "--output", str(folder)]
         command += ["--name", contender, "--warm-up-burst", "8", *load.replay]
-        if contender == "stock, priorities":
-            command.append("--send-priority")
         code = subprocess.run(command).returncode
     if code not in (0, INVALID):
         raise SystemExit(f"replay ended with {code}; the server's log is {log}")
+
+
+def _with_priorities(trace: str, path: Path) -> str:
+    """Write the trace with a priority for every request, drawn evenly; returns the file's path."""
+    drawn = np.random.default_rng(0)
+    whole = open_trace(trace)
+    requests = tuple(
+        replace(request, priority=int(drawn.integers(PRIORITY_LEVELS)))
+        for request in whole.requests
+    )
+    write_native(path, replace(whole, requests=requests))
+    return str(path)
 
 
 def _keep(name: str, load: Load, trace: str, contender: str, folder: Path) -> None:

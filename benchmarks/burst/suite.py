@@ -49,7 +49,11 @@ CONTENDERS = {
     "stock": (),
     "stock, mixed chunks": ("--enable-mixed-chunk",),
     "stock, 2k mixed chunks": ("--enable-mixed-chunk", "--chunked-prefill-size", "2048"),
-    "stock, priorities": ("--enable-priority-scheduling",),
+    # Preempts whoever has less priority; what it throws away is recomputed.
+    "stock, priorities": (
+        "--enable-priority-scheduling",
+        *("--priority-scheduling-preemption-threshold", "0"),
+    ),
     "tokenflow": ("--scheduler", "tokenflow", "--hicache-ratio", "8"),
 }
 """SGLang's options by contender. The first is the baseline.
@@ -63,8 +67,9 @@ SENSITIVITY = {
 }
 """tokenflow with one parameter changed: scheduling interval, buffer conservativeness."""
 
+WITH_PRIORITIES = "stock, priorities"
 PRIORITY_LEVELS = 4
-"""Priorities of the contender with priorities are drawn evenly from so many levels."""
+"""The priorities of this contender's requests are drawn evenly from so many levels."""
 
 SERVER = (
     *("--skip-tokenizer-init", "--incremental-streaming-output"),  # tokens, not texts, are measured
