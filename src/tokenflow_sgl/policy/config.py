@@ -104,8 +104,9 @@ class WorkingSetConfig:
         0.8, "lowest share of raw decode throughput that parking may aim at", low=0.1, high=1.0
     )
     park_target: float = setting(
-        0.995,
-        "raw throughput, as a share of what is possible, below which parking backs off",
+        0.92,
+        "raw throughput, as a share of what decoding the whole batch without a pause would "
+        "yield, below which parking backs off; prefills and resumes cost a part of it anyway",
         low=0.1,
         high=1.0,
     )

@@ -23,8 +23,9 @@ from tokenflow_sgl.policy.state import IntArray, Phase, State
 
 SMALLEST_BATCH = 8
 """Batches below this are not worth thinning out."""
-RAISE, LOWER = 0.05, 0.002
-"""Steps of the closed loop per cycle, up fast and down slowly."""
+RAISE, LOWER = 0.01, 0.005
+"""Steps of the closed loop per cycle. Up faster than down, but not by so much that the noise of
+the measured throughput alone keeps the share at 1."""
 THINNED = 0.05
 """Share of the running streams that one cycle may park."""
 
