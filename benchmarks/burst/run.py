@@ -103,7 +103,9 @@ def _measure(load: Load, trace: str, contender: str, folder: Path, dilation: flo
         else:
             command.append(trace)
         command += ["--url", server.url, "--output", str(folder)]
-        command += ["--name", contender, "--warm-up-burst", "8", *load.replay]
+        # A server that has served: warm, and with a notion of what its steps cost.
+        warm_up = str(min(load.kv_tokens // 1000, 200))
+        command += ["--name", contender, "--warm-up-burst", warm_up, *load.replay]
         code = subprocess.run(command).returncode
     if code not in (0, INVALID):
         raise SystemExit(f"replay ended with {code}; the server's log is {log}")
