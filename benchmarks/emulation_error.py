@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,10 +23,11 @@ from tokenflow_sgl.profiles import DeviceProfile, load_profile
 from tokenflow_sgl.replay import ReplayOptions, Run, find_target, replay
 from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest
 
+TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
 PROMPT, ANSWER, BATCH = 1000, 128, 32
-REPEATS, APART_S = 8, 2.0
+REPEATS, APART_S = 8, 1.0
 PREFIX, SUFFIX = 8000, 8000
-POOL = 40_000
+POOL = 60_000
 
 Times = list[NDArray[np.float64]]
 
@@ -42,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "profile.json"
         profile.save(path)
-        launcher = ("tokenflow", "serve-emulated", "--profile", str(path))
+        launcher = (TOKENFLOW, "serve-emulated", "--profile", str(path))
         launcher += ("--time-dilation", args.time_dilation, "--")
         options = ("--max-total-tokens", str(POOL), "--skip-tokenizer-init")
         options += ("--incremental-streaming-output", "--sleep-on-idle")
@@ -78,9 +80,9 @@ async def _measure(url: str, profile: DeviceProfile) -> Table:
 
     shared = (PrefixBlock(1, PREFIX),)
     trace = [_request(0.0, PREFIX + SUFFIX, 1, shared)]
-    trace += [_request(5.0, PREFIX + SUFFIX, 1, shared)]
-    trace += [_request(10.0 + 5 * number, POOL // 2 - 100, 1) for number in range(4)]  # evict it
-    trace += [_request(40.0, PREFIX + SUFFIX, 1, shared)]
+    trace += [_request(2.0, PREFIX + SUFFIX, 1, shared)]
+    trace += [_request(4.0 + 2 * number, POOL // 2 - 100, 1) for number in range(4)]  # evict it
+    trace += [_request(14.0, PREFIX + SUFFIX, 1, shared)]
     due, times = await _run(url, "prefix", trace)
     on_device, on_host = (float(times[number][0]) - due[number] for number in (1, -1))
     alone = profile.prefill_seconds(SUFFIX, SUFFIX * (PREFIX + SUFFIX / 2))

@@ -44,6 +44,8 @@ def main() -> None:
 
 def _replace(page: str, name: str, table: str) -> str:
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    if begin not in page:
+        return page
     head, _, rest = page.partition(begin)
     _, _, tail = rest.partition(end)
     return f"{head}{begin}\n{table}\n{end}{tail}"

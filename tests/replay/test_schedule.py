@@ -84,3 +84,10 @@ def test_every_request_is_due_once_and_never_early(drawn, sessions):
             seen.append(index)
             schedule.succeeded(index, now + 1.0)
     assert sorted(seen) == list(range(len(requests)))
+
+
+def test_what_is_due_by_a_moment_is_known_and_stays_due():
+    schedule = Schedule(TURNS, Sessions.closed)
+    assert sorted(schedule.due_by(2.5)) == [0, 1]  # index 2 waits for the answer of 0
+    assert [index for _, index in schedule.pop(2.5)] == [0, 1]
+    assert schedule.due_by(2.5) == []

@@ -34,6 +34,8 @@ from tokenflow_sgl.replay.target import Target, lost_pace
 from tokenflow_sgl.traces.request import Trace, TraceRequest
 
 _BURST_TOKENS = 32
+_PREPARED_S = 1.0
+"""Requests that are due within so many seconds are written before the clock starts."""
 _OBSERVE_EVERY_S = 0.5
 _TTFTS_SHOWN = 1000
 _REFUSALS = 20
@@ -79,6 +81,7 @@ async def replay(
         if endpoint is not None:
             replayer.endpoint = endpoint
         await replayer.burst()
+        replayer.prepare()
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         with no_collections():
             lag = LoopLag()
@@ -139,6 +142,7 @@ class _Replayer:
         self._timer: asyncio.TimerHandle | None = None
         self._sent = self._finished = self._failed = self._refusals = 0
         self._shown = (0.0, 0)
+        self._prepared: dict[int, tuple[Prompt, bytes]] = {}
 
     # ---- phases ---------------------------------------------------------------------
 
@@ -154,11 +158,20 @@ class _Replayer:
             output_tokens = min(record.request.output_tokens, _BURST_TOKENS)
             request = dataclasses.replace(record.request, output_tokens=output_tokens)
             prompt = self._prompts.burst(number, request.prompt_tokens)
-            self._post(request, record.rate, prompt, False, ended.put_nowait)
+            body = self._body(request, record.rate, prompt, keep=False)
+            self._post(body, record.rate, keep=False, on_end=ended.put_nowait)
         for _ in burst:
             stream = await ended.get()
             if stream.error is not None:
                 raise ReplayError(f"the warm-up burst failed: {stream.error}")
+
+    def prepare(self) -> None:
+        """Write what is due at once: hundreds of prompts take longer than one may be late."""
+        for index in self._schedule.due_by(_PREPARED_S):
+            record = self._records[index]
+            prompt = self._prompts.fresh(index, record.request)
+            keep = self._schedule.has_next(index)
+            self._prepared[index] = prompt, self._body(record.request, record.rate, prompt, keep)
 
     async def run(self, observe: Observer, stop: asyncio.Event) -> bool:
         """Send what is due until all is over; return whether it was stopped before."""
@@ -204,13 +217,16 @@ class _Replayer:
 
     def _send(self, index: int, due_s: float) -> None:
         record, options = self._records[index], self._options
-        prompt = self._prompt(index, record.request)
         keep = self._schedule.has_next(index)
+        prompt, body = self._prepared.pop(index, (None, b""))
+        if prompt is None:
+            prompt = self._prompt(index, record.request)
+            body = self._body(record.request, record.rate, prompt, keep)
         record.prompt = prompt if keep else None
         record.scheduled_s = due_s
         record.warm_up = index < options.warm_up_requests or due_s < options.warm_up_s
         record.stream = self._post(
-            record.request, record.rate, prompt, keep, lambda stream: self._ended(index, stream)
+            body, record.rate, keep, lambda stream: self._ended(index, stream)
         )
         self._sent += 1
         self.send_lag_s.append(record.stream.sent - self.clock.wall_s(due_s))
@@ -227,14 +243,7 @@ class _Replayer:
                     return prompt
         return self._prompts.fresh(index, request)
 
-    def _post(
-        self,
-        request: TraceRequest,
-        rate: float,
-        prompt: Prompt,
-        keep: bool,
-        on_end: Callable[[Stream], None],
-    ) -> Stream:
+    def _body(self, request: TraceRequest, rate: float, prompt: Prompt, keep: bool) -> bytes:
         options = self._options
         ask = Ask(
             output_tokens=request.output_tokens,
@@ -245,9 +254,14 @@ class _Replayer:
             priority=request.priority if options.send_priority else None,
             keep=keep,
         )
+        return self.endpoint.body(prompt, ask)
+
+    def _post(
+        self, body: bytes, rate: float, keep: bool, on_end: Callable[[Stream], None]
+    ) -> Stream:
         return self._client.send(
             self.endpoint.path,
-            self.endpoint.body(prompt, ask),
+            body,
             self.endpoint.answer(keep=keep),
             rate=rate / self._target.time_scale,
             on_end=on_end,

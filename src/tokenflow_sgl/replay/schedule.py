@@ -50,6 +50,10 @@ class Schedule:
         """Whether a later turn waits for the answer of this request."""
         return index in self._next
 
+    def due_by(self, moment_s: float) -> list[int]:
+        """Indices of the requests that will be due by then, whatever answers come."""
+        return [index for due_s, index in self._due if due_s <= moment_s]
+
     def pop(self, now_s: float) -> list[tuple[float, int]]:
         """Take the requests that are due by now: when each was due, and its index."""
         due = []
