@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,9 @@ def main() -> None:
         folder = Path(scratch)
         # The first run warms up server and client; it is not shown.
         for number in range(2):
+            _forget(server.url)
             theirs = _bench_serving(server.url, args, folder / f"bench-{number}.jsonl")
+            _forget(server.url)
             ours = _replay(server.url, folder / f"bench-{number}.jsonl", folder / f"run-{number}")
     table = Table(title=f"burst of {args.requests}, {args.input} tokens in, {args.output} out")
     for heading in ("", "bench_serving", "tokenflow replay", "difference"):
@@ -53,13 +57,21 @@ def main() -> None:
     Console().print(table)
 
 
+def _forget(url: str) -> None:
+    """Empty the prefix cache: both runs of a client send the same prompts."""
+    urllib.request.urlopen(urllib.request.Request(f"{url}/flush_cache", method="POST")).close()
+
+
 def _bench_serving(url: str, args: argparse.Namespace, output: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "sglang.bench_serving", "--backend", "sglang"]
+    with urllib.request.urlopen(f"{url}/model_info") as response:
+        command += ["--tokenizer", json.load(response)["model_path"]]
     command += ["--base-url", url, "--dataset-name", "random-ids", "--tokenize-prompt"]
     command += ["--num-prompts", str(args.requests), "--random-input-len", str(args.input)]
     command += ["--random-output-len", str(args.output), "--random-range-ratio", "0.5"]
     command += ["--disable-ignore-eos", "--output-file", str(output), "--output-details"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     figures: dict[str, Any] = json.loads(output.read_text())
     return figures
 
@@ -67,7 +79,7 @@ def _bench_serving(url: str, args: argparse.Namespace, output: Path) -> dict[str
 def _replay(url: str, recorded: Path, run: Path) -> dict[str, Any]:
     command = [TOKENFLOW, "replay", f"bench:{recorded}?arrivals=burst", "--url", url]
     command += ["--rate", "20", "--output", str(run)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True)
     report = subprocess.run(
         [TOKENFLOW, "report", str(run), "--json"], check=True, capture_output=True, text=True
     )

@@ -330,6 +330,16 @@ def test_bench_without_details_says_how_to_get_them(write):
         load_bench(write(json.dumps(plain), "r.jsonl"), arrivals=PoissonArrivals(1))
 
 
+def test_bench_with_an_unlimited_rate_is_read(write):
+    # Python writes what JSON does not have; so does bench_serving, for --request-rate inf.
+    path = write(bench(request_rate=float("inf")), "r.jsonl")
+    assert "Infinity" in path.read_text()
+    assert len(load_bench(path, arrivals=PoissonArrivals(1)).requests) == 2
+    path = write(bench(input_lens=[10, float("nan"), 30, 40]), "n.jsonl")
+    with pytest.raises(TraceError, match="column input_lens"):
+        load_bench(path, arrivals=PoissonArrivals(1))
+
+
 def test_bench_with_several_runs_needs_a_choice(write):
     path = write(bench() + bench(input_lens=[1, 2, 3, 4]), "r.jsonl")
     with pytest.raises(TraceError, match="several runs; run=NUMBER"):

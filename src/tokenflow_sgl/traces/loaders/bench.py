@@ -42,7 +42,8 @@ def load_bench(
         TraceError: The file cannot be read or is malformed, lacks the details or that run, or holds
             several runs and `run` is None.
     """
-    records = Records(path, progress, RUN_LINE)
+    # bench_serving writes an unlimited request rate as Infinity.
+    records = Records(path, progress, RUN_LINE, constants=True)
     lengths: list[tuple[int, int, bool]] = []
     mode = ""
     runs = 0

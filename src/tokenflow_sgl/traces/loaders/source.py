@@ -144,12 +144,26 @@ class Table(Source):
 
 
 class Records(Source):
-    """A JSON Lines file: one object a line."""
+    """A JSON Lines file: one object a line.
+
+    Args:
+        path: The file.
+        progress: Told how far reading is.
+        line_limit: Longest line, bytes.
+        constants: Take NaN and Infinity, which JSON does not have but Python writes. They are still
+            refused where a number is read.
+    """
 
     def __init__(
-        self, path: Path, progress: Progress | None = None, line_limit: int = JSON_LINE
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        line_limit: int = JSON_LINE,
+        *,
+        constants: bool = False,
     ) -> None:
         super().__init__(path, line_limit, progress)
+        self._decoder = json.JSONDecoder() if constants else _DECODER
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the objects; empty lines are skipped.
@@ -161,7 +175,7 @@ class Records(Source):
             if not text.strip():
                 continue
             try:
-                row = _DECODER.decode(text)
+                row = self._decoder.decode(text)
             except json.JSONDecodeError as error:
                 self.error(f"is not JSON: {error.msg} at character {error.colno}")
             except (ValueError, RecursionError) as error:
