@@ -189,6 +189,20 @@ def test_a_burst_is_cleared_whole_or_not_at_all(make_state, member, newcomer) ->
     assert admissible(state, WorkingSetConfig(burst_eta=1.91)).tolist() == [1, 2]
 
 
+def test_a_burst_that_memory_cannot_hold_is_not_cleared_in_part(
+    make_state, member, newcomer
+) -> None:
+    # Each of the three ends up with 800 tokens on average: 1900 hold the member and one more.
+    rows = [member(), newcomer(), newcomer()]
+    state = make_state(rows, total=1000, free=0, host=1000, costs=COSTS)
+    ended = float(state.streams.arrival.max()) + 5.0
+    state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
+    assert admissible(state, WorkingSetConfig(burst_eta=9.0)).tolist() == []
+    alone = make_state(rows[:2], total=1000, free=0, host=1000, costs=COSTS)
+    alone = dataclasses.replace(alone, now=ended, streams=_due_now(alone, ended))
+    assert admissible(alone, WorkingSetConfig(burst_eta=9.0)).tolist() == [1]
+
+
 def _due_now(state, now):
     """The same streams, whose readers run dry at `now`."""
     return dataclasses.replace(state.streams, next_due=np.full(len(state.streams), now))

@@ -77,6 +77,10 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer)
         self.tf_pauser = Pauser(self.tree_cache, self._tf_paused)
+        # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
+        # what a resume is promised to cost.
+        if self.enable_hierarchical_cache:
+            self.tree_cache.load_back_threshold = 1
         self.tf_mixing = Mixing(self, config)
         self.tf_limits = AdmissionLimits()
         self.tf_adder = adder_class(self.tf_limits)

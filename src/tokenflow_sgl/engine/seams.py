@@ -105,6 +105,11 @@ SEAMS: tuple[Seam, ...] = (
         "hands KV to the prefix tree",
         ("req", "tree_cache", "checkpoint"),
     ),
+    Seam(
+        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._load_back_transfers",
+        "call",
+        "obeys load_back_threshold, which we lower so that short tails are loaded, too",
+    ),
     Seam(f"{_BATCH}:Req.reset_for_retract", "call", "makes a request resumable"),
     Seam(f"{_BATCH}:Req.update_finish_state", "call", "ends a paused stream with its output"),
     Seam(

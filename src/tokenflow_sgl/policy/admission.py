@@ -92,7 +92,11 @@ def _time_allows(
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
     joining = np.cumsum(_demand(state, candidates, token_cost) + prefill, axis=1)
     wanted = demand + joining
-    if _burst_is_over(state, config) and (wanted[:, -1:] <= config.burst_eta * HORIZONS).all():
+    clears = len(candidates) == np.count_nonzero(
+        (streams.phase == Phase.WAITING) & ~streams.admitted
+    )
+    fits_burst = (wanted[:, -1:] <= config.burst_eta * HORIZONS).all()
+    if clears and fits_burst and _burst_is_over(state, config):
         return len(candidates)
     passes = (wanted <= config.eta * HORIZONS).all(axis=0)
     # First come first: nobody overtakes the first one who does not fit.
@@ -104,7 +108,7 @@ def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
     arrival = state.streams.arrival
     waiting = arrival[state.streams.phase == Phase.WAITING]
     calm = state.now - float(arrival.max()) >= config.calm
-    return calm and len(waiting) <= CONSIDERED and state.now - float(waiting.min()) <= YOUNG
+    return calm and state.now - float(waiting.min()) <= YOUNG
 
 
 def _demand(state: State, index: IntArray, token_cost: float) -> FloatArray:

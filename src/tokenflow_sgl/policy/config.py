@@ -20,7 +20,8 @@ class WorkingSetConfig:
     """Parameters of `WorkingSetPolicy`. Times in seconds, lengths in tokens.
 
     The defaults come from simulation over eight burst and overload workloads on two
-    devices; they are not tuned to a trace.
+    devices; they are not tuned to a trace. The exception is `park_target`, set while watching
+    one of these workloads (`h200-b`) on the emulated device.
     """
 
     eta: float = setting(
