@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from importlib import metadata, resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tokenflow_sgl import __version__
 from tokenflow_sgl.report import plots
 from tokenflow_sgl.report.catalogue import BY_KEY, Section
 from tokenflow_sgl.report.compare import Against, Comparison, Verdict
@@ -85,6 +84,7 @@ def page(runs: Figures | Comparison, progress: Callable[[str], None] = lambda st
         lstrip_blocks=True,
     )
     options = members[0].options
+    package = "tokenflow-sgl"
     return environment.get_template(
         "report.html.j2"
     ).render(
@@ -110,7 +110,7 @@ def page(runs: Figures | Comparison, progress: Callable[[str], None] = lambda st
             f"much a second run would. Of many figures, about {1 - options.confidence:.0%} "
             "differ by chance alone."
         ),
-        footer=f"tokenflow-sgl {__version__}. Warm-up requests are in no figure.",
+        footer=f"{package} {metadata.version(package)}. Warm-up requests are in no figure.",
     )
 
 
