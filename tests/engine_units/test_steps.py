@@ -119,6 +119,15 @@ def test_a_load_is_not_charged_for_attention_twice() -> None:
     assert timer.costs().load_seconds(4000) == pytest.approx(0.2, rel=0.05)
 
 
+def test_a_short_load_beside_a_long_prefill_teaches_nothing() -> None:
+    timer = StepTimer(lag=0)
+    for tokens in range(100, 1100, 100):
+        iterate(timer, (tokens, Work(tokens=tokens)), (tokens * 1.001, None))
+    # One token of a shared prefix, and noise of 0.5 s: a load of 1000 would seem to take 500 s.
+    iterate(timer, (2000.0, Work(tokens=100, loaded=1)), (2000.6, None), (2001.0, None))
+    assert timer.costs().load is None
+
+
 def test_loads_do_not_teach_the_prefill_model() -> None:
     timer = StepTimer(lag=0)
     iterate(timer, (0.0, Work(tokens=100, attention=5000.0, loaded=4000)), (0.7, None))

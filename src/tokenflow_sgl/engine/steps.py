@@ -68,8 +68,9 @@ class StepTimer:
             seconds -= self._beside(work)
         if not work.loaded:
             self._costs.observe_prefill(work.tokens, work.attention, seconds)
-        else:
-            # The load overlaps with the prefill; what it adds is what it costs.
+        elif work.loaded >= work.tokens:
+            # The load overlaps with the prefill; what it adds is what it costs. A short load
+            # drowns in the noise of a long prefill: it would teach any price per token.
             prefix = work.attention / work.tokens - work.tokens / 2
             alone = self.costs().prefill_seconds(work.tokens, prefix)
             self._costs.observe_load(work.loaded, seconds - alone)

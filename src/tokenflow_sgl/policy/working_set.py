@@ -135,7 +135,11 @@ class WorkingSetPolicy:
     # ---- how ------------------------------------------------------------------------
 
     def _recompute(self, state: State, run: tuple[int, ...]) -> frozenset[int]:
-        """Paused streams whose prefill costs less than the loads queued before theirs."""
+        """Paused streams whose prefill costs less than the loads queued before theirs.
+
+        The first one is always loaded: were a load once measured too dear and nobody loaded
+        again, nothing would ever correct it.
+        """
         streams, costs = state.streams, state.costs
         if costs.load is None or costs.prefill is None or not run:
             return frozenset()
@@ -146,7 +150,7 @@ class WorkingSetPolicy:
         chosen: list[int] = []
         for slot, length in zip(streams.slot[index].tolist(), tokens, strict=True):
             load = costs.load_seconds(length)
-            if costs.prefill_seconds(length) < queued + load:
+            if queued > 0.0 and costs.prefill_seconds(length) < queued + load:
                 chosen.append(slot)
             else:
                 queued += load
