@@ -52,7 +52,7 @@ def test_a_known_model_is_recovered_from_noisy_steps() -> None:
 
 
 def test_exact_steps_are_recovered_exactly() -> None:
-    model = LinearCost(2, memory=1000.0)
+    model = LinearCost(2, memory=1000.0, leading=0)
     for tokens in range(1, 50):
         model.observe(np.array([1.0, tokens]), 0.5 + 0.25 * tokens)
     assert model.coefficients() == pytest.approx([0.5, 0.25], rel=1e-4)
@@ -102,6 +102,29 @@ def test_steps_that_all_look_alike_are_predicted_as_measured() -> None:
     for _ in range(500):
         learned.observe_prefill(2048, 2048 * 1024.0, 0.125)
     assert learned.snapshot().prefill_seconds(2048) == pytest.approx(0.125, rel=1e-3)
+
+
+def test_while_all_steps_look_alike_the_leading_cost_explains_them() -> None:
+    # One stream of 1,000 tokens must not teach that 33 of them take 33 times as long.
+    learned = OnlineCosts()
+    for _ in range(10):
+        learned.observe_decode(1, 1000, 0.02)
+        learned.observe_prefill(2048, 2048 * 1024.0, 0.3)
+        learned.observe_load(1000, 0.02)
+    costs = learned.snapshot()
+    assert costs.decode_seconds(33, 33_000) < 0.04
+    assert costs.prefill_seconds(256) == pytest.approx(0.3 / 8, rel=0.2)
+    assert costs.load_seconds(4000) == pytest.approx(0.08, rel=0.1)
+
+
+def test_a_small_remainder_of_a_long_step_does_not_outvote_others() -> None:
+    learned = OnlineCosts()
+    for _ in range(50):
+        learned.observe_prefill(1000, 0.0, 0.2)
+    # Too much was subtracted from three mixed steps: next to nothing and less is left.
+    for left in (1e-6, 0.0, -0.05):
+        learned.observe_prefill(1000, 0.0, left, whole=0.3)
+    assert learned.snapshot().prefill_seconds(1000) == pytest.approx(0.2, rel=0.05)
 
 
 def test_relative_error_counts_so_long_steps_do_not_outvote_short_ones() -> None:

@@ -118,7 +118,7 @@ def test_collecting_nothing_is_fine(table) -> None:
 def test_a_forgotten_stream_leaves_nothing(table) -> None:
     request = running(table)
     slot = table.slot(request)
-    table.forget(request, finished=True)
+    table.forget(request, cut_off=False)
     assert request not in table
     assert len(table) == 0
     assert table.request(slot) is None
@@ -130,15 +130,15 @@ def test_a_forgotten_stream_leaves_nothing(table) -> None:
         table.qos_class(slot)
 
 
-def test_only_what_ended_by_itself_is_evidence_of_length(table) -> None:
+def test_what_was_cut_off_is_no_evidence_of_short_outputs(table) -> None:
     aborted = running(table)
     aborted.produce(3)
-    table.forget(aborted, finished=False)
+    table.forget(aborted, cut_off=True)
     track(table, Request())
     assert table.streams(()).expected.tolist() == [50.0]
     ended = running(table)
     ended.produce(20)
-    table.forget(ended, finished=True)
+    table.forget(ended, cut_off=False)
     assert table.streams(()).expected.tolist() == [20.0]
 
 
@@ -149,7 +149,7 @@ def test_a_slot_is_reused_afresh(table) -> None:
     table.preemptible[slot] = False
     old.produce(5)
     table.collect(3.0)
-    table.forget(old, finished=False)
+    table.forget(old, cut_off=True)
     new = Request()
     assert track(table, new, prompt=9, rate=5.0, qos_class="listening", arrival=8.0) == slot
     seen = table.streams(())
@@ -165,7 +165,7 @@ def test_a_forgotten_stream_writes_nothing_into_its_reused_slot(table) -> None:
     old, new = running(table), Request()
     table.collect(3.0)
     old.produce(5)
-    table.forget(old, finished=False)
+    table.forget(old, cut_off=True)
     track(table, new)
     assert table.collect(4.0).slots.tolist() == []
     assert table.streams(()).generated.tolist() == [0]
@@ -191,7 +191,7 @@ def test_order_is_order_of_arrival_whatever_the_slots(table) -> None:
     a, b, c = Request(), Request(), Request()
     for request in (a, b, c):
         track(table, request)
-    table.forget(a, finished=False)
+    table.forget(a, cut_off=True)
     d = Request()
     track(table, d)  # in a's old slot
     assert table.order().tolist() == [table.slot(r) for r in (b, c, d)]
@@ -270,10 +270,10 @@ class AgainstADictionary(RuleBasedStateMachine):
         self.phases[request] = phase
 
     @precondition(lambda self: self.phases)
-    @rule(data=st.data(), finished=st.booleans())
-    def leave(self, data: st.DataObject, finished: bool) -> None:
+    @rule(data=st.data(), cut_off=st.booleans())
+    def leave(self, data: st.DataObject, cut_off: bool) -> None:
         request = list(self.phases)[data.draw(st.integers(0, len(self.phases) - 1))]
-        self.table.forget(request, finished=finished)
+        self.table.forget(request, cut_off=cut_off)
         del self.phases[request], self.told[request]
 
     @rule(count=st.integers(0, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,11 +13,21 @@ from hypothesis import strategies as st
 from tokenflow_sgl.policy import OutputLengths
 
 
-def slow(seen: list[int], quantile: float, evidence: int, generated: int, limit: int) -> float:
-    longer = sorted(length for length in seen if length > generated)
+def slow(
+    seen: list[tuple[int, bool]], quantile: float, evidence: int, generated: int, limit: int
+) -> float:
+    """Kaplan-Meier, one length after the other, in fractions."""
     guess = limit
-    if len(longer) >= evidence:
-        guess = min(longer[math.ceil(quantile * len(longer)) - 1], limit)
+    if sum(length > generated for length, _ in seen) >= evidence:
+        longer = Fraction(1)
+        for length in sorted({length for length, cut_off in seen if not cut_off}):
+            if length <= generated:
+                continue
+            at_risk = sum(other >= length for other, _ in seen)
+            longer *= 1 - Fraction(seen.count((length, False)), at_risk)
+            if longer <= 1 - Fraction(str(quantile)):
+                guess = min(length, limit)
+                break
     return float(max(guess, generated + 1))
 
 
@@ -26,7 +37,7 @@ def ask(lengths: OutputLengths, generated: int, limit: int) -> float:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    seen=st.lists(st.integers(0, 60), max_size=80),
+    seen=st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=80),
     asked=st.lists(st.tuples(st.integers(0, 70), st.integers(0, 80)), max_size=8),
     quantile=st.sampled_from([0.01, 0.25, 0.5, 0.9, 1.0]),
     evidence=st.integers(1, 20),
@@ -34,8 +45,8 @@ def ask(lengths: OutputLengths, generated: int, limit: int) -> float:
 )
 def test_the_conditional_quantile(seen, asked, quantile, evidence, window) -> None:
     lengths = OutputLengths(quantile, window=window, evidence=evidence)
-    for length in seen:
-        lengths.observe(length)
+    for length, cut_off in seen:
+        lengths.observe(length, cut_off=cut_off)
     generated = np.array([g for g, _ in asked], dtype=np.int64)
     limit = np.array([most for _, most in asked], dtype=np.int64)
     expected = lengths.expected(generated, limit)
@@ -54,6 +65,37 @@ def test_by_hand() -> None:
     assert ask(lengths, 60, 4096) == 4096  # four are no evidence
     assert ask(lengths, 0, 40) == 40
     assert ask(lengths, 200, 100) == 201
+
+
+def test_without_cuts_it_is_the_plain_quantile() -> None:
+    rng = np.random.default_rng(5)
+    seen = rng.integers(1, 3000, 1000)
+    lengths = OutputLengths(0.9)
+    for length in seen.tolist():
+        lengths.observe(length)
+    for generated in (0, 100, 1500, 2800):
+        longer = np.sort(seen[seen > generated])
+        assert ask(lengths, generated, 4096) == longer[math.ceil(0.9 * len(longer)) - 1]
+
+
+def test_answers_cut_off_by_their_limit_do_not_shorten_the_next_ones() -> None:
+    lengths = OutputLengths()
+    for _ in range(200):
+        lengths.observe(32, cut_off=True)
+    assert ask(lengths, 0, 2000) == 2000
+    for _ in range(20):
+        lengths.observe(500)
+    assert ask(lengths, 0, 2000) == 500
+
+
+def test_what_was_cut_off_counts_for_as_long_as_it_lasted() -> None:
+    lengths = OutputLengths(0.5, evidence=1)
+    # Two of four end at 10, one is cut off at 15, one ends at 20.
+    for length, cut_off in ((10, False), (10, False), (15, True), (20, False)):
+        lengths.observe(length, cut_off=cut_off)
+    assert ask(lengths, 0, 4096) == 10
+    assert ask(lengths, 10, 4096) == 20
+    assert ask(lengths, 16, 4096) == 20
 
 
 def test_without_evidence_the_limit_is_the_answer() -> None:

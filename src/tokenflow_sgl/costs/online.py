@@ -7,6 +7,8 @@ costs a 3 x 3 rank-one update; the solve runs only when a snapshot is asked for.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
@@ -18,27 +20,35 @@ class LinearCost:
     """y = c . x with c >= 0, from a stream of (x, y) that may drift.
 
     features: length of x. memory: observations after which an old one has lost 63 % of
-    its weight.
+    its weight. leading: the feature that explains y while all observations look alike.
     """
 
-    def __init__(self, features: int, memory: float) -> None:
+    def __init__(self, features: int, memory: float, leading: int) -> None:
         self._keep = 1.0 - 1.0 / memory
+        # A trace of ridge keeps the factor regular while all steps look alike.
+        self._ridge: NDArray[np.float64] = np.full(features, 1e-8)
+        self._ridge[leading] = 1e-10
         self._gram: NDArray[np.float64] = np.zeros((features, features))
         self._moment: NDArray[np.float64] = np.zeros(features)
         self._solution: NDArray[np.float64] | None = None
         self.observations = 0
 
-    def observe(self, x: NDArray[np.float64], y: float) -> None:
-        """Take in one step: features `x`, duration `y` in seconds (ignored unless > 0)."""
-        if not y > 0.0:
+    def observe(self, x: NDArray[np.float64], y: float, whole: float | None = None) -> None:
+        """Take in one step: features `x`, duration `y` in seconds.
+
+        whole: the duration that was measured, where `y` is what remains of it after other
+        work was subtracted; else `y` itself. Ignored unless it is above 0.
+        """
+        whole = y if whole is None else whole
+        if not (whole > 0.0 and math.isfinite(y)):
             return
-        # Relative error is what matters, so that a 100 ms prefill does not outvote
-        # a hundred 5 ms ones.
-        scaled = x / y
+        # Relative error is what matters, so that a 100 ms prefill does not outvote a
+        # hundred 5 ms ones. A small remainder of a long step is as uncertain as the step.
+        scaled = x / whole
         self._gram *= self._keep
         self._gram += np.outer(scaled, scaled)
         self._moment *= self._keep
-        self._moment += scaled
+        self._moment += scaled * (y / whole)
         self._solution = None
         self.observations += 1
 
@@ -50,8 +60,7 @@ class LinearCost:
             size = np.sqrt(np.diag(self._gram))
             size[size == 0.0] = 1.0
             normal = self._gram / np.outer(size, size)
-            # A trace of ridge keeps the factor regular while all steps look alike.
-            normal[np.diag_indices_from(normal)] += 1e-9
+            normal[np.diag_indices_from(normal)] += self._ridge
             factor = np.linalg.cholesky(normal)
             target = np.linalg.solve(factor, self._moment / size)
             self._solution = nnls(factor.T, target)[0] / size
@@ -64,21 +73,26 @@ class OnlineCosts:
     def __init__(self, memory: float = 200.0, decode_memory: float = 2000.0) -> None:
         # Decode steps are many and, while memory is full, all alike: forgetting the others
         # soon would leave nothing to tell the coefficients apart by.
-        self._decode = LinearCost(3, decode_memory)
-        self._prefill = LinearCost(3, memory)
-        self._load = LinearCost(2, memory)
+        self._decode = LinearCost(3, decode_memory, leading=0)  # the weights are read
+        self._prefill = LinearCost(3, memory, leading=1)
+        self._load = LinearCost(2, memory, leading=1)
 
     def observe_decode(self, batch: int, kv_tokens: int, seconds: float) -> None:
         """One decode step of `batch` rows over `kv_tokens` tokens of context."""
         self._decode.observe(np.array([1.0, batch, kv_tokens]), seconds)
 
-    def observe_prefill(self, tokens: int, attention: float, seconds: float) -> None:
-        """One prefill step of `tokens` new tokens with `attention` work units."""
-        self._prefill.observe(np.array([1.0, tokens, attention]), seconds)
+    def observe_prefill(
+        self, tokens: int, attention: float, seconds: float, whole: float | None = None
+    ) -> None:
+        """One prefill of `tokens` new tokens with `attention` work units.
 
-    def observe_load(self, tokens: int, seconds: float) -> None:
-        """A host-to-device load of `tokens` that kept a step waiting for `seconds`."""
-        self._load.observe(np.array([1.0, tokens]), seconds)
+        It took `seconds` of a step of `whole` seconds; by default it was the step.
+        """
+        self._prefill.observe(np.array([1.0, tokens, attention]), seconds, whole)
+
+    def observe_load(self, tokens: int, seconds: float, whole: float | None = None) -> None:
+        """A host-to-device load of `tokens` held up a step of `whole` seconds by `seconds`."""
+        self._load.observe(np.array([1.0, tokens]), seconds, whole)
 
     def snapshot(self) -> StepCosts:
         """The costs as learned so far."""

@@ -9,7 +9,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sglang.srt.managers.schedule_batch import FINISH_ABORT, NextBatchPlan, ScheduleBatch
+from sglang.srt.managers.schedule_batch import (
+    FINISH_ABORT,
+    FINISH_LENGTH,
+    NextBatchPlan,
+    ScheduleBatch,
+)
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import is_health_check_generate_req
@@ -41,6 +46,9 @@ from tokenflow_sgl.policy import (
 )
 
 logger = logging.getLogger(__name__)
+
+CUT_OFF = (FINISH_ABORT, FINISH_LENGTH)
+"""How outputs end that would have been longer."""
 
 
 class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
@@ -187,14 +195,14 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         queued = set(self.waiting_queue)
         for req in self.tf_table.requests(Phase.WAITING):
             if req not in queued:
-                self.tf_table.forget(req, finished=False)
+                self.tf_table.forget(req, cut_off=True)
         self._tf_end_aborted()
 
     def _tf_end_aborted(self) -> None:
         """Finish paused streams that were aborted, with the output that they have."""
         for req in [req for req in self.tf_pauser.paused if req.to_finish is not None]:
             self.tf_pauser.resume([req])
-            self.tf_table.forget(req, finished=False)
+            self.tf_table.forget(req, cut_off=True)
             self._release_aborted_request(req)
             req.update_finish_state(0)
             req.time_stats.set_completion_time()
@@ -232,7 +240,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         self.tf_reporter.iteration(now)
         # A dict, not a set: ranks must forget in the same order.
         for req in dict.fromkeys([*ended, *self._tf_finished()]):
-            self.tf_table.forget(req, finished=not isinstance(req.finished_reason, FINISH_ABORT))
+            self.tf_table.forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
         self._tf_end_aborted()
         plan = super().get_next_batch_to_run(running_batch, last_batch)
         self.tf_timer.launch(work_of(plan.batch_to_run))

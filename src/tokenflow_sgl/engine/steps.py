@@ -64,16 +64,17 @@ class StepTimer:
         if not work.tokens:
             self._costs.observe_decode(work.decoding, work.context, seconds)
             return
+        own = seconds
         if work.decoding:
-            seconds -= self._beside(work)
+            own -= self._beside(work)
         if not work.loaded:
-            self._costs.observe_prefill(work.tokens, work.attention, seconds)
+            self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
         elif work.loaded >= work.tokens:
             # The load overlaps with the prefill; what it adds is what it costs. A short load
             # drowns in the noise of a long prefill: it would teach any price per token.
             prefix = work.attention / work.tokens - work.tokens / 2
             alone = self.costs().prefill_seconds(work.tokens, prefix)
-            self._costs.observe_load(work.loaded, seconds - alone)
+            self._costs.observe_load(work.loaded, own - alone, seconds)
 
     def _beside(self, work: Work) -> float:
         """What decoding rows add to a prefill: all of a decode step but its constant part."""

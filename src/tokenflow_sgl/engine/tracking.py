@@ -128,11 +128,11 @@ class StreamTable(Generic[R]):
         self.version += 1
         return slot
 
-    def forget(self, request: R, *, finished: bool) -> None:
-        """The stream is gone; `finished` by itself, so that its length is evidence."""
+    def forget(self, request: R, *, cut_off: bool) -> None:
+        """The stream is gone; `cut_off`: its output would have been longer."""
         slot = self._slot_of.pop(request)
-        if finished:
-            self._lengths.observe(len(request.output_ids))
+        if length := len(request.output_ids):
+            self._lengths.observe(length, cut_off=cut_off)
         self.readers.close(slot)
         self._requests[slot] = None
         del self._class_of[slot], self._rank_of[slot]

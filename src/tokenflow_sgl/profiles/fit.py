@@ -134,7 +134,7 @@ def _prefill(measured: list[Measurement]) -> tuple[PrefillTable, str]:
 
 def _form(points: list[tuple[float, float, float]]) -> _Form:
     """Seconds = c0 + c1 * amount + c2 * amount * mean, from (amount, mean, seconds)."""
-    cost = LinearCost(features=3, memory=math.inf)
+    cost = LinearCost(features=3, memory=math.inf, leading=0)
     for amount, mean, seconds in points:
         cost.observe(np.array([1.0, amount, amount * mean]), seconds)
     coefficients = cost.coefficients()
@@ -178,7 +178,7 @@ class _Grid:
 
 def _link(kind: str, measured: list[Measurement], kv_bytes: int) -> Link:
     _require(kind, "token counts", {row.tokens for row in measured})
-    cost = LinearCost(features=2, memory=math.inf)
+    cost = LinearCost(features=2, memory=math.inf, leading=1)
     for row in measured:
         cost.observe(np.array([1.0, row.tokens]), row.seconds)
     coefficients = cost.coefficients()
