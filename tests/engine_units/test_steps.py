@@ -144,6 +144,51 @@ def test_a_fit_is_kept_for_a_while() -> None:
     assert timer.costs() is not first
 
 
+# ---- reading while crowded ----------------------------------------------------------
+
+
+def crowded(**work) -> Work:
+    return Work(crowded=True, **work)
+
+
+def test_the_reading_rate_is_context_over_time_while_crowded() -> None:
+    timer = StepTimer(lag=0)
+    now = 0.0
+    for _ in range(400):
+        iterate(timer, (now, crowded(decoding=10, context=20_000)), (now + 0.02, None))
+        # What runs while everybody fits says nothing about an engine at its limit.
+        iterate(timer, (now + 0.5, Work(decoding=1, context=10)), (now + 0.6, None))
+        now += 1.0
+    assert timer.kv_rate() == pytest.approx(1_000_000.0)
+
+
+def test_the_reading_rate_is_unknown_before_five_seconds() -> None:
+    timer = StepTimer(lag=0)
+    assert math.isnan(timer.kv_rate())
+    iterate(timer, (0.0, crowded(decoding=10, context=1000)), (4.9, None))
+    assert math.isnan(timer.kv_rate())
+    iterate(timer, (5.0, crowded(decoding=10, context=1000)), (6.5, None))
+    assert timer.kv_rate() > 0.0
+
+
+def test_prefills_are_not_a_loss_but_what_a_resume_takes_is() -> None:
+    timer = StepTimer(lag=0)
+    now = 0.0
+    for rows in (1, 2, 4, 8) * 10:  # decoding: 10 ms, and 1 ms per row
+        iterate(timer, (now, Work(decoding=rows)), (now + 0.010 + 0.001 * rows, None))
+        now += 10.0
+    for tokens in (100, 200, 400) * 10:  # prefills: 10 ms, and 1 ms a token
+        iterate(timer, (now, Work(tokens=tokens)), (now + 0.010 + 0.001 * tokens, None))
+        now += 10.0
+    mixed = crowded(decoding=10, context=10_000, tokens=300, attention=1.0)
+    resume = crowded(decoding=10, context=10_000, tokens=1, attention=1.0, loaded=4000)
+    for _ in range(100):
+        iterate(timer, (now, mixed), (now + 0.32, None))  # 0.02 s of decoding
+        iterate(timer, (now + 1.0, resume), (now + 1.121, None))  # 0.02 s, and 0.1 s of loading
+        now += 10.0
+    assert timer.kv_rate() == pytest.approx(20_000 / 0.14, rel=0.02)
+
+
 # ---- throughput ---------------------------------------------------------------------
 
 

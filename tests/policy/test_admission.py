@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from tokenflow_sgl.policy.admission import CONSIDERED, admissible
 
 # A full-memory step takes 0.1 s and the memory holds 1000 tokens: 1e-4 s per token of context.
 COSTS = StepCosts(decode=(0.1, 0.0, 0.0))
+AS_MODELLED = 10_000.0
+"""Tokens of context read per second, if the engine does what these costs say."""
 FREE_OF_CHARGE = StepCosts()
 
 
@@ -48,9 +51,11 @@ def newcomer(make_stream):
 
 @pytest.fixture
 def joins(make_state):
-    def ask(rows, costs=COSTS, **config):
+    def ask(rows, costs=COSTS, kv_rate=AS_MODELLED, **config):
         state = make_state(rows, total=1000, free=0, host=100_000, costs=costs)
-        return admissible(state, WorkingSetConfig(**config)).tolist()
+        state = dataclasses.replace(state, kv_rate=kv_rate)
+        # Without a stock, unless a test is about it.
+        return admissible(state, WorkingSetConfig(**{"hysteresis": 0.0, **config})).tolist()
 
     return ask
 
@@ -98,6 +103,61 @@ def test_prefills_count_at_the_first_horizon(joins, member, newcomer) -> None:
     # The prefill of an admitted stream that still waits is due as well: 2.84 of 2 s.
     assert joins([newcomer(admitted=True), newcomer()], costs, eta=1.41) == []
     assert joins([newcomer(admitted=True), newcomer()], costs, eta=1.43) == [1]
+
+
+# What the engine reads while it is crowded decides what a token costs, within reason.
+@pytest.mark.parametrize(
+    ("kv_rate", "needed"),
+    [
+        (math.nan, 1.4),  # not measured yet: a tenth above the model's 140 / 110
+        (8_000.0, 1.591),  # a quarter slower than modelled
+        (20_000.0, 1.2727),  # faster than modelled: memory was not full
+        (100.0, 2.5455),  # absurd: twice the model's
+    ],
+)
+def test_a_token_costs_what_was_measured(joins, member, newcomer, kv_rate, needed) -> None:
+    rows = [member(), newcomer()]
+    assert joins(rows, kv_rate=kv_rate, eta=needed + 0.001) == [1]
+    assert joins(rows, kv_rate=kv_rate, eta=needed - 0.001) == []
+
+
+def test_nobody_asks_for_more_than_one_stream_can_get(joins, member, newcomer) -> None:
+    # An engine that decodes each stream at 10 tokens/s: an agent that reads 1000 gets these.
+    assert joins([member(rate=1000.0), newcomer(rate=1000.0)], eta=1.27) == []
+    assert joins([member(rate=1000.0), newcomer(rate=1000.0)], eta=1.28) == [1]
+
+
+# Ten readers of 5 tokens/s with 10 tokens to come share 1000 tokens of memory. Half of the
+# hysteresis, 3 s, should be in stock, or a tenth of what a stream has been read for by then.
+@pytest.mark.parametrize(
+    ("generated", "at_2", "at_5"), [(100, 2.2, 2.5), (200, 3.0, 3.0), (1, 0.22, 0.52)]
+)
+@pytest.mark.parametrize("slack", [0.0, 1.0, 1.5, 2.0])
+def test_streams_that_take_turns_ask_for_a_stock(
+    joins, make_stream, generated, at_2, at_5, slack
+) -> None:
+    reader = make_stream(
+        **{"rate": 5.0, "slack": slack, "prompt": 300 - generated},
+        **{"generated": generated, "expected": generated + 10.0},
+    )
+
+    def share(horizon, stock):
+        tokens = min(5.0 * (horizon + stock - slack), 10.0)
+        return 10 * tokens * (300 + tokens / 2) * 1e-4 / horizon
+
+    rows = [*([reader] * 10), make_stream(Phase.WAITING, prompt=1, expected=1.0)]
+    needed = max(share(2.0, at_2), share(5.0, at_5))
+    assert joins(rows, hysteresis=6.0, eta=needed + 0.001) == [10]
+    assert joins(rows, hysteresis=6.0, eta=needed - 0.001) == []
+
+
+@pytest.mark.parametrize(("eta", "joined"), [(0.374, []), (0.376, [30])])
+def test_streams_that_all_fit_need_no_stock(make_state, make_stream, eta, joined) -> None:
+    # 30 readers of 200 tokens, 100 to come at 5/s: 30 * 100 * 250e-5 = 7.5 s of the first 20.
+    reader = make_stream(slack=0.0, rate=5.0, expected=200.0)
+    rows = [*([reader] * 30), make_stream(Phase.WAITING, prompt=1, expected=1.0)]
+    state = make_state(rows, total=10_000, costs=COSTS, kv_rate=10 * AS_MODELLED)
+    assert admissible(state, WorkingSetConfig(eta=eta)).tolist() == joined
 
 
 def test_nobody_overtakes_the_first_who_does_not_fit(joins, member, newcomer) -> None:
@@ -172,7 +232,7 @@ def test_a_burst_that_has_ended_is_cleared(
     make_state, member, newcomer, since_arrival, burst_eta, expected
 ) -> None:
     rows = [member(), newcomer()]
-    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS)
+    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS, kv_rate=AS_MODELLED)
     ended = float(state.streams.arrival.max()) + since_arrival
     state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
     config = WorkingSetConfig(burst_eta=burst_eta, calm=3.0)
@@ -182,7 +242,7 @@ def test_a_burst_that_has_ended_is_cleared(
 def test_a_burst_is_cleared_whole_or_not_at_all(make_state, member, newcomer) -> None:
     # Three together need 1.909 of the time at the worst horizon: nobody is squeezed in.
     rows = [member(), newcomer(), newcomer()]
-    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS)
+    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS, kv_rate=AS_MODELLED)
     ended = float(state.streams.arrival.max()) + 9.0
     state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
     assert admissible(state, WorkingSetConfig(burst_eta=1.9)).tolist() == []
@@ -194,11 +254,11 @@ def test_a_burst_that_memory_cannot_hold_is_not_cleared_in_part(
 ) -> None:
     # Each of the three ends up with 800 tokens on average: 1900 hold the member and one more.
     rows = [member(), newcomer(), newcomer()]
-    state = make_state(rows, total=1000, free=0, host=1000, costs=COSTS)
+    state = make_state(rows, total=1000, free=0, host=1000, costs=COSTS, kv_rate=AS_MODELLED)
     ended = float(state.streams.arrival.max()) + 5.0
     state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
     assert admissible(state, WorkingSetConfig(burst_eta=9.0)).tolist() == []
-    alone = make_state(rows[:2], total=1000, free=0, host=1000, costs=COSTS)
+    alone = make_state(rows[:2], total=1000, free=0, host=1000, costs=COSTS, kv_rate=AS_MODELLED)
     alone = dataclasses.replace(alone, now=ended, streams=_due_now(alone, ended))
     assert admissible(alone, WorkingSetConfig(burst_eta=9.0)).tolist() == [1]
 

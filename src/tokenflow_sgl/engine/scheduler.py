@@ -243,7 +243,8 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             self.tf_table.forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
         self._tf_end_aborted()
         plan = super().get_next_batch_to_run(running_batch, last_batch)
-        self.tf_timer.launch(work_of(plan.batch_to_run))
+        crowded = bool(self.tf_pauser.paused)
+        self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
         return plan
 
     def _tf_inflight(self) -> set[Any]:
@@ -336,6 +337,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             last_prefill_end=self.tf_timer.last_prefill_end,
             last_prefill_seconds=self.tf_timer.last_prefill_seconds,
             throughput=self.tf_timer.throughput(),
+            kv_rate=self.tf_timer.kv_rate(),
             recollection=self.tf_decider.recollection,
         )
 

@@ -11,6 +11,8 @@ from tokenflow_sgl.costs import OnlineCosts, StepCosts
 
 WINDOW_SECONDS = 2.0
 """Length of the throughput window."""
+READ_SECONDS = 20.0
+"""Memory of the measured reading rate: long enough to hold a stream's turns."""
 REFIT_SECONDS = 0.25
 """How old a fit may be; refitting costs a tenth of a millisecond."""
 
@@ -22,7 +24,7 @@ class Work:
     decoding: requests that decode one token. context: KV tokens that these read.
     tokens: new tokens of the prefilled requests. attention: their sum
     n_i * (prefix_i + n_i / 2). loaded: tokens brought back from the host for them.
-    A mixed step has both.
+    A mixed step has both. crowded: more streams are served than the memory holds.
     """
 
     decoding: int = 0
@@ -30,6 +32,7 @@ class Work:
     tokens: int = 0
     attention: float = 0.0
     loaded: int = 0
+    crowded: bool = False
 
 
 class StepTimer:
@@ -48,6 +51,8 @@ class StepTimer:
         self._produced_sum = 0
         self._fit = StepCosts()
         self._fitted = -math.inf
+        self._read_tokens = 0.0
+        self._read_seconds = 0.0
         self.last_prefill_end = -math.inf
         self.last_prefill_seconds = 0.0
 
@@ -58,6 +63,8 @@ class StepTimer:
         work = self._launched[0]
         if work is None or not 0.0 < seconds < math.inf:
             return
+        if work.crowded:
+            self._count_reads(work, seconds)
         if work.tokens:
             self.last_prefill_end = now
             self.last_prefill_seconds = seconds
@@ -75,6 +82,25 @@ class StepTimer:
             prefix = work.attention / work.tokens - work.tokens / 2
             alone = self.costs().prefill_seconds(work.tokens, prefix)
             self._costs.observe_load(work.loaded, own - alone, seconds)
+
+    def _count_reads(self, work: Work, seconds: float) -> None:
+        if work.tokens:
+            # Prefills are demand, not a loss; what resuming a stream takes is a loss.
+            prefix = work.attention / work.tokens - work.tokens / 2
+            costs = self.costs()
+            alone = costs.prefill_seconds(work.tokens, prefix)
+            if work.decoding and costs.prefill is not None:
+                alone -= costs.prefill[0]
+            seconds = max(seconds - alone, 0.0)
+        keep = math.exp(-seconds / READ_SECONDS)
+        self._read_tokens = self._read_tokens * keep + work.context
+        self._read_seconds = self._read_seconds * keep + seconds
+
+    def kv_rate(self) -> float:
+        """Tokens of context that decoding reads per second while crowded; NaN while unknown."""
+        if self._read_seconds < READ_SECONDS / 4:
+            return math.nan
+        return self._read_tokens / self._read_seconds
 
     def _beside(self, work: Work) -> float:
         """What decoding rows add to a prefill: all of a decode step but its constant part."""
@@ -120,13 +146,13 @@ def loaded_tokens(req: Any) -> int:
     return int(req.host_loaded_length) if req.host_hit_length > 0 else 0
 
 
-def work_of(batch: Any) -> Work | None:
+def work_of(batch: Any, *, crowded: bool) -> Work | None:
     """What a batch of SGLang's computes; None for no batch."""
     if batch is None or not batch.reqs:
         return None
     if batch.forward_mode.is_decode():
         context = int(batch.seq_lens_cpu.sum()) if batch.seq_lens_cpu is not None else 0
-        return Work(decoding=len(batch.reqs), context=context)
+        return Work(decoding=len(batch.reqs), context=context, crowded=crowded)
     decoding = set(batch.decoding_reqs or ())
     fresh = [req for req in batch.reqs if req not in decoding]
     return Work(
@@ -135,4 +161,5 @@ def work_of(batch: Any) -> Work | None:
         tokens=sum(req.extend_len for req in fresh),
         attention=float(sum(r.extend_len * (r.prefix_len + r.extend_len / 2) for r in fresh)),
         loaded=sum(map(loaded_tokens, fresh)),
+        crowded=crowded,
     )

@@ -14,10 +14,17 @@ more for less than that would make everybody stall and still leave some waiting.
 
 Engine time of one token at context length x, when memory is full: a decode step takes T
 and serves M / x streams, so T * x / M. Producing n tokens from length l costs
-T / M * (n * l + n^2 / 2).
+T / M * (n * l + n^2 / 2). Once memory has been short, T / M is what was measured then: the
+cost model knows nothing of resumes and of steps that were not full.
+
+Two things that a fluid view does not see. A reader who is faster than the engine can decode
+any stream gets what it can. And where more streams share the memory than fit, each of them
+builds up a buffer for the times that it is switched out: on average half the hysteresis.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +41,14 @@ FINAL_SHARE = 0.6
 """Share of the output still to come that a stream holds on average until the others end."""
 SHORTEST_CONTEXT = 64.0
 """Mean context that the full-memory step time assumes at least, in tokens."""
+SHORTEST_STEP = 1e-6
+"""Seconds that a step takes at least, whatever the costs say."""
+STOCKING = 0.1
+"""Share of its reading time that a stream's stock should have grown to, while it is small."""
+UNMEASURED = 1.1
+"""Cost of a token over the model's, until it was measured: the first burst comes before that."""
+SLOWEST = 2.0
+"""Measured costs above so many times the model's are not believed."""
 
 
 def admissible(state: State, config: WorkingSetConfig) -> IntArray:
@@ -80,17 +95,17 @@ def _time_allows(
     streams, costs = state.streams, state.costs
     if costs.decode is None:
         return len(candidates)
-    total = state.memory.device_total
     length = streams.prompt + streams.generated
-    mean = float(length[members].mean()) if len(members) else float(length[candidates].mean())
-    mean = max(mean, SHORTEST_CONTEXT)
-    token_cost = costs.decode_seconds(total / mean, total) / total
+    supply = _supply(state, length[members] if len(members) else length[candidates])
+    everybody = int(_final_kv(state, members).sum() + _final_kv(state, candidates).sum())
+    shared = everybody > state.memory.device_total
+    stock = config.hysteresis / 2 if shared else 0.0
 
-    demand = _demand(state, members, token_cost).sum(axis=1, keepdims=True)
+    demand = _demand(state, members, supply, stock).sum(axis=1, keepdims=True)
     pending = members[streams.phase[members] == Phase.WAITING]
     demand += costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
-    joining = np.cumsum(_demand(state, candidates, token_cost) + prefill, axis=1)
+    joining = np.cumsum(_demand(state, candidates, supply, stock) + prefill, axis=1)
     wanted = demand + joining
     clears = len(candidates) == np.count_nonzero(
         (streams.phase == Phase.WAITING) & ~streams.admitted
@@ -111,17 +126,46 @@ def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
     return calm and state.now - float(waiting.min()) <= YOUNG
 
 
-def _demand(state: State, index: IntArray, token_cost: float) -> FloatArray:
-    """Engine seconds asked for within each horizon, shape (len(HORIZONS), len(index))."""
+@dataclass(frozen=True, slots=True)
+class _Supply:
+    """What the engine can do while memory is full.
+
+    token_cost: seconds per decoded token and token of its context. speed: tokens per second
+    that one stream can get.
+    """
+
+    token_cost: float
+    speed: float
+
+
+def _supply(state: State, length: IntArray) -> _Supply:
+    """The supply for streams of these context lengths."""
+    total = state.memory.device_total
+    mean = max(float(length.mean()), SHORTEST_CONTEXT)
+    step = max(state.costs.decode_seconds(total / mean, total), SHORTEST_STEP)
+    modelled = step / total
+    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else UNMEASURED * modelled
+    return _Supply(float(np.clip(measured, modelled, SLOWEST * modelled)), 1.0 / step)
+
+
+def _demand(state: State, index: IntArray, supply: _Supply, stock: float) -> FloatArray:
+    """Engine seconds asked for within each horizon, shape (len(HORIZONS), len(index)).
+
+    By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
+    """
     streams = state.streams
     generated = streams.generated.take(index)
     slack = np.maximum(streams.next_due.take(index) - state.now, 0.0)
     slack[generated == 0] = 0.0
-    tokens: FloatArray = (HORIZONS - slack) * streams.rate.take(index)
+    rate = streams.rate.take(index)
+    tokens: FloatArray = np.minimum(STOCKING * (HORIZONS + generated / rate), stock)
+    tokens += HORIZONS - slack
+    tokens *= rate
     np.maximum(tokens, 0.0, out=tokens)
+    np.minimum(tokens, HORIZONS * supply.speed, out=tokens)
     np.minimum(tokens, streams.expected.take(index) - generated, out=tokens)
     context = tokens * 0.5
     context += streams.prompt.take(index) + generated
     tokens *= context
-    tokens *= token_cost
+    tokens *= supply.token_cost
     return tokens

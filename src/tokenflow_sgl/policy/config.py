@@ -32,7 +32,7 @@ class WorkingSetConfig:
         high=10.0,
     )
     burst_eta: float = setting(
-        1.2,
+        1.35,
         "share of the engine's time that may be promised to clear the whole queue at once, after "
         "a burst of arrivals has ended",
         low=0.1,

@@ -115,6 +115,8 @@ class State:
         it took; -inf and 0.0 before the first.
     throughput: output tokens per second over the body's last measuring window; NaN
         while unknown.
+    kv_rate: tokens of context that decoding read per second, lately, while more streams were
+        served than the memory holds, prefills not counted; NaN while unknown.
     """
 
     now: float
@@ -124,4 +126,5 @@ class State:
     last_prefill_end: float = -np.inf
     last_prefill_seconds: float = 0.0
     throughput: float = float("nan")
+    kv_rate: float = float("nan")
     recollection: Recollection = field(default_factory=Recollection)
