@@ -2,5 +2,6 @@
 
 from tokenflow_sgl.costs.model import StepCosts
 from tokenflow_sgl.costs.online import OnlineCosts
+from tokenflow_sgl.costs.steps import StepTimer, Work
 
-__all__ = ["OnlineCosts", "StepCosts"]
+__all__ = ["OnlineCosts", "StepCosts", "StepTimer", "Work"]

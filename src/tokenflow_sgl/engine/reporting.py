@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.metrics import Recorder
-from tokenflow_sgl.engine.steps import StepTimer
 from tokenflow_sgl.engine.tracking import Progress, StreamTable
 from tokenflow_sgl.policy import Mode, Phase
 

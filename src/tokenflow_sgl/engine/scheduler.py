@@ -20,6 +20,7 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import is_health_check_generate_req
 from sglang.utils import TypeBasedDispatcher
 
+from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
@@ -34,7 +35,7 @@ from tokenflow_sgl.engine.penalties import rebuild_rows
 from tokenflow_sgl.engine.policies import load_policy
 from tokenflow_sgl.engine.rates import RateError
 from tokenflow_sgl.engine.reporting import Reporter
-from tokenflow_sgl.engine.steps import StepTimer, loaded_tokens, work_of
+from tokenflow_sgl.engine.steps import loaded_tokens, work_of
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import (
     Decision,

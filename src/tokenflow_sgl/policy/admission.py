@@ -101,19 +101,27 @@ def _time_allows(
     shared = everybody > state.memory.device_total
     stock = config.hysteresis / 2 if shared else 0.0
 
-    demand = _demand(state, members, supply, stock).sum(axis=1, keepdims=True)
     pending = members[streams.phase[members] == Phase.WAITING]
-    demand += costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
+    due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
-    joining = np.cumsum(_demand(state, candidates, supply, stock) + prefill, axis=1)
-    wanted = demand + joining
+
+    def wanted(stock: float) -> FloatArray:
+        """Engine seconds asked for within each horizon if so many candidates join."""
+        demand = due + _demand(state, members, supply, stock).sum(axis=1, keepdims=True)
+        demand = demand + np.cumsum(_demand(state, candidates, supply, stock) + prefill, axis=1)
+        return np.asarray(demand)
+
     clears = len(candidates) == np.count_nonzero(
         (streams.phase == Phase.WAITING) & ~streams.admitted
     )
-    fits_burst = (wanted[:, -1:] <= config.burst_eta * HORIZONS).all()
-    if clears and fits_burst and _burst_is_over(state, config):
+    # After them nobody comes for whom a stock would have to be kept.
+    if (
+        clears
+        and _burst_is_over(state, config)
+        and (wanted(0.0)[:, -1:] <= config.burst_eta * HORIZONS).all()
+    ):
         return len(candidates)
-    passes = (wanted <= config.eta * HORIZONS).all(axis=0)
+    passes = (wanted(stock) <= config.eta * HORIZONS).all(axis=0)
     # First come first: nobody overtakes the first one who does not fit.
     return len(candidates) if passes.all() else int(np.argmin(passes))
 

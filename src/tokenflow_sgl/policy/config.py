@@ -45,7 +45,7 @@ class WorkingSetConfig:
         0.2, "seconds between two plans of the working set under stress", low=0.001, high=60.0
     )
     hysteresis: float = setting(
-        6.0,
+        10.0,
         "seconds of slack that a running stream must have more than the paused one that takes "
         "its place",
         low=0.0,

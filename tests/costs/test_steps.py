@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.engine.steps import REFIT_SECONDS, StepTimer, Work
+from tokenflow_sgl.costs.steps import REFIT_SECONDS, StepTimer, Work
 
 DECODE = Work(decoding=4, context=1000)
 PREFILL = Work(tokens=100, attention=5000.0)

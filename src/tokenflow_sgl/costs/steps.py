@@ -1,0 +1,143 @@
+"""Measures an engine's steps by its clock and feeds the cost models, live and simulated."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from tokenflow_sgl.costs.model import StepCosts
+from tokenflow_sgl.costs.online import OnlineCosts
+
+WINDOW_SECONDS = 2.0
+"""Length of the throughput window."""
+READ_SECONDS = 20.0
+"""Memory of the measured reading rate: long enough to hold a stream's turns."""
+REFIT_SECONDS = 0.25
+"""How old a fit may be; refitting costs a tenth of a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one step computes.
+
+    decoding: requests that decode one token. context: KV tokens that these read.
+    tokens: new tokens of the prefilled requests. attention: their sum
+    n_i * (prefix_i + n_i / 2). loaded: tokens brought back from the host for them.
+    A mixed step has both. crowded: more streams are served than the memory holds.
+    """
+
+    decoding: int = 0
+    context: int = 0
+    tokens: int = 0
+    attention: float = 0.0
+    loaded: int = 0
+    crowded: bool = False
+
+
+class StepTimer:
+    """Attributes the time between two iterations to the step that it was spent on.
+
+    lag: 0 where a step's computation ends before the next iteration starts (synchronous
+    devices, no overlap); 1 with overlap scheduling, where an iteration waits for the
+    step launched one iteration earlier.
+    """
+
+    def __init__(self, lag: int) -> None:
+        self._costs = OnlineCosts()
+        self._launched: deque[Work | None] = deque([None] * (lag + 1), maxlen=lag + 1)
+        self._last = -math.inf
+        self._produced: deque[tuple[float, int]] = deque()
+        self._produced_sum = 0
+        self._fit = StepCosts()
+        self._fitted = -math.inf
+        self._read_tokens = 0.0
+        self._read_seconds = 0.0
+        self.last_prefill_end = -math.inf
+        self.last_prefill_seconds = 0.0
+
+    def begin(self, now: float) -> None:
+        """An iteration starts at `now`: what ran until here took the time since the last."""
+        seconds = now - self._last
+        self._last = now
+        work = self._launched[0]
+        if work is None or not 0.0 < seconds < math.inf:
+            return
+        if work.crowded:
+            self._count_reads(work, seconds)
+        if work.tokens:
+            self.last_prefill_end = now
+            self.last_prefill_seconds = seconds
+        if not work.tokens:
+            self._costs.observe_decode(work.decoding, work.context, seconds)
+            return
+        own = seconds
+        if work.decoding:
+            own -= self._beside(work)
+        if not work.loaded:
+            self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
+        elif work.loaded >= work.tokens:
+            # The load overlaps with the prefill; what it adds is what it costs. A short load
+            # drowns in the noise of a long prefill: it would teach any price per token.
+            prefix = work.attention / work.tokens - work.tokens / 2
+            alone = self.costs().prefill_seconds(work.tokens, prefix)
+            self._costs.observe_load(work.loaded, own - alone, seconds)
+
+    def _count_reads(self, work: Work, seconds: float) -> None:
+        if work.tokens:
+            # Prefills are demand, not a loss; what resuming a stream takes is a loss.
+            prefix = work.attention / work.tokens - work.tokens / 2
+            costs = self.costs()
+            alone = costs.prefill_seconds(work.tokens, prefix)
+            if work.decoding and costs.prefill is not None:
+                alone -= costs.prefill[0]
+            seconds = max(seconds - alone, 0.0)
+        keep = math.exp(-seconds / READ_SECONDS)
+        self._read_tokens = self._read_tokens * keep + work.context
+        self._read_seconds = self._read_seconds * keep + seconds
+
+    def kv_rate(self) -> float:
+        """Tokens of context that decoding reads per second while crowded; NaN while unknown."""
+        if self._read_seconds < READ_SECONDS / 4:
+            return math.nan
+        return self._read_tokens / self._read_seconds
+
+    def _beside(self, work: Work) -> float:
+        """What decoding rows add to a prefill: all of a decode step but its constant part."""
+        costs = self.costs()
+        if costs.decode is None:
+            return math.inf  # not known yet: the step teaches nothing
+        return costs.decode_seconds(work.decoding, work.context) - costs.decode[0]
+
+    def restart(self) -> None:
+        """The clock starts anew; what steps cost stays known."""
+        self._last = self._fitted = self.last_prefill_end = -math.inf
+        self.last_prefill_seconds = 0.0
+
+    def launch(self, work: Work | None) -> None:
+        """This iteration's step; None if it has none."""
+        self._launched.append(work)
+
+    def produced(self, now: float, tokens: int) -> None:
+        """`tokens` output tokens were delivered by `now`."""
+        if tokens:
+            self._produced.append((now, tokens))
+            self._produced_sum += tokens
+        while self._produced and self._produced[0][0] < now - WINDOW_SECONDS:
+            self._produced_sum -= self._produced.popleft()[1]
+
+    def throughput(self) -> float:
+        """Output tokens per second over the last window; NaN before there is one."""
+        if len(self._produced) < 2:
+            return math.nan
+        span = self._produced[-1][0] - self._produced[0][0]
+        if span < WINDOW_SECONDS / 2:
+            return math.nan
+        return (self._produced_sum - self._produced[0][1]) / span
+
+    def costs(self) -> StepCosts:
+        """The costs learned so far, at most `REFIT_SECONDS` old."""
+        if self._last - self._fitted >= REFIT_SECONDS or self._fitted == -math.inf:
+            self._fit = self._costs.snapshot()
+            self._fitted = self._last
+        return self._fit
