@@ -129,7 +129,7 @@ def _keep(name: str, load: Load, trace: str, contender: str, folder: Path) -> No
     kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": {}}
     kept |= {"workload": name, "device": load.device, "kv_tokens": load.kv_tokens}
     kept["runs"][contender] = {
-        "commit": _commit(),
+        "commit": commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
         "sglang": [*SERVER, *options_of(contender)],
         "replay": [trace.partition(":")[0], *load.replay],
@@ -139,9 +139,16 @@ def _keep(name: str, load: Load, trace: str, contender: str, folder: Path) -> No
     path.write_text(json.dumps(kept, indent=1, allow_nan=False) + "\n")
 
 
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+def commit() -> str:
+    """The commit that runs; marked if the code differs from it. Results do not count."""
+
+    def git(*command: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *command], capture_output=True, text=True
+        ).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "src", "emulator")
+    return git("describe", "--always") + ("-dirty" if changed else "")
 
 
 if __name__ == "__main__":

@@ -36,22 +36,24 @@ def main() -> None:
         chosen = [name for name in LOADS if name in results]
         if name == "contenders":
             chosen = [load for load in chosen if len(set(names) & set(results[load]["runs"])) > 2]
-        page = _replace(page, name, _table(results, chosen, names))
+        page = replace_table(page, name, table(results, chosen, names))
     tried = [load for load in results if set(SENSITIVITY) & set(results[load]["runs"])]
-    page = _replace(page, "sensitivity", _table(results, tried, ("tokenflow", *SENSITIVITY)))
+    page = replace_table(page, "sensitivity", table(results, tried, ("tokenflow", *SENSITIVITY)))
     PAGE.write_text(page)
 
 
-def _replace(page: str, name: str, table: str) -> str:
+def replace_table(page: str, name: str, text: str) -> str:
+    """The page with `text` between the markers of that name; as it was, if it has none."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     if begin not in page:
         return page
     head, _, rest = page.partition(begin)
     _, _, tail = rest.partition(end)
-    return f"{head}{begin}\n{table}\n{end}{tail}"
+    return f"{head}{begin}\n{text}\n{end}{tail}"
 
 
-def _table(results: dict[str, Any], loads: list[str], names: tuple[str, ...]) -> str:
+def table(results: dict[str, Any], loads: list[str], names: tuple[str, ...]) -> str:
+    """A row per workload and run of these names, with ratios to stock."""
     heads = ["workload", "run", *COLUMNS, "commit"]
     lines = ["| " + " | ".join(heads) + " |", "| --- | --- |" + " ---: |" * len(COLUMNS) + " --- |"]
     for load in loads:

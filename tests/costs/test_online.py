@@ -117,6 +117,18 @@ def test_while_all_steps_look_alike_the_leading_cost_explains_them() -> None:
     assert costs.load_seconds(4000) == pytest.approx(0.08, rel=0.1)
 
 
+def test_attention_does_not_explain_what_tokens_explain() -> None:
+    # Chunks that all look alike but for noise; the noise would fit attention alone a little better.
+    rng = np.random.default_rng(3)
+    learned = OnlineCosts()
+    for _ in range(30):
+        mean = float(rng.normal(260.0, 5.0))
+        learned.observe_prefill(2048, 2048 * mean, 0.34 * mean / 260.0)
+    costs = learned.snapshot()
+    assert costs.prefill is not None
+    assert costs.prefill_seconds(512) == pytest.approx(0.34 / 4, rel=0.1)
+
+
 def test_a_small_remainder_of_a_long_step_does_not_outvote_others() -> None:
     learned = OnlineCosts()
     for _ in range(50):

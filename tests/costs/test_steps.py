@@ -107,14 +107,13 @@ def test_a_load_is_not_charged_for_attention_twice() -> None:
     timer = StepTimer(lag=0)
     now = 0.0
     for tokens in (500, 1000, 2000, 4000) * 10:
-        # Nothing but attention: tokens^2 / 2 units of 1 us.
+        # 1 ms a token, and 0.2 us for each key that it attends to, tokens^2 / 2 in all.
         attention = tokens * tokens / 2
-        iterate(
-            timer, (now, Work(tokens=tokens, attention=attention)), (now + attention * 1e-6, None)
-        )
+        seconds = tokens * 1e-3 + attention * 2e-7
+        iterate(timer, (now, Work(tokens=tokens, attention=attention)), (now + seconds, None))
         now += 100.0
-    # One prefill of 1000 without a prefix: 0.5 s, and the load 0.2 s.
-    iterate(timer, (now, Work(tokens=1000, attention=500_000.0, loaded=4000)), (now + 0.7, None))
+    # One prefill of 1000 without a prefix: 1.1 s, and the load 0.2 s.
+    iterate(timer, (now, Work(tokens=1000, attention=500_000.0, loaded=4000)), (now + 1.3, None))
     iterate(timer, (now + 10.0, None))
     assert timer.costs().load_seconds(4000) == pytest.approx(0.2, rel=0.05)
 

@@ -14,6 +14,7 @@ from tokenflow_sgl.cli.profile import profile_app
 from tokenflow_sgl.cli.replay import replay
 from tokenflow_sgl.cli.report import report
 from tokenflow_sgl.cli.serve_emulated import serve_emulated
+from tokenflow_sgl.cli.simulate import simulate
 from tokenflow_sgl.cli.trace import trace_app
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(replay)
 app.command()(report)
+app.command()(simulate)
 app.add_typer(trace_app, name="trace")
 app.command()(serve_emulated)
 app.add_typer(profile_app, name="profile")

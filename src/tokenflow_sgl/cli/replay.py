@@ -7,10 +7,22 @@ import os
 import signal
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+from tokenflow_sgl.cli.chosen_trace import (
+    Limit,
+    Rate,
+    Sample,
+    SpeedUp,
+    TbtSlo,
+    TtftSlo,
+    Window,
+    open_chosen,
+    pair,
+)
 
 if TYPE_CHECKING:
     from tokenflow_sgl.replay import ReplayOptions, Run
@@ -19,8 +31,6 @@ if TYPE_CHECKING:
 _NEEDED = ("aiohttp", "pyarrow")
 _EXTRA = "tokenflow-sgl[replay]"
 _INVALID, _INTERRUPTED = 3, 130
-
-T = TypeVar("T", int, float)
 
 
 class ApiChoice(StrEnum):
@@ -60,32 +70,10 @@ def replay(
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of prompts, of --sample and of --rate.")
     ] = 0,
-    window: Annotated[
-        str | None,
-        typer.Option(
-            metavar="START:SECONDS",
-            help="Only what arrives from START on, for so many seconds.",
-            rich_help_panel=_TRACE,
-        ),
-    ] = None,
-    sample: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Only this share of sessions and requests.",
-            rich_help_panel=_TRACE,
-        ),
-    ] = None,
-    speed_up: Annotated[
-        float | None,
-        typer.Option(
-            metavar="FACTOR", help="Arrivals so many times as fast.", rich_help_panel=_TRACE
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Only the first N requests.", rich_help_panel=_TRACE),
-    ] = None,
+    window: Window = None,
+    sample: Sample = None,
+    speed_up: SpeedUp = None,
+    limit: Limit = None,
     sessions: Annotated[
         SessionsChoice,
         typer.Option(
@@ -94,15 +82,7 @@ def replay(
             rich_help_panel=_TRACE,
         ),
     ] = SessionsChoice.closed,
-    rate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATES",
-            help="Tokens per second that readers consume, instead of the trace's: "
-            "20, 15/20/25 or 15=3/20=1 with weights.",
-            rich_help_panel=_READERS,
-        ),
-    ] = None,
+    rate: Rate = None,
     send_rates: Annotated[
         bool,
         typer.Option(
@@ -111,22 +91,8 @@ def replay(
             rich_help_panel=_READERS,
         ),
     ] = True,
-    ttft_slo: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Time to first token that every request asks for.",
-            rich_help_panel=_READERS,
-        ),
-    ] = None,
-    tbt_slo: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Time between tokens that every request asks for.",
-            rich_help_panel=_READERS,
-        ),
-    ] = None,
+    ttft_slo: TtftSlo = None,
+    tbt_slo: TbtSlo = None,
     send_priority: Annotated[
         bool,
         typer.Option(
@@ -212,15 +178,24 @@ def replay(
 
     warm_up_requests, warm_up_s = _warm_up(warm_up)
     try:
-        chosen = _transformed(
-            _open(trace, console), seed, window, sample, speed_up, limit, rate, ttft_slo, tbt_slo
+        chosen = open_chosen(
+            trace,
+            console,
+            seed=seed,
+            window=window,
+            sample=sample,
+            speed_up=speed_up,
+            limit=limit,
+            rate=rate,
+            ttft_slo=ttft_slo,
+            tbt_slo=tbt_slo,
         )
         options = ReplayOptions(
             name=name,
             api=Api(api.value),
             sessions=Sessions(sessions.value),
             seed=seed,
-            token_ids=None if token_ids is None else _pair(token_ids, int, "--token-ids", "LO:HI"),
+            token_ids=None if token_ids is None else pair(token_ids, int, "--token-ids", "LO:HI"),
             send_rates=send_rates,
             send_priority=send_priority,
             warm_up_requests=warm_up_requests,
@@ -241,51 +216,6 @@ def replay(
         raise typer.Exit(_INTERRUPTED)
     if run.info.invalid:
         raise typer.Exit(_INVALID)
-
-
-def _open(spec: str, console: Console) -> Trace:
-    from tokenflow_sgl.traces import open_trace
-
-    with console.status(f"reading {spec}"):
-        return open_trace(spec)
-
-
-def _transformed(
-    trace: Trace,
-    seed: int,
-    window: str | None,
-    sample: float | None,
-    speed_up: float | None,
-    limit: int | None,
-    rate: str | None,
-    ttft_slo: float | None,
-    tbt_slo: float | None,
-) -> Trace:
-    """The trace after the options' changes, always in this order."""
-    from tokenflow_sgl.traces import transform
-    from tokenflow_sgl.traces.rates import parse_rates
-
-    if window is not None:
-        trace = transform.window(trace, *_pair(window, float, "--window", "START:SECONDS"))
-    if sample is not None:
-        trace = transform.sample(trace, sample, seed)
-    if speed_up is not None:
-        trace = transform.speed_up(trace, speed_up)
-    if limit is not None:
-        trace = transform.limit(trace, limit)
-    if rate is not None:
-        trace = transform.with_rates(trace, parse_rates(rate), seed)
-    if ttft_slo is not None or tbt_slo is not None:
-        trace = transform.with_slos(trace, ttft_slo, tbt_slo)
-    return trace
-
-
-def _pair(text: str, number: type[T], option: str, form: str) -> tuple[T, T]:
-    first, _, second = text.partition(":")
-    try:
-        return number(first), number(second)
-    except ValueError:
-        raise typer.BadParameter(f"{option} is {text!r}; allowed is {form}") from None
 
 
 def _warm_up(text: str) -> tuple[int, float]:

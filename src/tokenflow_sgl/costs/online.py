@@ -15,6 +15,14 @@ from scipy.optimize import nnls
 
 from tokenflow_sgl.costs.model import Coefficients, StepCosts
 
+MOST_ATTENTION = 2.5e-4
+"""Cost of attending to one key over that of a token's linear layers, at most.
+
+In operations it is 2 * layers * width / parameters: 3e-5 for 8B, 2e-5 for 70B, 7e-5 for 1B parameters.
+While all prompts are about as long, tokens and attention grow together, and without a bound a
+little noise would have attention explain everything: short prompts would seem to cost nothing.
+"""
+
 
 class LinearCost:
     """y = c . x with c >= 0, from a stream of (x, y) that may drift.
@@ -88,7 +96,8 @@ class OnlineCosts:
 
         It took `seconds` of a step of `whole` seconds; by default it was the step.
         """
-        self._prefill.observe(np.array([1.0, tokens, attention]), seconds, whole)
+        mixed = tokens + MOST_ATTENTION * attention
+        self._prefill.observe(np.array([1.0, tokens, mixed]), seconds, whole)
 
     def observe_load(self, tokens: int, seconds: float, whole: float | None = None) -> None:
         """A host-to-device load of `tokens` held up a step of `whole` seconds by `seconds`."""
@@ -99,9 +108,16 @@ class OnlineCosts:
         load = self._load.coefficients()
         return StepCosts(
             decode=_triple(self._decode),
-            prefill=_triple(self._prefill),
+            prefill=self._prefill_costs(),
             load=None if load is None else (float(load[0]), float(load[1])),
         )
+
+    def _prefill_costs(self) -> Coefficients | None:
+        fitted = _triple(self._prefill)
+        if fitted is None:
+            return None
+        constant, tokens, mixed = fitted
+        return constant, tokens + mixed, MOST_ATTENTION * mixed
 
 
 def _triple(model: LinearCost) -> Coefficients | None:

@@ -49,8 +49,7 @@ def static_fraction(device_memory: int) -> float:
         ProfileError: Nothing is left of a memory that small.
     """
     mib = device_memory / _MIB
-    # SGLang's own class for 60 to 90 GiB has the values of that for 90 to 160.
-    defaults = next(item for item in _DEFAULTS if mib < item.below_gib * 1024)
+    defaults = _defaults(device_memory)
     kept = 512 + 1.5 * defaults.chunk + 128 + 2 * defaults.rows
     kept += 8 * _captured_prefills(defaults.chunk)
     if mib > 60 * 1024:
@@ -61,6 +60,17 @@ def static_fraction(device_memory: int) -> float:
             f"device memory is {mib:.0f} MiB; SGLang keeps {kept:.0f} MiB of it for itself."
         )
     return fraction
+
+
+def _defaults(device_memory: int) -> _Defaults:
+    # SGLang's own class for 60 to 90 GiB has the values of that for 90 to 160.
+    gib = device_memory / _MIB / 1024
+    return next(item for item in _DEFAULTS if gib < item.below_gib)
+
+
+def chunked_prefill_size(device_memory: int) -> int:
+    """Tokens of a prefill step at most: SGLang's default ``--chunked-prefill-size``."""
+    return _defaults(device_memory).chunk
 
 
 def kv_pool_tokens(device_memory: int, weight_bytes: int, kv_bytes_per_token: int) -> int:

@@ -12,17 +12,17 @@ RUNS = Path("replay-results")
 
 
 @contextlib.contextmanager
-def new_folder(wanted: Path | None, name: str) -> Iterator[Path]:
-    """Make the folder now, for what cannot be written must be known before the replay.
+def new_folder(wanted: Path | None, name: str, runs: Path = RUNS) -> Iterator[Path]:
+    """Make the folder now, for what cannot be written must be known before the work.
 
-    Without a wanted one it is the first free `replay-results/NAME-N`. It is removed if nothing was
+    Without a wanted one it is the first free `NAME-N` in `runs`. It is removed if nothing was
     written to it.
 
     Raises:
         OSError: It cannot be made, or the wanted one has something in it.
     """
     if wanted is None:
-        folder = _free(name)
+        folder = _free(name, runs)
     else:
         folder = wanted
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -35,10 +35,10 @@ def new_folder(wanted: Path | None, name: str) -> Iterator[Path]:
             folder.rmdir()
 
 
-def _free(name: str) -> Path:
+def _free(name: str, runs: Path) -> Path:
     plain = "".join(char if char.isalnum() or char in "-_." else "-" for char in name)
     for number in itertools.count(1):
-        folder = RUNS / f"{plain}-{number}"
+        folder = runs / f"{plain}-{number}"
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder

@@ -3,11 +3,7 @@
 from typing import Any
 
 from tokenflow_sgl.profiles import DeviceProfile
-
-_MIB = 1 << 20
-# SGLang 0.5.23, arg_groups/memory_hook.py: device memory below (MiB) -> tokens per prefill chunk.
-_CHUNKS = ((20 * 1024, 2048), (60 * 1024, 4096), (160 * 1024, 8192))
-_LARGEST_CHUNK = 16384
+from tokenflow_sgl.profiles.pool import chunked_prefill_size
 
 REFUSED = {
     "tp_size": 1,
@@ -45,11 +41,4 @@ def apply_device_defaults(server_args: Any, profile: DeviceProfile) -> None:
     if given["max_total_tokens"] is None:
         server_args.max_total_tokens = profile.kv_pool_tokens
     if given["chunked_prefill_size"] is None:
-        server_args.chunked_prefill_size = _chunk(profile.device_memory)
-
-
-def _chunk(device_memory: int) -> int:
-    for below, tokens in _CHUNKS:
-        if device_memory / _MIB < below:
-            return tokens
-    return _LARGEST_CHUNK
+        server_args.chunked_prefill_size = chunked_prefill_size(profile.device_memory)

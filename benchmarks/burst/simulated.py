@@ -1,0 +1,82 @@
+"""The burst benchmark in the simulator: all workloads at full size, and one parameter changed.
+
+    python benchmarks/burst/simulated.py
+
+Takes a minute or two, needs no server, and writes its tables into docs/benchmarks.md. How far the
+simulator is from real SGLang on the emulated device: benchmarks/simulator_fidelity.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.progress import track
+from run import commit
+from suite import CONTENDERS, LOADS, MODEL
+from table import PAGE, replace_table, table
+
+from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.profiles import load_profile
+from tokenflow_sgl.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.report import figures
+from tokenflow_sgl.report.export import run_object
+from tokenflow_sgl.sim import EngineOptions, simulate
+from tokenflow_sgl.traces import open_trace
+
+PAIR = ("stock", "tokenflow")
+VARIED = "4090-b"
+VARIANTS = {
+    **{f"cycle {seconds:g} s": WorkingSetConfig(cycle=seconds) for seconds in (0.2, 0.5, 1.0, 1.5)},
+    **{f"mu {mu:g}": WorkingSetConfig(switch_factor=mu) for mu in (1.0, 5.0, 20.0)},
+    **{f"eta {eta:g}": WorkingSetConfig(eta=eta) for eta in (0.8, 0.9, 1.1, 1.2)},
+    **{f"hysteresis {s:g} s": WorkingSetConfig(hysteresis=s) for s in (3.0, 6.0, 14.0)},
+}
+"""tokenflow with one parameter changed; the others as shipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run: a workload, how it is labelled, the policy and its parameters."""
+
+    load: str
+    label: str
+    policy: str
+    config: WorkingSetConfig | None = None
+
+
+def main() -> None:
+    names = [name for name, load in LOADS.items() if "FILE" not in load.trace]
+    pairs = [Job(name, policy, policy) for name in names for policy in PAIR]
+    varied = [Job(VARIED, label, "tokenflow", config) for label, config in VARIANTS.items()]
+    results: dict[str, Any] = {}
+    for job in track([*pairs, *varied], description="simulating"):
+        results.setdefault(job.load, {"runs": {}})["runs"][job.label] = _run(job)
+    page = PAGE.read_text()
+    page = replace_table(page, "simulated", table(results, names, PAIR))
+    shown = ("stock", "tokenflow", *VARIANTS)
+    page = replace_table(page, "varied", table(results, [VARIED], shown))
+    PAGE.write_text(page)
+
+
+def _run(job: Job) -> dict[str, Any]:
+    load = LOADS[job.load]
+    profile = load_profile(load.device, MODEL)
+    options = CONTENDERS[job.policy]
+    ratio = options[options.index("--hicache-ratio") + 1] if job.policy == "tokenflow" else "0"
+    simulation = simulate(
+        open_trace(load.trace),
+        profile,
+        EngineOptions(
+            max_total_tokens=load.kv_tokens,
+            host_tokens=int(float(ratio) * load.kv_tokens),
+            chunked_prefill_size=chunked_prefill_size(profile.device_memory),
+        ),
+        policy=job.policy,
+        config=job.config,
+    )
+    return {"commit": commit(), **run_object(figures(simulation.run))}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The trace that a command works on: options that take a part of it or change it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.traces import Trace
+
+_TRACE, _READERS = "The trace", "The readers"
+
+Window = Annotated[
+    str | None,
+    typer.Option(
+        metavar="START:SECONDS",
+        help="Only what arrives from START on, for so many seconds.",
+        rich_help_panel=_TRACE,
+    ),
+]
+Sample = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Only this share of sessions and requests.",
+        rich_help_panel=_TRACE,
+    ),
+]
+SpeedUp = Annotated[
+    float | None,
+    typer.Option(metavar="FACTOR", help="Arrivals so many times as fast.", rich_help_panel=_TRACE),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Only the first N requests.", rich_help_panel=_TRACE),
+]
+Rate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RATES",
+        help="Tokens per second that readers consume, instead of the trace's: "
+        "20, 15/20/25 or 15=3/20=1 with weights.",
+        rich_help_panel=_READERS,
+    ),
+]
+TtftSlo = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Time to first token that every request asks for.",
+        rich_help_panel=_READERS,
+    ),
+]
+TbtSlo = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Time between tokens that every request asks for.",
+        rich_help_panel=_READERS,
+    ),
+]
+
+T = TypeVar("T", int, float)
+
+
+def open_chosen(
+    spec: str,
+    console: Console,
+    *,
+    seed: int,
+    window: str | None = None,
+    sample: float | None = None,
+    speed_up: float | None = None,
+    limit: int | None = None,
+    rate: str | None = None,
+    ttft_slo: float | None = None,
+    tbt_slo: float | None = None,
+) -> Trace:
+    """Read a trace and apply the options' changes, always in this order.
+
+    Raises:
+        TraceError: It cannot be read, or a change leaves nothing of it.
+    """
+    from tokenflow_sgl.traces import open_trace, transform
+    from tokenflow_sgl.traces.rates import parse_rates
+
+    with console.status(f"reading {spec}"):
+        trace = open_trace(spec)
+    if window is not None:
+        trace = transform.window(trace, *pair(window, float, "--window", "START:SECONDS"))
+    if sample is not None:
+        trace = transform.sample(trace, sample, seed)
+    if speed_up is not None:
+        trace = transform.speed_up(trace, speed_up)
+    if limit is not None:
+        trace = transform.limit(trace, limit)
+    if rate is not None:
+        trace = transform.with_rates(trace, parse_rates(rate), seed)
+    if ttft_slo is not None or tbt_slo is not None:
+        trace = transform.with_slos(trace, ttft_slo, tbt_slo)
+    return trace
+
+
+def pair(text: str, number: type[T], option: str, form: str) -> tuple[T, T]:
+    """Two numbers with a colon between them.
+
+    Raises:
+        BadParameter: The text is no such pair.
+    """
+    first, _, second = text.partition(":")
+    try:
+        return number(first), number(second)
+    except ValueError:
+        raise typer.BadParameter(f"{option} is {text!r}; allowed is {form}") from None

@@ -1,0 +1,220 @@
+"""``tokenflow simulate``: what a trace would do on a device under one policy or another."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from tokenflow_sgl.cli.chosen_trace import (
+    Limit,
+    Rate,
+    Sample,
+    SpeedUp,
+    TbtSlo,
+    TtftSlo,
+    Window,
+    open_chosen,
+)
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.profiles import DeviceProfile
+    from tokenflow_sgl.report import Comparison, Figures
+    from tokenflow_sgl.sim import EngineOptions, Simulation
+    from tokenflow_sgl.traces import Trace
+
+_NEEDED = ("aiohttp", "pyarrow", "jinja2", "matplotlib")
+_EXTRA = "tokenflow-sgl[replay]"
+_FILE_WIDTH = 110
+_SERVER = "The server"
+
+
+def simulate(
+    trace: Annotated[
+        str, typer.Option(help="What is asked: PATH, FORMAT:PATH or a workload, and its keys.")
+    ],
+    device: Annotated[
+        str, typer.Option(help="Device; `tokenflow profile list` shows them.")
+    ] = "h200",
+    model: Annotated[str, typer.Option(help="Model.")] = "llama3-8b",
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="Policies to compare, with commas; the first is the baseline."
+        ),
+    ] = "stock,tokenflow",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder for the runs and the page. Default: simulate-results/TRACE-N.",
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="Device profile to use instead, made by `tokenflow profile fit` or `show --save`.",
+        ),
+    ] = None,
+    kv_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="KV tokens on the device. Default: what SGLang would find room for.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    hicache_ratio: Annotated[
+        float,
+        typer.Option(
+            help="KV tokens on the host, per one on the device, for policies that preempt.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = 2.0,
+    chunked_prefill_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of a prefill step at most. Default: SGLang's for the device.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    mixed_chunk: Annotated[
+        bool,
+        typer.Option(
+            "--enable-mixed-chunk",
+            help="Stock SGLang's option of that name.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0,
+    window: Window = None,
+    sample: Sample = None,
+    speed_up: SpeedUp = None,
+    limit: Limit = None,
+    rate: Rate = None,
+    ttft_slo: TtftSlo = None,
+    tbt_slo: TbtSlo = None,
+) -> None:
+    """Show what a trace would do on a device under each policy: a table, and a page with plots.
+
+    Runs SGLang's scheduling in virtual time, with the very policy that the server runs, on the
+    device's step times: no GPU, no SGLang, seconds instead of hours. Prompts share no prefixes
+    here: each is computed from its start.
+    """
+    console = Console(stderr=True)
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        console.print(f"This needs {', '.join(missing)}: install '{_EXTRA}'.", markup=False)
+        raise typer.Exit(2)
+
+    # Only here: the CLI must start without what a simulation needs.
+    from tokenflow_sgl.profiles import DeviceProfile, ProfileError, load_profile
+    from tokenflow_sgl.replay import write_run
+    from tokenflow_sgl.replay.folder import new_folder
+    from tokenflow_sgl.report import ReportError
+    from tokenflow_sgl.sim import SimulationError
+    from tokenflow_sgl.traces import TraceError
+
+    names = list(dict.fromkeys(policy.split(",")))
+    try:
+        chosen = open_chosen(
+            trace,
+            console,
+            seed=seed,
+            window=window,
+            sample=sample,
+            speed_up=speed_up,
+            limit=limit,
+            rate=rate,
+            ttft_slo=ttft_slo,
+            tbt_slo=tbt_slo,
+        )
+        target = DeviceProfile.load(profile) if profile else load_profile(device, model)
+        settings = {
+            name: _options(
+                target, kv_tokens, hicache_ratio, chunked_prefill_size, mixed_chunk, name
+            )
+            for name in names
+        }
+        with new_folder(output, chosen.name, runs=Path("simulate-results")) as folder:
+            done = [_simulate(chosen, target, settings[name], name, console) for name in names]
+            for name, simulation in zip(names, done, strict=True):
+                write_run(folder / name, simulation.run)
+            shown = _judge(done, folder / "report.html", console)
+    except (SimulationError, ProfileError, TraceError, ReportError, OSError) as error:
+        console.print(f"No simulation: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    _print(shown)
+    console.print(f"Runs and {folder / 'report.html'} written.", markup=False, soft_wrap=True)
+
+
+def _options(
+    profile: DeviceProfile,
+    kv_tokens: int | None,
+    hicache_ratio: float,
+    chunk: int | None,
+    mixed_chunk: bool,
+    policy: str,
+) -> EngineOptions:
+    from tokenflow_sgl.profiles.pool import chunked_prefill_size
+    from tokenflow_sgl.sim import EngineOptions, SimulationError
+
+    if not 0.0 <= hicache_ratio <= 1000.0:
+        raise SimulationError(f"hicache-ratio is {hicache_ratio!r}; allowed is 0 to 1000")
+    device_tokens = profile.kv_pool_tokens if kv_tokens is None else kv_tokens
+    return EngineOptions(
+        max_total_tokens=device_tokens,
+        host_tokens=0 if policy == "stock" else int(hicache_ratio * device_tokens),
+        chunked_prefill_size=chunked_prefill_size(profile.device_memory)
+        if chunk is None
+        else chunk,
+        enable_mixed_chunk=mixed_chunk,
+    )
+
+
+def _simulate(
+    trace: Trace, profile: DeviceProfile, options: EngineOptions, policy: str, console: Console
+) -> Simulation:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from tokenflow_sgl.sim import simulate
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} requests"),
+        TextColumn("{task.fields[now]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(policy, total=len(trace.requests), now="")
+
+        def observe(now: float, finished: int) -> None:
+            progress.update(task, completed=finished, now=f"at {now:,.0f} s")
+
+        return simulate(trace, profile, options, policy=policy, observe=observe)
+
+
+def _judge(done: list[Simulation], page_path: Path, console: Console) -> Figures | Comparison:
+    from tokenflow_sgl.report import compare, figures
+    from tokenflow_sgl.report.page import page
+
+    with console.status("judging") as status:
+        judged = [figures(simulation.run) for simulation in done]
+        shown = judged[0] if len(judged) == 1 else compare(judged[0], judged[1:])
+        page_path.write_text(page(shown, status.update), encoding="utf-8")
+    return shown
+
+
+def _print(shown: Figures | Comparison) -> None:
+    from tokenflow_sgl.report import Figures
+    from tokenflow_sgl.report.terminal import comparison_view, run_view
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    console.print(run_view(shown) if isinstance(shown, Figures) else comparison_view(shown))

@@ -1,0 +1,166 @@
+"""The loop: one step after the other, in virtual time.
+
+SGLang plans a step while the one before it runs. So a request that comes during a step is first
+seen when the next one has started, and what that decides runs after it. Decode steps that nothing
+can interrupt are taken together: that is what makes an hour of a server a matter of seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from tokenflow_sgl.replay.schedule import Schedule
+from tokenflow_sgl.sim.core import Core
+from tokenflow_sgl.sim.recording import Recording
+from tokenflow_sgl.sim.step import NOBODY, Step
+from tokenflow_sgl.sim.streams import FloatArray
+
+MOST_AT_ONCE = 512
+"""Decode steps taken together at most: their times fit a cache."""
+
+SHORTEST_SLEEP = 0.001
+"""Seconds after which a policy that ran nobody is asked again."""
+
+OBSERVED = 256
+"""Turns of the loop between two looks at the progress."""
+
+Observe = Callable[[float, int], None]
+"""Is told the virtual time and how many requests have ended, now and then."""
+
+
+class Scheduler(Protocol):
+    """Plans the steps; see `StockScheduler`."""
+
+    def plan(self, now: float) -> Step | None:
+        """The next step; None: there is nothing to run."""
+        ...
+
+    def wakes_at(self, now: float) -> float:
+        """When the plan may change though nothing comes or goes; infinite: never."""
+        ...
+
+    @property
+    def steady(self) -> bool:
+        """Whether decode steps follow each other until something comes or goes."""
+        ...
+
+    def decoded(self, steps: int) -> None:
+        """So many decode steps were run without a retraction."""
+        ...
+
+    def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
+        """A step was run, once or several times, with `context` tokens read in the first."""
+        ...
+
+
+class Engine:
+    """One engine that serves a schedule of requests.
+
+    Attributes:
+        ended: When each request ended; NaN: it has not.
+        steps: Forward passes so far.
+        now: Virtual time, seconds on the trace's clock.
+    """
+
+    def __init__(
+        self, core: Core, scheduler: Scheduler, schedule: Schedule, recording: Recording
+    ) -> None:
+        self._core = core
+        self._scheduler = scheduler
+        self._schedule = schedule
+        self._recording = recording
+        self.ended = np.full(len(core.streams), np.nan)
+        self.finished = 0
+        self.steps = 0
+        self.now = 0.0
+
+    def run(self, observe: Observe | None = None) -> None:
+        """Serve everything."""
+        core, scheduler = self._core, self._scheduler
+        started: float | None = None  # the step that runs; None: the engine idles
+        for turn in itertools.count():
+            if observe is not None and turn % OBSERVED == 0:
+                observe(self.now, self.finished)
+            planned = self.now if started is None or not core.options.overlap else started
+            self._take_in(planned)
+            core.forget(planned, at_once=started is None)
+            core.memory.settle(planned)
+            step = scheduler.plan(planned)
+            if step is not None:
+                started = self._execute(step)
+            elif started is not None:
+                started = None  # the present step ends; plan again with all that is known then
+            elif not self._sleep():
+                return
+
+    def _take_in(self, now: float) -> None:
+        for due, stream in self._schedule.pop(now):
+            self._core.arrive(stream, due)
+
+    def _sleep(self) -> bool:
+        """Nothing to run: on to what comes next. False: nothing does."""
+        times = [self._schedule.next_s, self._core.memory.settles_at()]
+        later = [time for time in times if time is not None]
+        later.append(max(self._scheduler.wakes_at(self.now), self.now + SHORTEST_SLEEP))
+        moment = min(later)
+        if math.isinf(moment):
+            return False
+        self.now = max(moment, self.now)
+        return True
+
+    def _execute(self, step: Step) -> float:
+        """Run a step, or many like it; returns the start of the last one."""
+        core, scheduler = self._core, self._scheduler
+        rows = step.decode
+        # Read with the token that each row computes.
+        context = int(core.length(rows).sum()) + len(rows) if len(rows) else 0
+        if step.chunks:
+            core.start(step)
+            ends = np.array([core.device.prefill_end(step, self.now, context)])
+        else:
+            ends = self._decode_ends(step, context)
+            core.memory.allocate(len(rows) * len(ends))
+            scheduler.decoded(len(ends))
+        starts = np.concatenate([[self.now], ends[:-1]])
+        end = float(ends[-1])
+        scheduler.ran(step, starts, end, context)
+        self._deliver(rows, ends)
+        first = [chunk.stream for chunk in step.chunks if chunk.last]
+        if first:
+            self._deliver(np.array(first, dtype=np.int64), ends)
+        for stream in core.advance(step, end):
+            self.ended[stream] = end
+            self.finished += 1
+            self._schedule.succeeded(stream, end)
+        self.steps += len(ends)
+        self.now = end
+        return float(starts[-1])
+
+    def _deliver(self, rows: np.ndarray, times: FloatArray) -> None:
+        if rows is not NOBODY and len(rows):
+            self._core.streams.deliver(rows, times)
+            self._recording.deliver(rows, times)
+
+    def _decode_ends(self, step: Step, context: int) -> FloatArray:
+        """Ends of the decode steps that can be taken together, one at least."""
+        core = self._core
+        rows = step.decode
+        left = int((core.streams.limit[rows] - core.streams.generated[rows]).min())
+        most = min(left, core.memory.free // len(rows), MOST_AT_ONCE)
+        if most <= 1 or core.ending or not self._scheduler.steady:
+            most = 1
+        seconds = core.device.decode_seconds(len(rows), context, most)
+        ends = self.now + np.cumsum(seconds)
+        moment = self._scheduler.wakes_at(self.now)
+        arrival = self._schedule.next_s
+        if arrival is not None:
+            moment = min(moment, arrival)
+        # Who comes during a step is seen at its end, when the next one is planned already.
+        late = 2 if core.options.overlap else 1
+        seen = int(np.searchsorted(ends, moment, side="left")) + late if moment > self.now else 1
+        return ends[: max(min(most, seen), 1)]

@@ -1,0 +1,55 @@
+"""What is simulated: the engine's settings, and the errors of this package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class SimulationError(ValueError):
+    """A simulation cannot run; the message names the field, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """SGLang's settings that decide its schedule, under SGLang's names where it has them.
+
+    Attributes:
+        max_total_tokens: KV tokens of the device pool.
+        host_tokens: KV tokens of HiCache's host pool; 0: no HiCache, evicted KV is recomputed.
+        chunked_prefill_size: Tokens of a prefill step at most.
+        max_prefill_tokens: New tokens that one prefill batch may hold at most.
+        max_running_requests: Streams that hold a row at once.
+        schedule_conservativeness: Scales what SGLang reserves for running streams.
+        enable_mixed_chunk: Running streams decode in the prefill's step, always.
+        overlap: The next step is planned while the present one runs (SGLang's default).
+
+    Raises:
+        SimulationError: A value is outside its range.
+    """
+
+    max_total_tokens: int
+    host_tokens: int = 0
+    chunked_prefill_size: int = 8192
+    max_prefill_tokens: int = 16384
+    max_running_requests: int = 4096
+    schedule_conservativeness: float = 1.0
+    enable_mixed_chunk: bool = False
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("max_total_tokens", 1),
+            ("host_tokens", 0),
+            ("chunked_prefill_size", 1),
+            ("max_prefill_tokens", 1),
+            ("max_running_requests", 1),
+        ):
+            if getattr(self, name) < least:
+                raise SimulationError(
+                    f"{name} is {getattr(self, name)!r}; allowed is {least} or more"
+                )
+        if not 0.0 < self.schedule_conservativeness <= 10.0:
+            raise SimulationError(
+                f"schedule_conservativeness is {self.schedule_conservativeness!r}; "
+                "allowed is above 0 and at most 10"
+            )

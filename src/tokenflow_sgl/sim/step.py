@@ -1,0 +1,96 @@
+"""One forward pass: what is in it, and how long it takes on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.sim.streams import FloatArray, IntArray
+
+NOBODY: IntArray = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A stretch of one stream's prompt (or of what it had generated) in a prefill step.
+
+    prefix: tokens before it whose KV is there. tokens: its length. loaded: tokens of the prefix
+    that come back from the host for it. last: the stream has all its KV afterwards.
+    """
+
+    stream: int
+    prefix: int
+    tokens: int
+    loaded: int = 0
+    last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The work of a step; `planned` is when its loads could start."""
+
+    decode: IntArray
+    chunks: tuple[Chunk, ...] = ()
+    planned: float = 0.0
+
+
+class Device:
+    """Durations on the emulated device's clock, and when its links are free."""
+
+    def __init__(self, profile: DeviceProfile) -> None:
+        self.profile = profile
+        self._load_free = 0.0
+        self._store_free = 0.0
+
+    def decode_seconds(self, batch: int, context: int, count: int) -> FloatArray:
+        """`count` decode steps of `batch` rows that read `context` tokens in the first of them."""
+        at = self.profile.decode_seconds
+        first = at(batch, context)
+        if count == 1:
+            return np.array([first])
+        # Between two points of the grid a step time is linear in the context.
+        last = at(batch, context + (count - 1) * batch)
+        if count > FEW:
+            middle = at(batch, context + (count - 1) // 2 * batch)
+            points = [0, (count - 1) // 2, count - 1]
+            return np.asarray(np.interp(np.arange(count), points, [first, middle, last]))
+        return np.linspace(first, last, count)
+
+    def prefill_end(self, step: Step, now: float, context: int) -> float:
+        """When a step with chunks that starts `now` ends.
+
+        context: KV tokens that its decoding rows read. A load brings layer after layer; each
+        layer computes once its KV is there, so that the slower of the two decides.
+        """
+        tokens = sum(chunk.tokens for chunk in step.chunks)
+        attention = sum(c.tokens * (c.prefix + c.tokens / 2) for c in step.chunks)
+        batch = len(step.decode)
+        # A row of one token is a decoding one to the device, whoever calls it a prefill.
+        short = [chunk for chunk in step.chunks if chunk.tokens == 1] if batch else []
+        batch += len(short)
+        tokens -= len(short)
+        attention -= sum(chunk.prefix + 0.5 for chunk in short)
+        context += sum(chunk.prefix + 1 for chunk in short)
+        seconds = self.profile.mixed_seconds(tokens, attention, batch, context)
+        end = now + seconds
+        loaded = sum(chunk.loaded for chunk in step.chunks)
+        if loaded:
+            start = max(step.planned, self._load_free)
+            self._load_free = start + self.profile.load_seconds(loaded)
+            end = max(end, self._load_free + seconds / self.profile.layers)
+        return end
+
+    def store(self, tokens: int, now: float) -> float:
+        """When a copy of `tokens` to the host, asked for `now`, has ended."""
+        if not tokens:
+            return now
+        link = self.profile.device_to_host
+        start = max(now, self._store_free)
+        self._store_free = start + link.seconds(tokens * self.profile.kv_bytes_per_token)
+        return self._store_free
+
+
+FEW = 16
+"""Decode steps that are taken as linear between the first and the last."""

@@ -1,0 +1,248 @@
+"""SGLang 0.5.23's own scheduler: first come first served, prefill before decode, retraction.
+
+Follows `PrefillAdder`, `PrefillBudget`, `NewTokenRatioTracker` and `ScheduleBatch.retract_decode`
+of sglang.srt for one pool of tokens, page size 1, without priorities and without shared prefixes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tokenflow_sgl.policy import Phase
+from tokenflow_sgl.sim.core import Core
+from tokenflow_sgl.sim.step import NOBODY, Chunk, Step
+from tokenflow_sgl.sim.streams import FloatArray, IntArray
+
+CLIP_NEW_TOKENS = 4096
+"""Output tokens that SGLang reserves for one request at most."""
+PAGE = 1
+INIT_RATIO, LEAST_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
+"""Share of the output still to come that is reserved for a running request: at first, at last as
+a part of that, and after how many decode steps."""
+RETRACT_STEPS = 20
+"""Decode steps for which the ratio makes room after a retraction."""
+
+
+class StockScheduler:
+    """Plans steps as SGLang does without any policy of ours."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._first = min(INIT_RATIO * core.options.schedule_conservativeness, 1.0)
+        self._least = min(self._first * LEAST_FACTOR, 1.0)
+        self._ratio = self._first
+        self.retracted = 0
+
+    def plan(self, now: float) -> Step | None:
+        """The next step; None: there is nothing to run."""
+        return self.prefill(now) or self.decode(now)
+
+    def wakes_at(self, now: float) -> float:
+        """When the plan may change though nothing comes or goes; infinite: never."""
+        return math.inf
+
+    @property
+    def steady(self) -> bool:
+        """Whether decode steps follow each other until something comes or goes."""
+        core = self.core
+        return core.chunked is None and (core.full or not core.waiting)
+
+    def decoded(self, steps: int) -> None:
+        """So many decode steps were run without a retraction."""
+        decay = (self._first - self._least) / DECAY_STEPS
+        self._ratio = max(self._ratio - steps * decay, self._least)
+
+    def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
+        """Stock SGLang learns nothing from its steps."""
+
+    # ---- prefill --------------------------------------------------------------------
+
+    def prefill(self, now: float) -> Step | None:
+        """The next prefill step, if SGLang would run one now."""
+        core = self.core
+        if not len(core.running):
+            core.full = False
+        offered = self.offered()
+        if (core.full or not offered) and core.chunked is None:
+            return None
+        if len(core.running) >= core.options.max_running_requests and core.chunked is None:
+            core.full = True
+            return None
+        budget = self.budget()
+        chunks: list[Chunk] = []
+        if core.chunked is not None:
+            stream = core.chunked
+            left = self.total(stream) - core.computed
+            room = budget.total if budget.total > 0 else budget.chunk
+            tokens = min(left, budget.chunk, room, core.memory.free)
+            if tokens <= 0:
+                return None
+            chunk = core.chunk_of(stream, core.computed, tokens, 0)
+            chunks.append(chunk)
+            budget.reserve(tokens, self.reserved(stream, 0) if chunk.last else 0)
+        for stream in offered:
+            if budget.spent:
+                break
+            if len(core.running) + len(chunks) >= core.options.max_running_requests:
+                core.full = True
+                break
+            admitted = self.admit(stream, budget)
+            if admitted is None:
+                core.full = bool(chunks) or bool(len(core.running))
+                break
+            if not admitted.tokens:
+                break
+            chunks.append(admitted)
+            if budget.exhausted:
+                core.full = True
+                break
+        if not chunks:
+            return None
+        self.taken(chunks, now)
+        rows = self.mixed_rows(chunks)
+        return Step(rows, tuple(chunks), now)
+
+    def admit(self, stream: int, budget: Budget) -> Chunk | None:
+        """The stream's chunk in this step; None: memory forbids it; of no tokens: no room left."""
+        core, streams = self.core, self.core.streams
+        total = self.total(stream)
+        resident, on_host = self.prefix(stream)
+        done = int(streams.generated[stream])
+        if total - resident + self.reserved(stream, done) + PAGE >= budget.total:
+            return None
+        prefix = max(resident, on_host)
+        tokens = min(total - prefix, budget.chunk)
+        if tokens <= 0:
+            return Chunk(stream, prefix, 0)
+        if core.chunked is not None and prefix + tokens < total:
+            return Chunk(stream, prefix, 0)  # one stream can be prefilled in part at a time
+        loaded = max(on_host - resident, 0)
+        if resident:
+            core.memory.take_back(stream)
+        if loaded:
+            core.memory.allocate(loaded)
+        chunk = core.chunk_of(stream, prefix, tokens, loaded)
+        budget.reserve(tokens, self.reserved(stream, 0) if chunk.last else 0)
+        return chunk
+
+    def taken(self, chunks: list[Chunk], now: float) -> None:
+        """Streams have left the queue."""
+        gone = {chunk.stream for chunk in chunks}
+        self.core.waiting = [stream for stream in self.core.waiting if stream not in gone]
+
+    def mixed_rows(self, chunks: list[Chunk]) -> IntArray:
+        """Running streams that decode in the prefill's step."""
+        core = self.core
+        tokens = sum(chunk.tokens for chunk in chunks)
+        fits = core.memory.free - tokens >= len(core.running)
+        return core.running if self.mixes and fits else NOBODY
+
+    # ---- what the policy's scheduler does differently ---------------------------------
+
+    @property
+    def mixes(self) -> bool:
+        """Whether running streams decode in the prefill's step."""
+        return self.core.options.enable_mixed_chunk
+
+    def offered(self) -> list[int]:
+        """Streams that admission looks at, in order."""
+        return list(self.core.waiting)
+
+    def prefix(self, stream: int) -> tuple[int, int]:
+        """Tokens of the stream's KV on the device, and on the host."""
+        return 0, 0
+
+    def reserved(self, stream: int, done: int) -> int:
+        """Output tokens reserved for a stream that is admitted, `done` of them there already."""
+        return min(int(self.core.streams.limit[stream]) - done, CLIP_NEW_TOKENS)
+
+    def reserved_for_running(self) -> float:
+        """Output tokens reserved for the running streams."""
+        streams, rows = self.core.streams, self.core.running
+        left = np.minimum(streams.limit[rows] - streams.generated[rows], CLIP_NEW_TOKENS)
+        return float(left.sum()) * self._ratio
+
+    def chunk_limit(self) -> int:
+        """Tokens that this prefill step may take."""
+        return self.core.options.chunked_prefill_size
+
+    def budget(self) -> Budget:
+        """What this prefill step may use up."""
+        core = self.core
+        rows = len(core.running) if self.mixes else 0
+        return Budget(core, self.reserved_for_running() + rows, rows, self.chunk_limit())
+
+    def total(self, stream: int) -> int:
+        """Tokens whose KV a stream needs before it decodes."""
+        return int(self.core.streams.prompt[stream] + self.core.streams.generated[stream])
+
+    # ---- decode ---------------------------------------------------------------------
+
+    def decode(self, now: float) -> Step | None:
+        """The next decode step; the least progressed streams are retracted where it needs room."""
+        core = self.core
+        if not len(core.running):
+            return None
+        if core.memory.free < len(core.running):
+            if core.ending:
+                return None  # what ended frees its memory at the end of the present step
+            self._retract(now)
+        return Step(core.running, planned=now)
+
+    def _retract(self, now: float) -> None:
+        core, streams = self.core, self.core.streams
+        rows = core.running
+        # Least output first, longest prompt first among equals.
+        order = np.lexsort((-streams.prompt[rows], streams.generated[rows]))
+        kept = rows
+        for stream in rows[order].tolist():
+            if len(kept) == 1 or (core.memory.free >= len(kept) and len(kept) < len(rows)):
+                break
+            kept = kept[kept != stream]
+            core.memory.release(int(core.length(np.array([stream]))[0]))
+            core.waiting.append(stream)
+            streams.move(stream, Phase.WAITING, now)
+            self.retracted += 1
+        core.running = kept
+        core.full = False
+        done, most = streams.generated[kept].sum(), streams.limit[kept].sum()
+        self._ratio = min(float(done + RETRACT_STEPS * len(kept)) / float(most + 1), 1.0)
+
+
+class Budget:
+    """What one prefill step may use up; see SGLang's `PrefillBudget`.
+
+    Attributes:
+        chunk: New tokens that it may still take.
+    """
+
+    def __init__(self, core: Core, offset: float, rows: int, chunk: int) -> None:
+        self._memory = core.memory
+        self._offset = offset
+        self._immediate = float(rows)
+        self._input = core.options.max_prefill_tokens - rows
+        self.chunk = chunk - rows
+
+    @property
+    def total(self) -> int:
+        """Tokens that may still be promised."""
+        return math.ceil(self._memory.free - self._offset)
+
+    @property
+    def spent(self) -> bool:
+        """The step has enough to compute."""
+        return self._input <= 0 or self.chunk <= 0
+
+    @property
+    def exhausted(self) -> bool:
+        """No memory is left to promise."""
+        return self.total <= 0 or self._memory.free <= self._immediate
+
+    def reserve(self, tokens: int, later: int) -> None:
+        """`tokens` are computed in this step, `later` ones are reserved."""
+        self._offset += tokens + PAGE + later
+        self._immediate += tokens + PAGE
+        self._input -= tokens
+        self.chunk -= tokens

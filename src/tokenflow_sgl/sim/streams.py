@@ -1,0 +1,78 @@
+"""Every request of a run as parallel arrays, and the reader of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenflow_sgl.policy import Phase
+from tokenflow_sgl.traces import TraceRequest
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+DEFAULT_RATE = 20.0
+"""Tokens per second of a reader of whom the trace says nothing."""
+NOT_HERE = -1
+"""Phase of a stream that has not arrived, or is gone."""
+
+
+class Streams:
+    """Requests by their index in the trace.
+
+    Attributes:
+        prompt, limit: Tokens in, tokens out.
+        rate: Tokens per second that the reader consumes.
+        generated: Output tokens so far.
+        arrival: When the request was due; NaN before that is known.
+        due: When its reader runs dry if nothing more comes; before the first token its arrival.
+        phase: A `Phase`, or NOT_HERE.
+        since: When it entered its phase.
+        admitted: Member of the policy's working set.
+    """
+
+    def __init__(self, requests: Sequence[TraceRequest]) -> None:
+        count = len(requests)
+
+        def column(values: list[int]) -> IntArray:
+            return np.array(values, dtype=np.int64)
+
+        self.prompt = column([request.prompt_tokens for request in requests])
+        self.limit = column([request.output_tokens for request in requests])
+        self.rate = np.array([request.rate or DEFAULT_RATE for request in requests])
+        self.arrival = np.full(count, np.nan)
+        self.generated = np.zeros(count, dtype=np.int64)
+        self.due = np.full(count, np.nan)
+        self.phase = np.full(count, NOT_HERE, dtype=np.int8)
+        self.since = np.zeros(count)
+        self.admitted = np.zeros(count, dtype=np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+    def arrive(self, index: int, time: float) -> None:
+        """The request is sent."""
+        self.arrival[index] = self.due[index] = time
+        self.move(index, Phase.WAITING, time)
+
+    def move(self, index: int, phase: int, time: float) -> None:
+        """The stream enters a phase."""
+        self.phase[index] = phase
+        self.since[index] = time
+
+    def deliver(self, rows: IntArray, times: FloatArray) -> None:
+        """One token to each of `rows` at each of `times` (not decreasing).
+
+        A reader who runs dry waits for the next token: due becomes max(due, time) + 1 / rate,
+        token after token; here for all tokens at once.
+        """
+        count = len(times)
+        pause = 1.0 / self.rate[rows]
+        # A first token starts the reading, whenever the request came.
+        before = np.where(self.generated[rows] > 0, self.due[rows], times[0])
+        left = np.arange(count, 0, -1)[:, None] * pause
+        latest = (times[:, None] + left).max(axis=0)
+        self.due[rows] = np.maximum(before + count * pause, latest)
+        self.generated[rows] += count

@@ -1,0 +1,68 @@
+"""`tokenflow simulate`, as a user types it."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.replay import read_run
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str):
+        return runner.invoke(app, ["simulate", *words])
+
+    return run
+
+
+def test_a_table_a_page_and_the_runs(invoke, tmp_path) -> None:
+    done = invoke(
+        *("--trace", "4090-a", "--limit", "12", "--device", "rtx4090"),
+        *("--kv-tokens", "9000", "--hicache-ratio", "8"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "tokenflow against stock" in done.output
+    assert "effective throughput" in done.output
+    folder = tmp_path / "simulate-results" / "4090-a-1"
+    page = (folder / "report.html").read_text()
+    assert "<svg" in page
+    for name in ("stock", "tokenflow"):
+        run = read_run(folder / name)
+        assert run.info.source == "simulate"
+        assert run.info.target["server_args"]["max_total_tokens"] == 9000
+        assert run.requests.num_rows == 12
+        assert run.tokens.num_rows == sum(run.requests["requested_tokens"].to_pylist())
+
+
+def test_one_policy_alone(invoke, tmp_path) -> None:
+    done = invoke(
+        *("--trace", "4090-a", "--limit", "3", "--device", "rtx4090", "--policy", "stock"),
+        *("--output", "here"),
+    )
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["report.html", "stock"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policy", "stock,fifo"], "policy is 'fifo'; allowed is"),
+        (["--device", "rtx9090"], "rtx9090"),
+        (["--kv-tokens", "0"], "max_total_tokens is 0; allowed is 1 or more"),
+        (["--kv-tokens", "500"], "max_total_tokens is 500"),
+        (["--hicache-ratio", "-1"], "hicache-ratio is -1.0; allowed is 0 to 1000"),
+        (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--window", "abc"], "--window is 'abc'; allowed is START:SECONDS"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said(invoke, tmp_path, words, message) -> None:
+    done = invoke("--trace", "4090-a", *words)
+    assert done.exit_code in (1, 2)
+    assert message in done.output.replace("\n", " ")
+    assert not list(tmp_path.glob("simulate-results/*"))

@@ -1,0 +1,80 @@
+"""The policy inside the simulated engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tokenflow_sgl.policy import Mode, WorkingSetConfig
+from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.sim.core import Core
+from tokenflow_sgl.sim.policed import experienced
+from tokenflow_sgl.sim.step import Device
+from tokenflow_sgl.sim.streams import Streams
+
+BURST = [(0.0, 100, 200, 10.0)] * 12
+"""Twelve readers of 10 tokens/s, 3,600 tokens of KV in the end; 1,000 fit."""
+
+
+def test_without_stress_nothing_differs_from_stock(times_of, trace, device, options) -> None:
+    rows = trace(*[(0.3 * number, 50, 40, 10.0) for number in range(20)])
+    roomy = options(max_total_tokens=100_000, host_tokens=1000)
+    ours = simulate(rows, device, roomy, policy="tokenflow")
+    stock = simulate(rows, device, roomy, policy="stock")
+    for index, times in times_of(stock).items():
+        assert times_of(ours)[index] == pytest.approx(times)
+    assert ours.preempted == 0
+
+
+def test_a_burst_reads_sooner_than_under_stock(times_of, trace, device, options) -> None:
+    rows = trace(*BURST)
+    ours = simulate(rows, device, options(host_tokens=8000), policy="tokenflow")
+    stock = simulate(rows, device, options(), policy="stock")
+
+    def last_start(done) -> float:
+        return max(times[0] for times in times_of(done).values())
+
+    assert last_start(ours) < 0.8 * last_start(stock)
+    assert ours.preempted > 0
+    assert ours.resumed == ours.preempted
+
+
+def test_with_a_host_pool_a_resume_computes_one_token(trace, device, options) -> None:
+    done = simulate(trace(*BURST), device, options(host_tokens=8000), policy="tokenflow")
+    assert done.recomputed == done.resumed
+    without = simulate(trace(*BURST), device, options(), policy="tokenflow")
+    assert without.loaded == 0
+    if without.preempted:
+        assert without.recomputed > without.resumed
+
+
+def test_a_simulated_server_has_served_before(device, options) -> None:
+    core = Core(Streams([]), Device(device), options(max_total_tokens=10_000))
+    timer = experienced(core)
+    costs = timer.costs()
+    assert costs.decode_seconds(8, 4000) == pytest.approx(0.01, rel=0.02)
+    assert costs.prefill_seconds(1000) == pytest.approx(1.0, rel=0.05)
+    assert np.isnan(timer.kv_rate())
+
+
+def test_the_policy_object_is_the_live_one(trace, device, options, monkeypatch) -> None:
+    from tokenflow_sgl.policy import WorkingSetPolicy
+
+    seen = []
+    decide = WorkingSetPolicy.decide
+
+    def spy(self, state):
+        decision = decide(self, state)
+        seen.append((state, decision))
+        return decision
+
+    monkeypatch.setattr(WorkingSetPolicy, "decide", spy)
+    config = WorkingSetConfig(cycle=0.5)
+    simulate(trace(*BURST), device, options(host_tokens=8000), policy="tokenflow", config=config)
+    stressed = [state for state, decision in seen if decision.mode is Mode.WORKING_SET]
+    assert stressed
+    for state in stressed:
+        streams, memory = state.streams, state.memory
+        assert (np.diff(streams.slot) > 0).all()
+        assert (streams.generated <= streams.expected).all()
+        assert 0 <= memory.device_free <= memory.device_total
