@@ -3,7 +3,7 @@
     python benchmarks/burst/simulated.py
 
 Takes a minute or two, needs no server, and writes its tables into docs/benchmarks.md. How far the
-simulator is from real SGLang on the emulated device: benchmarks/simulator_fidelity.py.
+simulator is from real SGLang on the emulated device: fidelity.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.progress import track
-from run import commit
-from suite import CONTENDERS, LOADS, MODEL
+from run import PAIR, commit
+from suite import CONTENDERS, LOADS, MODEL, Load
 from table import PAGE, replace_table, table
 
 from tokenflow_sgl.policy import WorkingSetConfig
@@ -24,7 +24,6 @@ from tokenflow_sgl.report.export import run_object
 from tokenflow_sgl.sim import EngineOptions, simulate
 from tokenflow_sgl.traces import open_trace
 
-PAIR = ("stock", "tokenflow")
 VARIED = "4090-b"
 VARIANTS = {
     **{f"cycle {seconds:g} s": WorkingSetConfig(cycle=seconds) for seconds in (0.2, 0.5, 1.0, 1.5)},
@@ -51,7 +50,9 @@ def main() -> None:
     varied = [Job(VARIED, label, "tokenflow", config) for label, config in VARIANTS.items()]
     results: dict[str, Any] = {}
     for job in track([*pairs, *varied], description="simulating"):
-        results.setdefault(job.load, {"runs": {}})["runs"][job.label] = _run(job)
+        load = LOADS[job.load]
+        found = simulated(load, load.trace, job.policy, job.config)
+        results.setdefault(job.load, {"runs": {}})["runs"][job.label] = found
     page = PAGE.read_text()
     page = replace_table(page, "simulated", table(results, names, PAIR))
     shown = ("stock", "tokenflow", *VARIANTS)
@@ -59,21 +60,23 @@ def main() -> None:
     PAGE.write_text(page)
 
 
-def _run(job: Job) -> dict[str, Any]:
-    load = LOADS[job.load]
+def simulated(
+    load: Load, trace: str, policy: str, config: WorkingSetConfig | None = None
+) -> dict[str, Any]:
+    """A run as `run.py` keeps it, simulated with the same settings."""
     profile = load_profile(load.device, MODEL)
-    options = CONTENDERS[job.policy]
-    ratio = options[options.index("--hicache-ratio") + 1] if job.policy == "tokenflow" else "0"
+    options = CONTENDERS[policy]
+    ratio = options[options.index("--hicache-ratio") + 1] if policy == "tokenflow" else "0"
     simulation = simulate(
-        open_trace(load.trace),
+        open_trace(trace),
         profile,
         EngineOptions(
             max_total_tokens=load.kv_tokens,
             host_tokens=int(float(ratio) * load.kv_tokens),
             chunked_prefill_size=chunked_prefill_size(profile.device_memory),
         ),
-        policy=job.policy,
-        config=job.config,
+        policy=policy,
+        config=config,
     )
     return {"commit": commit(), **run_object(figures(simulation.run))}
 

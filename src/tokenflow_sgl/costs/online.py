@@ -18,9 +18,9 @@ from tokenflow_sgl.costs.model import Coefficients, StepCosts
 MOST_ATTENTION = 2.5e-4
 """Cost of attending to one key over that of a token's linear layers, at most.
 
-In operations it is 2 * layers * width / parameters: 3e-5 for 8B, 2e-5 for 70B, 7e-5 for 1B parameters.
-While all prompts are about as long, tokens and attention grow together, and without a bound a
-little noise would have attention explain everything: short prompts would seem to cost nothing.
+In operations it is 2 * layers * width / parameters: 3e-5 for 8B, 2e-5 for 70B, 7e-5 for 1B
+parameters. While all prompts are about as long, tokens and attention grow together: without a
+bound, noise could have attention explain everything, and short prompts would seem to be free.
 """
 
 

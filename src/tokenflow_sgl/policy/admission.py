@@ -45,8 +45,8 @@ SHORTEST_STEP = 1e-6
 """Seconds that a step takes at least, whatever the costs say."""
 STOCKING = 0.1
 """Share of its reading time that a stream's stock should have grown to, while it is small."""
-UNMEASURED = 1.1
-"""Cost of a token over the model's, until it was measured: the first burst comes before that."""
+UNMEASURED = 1.2
+"""Cost of a token over the model's, until it was measured: the first readers come before that."""
 SLOWEST = 2.0
 """Measured costs above so many times the model's are not believed."""
 
@@ -95,8 +95,8 @@ def _time_allows(
     streams, costs = state.streams, state.costs
     if costs.decode is None:
         return len(candidates)
-    length = streams.prompt + streams.generated
-    supply = _supply(state, length[members] if len(members) else length[candidates])
+    length = (streams.prompt + streams.generated)[members if len(members) else candidates]
+    supply = _supply(state, length, UNMEASURED)
     everybody = int(_final_kv(state, members).sum() + _final_kv(state, candidates).sum())
     shared = everybody > state.memory.device_total
     stock = config.hysteresis / 2 if shared else 0.0
@@ -105,7 +105,7 @@ def _time_allows(
     due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
 
-    def wanted(stock: float) -> FloatArray:
+    def wanted(supply: _Supply, stock: float) -> FloatArray:
         """Engine seconds asked for within each horizon if so many candidates join."""
         demand = due + _demand(state, members, supply, stock).sum(axis=1, keepdims=True)
         demand = demand + np.cumsum(_demand(state, candidates, supply, stock) + prefill, axis=1)
@@ -114,14 +114,12 @@ def _time_allows(
     clears = len(candidates) == np.count_nonzero(
         (streams.phase == Phase.WAITING) & ~streams.admitted
     )
-    # After them nobody comes for whom a stock would have to be kept.
-    if (
-        clears
-        and _burst_is_over(state, config)
-        and (wanted(0.0)[:, -1:] <= config.burst_eta * HORIZONS).all()
-    ):
-        return len(candidates)
-    passes = (wanted(stock) <= config.eta * HORIZONS).all(axis=0)
+    # Who clears a burst promises too much anyway: no stock, and no margin but `burst_eta`.
+    if clears and _burst_is_over(state, config):
+        plain = _supply(state, length, 1.0)
+        if (wanted(plain, 0.0)[:, -1:] <= config.burst_eta * HORIZONS).all():
+            return len(candidates)
+    passes = (wanted(supply, stock) <= config.eta * HORIZONS).all(axis=0)
     # First come first: nobody overtakes the first one who does not fit.
     return len(candidates) if passes.all() else int(np.argmin(passes))
 
@@ -146,13 +144,16 @@ class _Supply:
     speed: float
 
 
-def _supply(state: State, length: IntArray) -> _Supply:
-    """The supply for streams of these context lengths."""
+def _supply(state: State, length: IntArray, unmeasured: float) -> _Supply:
+    """The supply for streams of these context lengths.
+
+    unmeasured: cost of a token over the model's where nothing was measured.
+    """
     total = state.memory.device_total
     mean = max(float(length.mean()), SHORTEST_CONTEXT)
     step = max(state.costs.decode_seconds(total / mean, total), SHORTEST_STEP)
     modelled = step / total
-    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else UNMEASURED * modelled
+    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * modelled
     return _Supply(float(np.clip(measured, modelled, SLOWEST * modelled)), 1.0 / step)
 
 

@@ -2,5 +2,6 @@
 
 from tokenflow_sgl.sim.options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.run import Simulation, simulate
+from tokenflow_sgl.sim.sweep import parse_sweep, sweep
 
-__all__ = ["EngineOptions", "Simulation", "SimulationError", "simulate"]
+__all__ = ["EngineOptions", "Simulation", "SimulationError", "parse_sweep", "simulate", "sweep"]

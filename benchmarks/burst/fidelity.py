@@ -1,0 +1,70 @@
+"""How far the simulator is from real SGLang on the emulated device.
+
+    python benchmarks/burst/fidelity.py
+
+Simulates what `run.py` measured with stock SGLang and tokenflow, with the same settings, and
+writes the differences into docs/simulate.md. Reads benchmarks/results/burst/; runs no server.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.progress import track
+from run import PAIR, RESULTS, ROOT
+from simulated import simulated
+from suite import LOADS
+from table import replace_table
+
+PAGE = ROOT / "docs" / "simulate.md"
+FIGURES = {
+    "effective tokens/s": ("effective_throughput",),
+    "tokens/s": ("token_throughput",),
+    "mean TTFT, s": ("ttft_s", "mean"),
+    "P99 TTFT, s": ("ttft_s", "p99"),
+    "mean TPOT, ms": ("tpot_s", "mean"),
+    "stall, s": ("stall_per_request_s", "mean"),
+}
+SMALL_STALL = 0.1
+"""Seconds; of less, a relative difference says nothing."""
+
+
+def main() -> None:
+    lines = ["| workload | run | " + " | ".join(FIGURES) + " |"]
+    lines.append("| --- | --- |" + " ---: |" * len(FIGURES))
+    for workload, name, measured in track(_measured(), description="simulating"):
+        found = simulated(LOADS[workload], measured["replay"][0], name)["tokenflow"]
+        cells = [_cell(found, measured["tokenflow"], keys) for keys in FIGURES.values()]
+        lines.append("| " + " | ".join([measured["replay"][0], name, *cells]) + " |")
+    text = "\n".join(lines) + "\n"
+    print(text)
+    PAGE.write_text(replace_table(PAGE.read_text(), "fidelity", text))
+
+
+def _measured() -> list[tuple[str, str, dict[str, Any]]]:
+    """Valid runs of the pair on named workloads; user's files are not at hand."""
+    found = []
+    for path in sorted(RESULTS.glob("*.json")):
+        runs = json.loads(path.read_text())["runs"]
+        found += [
+            (path.stem, name, runs[name])
+            for name in PAIR
+            if name in runs and runs[name]["run"]["valid"] and "FILE" not in LOADS[path.stem].trace
+        ]
+    return found
+
+
+def _cell(found: Any, measured: Any, keys: tuple[str, ...]) -> str:
+    """The simulated figure, and its difference from the measured one."""
+    for key in keys:
+        found, measured = found[key], measured[key]
+    scale = 1000.0 if keys[0] == "tpot_s" else 1.0
+    shown = f"{found * scale:,.2f}"
+    if keys[0] == "stall_per_request_s" and measured < SMALL_STALL:
+        return shown
+    return f"{shown} ({found / measured - 1:+.1%})"
+
+
+if __name__ == "__main__":
+    main()

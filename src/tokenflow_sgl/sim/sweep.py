@@ -1,0 +1,122 @@
+"""The same trace under many settings of the policy, over the machine's cores."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields
+
+import pyarrow as pa
+
+from tokenflow_sgl.policy import ConfigError, WorkingSetConfig
+from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.report import Figures, figures
+from tokenflow_sgl.sim.options import EngineOptions, SimulationError
+from tokenflow_sgl.sim.run import simulate
+from tokenflow_sgl.traces import Trace
+
+Setting = Mapping[str, float | bool]
+"""Values of some of the policy's parameters, by their names."""
+
+COLUMNS: Mapping[str, Callable[[Figures], float]] = {
+    "effective_throughput": lambda found: found.throughput.effective,
+    "token_throughput": lambda found: found.throughput.token,
+    "mean_ttft_s": lambda found: found.latency.ttft.mean,
+    "p99_ttft_s": lambda found: found.latency.ttft.p99,
+    "mean_stall_s": lambda found: found.readers.stall_mean,
+    "mean_waiting_s": lambda found: found.latency.ttft.mean + found.readers.stall_mean,
+}
+"""What a sweep says of each run; waiting is TTFT plus stalls."""
+
+
+def parse_sweep(texts: Sequence[str]) -> list[Setting]:
+    """All combinations of KEY=A,B,C texts.
+
+    Raises:
+        SimulationError: A key is no parameter of the policy, is given twice, or a value is none.
+    """
+    axes: dict[str, list[float | bool]] = {}
+    kinds = {item.name: type(item.default) for item in fields(WorkingSetConfig)}
+    for text in texts:
+        key, separator, values = text.partition("=")
+        name = key.strip().replace("-", "_")
+        if name not in kinds or not separator:
+            raise SimulationError(
+                f"sweep is {text!r}; allowed is KEY=VALUE,VALUE... with a KEY of {', '.join(kinds)}"
+            )
+        if name in axes:
+            raise SimulationError(f"sweep has {name} twice")
+        axes[name] = [_value(kinds[name], name, value) for value in values.split(",")]
+    settings = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
+    for setting in settings:
+        try:
+            _config(setting)
+        except ConfigError as error:
+            raise SimulationError(f"sweep: {error}") from None
+    return settings
+
+
+def sweep(
+    trace: Trace,
+    profile: DeviceProfile,
+    options: EngineOptions,
+    settings: Sequence[Setting],
+    *,
+    workers: int | None = None,
+    done: Callable[[], None] | None = None,
+) -> pa.Table:
+    """Simulate tokenflow's policy under each setting.
+
+    Args:
+        trace: What is asked when.
+        profile: The device.
+        options: SGLang's settings, the same for all.
+        settings: What is changed.
+        workers: Processes; None: one per core.
+        done: Called as each run ends.
+
+    Returns:
+        A row per setting, in their order: its values, then `COLUMNS`.
+    """
+    jobs = [(trace, profile, options, setting) for setting in settings]
+    workers = min(workers or os.cpu_count() or 1, len(jobs))
+    # Spawned, not forked: threads of Arrow's are around by now.
+    context = multiprocessing.get_context("spawn")
+    rows: list[dict[str, float | bool]] = []
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        for setting, found in zip(settings, pool.map(_figures_of, jobs), strict=True):
+            rows.append({**setting, **found})
+            if done is not None:
+                done()
+    return pa.Table.from_pylist(rows)
+
+
+def _figures_of(job: tuple[Trace, DeviceProfile, EngineOptions, Setting]) -> dict[str, float]:
+    trace, profile, options, setting = job
+    found = figures(simulate(trace, profile, options, config=_config(setting)).run)
+    return {name: column(found) for name, column in COLUMNS.items()}
+
+
+def _config(setting: Setting) -> WorkingSetConfig:
+    whole = {item.name for item in fields(WorkingSetConfig) if isinstance(item.default, int)}
+    given = {
+        name: int(value) if name in whole and not isinstance(value, bool) else value
+        for name, value in setting.items()
+    }
+    return WorkingSetConfig(**given)  # type: ignore[arg-type]
+
+
+def _value(kind: type, name: str, text: str) -> float | bool:
+    text = text.strip()
+    if kind is bool and text in ("true", "false"):
+        return text == "true"
+    try:
+        if kind is not bool:
+            return float(text)
+    except ValueError:
+        pass
+    allowed = "true or false" if kind is bool else "a number"
+    raise SimulationError(f"sweep has {name}={text!r}; allowed is {allowed}")
