@@ -15,7 +15,7 @@ from rich.progress import track
 from run import PAIR, RESULTS, ROOT
 from simulated import simulated
 from suite import LOADS
-from table import replace_table
+from table import label, replace_table
 
 PAGE = ROOT / "docs" / "simulate.md"
 FIGURES = {
@@ -36,7 +36,7 @@ def main() -> None:
     for workload, name, measured in track(_measured(), description="simulating"):
         found = simulated(LOADS[workload], measured["replay"][0], name)["tokenflow"]
         cells = [_cell(found, measured["tokenflow"], keys) for keys in FIGURES.values()]
-        lines.append("| " + " | ".join([measured["replay"][0], name, *cells]) + " |")
+        lines.append("| " + " | ".join([label(workload, measured), name, *cells]) + " |")
     text = "\n".join(lines) + "\n"
     print(text)
     PAGE.write_text(replace_table(PAGE.read_text(), "fidelity", text))

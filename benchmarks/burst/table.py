@@ -64,9 +64,14 @@ def table(results: dict[str, Any], loads: list[str], names: tuple[str, ...]) -> 
     return "\n".join(lines) + "\n"
 
 
+def label(load: str, run: Run) -> str:
+    """The workload, and how much of it was run."""
+    _, scaled, scale = run.get("replay", [""])[0].partition("?scale=")
+    return f"{load}, {float(scale):.0%} of it" if scaled else load
+
+
 def _row(load: str, name: str, run: Run, baseline: Run | None) -> str:
-    label = name if run["run"]["valid"] else f"{name} (INVALID)"
-    cells = [load, label]
+    cells = [label(load, run), name if run["run"]["valid"] else f"{name} (INVALID)"]
     for figure in COLUMNS.values():
         value = figure(run)
         ratio = math.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -29,6 +30,7 @@ def test_a_table_a_page_and_the_runs(invoke, tmp_path) -> None:
     assert done.exit_code == 0, done.output
     assert "tokenflow against stock" in done.output
     assert "effective throughput" in done.output
+    assert "No scheduler can do better here than" in done.output
     folder = tmp_path / "simulate-results" / "4090-a-1"
     page = (folder / "report.html").read_text()
     assert "<svg" in page
@@ -49,6 +51,24 @@ def test_one_policy_alone(invoke, tmp_path) -> None:
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["report.html", "stock"]
 
 
+def test_a_sweep_is_a_table_a_file_and_a_picture(invoke, tmp_path) -> None:
+    done = invoke(
+        *("--trace", "4090-a", "--limit", "12", "--device", "rtx4090", "--kv-tokens", "9000"),
+        *("--sweep", "eta=0.8,1.2", "--sweep", "park=true,false"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "effective throughput" in done.output
+    folder = tmp_path / "simulate-results" / "4090-a-1"
+    rows = pq.read_table(folder / "sweep.parquet").to_pylist()
+    assert [(row["eta"], row["park"]) for row in rows] == [
+        (0.8, True),
+        (0.8, False),
+        (1.2, True),
+        (1.2, False),
+    ]
+    assert (folder / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -58,6 +78,7 @@ def test_one_policy_alone(invoke, tmp_path) -> None:
         (["--kv-tokens", "500"], "max_total_tokens is 500"),
         (["--hicache-ratio", "-1"], "hicache-ratio is -1.0; allowed is 0 to 1000"),
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--sweep", "speed=1"], "sweep is 'speed=1'; allowed is KEY=VALUE"),
         (["--window", "abc"], "--window is 'abc'; allowed is START:SECONDS"),
     ],
 )

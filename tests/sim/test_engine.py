@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.replay import Sessions
 from tokenflow_sgl.sim import SimulationError, engine, simulate
+from tokenflow_sgl.sim.policies import POLICIES
 from tokenflow_sgl.sim.step import NOBODY, Chunk, Device, Step
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
@@ -97,7 +98,7 @@ def test_closed_sessions_wait_for_answers(times_of, device, options) -> None:
         min_size=1,
         max_size=12,
     ),
-    policy=st.sampled_from(["stock", "tokenflow"]),
+    policy=st.sampled_from(POLICIES),
     host=st.sampled_from([0, 500, 5000]),
     overlap=st.booleans(),
 )
@@ -146,7 +147,7 @@ def test_a_request_that_never_fits_is_refused(trace, device, options) -> None:
 
 
 def test_an_unknown_policy_is_refused(trace, device, options) -> None:
-    with pytest.raises(SimulationError, match="policy is 'fifo'; allowed is stock or tokenflow"):
+    with pytest.raises(SimulationError, match="policy is 'fifo'; allowed is stock, tokenflow"):
         simulate(trace((0.0, 1, 1)), device, options(), policy="fifo")
 
 

@@ -8,7 +8,7 @@ import pytest
 from tokenflow_sgl.policy import Mode, WorkingSetConfig
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.policed import experienced
+from tokenflow_sgl.sim.experience import experienced
 from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.sim.streams import Streams
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from tokenflow_sgl.cli.chosen_trace import (
     Limit,
@@ -90,6 +91,24 @@ def simulate(
             rich_help_panel=_SERVER,
         ),
     ] = False,
+    replicas: Annotated[
+        int, typer.Option(help="Servers of this kind behind a router.", rich_help_panel=_SERVER)
+    ] = 1,
+    router: Annotated[
+        str,
+        typer.Option(
+            help="Which server gets a request: round-robin, least-loaded, buffer-aware.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = "least-loaded",
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=A,B,C",
+            help="Instead of comparing policies: tokenflow under each value of a parameter "
+            "(docs/flags.md names them), all combinations if given several times.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0,
     window: Window = None,
     sample: Sample = None,
@@ -141,7 +160,16 @@ def simulate(
             for name in names
         }
         with new_folder(output, chosen.name, runs=Path("simulate-results")) as folder:
-            done = [_simulate(chosen, target, settings[name], name, console) for name in names]
+            if sweep:
+                options = _options(
+                    target, kv_tokens, hicache_ratio, chunked_prefill_size, mixed_chunk, "tokenflow"
+                )
+                _sweep(chosen, target, options, sweep, folder, console)
+                return
+            done = [
+                _simulate(chosen, target, settings[name], name, replicas, router, console)
+                for name in names
+            ]
             for name, simulation in zip(names, done, strict=True):
                 write_run(folder / name, simulation.run)
             shown = _judge(done, folder / "report.html", console)
@@ -149,7 +177,24 @@ def simulate(
         console.print(f"No simulation: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     _print(shown)
+    if replicas == 1:
+        _print_bounds(chosen, target, settings[names[0]])
     console.print(f"Runs and {folder / 'report.html'} written.", markup=False, soft_wrap=True)
+
+
+def _print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> None:
+    from tokenflow_sgl.sim import bounds
+
+    if any(request.turn for request in trace.requests):
+        return  # when later turns come depends on the answers before them
+    limit = bounds(trace, profile, options)
+    _wide(Console()).print(
+        "No scheduler can do better here than "
+        f"{limit.effective_throughput:,.0f} effective tokens/s, {limit.token_throughput:,.0f} "
+        f"tokens/s, mean TTFT {limit.mean_ttft_s:.3g} s, P99 TTFT {limit.p99_ttft_s:.3g} s, each "
+        "by itself.",
+        highlight=False,
+    )
 
 
 def _options(
@@ -177,7 +222,13 @@ def _options(
 
 
 def _simulate(
-    trace: Trace, profile: DeviceProfile, options: EngineOptions, policy: str, console: Console
+    trace: Trace,
+    profile: DeviceProfile,
+    options: EngineOptions,
+    policy: str,
+    replicas: int,
+    router: str,
+    console: Console,
 ) -> Simulation:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -196,7 +247,57 @@ def _simulate(
         def observe(now: float, finished: int) -> None:
             progress.update(task, completed=finished, now=f"at {now:,.0f} s")
 
-        return simulate(trace, profile, options, policy=policy, observe=observe)
+        return simulate(
+            trace,
+            profile,
+            options,
+            policy=policy,
+            replicas=replicas,
+            router=router,
+            observe=observe,
+        )
+
+
+def _sweep(
+    trace: Trace,
+    profile: DeviceProfile,
+    options: EngineOptions,
+    texts: list[str],
+    folder: Path,
+    console: Console,
+) -> None:
+    import pyarrow.parquet as pq
+    from rich.progress import Progress
+
+    from tokenflow_sgl.sim import parse_sweep, sweep
+    from tokenflow_sgl.sim.sweep_plot import plot_sweep
+
+    settings = parse_sweep(texts)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("settings", total=len(settings))
+        found = sweep(trace, profile, options, settings, done=lambda: progress.advance(task))
+    pq.write_table(found, folder / "sweep.parquet")
+    plot_sweep(found, folder / "sweep.png", f"{trace.name} on {profile.device}: tokenflow")
+    table = Table(title=f"{trace.name}, tokenflow: seconds and tokens per second")
+    for name in found.column_names:
+        table.add_column(name.removesuffix("_s").replace("_", " "), justify="right")
+    for row in found.to_pylist():
+        table.add_row(*(_cell(value) for value in row.values()))
+    _wide(Console()).print(table)
+    console.print(f"{folder}: sweep.parquet and sweep.png written.", markup=False, soft_wrap=True)
+
+
+def _cell(value: float | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
+
+
+def _wide(console: Console) -> Console:
+    """Into a file or a pipe there is room for whole tables."""
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    return console
 
 
 def _judge(done: list[Simulation], page_path: Path, console: Console) -> Figures | Comparison:
@@ -214,7 +315,6 @@ def _print(shown: Figures | Comparison) -> None:
     from tokenflow_sgl.report import Figures
     from tokenflow_sgl.report.terminal import comparison_view, run_view
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
-    console.print(run_view(shown) if isinstance(shown, Figures) else comparison_view(shown))
+    _wide(Console()).print(
+        run_view(shown) if isinstance(shown, Figures) else comparison_view(shown)
+    )

@@ -1,7 +1,17 @@
 """What a trace would do on a device under a policy: SGLang's scheduling in virtual time."""
 
+from tokenflow_sgl.sim.bounds import Bounds, bounds
 from tokenflow_sgl.sim.options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.run import Simulation, simulate
 from tokenflow_sgl.sim.sweep import parse_sweep, sweep
 
-__all__ = ["EngineOptions", "Simulation", "SimulationError", "parse_sweep", "simulate", "sweep"]
+__all__ = [
+    "Bounds",
+    "EngineOptions",
+    "Simulation",
+    "SimulationError",
+    "bounds",
+    "parse_sweep",
+    "simulate",
+    "sweep",
+]

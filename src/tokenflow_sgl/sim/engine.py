@@ -14,11 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-from tokenflow_sgl.replay.schedule import Schedule
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.recording import Recording
-from tokenflow_sgl.sim.step import NOBODY, Step
-from tokenflow_sgl.sim.streams import FloatArray
+from tokenflow_sgl.sim.step import Step
+from tokenflow_sgl.sim.streams import FloatArray, IntArray
 
 MOST_AT_ONCE = 512
 """Decode steps taken together at most: their times fit a cache."""
@@ -58,64 +57,94 @@ class Scheduler(Protocol):
         ...
 
 
+class Inbox(Protocol):
+    """Where requests come from, and where it is told that one has ended."""
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next request is due; None: none is known."""
+        ...
+
+    def pop(self, now_s: float) -> list[tuple[float, int]]:
+        """Take the requests that are due by now: when each was due, and its index."""
+        ...
+
+    def succeeded(self, index: int, ended_s: float) -> None:
+        """A request has ended."""
+        ...
+
+
 class Engine:
-    """One engine that serves a schedule of requests.
+    """One engine that serves requests.
 
     Attributes:
-        ended: When each request ended; NaN: it has not.
+        core: Its state.
+        ended: When each request ended; NaN: it has not. Engines of a cluster share it.
+        finished: Requests that have ended here.
         steps: Forward passes so far.
         now: Virtual time, seconds on the trace's clock.
     """
 
     def __init__(
-        self, core: Core, scheduler: Scheduler, schedule: Schedule, recording: Recording
+        self,
+        core: Core,
+        scheduler: Scheduler,
+        inbox: Inbox,
+        recording: Recording,
+        ended: FloatArray,
     ) -> None:
-        self._core = core
-        self._scheduler = scheduler
-        self._schedule = schedule
-        self._recording = recording
-        self.ended = np.full(len(core.streams), np.nan)
+        self.core = core
+        self.ended = ended
         self.finished = 0
         self.steps = 0
         self.now = 0.0
+        self._scheduler = scheduler
+        self._inbox = inbox
+        self._recording = recording
+        self._started: float | None = None  # the step that runs; None: the engine idles
 
-    def run(self, observe: Observe | None = None) -> None:
-        """Serve everything."""
-        core, scheduler = self._core, self._scheduler
-        started: float | None = None  # the step that runs; None: the engine idles
+    @property
+    def idle(self) -> bool:
+        """No step runs."""
+        return self._started is None
+
+    def advance(self, until: float = math.inf, observe: Observe | None = None) -> None:
+        """Serve until then, or until nothing is left to do. The last step may end later."""
+        core = self.core
         for turn in itertools.count():
+            if self.now >= until:
+                return
             if observe is not None and turn % OBSERVED == 0:
                 observe(self.now, self.finished)
-            planned = self.now if started is None or not core.options.overlap else started
-            self._take_in(planned)
-            core.forget(planned, at_once=started is None)
+            idle = self.idle
+            started = self._started if core.options.overlap else None
+            planned = self.now if started is None else started
+            for due, stream in self._inbox.pop(planned):
+                core.arrive(stream, due)
+            core.forget(planned, at_once=idle)
             core.memory.settle(planned)
-            step = scheduler.plan(planned)
+            step = self._scheduler.plan(planned)
             if step is not None:
-                started = self._execute(step)
-            elif started is not None:
-                started = None  # the present step ends; plan again with all that is known then
-            elif not self._sleep():
+                self._started = self._execute(step, until)
+            elif not idle:
+                self._started = None  # the present step ends; plan again with all that is known
+            elif not self._sleep(until):
                 return
 
-    def _take_in(self, now: float) -> None:
-        for due, stream in self._schedule.pop(now):
-            self._core.arrive(stream, due)
-
-    def _sleep(self) -> bool:
-        """Nothing to run: on to what comes next. False: nothing does."""
-        times = [self._schedule.next_s, self._core.memory.settles_at()]
+    def _sleep(self, until: float) -> bool:
+        """Nothing to run: on to what comes next. False: nothing does before `until`."""
+        times = [self._inbox.next_s, self.core.memory.settles_at()]
         later = [time for time in times if time is not None]
         later.append(max(self._scheduler.wakes_at(self.now), self.now + SHORTEST_SLEEP))
         moment = min(later)
-        if math.isinf(moment):
+        if math.isinf(moment) or moment >= until:
             return False
         self.now = max(moment, self.now)
         return True
 
-    def _execute(self, step: Step) -> float:
+    def _execute(self, step: Step, until: float) -> float:
         """Run a step, or many like it; returns the start of the last one."""
-        core, scheduler = self._core, self._scheduler
+        core, scheduler = self.core, self._scheduler
         rows = step.decode
         # Read with the token that each row computes.
         context = int(core.length(rows).sum()) + len(rows) if len(rows) else 0
@@ -123,7 +152,7 @@ class Engine:
             core.start(step)
             ends = np.array([core.device.prefill_end(step, self.now, context)])
         else:
-            ends = self._decode_ends(step, context)
+            ends = self._decode_ends(step, context, until)
             core.memory.allocate(len(rows) * len(ends))
             scheduler.decoded(len(ends))
         starts = np.concatenate([[self.now], ends[:-1]])
@@ -136,19 +165,19 @@ class Engine:
         for stream in core.advance(step, end):
             self.ended[stream] = end
             self.finished += 1
-            self._schedule.succeeded(stream, end)
+            self._inbox.succeeded(stream, end)
         self.steps += len(ends)
         self.now = end
         return float(starts[-1])
 
-    def _deliver(self, rows: np.ndarray, times: FloatArray) -> None:
-        if rows is not NOBODY and len(rows):
-            self._core.streams.deliver(rows, times)
+    def _deliver(self, rows: IntArray, times: FloatArray) -> None:
+        if len(rows):
+            self.core.streams.deliver(rows, times)
             self._recording.deliver(rows, times)
 
-    def _decode_ends(self, step: Step, context: int) -> FloatArray:
+    def _decode_ends(self, step: Step, context: int, until: float) -> FloatArray:
         """Ends of the decode steps that can be taken together, one at least."""
-        core = self._core
+        core = self.core
         rows = step.decode
         left = int((core.streams.limit[rows] - core.streams.generated[rows]).min())
         most = min(left, core.memory.free // len(rows), MOST_AT_ONCE)
@@ -156,8 +185,8 @@ class Engine:
             most = 1
         seconds = core.device.decode_seconds(len(rows), context, most)
         ends = self.now + np.cumsum(seconds)
-        moment = self._scheduler.wakes_at(self.now)
-        arrival = self._schedule.next_s
+        moment = min(self._scheduler.wakes_at(self.now), until)
+        arrival = self._inbox.next_s
         if arrival is not None:
             moment = min(moment, arrival)
         # Who comes during a step is seen at its end, when the next one is planned already.

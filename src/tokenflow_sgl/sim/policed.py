@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tokenflow_sgl.costs.steps import StepTimer, Work
+from tokenflow_sgl.costs import Work
 from tokenflow_sgl.policy import (
     Decision,
     Memory,
@@ -20,6 +20,7 @@ from tokenflow_sgl.policy import (
 from tokenflow_sgl.policy import Streams as Seen
 from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS
 from tokenflow_sgl.sim.core import Core
+from tokenflow_sgl.sim.experience import experienced
 from tokenflow_sgl.sim.step import Chunk, Step
 from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import FloatArray, IntArray
@@ -185,14 +186,13 @@ class PolicedScheduler(StockScheduler):
             self._idle_until, self._known = now + IDLE_SECONDS, known
         return decision
 
+    def present(self) -> list[int]:
+        """Those of the engine, and who is paused or about to be."""
+        return [*super().present(), *self._paused, *self._draining]
+
     def _present(self) -> IntArray:
-        core = self.core
-        there = [*core.waiting, *self._paused, *self._draining]
-        if core.chunked is not None:
-            there.append(core.chunked)
-        there += [s for s in core.running.tolist()]
         # The index of a stream is its place in the order of arrival.
-        return np.unique(np.array(there, dtype=np.int64))
+        return np.unique(np.array(self.present(), dtype=np.int64))
 
     def _state(self, present: IntArray, now: float) -> State:
         core, streams, memory = self.core, self.core.streams, self.core.memory
@@ -271,32 +271,3 @@ class PolicedScheduler(StockScheduler):
             core.streams.move(stream, Phase.PAUSED, now)
             self._paused[stream] = None
         self._draining = []
-
-
-def experienced(core: Core) -> StepTimer:
-    """The timer of a server that has served before: it knows what its steps cost.
-
-    A cold one would admit its whole first burst, since it knows nothing that speaks against it.
-    """
-    timer, now = StepTimer(lag=0), 0.0
-    profile, room = core.device.profile, core.memory.device
-
-    def saw(work: Work, seconds: float) -> None:
-        nonlocal now
-        timer.begin(now)
-        timer.launch(work)
-        timer.begin(now + seconds)
-        timer.launch(None)
-        now += seconds + 1.0
-
-    for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-        for length in (128, 512, 2048, 8192):
-            if batch * length <= room:
-                seconds = profile.decode_seconds(batch, batch * length)
-                saw(Work(batch, batch * length), seconds)
-    for tokens in (64, 256, 1024, core.options.chunked_prefill_size):
-        for prefix in (0, 2048):
-            attention = tokens * (prefix + tokens / 2)
-            saw(Work(0, 0, tokens, attention), profile.prefill_seconds(tokens, attention))
-    timer.restart()
-    return timer

@@ -5,22 +5,26 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
+import numpy as np
+
+from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.replay import Run
 from tokenflow_sgl.replay.options import Sessions
 from tokenflow_sgl.replay.schedule import Schedule
+from tokenflow_sgl.sim.cluster import ROUTERS, Inbox, Replica, serve
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.engine import Engine, Observe
 from tokenflow_sgl.sim.options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.policed import PolicedScheduler
+from tokenflow_sgl.sim.policies import POLICIES, STOCK, make_policy
 from tokenflow_sgl.sim.recording import Recording, make_run
 from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Trace
 
-POLICIES = ("stock", "tokenflow")
+MOST_REPLICAS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ def simulate(
     *,
     policy: str = "tokenflow",
     config: WorkingSetConfig | None = None,
+    replicas: int = 1,
+    router: str = "least-loaded",
     sessions: Sessions = Sessions.closed,
     observe: Observe | None = None,
 ) -> Simulation:
@@ -58,8 +64,10 @@ def simulate(
         trace: What is asked when.
         profile: Step times and links.
         options: SGLang's settings.
-        policy: `stock` or `tokenflow`.
+        policy: One of `POLICIES`.
         config: Parameters of tokenflow's policy.
+        replicas: Engines of this kind.
+        router: Which of them gets a request: one of `ROUTERS`.
         sessions: When later turns of a session are sent.
         observe: Told the progress.
 
@@ -67,29 +75,46 @@ def simulate(
         SimulationError: The policy is unknown, or a request does not fit the device at all.
     """
     if policy not in POLICIES:
-        raise SimulationError(f"policy is {policy!r}; allowed is {' or '.join(POLICIES)}")
+        raise SimulationError(f"policy is {policy!r}; allowed is {', '.join(POLICIES)}")
+    if router not in ROUTERS:
+        raise SimulationError(f"router is {router!r}; allowed is {', '.join(ROUTERS)}")
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise SimulationError(f"replicas is {replicas!r}; allowed is 1 to {MOST_REPLICAS}")
     _check(trace, options)
-    streams = Streams(trace.requests)
-    core = Core(streams, Device(profile), options)
+    streams, recording = Streams(trace.requests), Recording()
+    ended = np.full(len(streams), np.nan)
     config = config or WorkingSetConfig()
-    scheduler = (
-        StockScheduler(core)
-        if policy == "stock"
-        else PolicedScheduler(core, WorkingSetPolicy(config), config.cycle)
-    )
-    recording = Recording()
-    engine = Engine(core, scheduler, Schedule(trace.requests, sessions), recording)
-    engine.run(observe)
-    if engine.finished < len(trace.requests):
+    schedule = Schedule(trace.requests, sessions)
+
+    def make(inbox: Inbox | Schedule) -> tuple[Engine, StockScheduler]:
+        core = Core(streams, Device(profile), options)
+        scheduler = StockScheduler(core)
+        if policy != STOCK:
+            scheduler = PolicedScheduler(core, *make_policy(policy, config))
+        return Engine(core, scheduler, inbox, recording, ended), scheduler
+
+    if replicas == 1:
+        made = [make(schedule)]
+        made[0][0].advance(observe=observe)
+    else:
+        inboxes = [Inbox(schedule) for _ in range(replicas)]
+        made = [make(inbox) for inbox in inboxes]
+        cluster = [Replica(e, inbox, s) for (e, s), inbox in zip(made, inboxes, strict=True)]
+        turns = sessions is Sessions.closed and any(request.turn for request in trace.requests)
+        serve(schedule, cluster, ROUTERS[router](streams), sessions=turns, observe=observe)
+    engines = [engine for engine, _ in made]
+    schedulers = [scheduler for _, scheduler in made]
+    finished = sum(engine.finished for engine in engines)
+    if finished < len(trace.requests):
         raise SimulationError(
-            f"{policy} served {engine.finished:,} of {len(trace.requests):,} requests and then "
+            f"{policy} served {finished:,} of {len(trace.requests):,} requests and then "
             "nobody any more: please report this with the trace"
         )
     run = make_run(
         trace,
         streams,
         recording,
-        engine.ended,
+        ended,
         name=policy,
         target={
             "model": profile.model,
@@ -97,14 +122,17 @@ def simulate(
             "profile": profile.source,
             "server_args": dataclasses.asdict(options),
         },
-        options={"policy": policy, **(dataclasses.asdict(config) if policy != "stock" else {})},
-        duration_s=engine.now,
+        options={
+            "policy": policy,
+            "replicas": replicas,
+            **({"router": router} if replicas > 1 else {}),
+            **(dataclasses.asdict(config) if policy == "tokenflow" else {}),
+        },
+        duration_s=max(engine.now for engine in engines),
     )
-    counts = {}
-    if isinstance(scheduler, PolicedScheduler):
-        names = ("preempted", "resumed", "loaded", "recomputed", "passes")
-        counts = {name: getattr(scheduler, name) for name in names}
-    return Simulation(run, engine.steps, scheduler.retracted, **counts)
+    names = ("retracted", "preempted", "resumed", "loaded", "recomputed", "passes")
+    counts = {name: sum(getattr(s, name, 0) for s in schedulers) for name in names}
+    return Simulation(run, sum(engine.steps for engine in engines), **counts)
 
 
 def _check(trace: Trace, options: EngineOptions) -> None:

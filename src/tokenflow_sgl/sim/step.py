@@ -64,16 +64,20 @@ class Device:
         context: KV tokens that its decoding rows read. A load brings layer after layer; each
         layer computes once its KV is there, so that the slower of the two decides.
         """
-        tokens = sum(chunk.tokens for chunk in step.chunks)
-        attention = sum(c.tokens * (c.prefix + c.tokens / 2) for c in step.chunks)
         batch = len(step.decode)
         # A row of one token is a decoding one to the device, whoever calls it a prefill.
-        short = [chunk for chunk in step.chunks if chunk.tokens == 1] if batch else []
+        short = [chunk for chunk in step.chunks if chunk.tokens == 1]
+        long = [chunk for chunk in step.chunks if chunk.tokens > 1]
+        tokens = sum(chunk.tokens for chunk in long)
+        attention = sum(chunk.tokens * (chunk.prefix + chunk.tokens / 2) for chunk in long)
         batch += len(short)
-        tokens -= len(short)
-        attention -= sum(chunk.prefix + 0.5 for chunk in short)
         context += sum(chunk.prefix + 1 for chunk in short)
-        seconds = self.profile.mixed_seconds(tokens, attention, batch, context)
+        # And a longer one reads the same KV as if it decoded.
+        read = context + sum(chunk.prefix + chunk.tokens for chunk in long)
+        seconds = max(
+            self.profile.mixed_seconds(tokens, attention, batch, context),
+            self.profile.decode_seconds(batch + len(long), read),
+        )
         end = now + seconds
         loaded = sum(chunk.loaded for chunk in step.chunks)
         if loaded:

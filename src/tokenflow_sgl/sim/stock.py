@@ -43,6 +43,12 @@ class StockScheduler:
         """When the plan may change though nothing comes or goes; infinite: never."""
         return math.inf
 
+    def present(self) -> list[int]:
+        """Streams that are here, in no particular order."""
+        core = self.core
+        chunked = [] if core.chunked is None else [core.chunked]
+        return [*core.waiting, *chunked, *core.running.tolist()]
+
     @property
     def steady(self) -> bool:
         """Whether decode steps follow each other until something comes or goes."""

@@ -32,7 +32,7 @@ COLUMNS: Mapping[str, Callable[[Figures], float]] = {
 """What a sweep says of each run; waiting is TTFT plus stalls."""
 
 
-def parse_sweep(texts: Sequence[str]) -> list[Setting]:
+def parse_sweep(texts: Sequence[str]) -> Sequence[Setting]:
     """All combinations of KEY=A,B,C texts.
 
     Raises:

@@ -1,0 +1,90 @@
+"""Policies that rank all streams and run the first ones that fit: what such baselines share."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
+from tokenflow_sgl.policy.state import FloatArray, IntArray, Phase, State
+from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve, under_stress
+
+
+class OrderedPolicy(ABC):
+    """Every `interval` seconds: rank, take in order what fits the device, preempt the others.
+
+    Everybody is admitted at once: these policies know no working set. Between two rankings, and
+    without stress, nothing changes.
+
+    Args:
+        interval: Seconds between two rankings while somebody runs.
+        recompute: Preempted KV is thrown away and recomputed, instead of loaded.
+    """
+
+    def __init__(self, interval: float, *, recompute: bool = False) -> None:
+        self.interval = interval
+        self._recompute = recompute
+
+    @abstractmethod
+    def rank(self, state: State, index: IntArray) -> FloatArray:
+        """What orders the streams at `index`: the least first. NaN: not worth running now."""
+
+    def decide(self, state: State) -> Decision:
+        """A new choice every interval under stress; the last one in between."""
+        if not len(state.streams) or not under_stress(state, patience=0.0):
+            return Decision(Mode.IDLE)
+        last, phase = state.recollection, state.streams.phase
+        if state.now - last.last_cycle < self.interval and (phase == Phase.RUNNING).any():
+            return self._run(state, last.plan, recollection=last)
+        return self._choose(state)
+
+    def _choose(self, state: State) -> Decision:
+        streams, memory = state.streams, state.memory
+        phase = streams.phase
+        there = np.nonzero(phase != Phase.DRAINING)[0]
+        rank = self.rank(state, there)
+        order = np.argsort(rank, kind="stable")
+        order = order[~np.isnan(rank[order])]
+        size = streams.prompt[there] + streams.generated[there]
+        fixed = (phase[there] == Phase.RUNNING) & ~streams.preemptible[there]
+        running = int(np.count_nonzero(phase == Phase.RUNNING))
+        room = memory.device_total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
+        room -= int(size[fixed].sum())
+        rows = memory.max_running - int(np.count_nonzero(fixed))
+        chosen: list[int] = []
+        for place in order.tolist():
+            if fixed[place]:
+                continue
+            if size[place] <= room and rows > 0:
+                chosen.append(place)
+                room -= int(size[place])
+                rows -= 1
+        if not chosen and not running and len(order):
+            chosen = [int(order[0])]  # alone it may use the reserve
+        kept = set(chosen)
+        slots = streams.slot[there]
+        run = tuple(int(slots[i]) for i in chosen if phase[there[i]] != Phase.RUNNING)
+        preempt = tuple(
+            Preemption(int(slots[i]), Cause.EXCHANGE)
+            for i in range(len(there))
+            if phase[there[i]] == Phase.RUNNING and not fixed[i] and i not in kept
+        )
+        joined = streams.slot[(phase == Phase.WAITING) & ~streams.admitted]
+        return self._run(
+            state,
+            run,
+            admit=tuple(joined.tolist()),
+            preempt=preempt if run else (),
+            recollection=dataclasses.replace(state.recollection, last_cycle=state.now, plan=run),
+        )
+
+    def _run(self, state: State, run: tuple[int, ...], **rest: Any) -> Decision:
+        recompute: frozenset[int] = frozenset()
+        if self._recompute:
+            streams = state.streams
+            paused = streams.slot[streams.phase == Phase.PAUSED]
+            recompute = frozenset(run) & frozenset(paused.tolist())
+        return Decision(Mode.WORKING_SET, run=run, recompute=recompute, **rest)

@@ -1,0 +1,159 @@
+"""Several engines behind a router."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenflow_sgl.replay.schedule import Schedule
+from tokenflow_sgl.sim.engine import Engine, Observe
+from tokenflow_sgl.sim.stock import StockScheduler
+from tokenflow_sgl.sim.streams import IntArray, Streams
+
+WINDOW = 0.1
+"""Seconds that engines run apart while answers decide when later turns come."""
+
+
+class Inbox:
+    """Requests that the router has given to one engine."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._due: list[tuple[float, int]] = []
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next one is due; None: none is here."""
+        return self._due[0][0] if self._due else None
+
+    def push(self, due_s: float, index: int) -> None:
+        """A request for this engine."""
+        heapq.heappush(self._due, (due_s, index))
+
+    def pop(self, now_s: float) -> list[tuple[float, int]]:
+        """Take those that are due by now."""
+        due = []
+        while self._due and self._due[0][0] <= now_s:
+            due.append(heapq.heappop(self._due))
+        return due
+
+    def succeeded(self, index: int, ended_s: float) -> None:
+        """The next turn of its session goes through the router."""
+        self._schedule.succeeded(index, ended_s)
+
+    def pending(self) -> list[int]:
+        """Requests that the engine has not taken yet."""
+        return [index for _, index in self._due]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """An engine with its inbox, as a router sees it."""
+
+    engine: Engine
+    inbox: Inbox
+    scheduler: StockScheduler
+
+    def present(self) -> IntArray:
+        """Requests that it was given and has not finished."""
+        there = [*self.inbox.pending(), *self.scheduler.present()]
+        return np.array(there, dtype=np.int64)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is left to do."""
+        return self.engine.idle and not len(self.present())
+
+
+Route = Callable[[Sequence[Replica]], int]
+"""Chooses the replica of the next request."""
+
+
+def serve(
+    schedule: Schedule,
+    replicas: Sequence[Replica],
+    route: Route,
+    *,
+    sessions: bool,
+    observe: Observe | None = None,
+) -> None:
+    """Route every request when it is due, with all engines simulated up to that moment.
+
+    sessions: Answers decide when later turns come; engines then run apart for `WINDOW` at most,
+    and a turn that comes sooner than that after the answer may be served so much later.
+    """
+    while True:
+        due = schedule.next_s
+        until = math.inf if due is None else due
+        if sessions:
+            until = min(until, min(replica.engine.now for replica in replicas) + WINDOW)
+        for replica in replicas:
+            replica.engine.advance(until)
+            if replica.idle and math.isfinite(until):
+                replica.engine.now = max(replica.engine.now, until)
+        if observe is not None:
+            now = min(replica.engine.now for replica in replicas)
+            observe(now, sum(replica.engine.finished for replica in replicas))
+        for moment, index in schedule.pop(until):
+            replicas[route(replicas)].inbox.push(moment, index)
+        if schedule.next_s is None and all(replica.idle for replica in replicas):
+            return
+
+
+class RoundRobin:
+    """One after the other."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._last = -1
+
+    def __call__(self, replicas: Sequence[Replica]) -> int:
+        """The replica after the last one."""
+        self._last = (self._last + 1) % len(replicas)
+        return self._last
+
+
+class LeastLoaded:
+    """The replica with the fewest tokens still to compute, prompts and answers."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+
+    def __call__(self, replicas: Sequence[Replica]) -> int:
+        """By what is left; the first one of equals."""
+        return int(np.argmin([self.load(replica) for replica in replicas]))
+
+    def load(self, replica: Replica) -> float:
+        """Tokens that it has still to compute."""
+        streams, there = self.streams, replica.present()
+        generated = streams.generated[there]
+        prompts = streams.prompt[there][generated == 0]
+        return float((streams.limit[there] - generated).sum() + prompts.sum())
+
+
+class BufferAware(LeastLoaded):
+    """The replica whose readers ask for the least work soon: a full buffer asks for nothing."""
+
+    HORIZON = 30.0
+    """Seconds ahead."""
+
+    def load(self, replica: Replica) -> float:
+        """Tokens asked for within the horizon, each times the context that it reads."""
+        streams, there = self.streams, replica.present()
+        generated = streams.generated[there]
+        started = generated > 0
+        slack = np.where(started, streams.due[there] - replica.engine.now, 0.0)
+        asked = np.maximum(self.HORIZON - np.maximum(slack, 0.0), 0.0) * streams.rate[there]
+        asked = np.minimum(asked, streams.limit[there] - generated)
+        return float((asked * (streams.prompt[there] + generated + asked / 2)).sum())
+
+
+ROUTERS: Mapping[str, Callable[[Streams], Route]] = {
+    "round-robin": RoundRobin,
+    "least-loaded": LeastLoaded,
+    "buffer-aware": BufferAware,
+}
+"""Routers by name."""

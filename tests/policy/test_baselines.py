@@ -1,0 +1,109 @@
+"""The policies to compare with, on cases worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tokenflow_sgl.policy import Mode, Phase, Recollection
+from tokenflow_sgl.policy.baselines import AndesPolicy, LeastSlackPolicy, RoundRobinPolicy
+
+DUE = Recollection(last_cycle=-math.inf)
+
+
+def out(decision) -> tuple[tuple[int, ...], list[int]]:
+    return decision.run, [preemption.slot for preemption in decision.preempt]
+
+
+@pytest.fixture(params=[LeastSlackPolicy, RoundRobinPolicy, AndesPolicy])
+def policy(request):
+    return request.param()
+
+
+def test_without_stress_they_stay_out_of_the_way(policy, make_state, make_stream) -> None:
+    assert policy.decide(make_state([make_stream(), make_stream()])).mode is Mode.IDLE
+    assert policy.decide(make_state([])).mode is Mode.IDLE
+
+
+def test_between_two_rankings_the_plan_stands(policy, make_state, make_stream) -> None:
+    rows = [make_stream(slack=50.0), make_stream(Phase.PAUSED, slack=0.1)]
+    just = Recollection(last_cycle=99.99, plan=(11,))
+    decision = policy.decide(make_state(rows, total=300, recollection=just))
+    assert out(decision) == ((11,), [])
+    assert decision.recollection is just
+
+
+def test_everybody_is_admitted(policy, make_state, make_stream) -> None:
+    rows = [make_stream(), *[make_stream(Phase.WAITING)] * 3]
+    assert policy.decide(make_state(rows, total=250)).admit == (11, 12, 13)
+
+
+def test_who_cannot_be_preempted_keeps_his_memory(policy, make_state, make_stream) -> None:
+    rows = [
+        make_stream(slack=50.0, preemptible=False),
+        make_stream(Phase.PAUSED, slack=0.1, since=50.0),
+    ]
+    assert out(policy.decide(make_state(rows, total=300))) == ((), [])
+    assert out(policy.decide(make_state(rows, total=500))) == ((11,), [])
+
+
+def test_one_that_fits_beside_no_reserve_runs_alone(policy, make_state, make_stream) -> None:
+    rows = [make_stream(Phase.WAITING, prompt=290)]
+    assert policy.decide(make_state(rows, total=291)).run == (10,)
+
+
+# 200 tokens each; 400 fit two of them and a reserve of 24 steps for one running stream.
+def test_least_slack_runs_who_runs_dry_first(make_state, make_stream) -> None:
+    rows = [
+        make_stream(slack=9.0),
+        make_stream(Phase.PAUSED, slack=2.0),
+        make_stream(Phase.PAUSED, slack=-3.0),
+        make_stream(Phase.PAUSED, slack=5.0),
+    ]
+    assert out(LeastSlackPolicy().decide(make_state(rows, total=424))) == ((12, 11), [10])
+
+
+def test_a_newcomer_is_due_since_his_arrival(make_state, make_stream) -> None:
+    rows = [make_stream(slack=-0.5), make_stream(Phase.WAITING, prompt=200)]  # came 1 s ago
+    assert out(LeastSlackPolicy().decide(make_state(rows, total=224))) == ((11,), [10])
+
+
+def test_round_robin_takes_turns(make_state, make_stream) -> None:
+    rows = [
+        make_stream(since=97.0),  # its two seconds are over
+        make_stream(since=99.0),
+        make_stream(Phase.PAUSED, since=95.0),
+        make_stream(Phase.PAUSED, since=90.0),
+    ]
+    assert out(RoundRobinPolicy(quantum=2.0).decide(make_state(rows, total=448))) == ((13,), [10])
+    # With nobody else to run the quantum goes on.
+    assert out(RoundRobinPolicy().decide(make_state(rows[:2], total=448))) == ((), [])
+
+
+def test_andes_gains_what_waiting_would_lose(make_state, make_stream) -> None:
+    rows = [
+        # 300 of 400 tokens to read at 10/s; the slack covers 0.4 of the second.
+        make_stream(Phase.PAUSED, slack=0.4),
+        make_stream(Phase.PAUSED, slack=5.0),
+        # Came 0.2 s ago: the first token may take 0.8 s more.
+        make_stream(Phase.WAITING, arrival=99.8),
+    ]
+    state = make_state(rows)
+    whole = 400 * 400 / 20
+    assert AndesPolicy().gain(state, state.streams.slot - 10) == pytest.approx(
+        [0.6 * 300 / whole, 0.0, 0.2 * 400 / whole]
+    )
+
+
+def test_andes_prefers_gain_per_token_of_memory_and_recomputes(make_state, make_stream) -> None:
+    rows = [
+        make_stream(slack=5.0),
+        make_stream(Phase.PAUSED, slack=0.0, prompt=300),
+        make_stream(Phase.PAUSED, slack=0.0, prompt=50),
+    ]
+    decision = AndesPolicy().decide(make_state(rows, total=260))
+    assert out(decision) == ((12,), [10])
+    assert decision.recompute == {12}
+    fresh = AndesPolicy().decide(make_state([make_stream(Phase.WAITING)], total=124))
+    assert fresh.recompute == frozenset()
