@@ -207,6 +207,26 @@ def test_prefill_steps_are_short_while_somebody_decodes(make_state, make_stream,
         assert 0 < limit <= chunk
 
 
+@pytest.mark.parametrize(
+    ("slack", "rate", "limit"),
+    [
+        (-5.0, 20.0, 766),  # (50 - 4) / 0.06: a step as long as a token is read
+        (0.01, 20.0, 766),
+        (0.1, 20.0, 1600),  # (100 - 4) / 0.06
+        (-5.0, 200.0, 256),  # nothing is short enough for him
+        (9.0, 20.0, 2048),
+    ],
+)
+def test_a_prefill_step_is_as_long_as_readers_bear(
+    make_state, make_stream, slack, rate, limit
+) -> None:
+    # 4 ms, and 60 us a token.
+    rows = [make_stream(slack=slack, rate=rate), make_stream(slack=50.0, rate=1.0)]
+    rows.append(make_stream(Phase.WAITING))
+    found = POLICY.decide(make_state(rows, total=450)).prefill_limit
+    assert found == pytest.approx(limit, abs=1)
+
+
 # The paused streams hold 200 tokens each, a load of them takes 0.2 s.
 @pytest.mark.parametrize(
     ("per_token", "recomputed"),

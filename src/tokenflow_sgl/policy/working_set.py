@@ -157,7 +157,7 @@ class WorkingSetPolicy:
         return frozenset(chosen)
 
     def _prefill_limit(self, state: State) -> int | None:
-        """Tokens of a prefill step that the reader with the least slack can sit out.
+        """Tokens of a prefill step that every reader can sit out, or keep pace with.
 
         Within [`SHORTEST_CHUNK`, prefill_chunk] while somebody decodes; else the engine's own.
         """
@@ -167,7 +167,11 @@ class WorkingSetPolicy:
         if state.costs.prefill is None:
             return self.config.prefill_chunk
         constant, per_token, _ = state.costs.prefill
-        least = float((state.streams.next_due[running] - state.now).min())
+        slack = state.streams.next_due[running] - state.now
+        # Who decodes beside the prefill gets a token per step: steps as long as he reads one do
+        # not make it worse.
+        pace = 1.0 / state.streams.rate[running]
+        least = float(np.maximum(slack, pace).min())
         bearable = (least - constant) / per_token if per_token > 0.0 else np.inf
         longest = self.config.prefill_chunk
         return int(np.clip(bearable, min(SHORTEST_CHUNK, longest), longest))
