@@ -20,8 +20,9 @@ class WorkingSetConfig:
     """Parameters of `WorkingSetPolicy`. Times in seconds, lengths in tokens.
 
     The defaults come from simulation over eight burst and overload workloads on two
-    devices; they are not tuned to a trace. The exception is `park_target`, set while watching
-    one of these workloads (`h200-b`) on the emulated device.
+    devices. Some were set while watching one of these: `park_target` (`h200-b`), `burst_eta`
+    (`4090-a`), `hysteresis` (`h200-a`, then four workloads apart from them), and the margin
+    for unmeasured costs in `admission` (`4090-b`).
     """
 
     eta: float = setting(
