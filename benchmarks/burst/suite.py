@@ -26,7 +26,7 @@ class Load:
 
 MODEL = "llama3-8b"
 _RTX4090 = ("rtx4090", 35_000, 0.3)
-_H200 = ("h200", 200_000, 1.5)
+_H200 = ("h200", 200_000, 1.9)
 
 LOADS = {
     "4090-a": Load("4090-a", *_RTX4090),
@@ -41,7 +41,7 @@ LOADS = {
     "azure-2x": Load(
         "azure:FILE", "h200", 200_000, 1.2, ("--window", "0:600", "--speed-up", "2", "--rate", "20")
     ),
-    "mooncake": Load("mooncake:FILE", "h200", 916_069, 0.7, ("--window", "0:600", "--rate", "20")),
+    "mooncake": Load("mooncake:FILE", "h200", 916_069, 0.8, ("--window", "0:600", "--rate", "20")),
 }
 """By name. The first eight are Table 1 of the TokenFlow paper."""
 
