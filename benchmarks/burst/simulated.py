@@ -24,6 +24,9 @@ from tokenflow_sgl.report.export import run_object
 from tokenflow_sgl.sim import EngineOptions, simulate
 from tokenflow_sgl.traces import open_trace
 
+SIMULATED = {"stock": "fcfs"}
+"""What the simulator calls a contender, if it has another name for it."""
+
 VARIANTS = {
     "4090-a": {f"burst-eta {eta:g}": WorkingSetConfig(burst_eta=eta) for eta in (1.0, 1.2)},
     "4090-b": {
@@ -71,8 +74,8 @@ def simulated(
 ) -> dict[str, Any]:
     """A run as `run.py` keeps it, simulated with the same settings."""
     profile = load_profile(load.device, MODEL)
-    options = CONTENDERS[policy]
-    ratio = options[options.index("--hicache-ratio") + 1] if policy == "tokenflow" else "0"
+    options = CONTENDERS["tokenflow"]
+    ratio = options[options.index("--hicache-ratio") + 1]
     simulation = simulate(
         open_trace(trace),
         profile,
@@ -81,7 +84,7 @@ def simulated(
             host_tokens=int(float(ratio) * load.kv_tokens),
             chunked_prefill_size=chunked_prefill_size(profile.device_memory),
         ),
-        policy=policy,
+        policy=SIMULATED.get(policy, policy),
         config=config,
     )
     return {"commit": commit(), **run_object(figures(simulation.run))}

@@ -112,10 +112,37 @@ def test_a_load_is_not_charged_for_attention_twice() -> None:
         seconds = tokens * 1e-3 + attention * 2e-7
         iterate(timer, (now, Work(tokens=tokens, attention=attention)), (now + seconds, None))
         now += 100.0
-    # One prefill of 1000 without a prefix: 1.1 s, and the load 0.2 s.
-    iterate(timer, (now, Work(tokens=1000, attention=500_000.0, loaded=4000)), (now + 1.3, None))
+    # 1000 tokens after a prefix of 16000: 1 s, 3.3 s of attention, and the load 0.2 s.
+    loaded = Work(tokens=1000, attention=16_500_000.0, loaded=16_000)
+    iterate(timer, (now, loaded), (now + 4.5, None))
     iterate(timer, (now + 10.0, None))
-    assert timer.costs().load_seconds(4000) == pytest.approx(0.2, rel=0.05)
+    assert timer.costs().load_seconds(16_000) == pytest.approx(0.2, rel=0.05)
+
+
+def test_what_the_model_misses_is_not_the_loads() -> None:
+    timer = StepTimer(lag=0)
+    now = 0.0
+    for rows in (1, 2, 4, 8) * 10:  # decoding: 10 ms, and 1 ms per row
+        iterate(timer, (now, Work(decoding=rows)), (now + 0.010 + 0.001 * rows, None))
+        now += 10.0
+    # Since then a step takes twice as long; the load adds 5 ms.
+    iterate(timer, (now, Work(decoding=4)), (now + 0.028, None))
+    resume = Work(decoding=3, tokens=1, attention=4000.5, loaded=4000)
+    iterate(timer, (now + 1.0, resume), (now + 1.033, None), (now + 2.0, None))
+    assert timer.costs().load_seconds(4000) == pytest.approx(0.005, rel=0.05)
+
+
+def test_a_price_that_nobody_checks_is_forgotten() -> None:
+    timer = StepTimer(lag=0)
+    iterate(timer, (0.0, Work(tokens=100)), (0.1, Work(tokens=1, loaded=4000)), (5.0, None))
+    timer.begin(5.5)
+    assert timer.costs().load_seconds(4000) > 4.0
+    iterate(timer, (14.0, None))
+    assert timer.costs().load is not None
+    iterate(timer, (16.0, None))
+    assert timer.costs().load is None
+    iterate(timer, (20.0, Work(tokens=1, loaded=4000)), (20.5, None), (21.0, None))
+    assert timer.costs().load_seconds(4000) == pytest.approx(0.5, rel=0.05)
 
 
 def test_a_short_load_beside_a_long_prefill_teaches_nothing() -> None:

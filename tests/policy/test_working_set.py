@@ -231,18 +231,18 @@ def test_a_prefill_step_is_as_long_as_readers_bear(
 @pytest.mark.parametrize(
     ("per_token", "recomputed"),
     [
-        (0.5e-3, {10}),  # 0.1 s: cheaper than any load, but the first load keeps its cost known
-        (1.5e-3, {10}),  # 0.3 s: dearer than one load, cheaper than to queue behind it
-        (2.5e-3, set()),
+        (0.2e-3, {11, 12, 13}),  # 0.04 s: but the first load keeps its cost known
+        (0.9e-3, {11, 12}),  # 0.18 s: two queue for 0.36 s, where the load would be there at 0.4
+        (1.1e-3, set()),  # 0.22 s: there sooner than the fourth load, but everybody waits
     ],
 )
-def test_recompute_is_chosen_when_it_beats_the_queue_of_loads(
+def test_recomputed_is_what_is_cheaper_than_its_load_and_there_sooner(
     make_state, make_stream, per_token, recomputed
 ) -> None:
     costs = StepCosts(prefill=(0.0, per_token, 0.0), load=(0.0, 1e-3))
-    rows = [make_stream(Phase.PAUSED, slack=2.0), make_stream(Phase.PAUSED, slack=1.0)]
+    rows = [make_stream(Phase.PAUSED, slack=slack) for slack in (1.0, 2.0, 3.0, 4.0)]
     decision = POLICY.decide(make_state(rows, costs=costs))
-    assert decision.run == (11, 10)
+    assert decision.run == (10, 11, 12, 13)
     assert decision.recompute == recomputed
 
 
@@ -261,7 +261,7 @@ def test_newcomers_are_never_recomputed(make_state, make_stream) -> None:
 
 
 def test_between_plans_the_loads_queue_in_the_order_of_the_plan(make_state, make_stream) -> None:
-    costs = StepCosts(prefill=(0.0, 1.5e-3, 0.0), load=(0.0, 1e-3))
+    costs = StepCosts(prefill=(0.0, 0.9e-3, 0.0), load=(0.0, 1e-3))
     rows = [make_stream(Phase.PAUSED, slack=2.0), make_stream(Phase.PAUSED, slack=1.0)]
     rows.append(make_stream())
     kept = dataclasses.replace(JUST_PLANNED, plan=(11, 10))

@@ -33,7 +33,7 @@ def test_full_memory_bounds_the_makespan(trace, device, options) -> None:
 
 def test_the_plane_lies_below_the_table() -> None:
     table = DecodeTable((1.0, 10.0), (10.0, 100.0), ((0.01, 0.02), (0.02, 0.11)))
-    constant, per_row, per_token = cheapest_decode(table, 1000, 100.0, 5000.0)
+    constant, per_row, per_token = cheapest_decode(table, 1000, 100.0, 5000.0, 5000.0)
     for batch in (1, 3, 10):
         for context in (10, 55, 100):
             bound = constant + per_row * batch + per_token * batch * context
@@ -67,7 +67,7 @@ def test_no_policy_beats_them(trace, device, options, rows, policy, host, mixed)
     check(requests, device, settings, policy)
 
 
-@pytest.mark.parametrize("policy", ["stock", "tokenflow"])
+@pytest.mark.parametrize("policy", ["fcfs", "tokenflow"])
 @pytest.mark.parametrize("name", ["rtx4090", "h200"])
 def test_no_policy_beats_them_on_real_tables(trace, options, name, policy) -> None:
     rng = np.random.default_rng(7)

@@ -28,13 +28,13 @@ def test_a_table_a_page_and_the_runs(invoke, tmp_path) -> None:
         *("--kv-tokens", "9000", "--hicache-ratio", "8"),
     )
     assert done.exit_code == 0, done.output
-    assert "tokenflow against stock" in done.output
+    assert "tokenflow against fcfs" in done.output
     assert "effective throughput" in done.output
     assert "No scheduler can do better here than" in done.output
     folder = tmp_path / "simulate-results" / "4090-a-1"
     page = (folder / "report.html").read_text()
     assert "<svg" in page
-    for name in ("stock", "tokenflow"):
+    for name in ("fcfs", "tokenflow"):
         run = read_run(folder / name)
         assert run.info.source == "simulate"
         assert run.info.target["server_args"]["max_total_tokens"] == 9000
@@ -44,11 +44,11 @@ def test_a_table_a_page_and_the_runs(invoke, tmp_path) -> None:
 
 def test_one_policy_alone(invoke, tmp_path) -> None:
     done = invoke(
-        *("--trace", "4090-a", "--limit", "3", "--device", "rtx4090", "--policy", "stock"),
+        *("--trace", "4090-a", "--limit", "3", "--device", "rtx4090", "--policy", "fcfs"),
         *("--output", "here"),
     )
     assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["report.html", "stock"]
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["fcfs", "report.html"]
 
 
 def test_a_sweep_is_a_table_a_file_and_a_picture(invoke, tmp_path) -> None:
@@ -72,13 +72,16 @@ def test_a_sweep_is_a_table_a_file_and_a_picture(invoke, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--policy", "stock,fifo"], "policy is 'fifo'; allowed is"),
+        (["--policy", "fcfs,fifo"], "policy is 'fifo'; allowed is"),
         (["--device", "rtx9090"], "rtx9090"),
         (["--kv-tokens", "0"], "max_total_tokens is 0; allowed is 1 or more"),
         (["--kv-tokens", "500"], "max_total_tokens is 500"),
         (["--hicache-ratio", "-1"], "hicache-ratio is -1.0; allowed is 0 to 1000"),
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
         (["--sweep", "speed=1"], "sweep is 'speed=1'; allowed is KEY=VALUE"),
+        (["--sweep", "eta=1", "--replicas", "2"], "sweep varies tokenflow on one server"),
+        (["--sweep", "eta=1", "--policy", "andes"], "sweep varies tokenflow on one server"),
+        (["--hicache-write-policy", "never"], "hicache_write_policy is 'never'; allowed is"),
         (["--window", "abc"], "--window is 'abc'; allowed is START:SECONDS"),
     ],
 )

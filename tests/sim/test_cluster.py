@@ -19,7 +19,7 @@ def test_two_requests_at_once_go_to_two_servers(times_of, trace, device, options
         trace((0.0, 100, 3), (0.0, 100, 3)),
         device,
         options(),
-        policy="stock",
+        policy="fcfs",
         replicas=2,
         router=router,
     )
@@ -32,7 +32,7 @@ def test_round_robin_does_not_look(times_of, trace, device, options) -> None:
     rows = trace((0.0, 900, 1), (1.0, 100, 1), (1.1, 100, 1))
     # The long one is done; the third goes to its server again, the first router's choice or not.
     for router in ("round-robin", "least-loaded"):
-        done = simulate(rows, device, options(), policy="stock", replicas=2, router=router)
+        done = simulate(rows, device, options(), policy="fcfs", replicas=2, router=router)
         assert times_of(done)[2] == pytest.approx([1.2])
 
 
@@ -40,7 +40,7 @@ def test_the_least_loaded_server_is_the_one_with_less_to_compute(
     times_of, trace, device, options
 ) -> None:
     rows = trace((0.0, 400, 300), (0.0, 100, 50), (0.2, 100, 1))
-    done = simulate(rows, device, options(), policy="stock", replicas=2, router="least-loaded")
+    done = simulate(rows, device, options(), policy="fcfs", replicas=2, router="least-loaded")
     # It interrupts the second, whose server has less left, not the first.
     gaps = {
         index: max(b - a for a, b in itertools.pairwise(times))
@@ -55,7 +55,7 @@ def test_full_buffers_ask_for_nothing(trace, device, options) -> None:
     # Both servers have one reader each. The first's got 200 tokens for 1 token/s: nothing is asked
     # for soon. The second's reads 90 a second.
     rows = trace((0.0, 100, 600, 1.0), (0.0, 100, 500, 90.0), (4.0, 50, 10, 10.0))
-    done = simulate(rows, device, options(), policy="stock", replicas=2, router="buffer-aware")
+    done = simulate(rows, device, options(), policy="fcfs", replicas=2, router="buffer-aware")
     first = done.run.tokens.to_pydict()
     times = [t for r, t in zip(first["request"], first["time_s"], strict=True) if r == 0]
     gaps = [b - a for a, b in itertools.pairwise(times)]
@@ -69,7 +69,7 @@ def test_full_buffers_ask_for_nothing(trace, device, options) -> None:
         min_size=1,
         max_size=15,
     ),
-    policy=st.sampled_from(["stock", "tokenflow"]),
+    policy=st.sampled_from(["fcfs", "tokenflow"]),
     router=st.sampled_from(sorted(ROUTERS)),
     replicas=st.integers(2, 4),
 )
@@ -92,7 +92,7 @@ def test_closed_sessions_go_through_the_router_turn_by_turn(times_of, device, op
         for turn in range(3)
     ]
     whole = Trace("turns", tuple(turns), Accounting(3, 3))
-    done = simulate(whole, device, options(), policy="stock", replicas=2)
+    done = simulate(whole, device, options(), policy="fcfs", replicas=2)
     times = times_of(done)
     for turn in (1, 2):
         assert times[turn][0] == pytest.approx(times[turn - 1][-1] + 1.1, abs=1e-6)

@@ -15,7 +15,7 @@ from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
 def test_one_request(times_of, trace, device, options) -> None:
     # 100 prompt tokens at a millisecond, then four decode steps.
-    done = simulate(trace((0.5, 100, 5)), device, options(), policy="stock")
+    done = simulate(trace((0.5, 100, 5)), device, options(), policy="fcfs")
     assert times_of(done)[0] == pytest.approx([0.6, 0.61, 0.62, 0.63, 0.64])
     assert done.steps == 5
     assert done.run.info.duration_s == pytest.approx(0.64)
@@ -26,14 +26,14 @@ def test_an_arrival_is_seen_when_the_next_step_starts_and_served_after_it(
 ) -> None:
     both = trace((0.0, 100, 30), (0.105, 100, 1))
     # It comes in the decode step from 0.10 to 0.11; the next one is planned already.
-    late = simulate(both, device, options(), policy="stock")
+    late = simulate(both, device, options(), policy="fcfs")
     assert times_of(late)[1] == pytest.approx([0.22])
-    at_once = simulate(both, device, options(overlap=False), policy="stock")
+    at_once = simulate(both, device, options(overlap=False), policy="fcfs")
     assert times_of(at_once)[1] == pytest.approx([0.21])
 
 
 def test_prefill_comes_before_decode(times_of, trace, device, options) -> None:
-    done = simulate(trace((0.0, 100, 3), (0.0, 200, 2)), device, options(), policy="stock")
+    done = simulate(trace((0.0, 100, 3), (0.0, 200, 2)), device, options(), policy="fcfs")
     # One step for both prompts: 0.3 s.
     assert times_of(done) == {
         0: pytest.approx([0.3, 0.31, 0.32]),
@@ -43,7 +43,7 @@ def test_prefill_comes_before_decode(times_of, trace, device, options) -> None:
 
 def test_long_prompts_are_cut_into_chunks(times_of, trace, device, options) -> None:
     settings = options(chunked_prefill_size=100)
-    done = simulate(trace((0.0, 250, 2), (0.0, 30, 2)), device, settings, policy="stock")
+    done = simulate(trace((0.0, 250, 2), (0.0, 30, 2)), device, settings, policy="fcfs")
     # 100, 100, then the last 50 with the 30 of the second.
     assert times_of(done)[0] == pytest.approx([0.28, 0.29])
     assert times_of(done)[1] == pytest.approx([0.28, 0.29])
@@ -52,8 +52,8 @@ def test_long_prompts_are_cut_into_chunks(times_of, trace, device, options) -> N
 
 def test_mixed_chunks_let_running_streams_decode(times_of, trace, device, options) -> None:
     rows = trace((0.0, 10, 100), (0.1, 300, 2))
-    plain = simulate(rows, device, options(), policy="stock")
-    mixed = simulate(rows, device, options(enable_mixed_chunk=True), policy="stock")
+    plain = simulate(rows, device, options(), policy="fcfs")
+    mixed = simulate(rows, device, options(enable_mixed_chunk=True), policy="fcfs")
 
     def inside(done) -> int:
         first = times_of(done)[1][0]
@@ -83,9 +83,9 @@ def test_closed_sessions_wait_for_answers(times_of, device, options) -> None:
         TraceRequest(0.01, 100, 2, rate=10.0, session="a", turn=1, think_s=1.0),
     ]
     both = Trace("turns", tuple(turns), Accounting(2, 2))
-    closed = simulate(both, device, options(), policy="stock")
+    closed = simulate(both, device, options(), policy="fcfs")
     assert times_of(closed)[1] == pytest.approx([1.22, 1.23])
-    opened = simulate(both, device, options(), policy="stock", sessions=Sessions.open)
+    opened = simulate(both, device, options(), policy="fcfs", sessions=Sessions.open)
     assert times_of(opened)[1][0] < 0.5
 
 
@@ -129,10 +129,10 @@ def test_everybody_gets_every_token(
 )
 def test_steps_taken_together_are_the_same_steps(times_of, trace, device, options, rows) -> None:
     requests = trace(*sorted(rows))
-    together = simulate(requests, device, options(), policy="stock")
+    together = simulate(requests, device, options(), policy="fcfs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "MOST_AT_ONCE", 1)
-        single = simulate(requests, device, options(), policy="stock")
+        single = simulate(requests, device, options(), policy="fcfs")
     assert single.steps == together.steps
     assert single.retracted == together.retracted
     one, other = times_of(single), times_of(together)
@@ -147,7 +147,7 @@ def test_a_request_that_never_fits_is_refused(trace, device, options) -> None:
 
 
 def test_an_unknown_policy_is_refused(trace, device, options) -> None:
-    with pytest.raises(SimulationError, match="policy is 'fifo'; allowed is stock, tokenflow"):
+    with pytest.raises(SimulationError, match="policy is 'fifo'; allowed is fcfs, chunked"):
         simulate(trace((0.0, 1, 1)), device, options(), policy="fifo")
 
 

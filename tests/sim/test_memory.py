@@ -2,101 +2,209 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tokenflow_sgl.sim.memory import Memory
+from tokenflow_sgl.sim.prefixes import Prefixes
+from tokenflow_sgl.traces import PrefixBlock, TraceRequest
+
+SHARED = 40
+
+
+def request(shared: tuple[int, ...] = (), own: int = 30, output: int = 100) -> TraceRequest:
+    """A prompt of blocks of `SHARED` tokens and a part of its own."""
+    blocks = tuple(PrefixBlock(number, SHARED) for number in shared)
+    return TraceRequest(0.0, SHARED * len(shared) + own, output, prefix=blocks)
+
+
+def memory(device: int, host: int, *requests: TraceRequest, **given: bool) -> Memory:
+    """A memory of streams; by default five that share nothing."""
+    return Memory(device, host, Prefixes(requests or (request(),) * 5, {}), **given)
+
+
+def by(moment: float) -> Callable[[int], float]:
+    """A link on which every copy ends then."""
+    return lambda tokens: moment
 
 
 def test_the_longest_unused_goes_first() -> None:
-    memory = Memory(100, 0)
+    there = memory(100, 0)
     for stream, tokens in ((1, 30), (2, 40), (3, 30)):
-        memory.allocate(tokens)
-        memory.cache(stream, tokens, ready=0.0)
-        memory.settle(0.0)
-    assert memory.free == 100
-    memory.allocate(50)
-    assert [memory.resident(stream) for stream in (1, 2, 3)] == [0, 20, 30]
-    assert memory.lost == 50
+        there.allocate(tokens)
+        there.release(stream, tokens, by(0.0))
+    assert there.free == 100
+    assert there.allocate(50) == 0
+    assert [there.match(stream) for stream in (1, 2, 3)] == [(0, 0), (20, 20), (30, 30)]
+    assert there.lost == 50
 
 
 def test_a_copy_on_the_host_makes_an_eviction_harmless() -> None:
-    memory = Memory(100, 100)
-    memory.allocate(60)
-    memory.cache(1, 60, ready=2.0)
-    assert memory.free == 40  # the copy is under way
-    assert memory.settles_at() == 2.0
-    memory.settle(2.0)
-    memory.allocate(100)
-    assert (memory.evicted, memory.lost) == (60, 0)
-    assert (memory.resident(1), memory.on_host(1)) == (0, 60)
+    there = memory(100, 100)
+    there.allocate(60)
+    there.release(1, 60, by(2.0))
+    assert there.free == 40  # the copy is under way
+    assert there.settles_at() == 2.0
+    there.settle(2.0)
+    assert there.allocate(100) == 0
+    assert (there.evicted, there.lost) == (60, 0)
+    assert there.match(1) == (0, 60)
 
 
 def test_only_what_is_new_is_written() -> None:
-    memory = Memory(100, 100)
-    memory.allocate(60)
-    assert memory.unwritten(1, 60) == 60
-    memory.cache(1, 60, ready=0.0)
-    memory.settle(0.0)
-    assert memory.take_back(1) == 60
-    memory.allocate(5)
-    assert memory.unwritten(1, 65) == 5
-    assert Memory(100, 0).unwritten(1, 60) == 0
+    written: list[int] = []
+
+    def store(tokens: int) -> float:
+        written.append(tokens)
+        return 0.0
+
+    there = memory(200, 200)
+    there.allocate(60)
+    there.release(1, 60, store)
+    there.settle(0.0)
+    there.take(1, 60)
+    assert there.held == 60
+    there.allocate(5)
+    there.release(1, 65, store)
+    assert written == [60, 5]
+
+
+def test_nothing_is_written_without_a_host() -> None:
+    there = memory(100, 0)
+    there.allocate(60)
+    there.release(1, 60, lambda tokens: pytest.fail("nowhere to write to"))
+    assert there.free == 100
 
 
 def test_a_stream_can_be_taken_back_while_it_is_copied() -> None:
-    memory = Memory(100, 100)
-    memory.allocate(60)
-    memory.cache(1, 60, ready=5.0)
-    assert memory.resident(1) == 60
-    assert memory.take_back(1) == 60
-    assert (memory.held, memory.free, memory.settles_at()) == (60, 40, None)
+    there = memory(100, 100)
+    there.allocate(60)
+    there.release(1, 60, by(5.0))
+    assert there.match(1) == (60, 60)
+    there.take(1, 60)
+    assert (there.held, there.free, there.settles_at()) == (60, 40, None)
 
 
 def test_a_full_host_forgets_the_oldest_copy() -> None:
-    memory = Memory(1000, 100)
+    there = memory(1000, 100)
     for stream in (1, 2, 3):
-        memory.allocate(40)
-        memory.cache(stream, 40, ready=0.0)
-    assert [memory.on_host(stream) for stream in (1, 2, 3)] == [0, 40, 40]
+        there.allocate(40)
+        there.release(stream, 40, by(0.0))
+    there.settle(0.0)
+    there.allocate(1000)
+    assert [there.match(stream) for stream in (1, 2, 3)] == [(0, 0), (0, 40), (0, 40)]
+
+
+def test_write_back_copies_when_it_evicts() -> None:
+    there = memory(100, 100, write_back=True)
+    there.allocate(60)
+    there.release(1, 60, lambda tokens: pytest.fail("only an eviction writes"))
+    assert there.free == 100
+    # The whole stretch is written, once, though only a part of it has to go now.
+    assert there.allocate(50) == 60
+    assert there.match(1) == (50, 60)
+    assert there.allocate(30) == 0
+    assert there.match(1) == (20, 60)
+    assert (there.evicted, there.lost) == (40, 0)
+
+
+# ---- shared prefixes ------------------------------------------------------------------
+
+
+def test_a_shared_prefix_is_there_once() -> None:
+    there = memory(400, 0, request((7,)), request((7,)))
+    for stream in (0, 1):
+        there.take(stream, there.match(stream)[0])
+        new = 70 - there.match(stream)[0]
+        there.allocate(new)
+        there.extend(stream, 70 - new, 70)
+    assert there.held == 40 + 2 * 30
+    there.release(0, 70, by(0.0))
+    assert there.held == 40 + 30  # the other one still reads the prefix
+    assert there.match(0) == (70, 70)
+    assert there.evictable(0) == 30
+    there.release(1, 70, by(0.0))
+    assert (there.held, there.free) == (0, 400)
+    assert there.evictable(0) == 70
+
+
+def test_two_who_compute_the_same_keep_one_copy() -> None:
+    there = memory(400, 0, request((7,)), request((7,)))
+    there.allocate(140)
+    there.extend(0, 0, 70)
+    there.extend(1, 0, 70)
+    assert there.held == 40 + 2 * 30
+
+
+def test_what_continues_a_prefix_goes_before_it() -> None:
+    there = memory(200, 0, request((7, 8)), request((7,)))
+    there.allocate(110)
+    there.extend(0, 0, 110)
+    there.release(0, 110, by(0.0))
+    there.allocate(140)
+    # Own stretch and block 8 (nobody else's) are gone in part, the shared block is whole.
+    assert there.match(0) == (60, 60)
+    assert there.match(1) == (40, 40)
+
+
+def test_a_retracted_stream_leaves_only_what_it_shares() -> None:
+    there = memory(200, 0, request((7,)), request((7,)))
+    there.allocate(70)
+    there.extend(0, 0, 70)
+    there.release(0, 70, by(0.0), keep=False)
+    assert (there.held, there.match(0)) == (0, (40, 40))
 
 
 class Accounts(RuleBasedStateMachine):
     """Any order of calls that an engine may make keeps the books."""
 
-    @initialize(host=st.sampled_from([0, 50, 500]))
-    def start(self, host: int) -> None:
-        self.memory = Memory(200, host)
+    @initialize(
+        host=st.sampled_from([0, 50, 500]),
+        write_back=st.booleans(),
+        paths=st.lists(st.lists(st.integers(0, 2), max_size=3).map(tuple), min_size=8, max_size=8),
+    )
+    def start(self, host: int, write_back: bool, paths: list[tuple[int, ...]]) -> None:
+        requests = [request(path, own=10) for path in paths]
+        self.prefixes = Prefixes(requests, {})
+        self.lengths = [one.prompt_tokens for one in requests]
+        self.memory = Memory(300, host, self.prefixes, write_back=write_back)
         self.running: dict[int, int] = {}
-        self.paused: set[int] = set()
-        self.now = 0.0
-        self.next = 0
+        self.now = self.link = 0.0
 
-    @rule(tokens=st.integers(1, 80))
-    def begin(self, tokens: int) -> None:
-        if tokens <= self.memory.free:
-            self.memory.allocate(tokens)
-            self.running[self.next] = tokens
-            self.next += 1
+    @rule(stream=st.integers(0, 7), extra=st.integers(0, 40), load=st.booleans())
+    def begin(self, stream: int, extra: int, load: bool) -> None:
+        if stream in self.running:
+            return
+        total = self.lengths[stream] + extra + 1
+        resident, reach = (min(found, total - 1) for found in self.memory.match(stream))
+        assert 0 <= resident <= reach
+        if total - resident > self.memory.free - self.memory.evictable(stream):
+            return
+        self.memory.take(stream, resident)
+        start = reach if load else resident
+        self.memory.allocate(start - resident)
+        self.memory.extend(stream, resident, start)
+        self.memory.allocate(total - start)
+        self.memory.extend(stream, start, total)
+        self.running[stream] = total
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), delay=st.floats(0.0, 3.0))
-    def pause(self, data: st.DataObject, delay: float) -> None:
+    @rule(data=st.data(), delay=st.floats(0.0, 3.0), keep=st.booleans())
+    def stop(self, data: st.DataObject, delay: float, keep: bool) -> None:
         stream = data.draw(st.sampled_from(sorted(self.running)))
-        # One link: copies end in the order in which they begin.
-        last = max([entry[0] for entry in self.memory._leaving], default=self.now)
-        self.memory.cache(stream, self.running.pop(stream), ready=max(self.now, last) + delay)
-        self.paused.add(stream)
+        # It comes back with a token more, whose KV is not there.
+        self.lengths[stream] = max(self.lengths[stream], self.running[stream])
 
-    @precondition(lambda self: self.paused)
-    @rule(data=st.data())
-    def resume(self, data: st.DataObject) -> None:
-        stream = data.draw(st.sampled_from(sorted(self.paused)))
-        self.paused.discard(stream)
-        back = self.memory.take_back(stream)
-        if back:
-            self.running[stream] = back
+        def store(tokens: int) -> float:
+            assert tokens > 0
+            self.link = max(self.link, self.now) + delay  # copies end in the order they begin
+            return self.link
+
+        self.memory.release(stream, self.running.pop(stream), store, keep=keep)
 
     @rule(seconds=st.floats(0.0, 2.0))
     def wait(self, seconds: float) -> None:
@@ -105,15 +213,21 @@ class Accounts(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self) -> None:
-        memory = getattr(self, "memory", None)
-        if memory is None:
+        there = getattr(self, "memory", None)
+        if there is None:
             return
-        assert memory.held == sum(self.running.values())
-        resident = sum(memory.resident(stream) for stream in range(self.next))
-        assert memory.held + resident <= memory.device
-        assert 0 <= memory.free <= memory.device
-        on_host = sum(memory.on_host(stream) for stream in range(self.next))
-        assert on_host <= memory.host
+        own = sum(
+            total - int(self.prefixes.shared[stream]) for stream, total in self.running.items()
+        )
+        used = {node for stream in self.running for node in self.prefixes.paths[stream]}
+        assert there.held == own + sum(self.prefixes.tokens[node] for node in used)
+        assert set(there._users) == used
+        assert there._cached_sum == sum(there._resident[node] for node in there._cached)
+        assert there._leaving_sum == sum(there._resident[node] for node in there._leaving)
+        assert set(there._resident) == used | set(there._cached) | set(there._leaving)
+        assert there.held + there._cached_sum + there._leaving_sum <= there.device
+        assert 0 <= there.free <= there.device
+        assert there._on_host_sum == sum(there._on_host.values()) <= there.host
 
 
 TestAccounts = Accounts.TestCase

@@ -9,6 +9,7 @@ from tokenflow_sgl.policy import Mode, WorkingSetConfig
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
+from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.sim.streams import Streams
 
@@ -20,7 +21,7 @@ def test_without_stress_nothing_differs_from_stock(times_of, trace, device, opti
     rows = trace(*[(0.3 * number, 50, 40, 10.0) for number in range(20)])
     roomy = options(max_total_tokens=100_000, host_tokens=1000)
     ours = simulate(rows, device, roomy, policy="tokenflow")
-    stock = simulate(rows, device, roomy, policy="stock")
+    stock = simulate(rows, device, roomy, policy="fcfs")
     for index, times in times_of(stock).items():
         assert times_of(ours)[index] == pytest.approx(times)
     assert ours.preempted == 0
@@ -29,7 +30,7 @@ def test_without_stress_nothing_differs_from_stock(times_of, trace, device, opti
 def test_a_burst_reads_sooner_than_under_stock(times_of, trace, device, options) -> None:
     rows = trace(*BURST)
     ours = simulate(rows, device, options(host_tokens=8000), policy="tokenflow")
-    stock = simulate(rows, device, options(), policy="stock")
+    stock = simulate(rows, device, options(), policy="fcfs")
 
     def last_start(done) -> float:
         return max(times[0] for times in times_of(done).values())
@@ -49,7 +50,7 @@ def test_with_a_host_pool_a_resume_computes_one_token(trace, device, options) ->
 
 
 def test_a_simulated_server_has_served_before(device, options) -> None:
-    core = Core(Streams([]), Device(device), options(max_total_tokens=10_000))
+    core = Core(Streams([]), Prefixes([], {}), Device(device), options(max_total_tokens=10_000))
     timer = experienced(core)
     costs = timer.costs()
     assert costs.decode_seconds(8, 4000) == pytest.approx(0.01, rel=0.02)

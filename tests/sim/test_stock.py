@@ -7,6 +7,7 @@ import pytest
 
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
+from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import Streams
@@ -16,8 +17,9 @@ from tokenflow_sgl.traces import TraceRequest
 @pytest.fixture
 def core(device, options):
     def make(*rows: tuple[int, int], **given) -> Core:
-        streams = Streams([TraceRequest(0.0, prompt, output) for prompt, output in rows])
-        core = Core(streams, Device(device), options(**given))
+        requests = [TraceRequest(0.0, prompt, output) for prompt, output in rows]
+        streams, prefixes = Streams(requests), Prefixes(requests, {})
+        core = Core(streams, prefixes, Device(device), options(**given))
         for index in range(len(rows)):
             core.arrive(index, 0.0)
         return core
@@ -42,7 +44,7 @@ def test_a_running_stream_holds_a_share_of_what_it_may_still_produce(core) -> No
     scheduler = StockScheduler(there)
     first = scheduler.plan(0.0)
     assert [chunk.stream for chunk in first.chunks] == [0]
-    there.start(first)
+    there.allocate(sum(chunk.tokens for chunk in first.chunks), 0.0)
     there.streams.deliver(np.array([0]), np.array([0.1]))
     there.advance(first, 0.1)
     # 189 are free; 49 tokens to come at 0.7 hold 34.3: 154.7 are left, and 151 are needed.
@@ -53,9 +55,9 @@ def test_a_running_stream_holds_a_share_of_what_it_may_still_produce(core) -> No
 def test_the_reserved_share_falls_with_every_decode_step(core) -> None:
     scheduler = StockScheduler(core((10, 10)))
     scheduler.decoded(300)
-    assert scheduler._ratio == pytest.approx(0.7 - 0.5 * 0.602)
+    assert scheduler.ratio == pytest.approx(0.7 - 0.5 * 0.602)
     scheduler.decoded(1000)
-    assert scheduler._ratio == pytest.approx(0.098)
+    assert scheduler.ratio == pytest.approx(0.098)
 
 
 def test_the_least_progressed_stream_is_retracted_and_computed_anew(
@@ -63,7 +65,7 @@ def test_the_least_progressed_stream_is_retracted_and_computed_anew(
 ) -> None:
     # The second comes when 38 tokens of the first are left: 90 - 12 - 26.6 = 51.4 > 51.
     rows = trace((0.0, 10, 40), (0.015, 10, 40))
-    done = simulate(rows, device, options(max_total_tokens=90), policy="stock")
+    done = simulate(rows, device, options(max_total_tokens=90), policy="fcfs")
     assert done.retracted == 1
     times = times_of(done)
     assert max(np.diff(times[0])) < 0.03
@@ -86,4 +88,4 @@ def test_retraction_makes_the_reserve_larger(core) -> None:
     assert len(scheduler.decode(0.0).decode) == 2
     # Of the two with 50 tokens the one with the longer prompt goes.
     assert there.waiting == [2]
-    assert scheduler._ratio == pytest.approx((110 + 20 * 2) / 201)
+    assert scheduler.ratio == pytest.approx((110 + 20 * 2) / 201)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 _NEEDED = ("aiohttp", "pyarrow", "jinja2", "matplotlib")
 _EXTRA = "tokenflow-sgl[replay]"
 _FILE_WIDTH = 110
+_MOST_FORESEEN = 5000
+"""Requests of a trace for which the no-stall schedule is worked out: a few seconds."""
 _SERVER = "The server"
+_COMPARED = "fcfs,tokenflow"
 
 
 def simulate(
@@ -46,7 +49,7 @@ def simulate(
         typer.Option(
             metavar="NAMES", help="Policies to compare, with commas; the first is the baseline."
         ),
-    ] = "stock,tokenflow",
+    ] = _COMPARED,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -76,6 +79,21 @@ def simulate(
             rich_help_panel=_SERVER,
         ),
     ] = 2.0,
+    hicache_write_policy: Annotated[
+        str,
+        typer.Option(
+            help="When KV is copied to the host: write_through, as soon as nobody uses it, or "
+            "write_back, when its room is needed.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = "write_through",
+    load_evict_overlap: Annotated[
+        bool,
+        typer.Option(
+            help="Whether copies to and from the host go on at the same time.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = True,
     chunked_prefill_size: Annotated[
         int | None,
         typer.Option(
@@ -121,8 +139,7 @@ def simulate(
     """Show what a trace would do on a device under each policy: a table, and a page with plots.
 
     Runs SGLang's scheduling in virtual time, with the very policy that the server runs, on the
-    device's step times: no GPU, no SGLang, seconds instead of hours. Prompts share no prefixes
-    here: each is computed from its start.
+    device's step times: no GPU, no SGLang, seconds instead of hours.
     """
     console = Console(stderr=True)
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
@@ -136,6 +153,7 @@ def simulate(
     from tokenflow_sgl.replay.folder import new_folder
     from tokenflow_sgl.report import ReportError
     from tokenflow_sgl.sim import SimulationError
+    from tokenflow_sgl.sim.policies import settings_of
     from tokenflow_sgl.traces import TraceError
 
     names = list(dict.fromkeys(policy.split(",")))
@@ -153,21 +171,28 @@ def simulate(
             tbt_slo=tbt_slo,
         )
         target = DeviceProfile.load(profile) if profile else load_profile(device, model)
-        settings = {
-            name: _options(
-                target, kv_tokens, hicache_ratio, chunked_prefill_size, mixed_chunk, name
-            )
-            for name in names
-        }
+        options = _options(
+            target,
+            kv_tokens,
+            hicache_ratio,
+            hicache_write_policy=hicache_write_policy,
+            load_evict_overlap=load_evict_overlap,
+            chunked_prefill_size=chunked_prefill_size,
+            enable_mixed_chunk=mixed_chunk,
+        )
+        for name in names:
+            settings_of(name, options)
         with new_folder(output, chosen.name, runs=Path("simulate-results")) as folder:
             if sweep:
-                options = _options(
-                    target, kv_tokens, hicache_ratio, chunked_prefill_size, mixed_chunk, "tokenflow"
-                )
+                if replicas > 1 or policy not in (_COMPARED, "tokenflow"):
+                    raise SimulationError(
+                        "sweep varies tokenflow on one server; allowed with it is no other "
+                        "--policy, and no --replicas"
+                    )
                 _sweep(chosen, target, options, sweep, folder, console)
                 return
             done = [
-                _simulate(chosen, target, settings[name], name, replicas, router, console)
+                _simulate(chosen, target, options, name, replicas, router, console)
                 for name in names
             ]
             for name, simulation in zip(names, done, strict=True):
@@ -178,46 +203,54 @@ def simulate(
         raise typer.Exit(1) from None
     _print(shown)
     if replicas == 1:
-        _print_bounds(chosen, target, settings[names[0]])
+        _print_bounds(chosen, target, options)
     console.print(f"Runs and {folder / 'report.html'} written.", markup=False, soft_wrap=True)
 
 
 def _print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> None:
-    from tokenflow_sgl.sim import bounds
+    from tokenflow_sgl.sim import bounds, clairvoyant
 
     if any(request.turn for request in trace.requests):
         return  # when later turns come depends on the answers before them
     limit = bounds(trace, profile, options)
-    _wide(Console()).print(
+    console = _wide(Console())
+    console.print(
         "No scheduler can do better here than "
         f"{limit.effective_throughput:,.0f} effective tokens/s, {limit.token_throughput:,.0f} "
         f"tokens/s, mean TTFT {limit.mean_ttft_s:.3g} s, P99 TTFT {limit.p99_ttft_s:.3g} s, each "
         "by itself.",
         highlight=False,
     )
+    if len(trace.requests) <= _MOST_FORESEEN:
+        known = clairvoyant(trace, profile, options)
+        console.print(
+            "Who knew every answer's length and let nobody stall, first come first, could have "
+            f"readers wait {known.mean_ttft_s:.3g} s on average, {known.p99_ttft_s:.3g} s at P99.",
+            highlight=False,
+        )
 
 
 def _options(
     profile: DeviceProfile,
     kv_tokens: int | None,
     hicache_ratio: float,
-    chunk: int | None,
-    mixed_chunk: bool,
-    policy: str,
+    *,
+    chunked_prefill_size: int | None,
+    **settings: Any,
 ) -> EngineOptions:
-    from tokenflow_sgl.profiles.pool import chunked_prefill_size
+    from tokenflow_sgl.profiles import pool
     from tokenflow_sgl.sim import EngineOptions, SimulationError
 
     if not 0.0 <= hicache_ratio <= 1000.0:
         raise SimulationError(f"hicache-ratio is {hicache_ratio!r}; allowed is 0 to 1000")
+    if chunked_prefill_size is None:
+        chunked_prefill_size = pool.chunked_prefill_size(profile.device_memory)
     device_tokens = profile.kv_pool_tokens if kv_tokens is None else kv_tokens
     return EngineOptions(
         max_total_tokens=device_tokens,
-        host_tokens=0 if policy == "stock" else int(hicache_ratio * device_tokens),
-        chunked_prefill_size=chunked_prefill_size(profile.device_memory)
-        if chunk is None
-        else chunk,
-        enable_mixed_chunk=mixed_chunk,
+        host_tokens=int(hicache_ratio * device_tokens),
+        chunked_prefill_size=chunked_prefill_size,
+        **settings,
     )
 
 

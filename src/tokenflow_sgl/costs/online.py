@@ -84,6 +84,7 @@ class OnlineCosts:
         self._decode = LinearCost(3, decode_memory, leading=0)  # the weights are read
         self._prefill = LinearCost(3, memory, leading=1)
         self._load = LinearCost(2, memory, leading=1)
+        self._memory = memory
 
     def observe_decode(self, batch: int, kv_tokens: int, seconds: float) -> None:
         """One decode step of `batch` rows over `kv_tokens` tokens of context."""
@@ -102,6 +103,11 @@ class OnlineCosts:
     def observe_load(self, tokens: int, seconds: float, whole: float | None = None) -> None:
         """A host-to-device load of `tokens` held up a step of `whole` seconds by `seconds`."""
         self._load.observe(np.array([1.0, tokens]), seconds, whole)
+
+    def forget_loads(self) -> None:
+        """What loads cost is unknown again."""
+        if self._load.observations:
+            self._load = LinearCost(2, self._memory, leading=1)
 
     def snapshot(self) -> StepCosts:
         """The costs as learned so far."""

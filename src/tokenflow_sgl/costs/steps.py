@@ -13,6 +13,12 @@ WINDOW_SECONDS = 2.0
 """Length of the throughput window."""
 READ_SECONDS = 20.0
 """Memory of the measured reading rate: long enough to hold a stream's turns."""
+STALE_SECONDS = 10.0
+"""How long loads may go unseen before their price is forgotten: with a wrong one nobody may load,
+and nothing would ever correct it."""
+RESUMED = 16
+"""Loaded tokens per computed one of a step from which loads are learned: streams that resume
+compute a token or so each. A short load drowns in the noise of a long prefill."""
 REFIT_SECONDS = 0.25
 """How old a fit may be; refitting costs a tenth of a millisecond."""
 
@@ -53,6 +59,8 @@ class StepTimer:
         self._fitted = -math.inf
         self._read_tokens = 0.0
         self._read_seconds = 0.0
+        self._plain: tuple[Work, float] | None = None
+        self._load_seen = -math.inf
         self.last_prefill_end = -math.inf
         self.last_prefill_seconds = 0.0
 
@@ -70,18 +78,17 @@ class StepTimer:
             self.last_prefill_seconds = seconds
         if not work.tokens:
             self._costs.observe_decode(work.decoding, work.context, seconds)
+            self._plain = (work, seconds)
             return
         own = seconds
         if work.decoding:
             own -= self._beside(work)
         if not work.loaded:
             self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
-        elif work.loaded >= work.tokens:
-            # The load overlaps with the prefill; what it adds is what it costs. A short load
-            # drowns in the noise of a long prefill: it would teach any price per token.
-            prefix = work.attention / work.tokens - work.tokens / 2
-            alone = self.costs().prefill_seconds(work.tokens, prefix)
-            self._costs.observe_load(work.loaded, own - alone, seconds)
+        elif work.loaded >= RESUMED * work.tokens:
+            # The load overlaps with the step; what it adds is what it costs.
+            self._costs.observe_load(work.loaded, seconds - self._without_load(work), seconds)
+            self._load_seen = now
 
     def _count_reads(self, work: Work, seconds: float) -> None:
         if work.tokens:
@@ -109,9 +116,25 @@ class StepTimer:
             return math.inf  # not known yet: the step teaches nothing
         return costs.decode_seconds(work.decoding, work.context) - costs.decode[0]
 
+    def _without_load(self, work: Work) -> float:
+        """What a step that resumes streams, a token each, would have taken but for its load.
+
+        Judged by the last decode step rather than by the model: whatever the model misses today
+        would count as the load's, in step after step.
+        """
+        costs = self.costs()
+        if self._plain is None or not work.decoding or costs.decode is None:
+            prefix = work.attention / work.tokens - work.tokens / 2
+            return costs.prefill_seconds(work.tokens, prefix)
+        before, seconds = self._plain
+        rows = work.decoding + work.tokens
+        grown = costs.decode_seconds(rows, work.context + work.attention)
+        return seconds * grown / costs.decode_seconds(before.decoding, before.context)
+
     def restart(self) -> None:
         """The clock starts anew; what steps cost stays known."""
         self._last = self._fitted = self.last_prefill_end = -math.inf
+        self._plain = None
         self.last_prefill_seconds = 0.0
 
     def launch(self, work: Work | None) -> None:
@@ -138,6 +161,8 @@ class StepTimer:
     def costs(self) -> StepCosts:
         """The costs learned so far, at most `REFIT_SECONDS` old."""
         if self._last - self._fitted >= REFIT_SECONDS or self._fitted == -math.inf:
+            if self._last - self._load_seen > STALE_SECONDS:
+                self._costs.forget_loads()
             self._fit = self._costs.snapshot()
             self._fitted = self._last
         return self._fit

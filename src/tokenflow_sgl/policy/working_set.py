@@ -135,10 +135,12 @@ class WorkingSetPolicy:
     # ---- how ------------------------------------------------------------------------
 
     def _recompute(self, state: State, run: tuple[int, ...]) -> frozenset[int]:
-        """Paused streams whose prefill costs less than the loads queued before theirs.
+        """Paused streams that are recomputed: what costs less than its load, and is there sooner.
 
-        The first one is always loaded: were a load once measured too dear and nobody loaded
-        again, nothing would ever correct it.
+        Loads queue on the link, prefills on the device; each stream goes where it is done first.
+        What is dearer to compute than to load is always loaded: computing holds everybody up, a
+        load only those who are in its step. So is the first one, or nothing would ever correct
+        a load once measured too dear.
         """
         streams, costs = state.streams, state.costs
         if costs.load is None or costs.prefill is None or not run:
@@ -146,14 +148,15 @@ class WorkingSetPolicy:
         index = np.array(run, dtype=np.int64)
         index = index[streams.phase[index] == Phase.PAUSED]
         tokens = (streams.prompt[index] + streams.generated[index]).tolist()
-        queued = 0.0
+        loads = prefills = 0.0
         chosen: list[int] = []
         for slot, length in zip(streams.slot[index].tolist(), tokens, strict=True):
-            load = costs.load_seconds(length)
-            if queued > 0.0 and costs.prefill_seconds(length) < queued + load:
+            load, prefill = costs.load_seconds(length), costs.prefill_seconds(length)
+            if loads > 0.0 and prefill < load and prefills + prefill < loads + load:
                 chosen.append(slot)
+                prefills += prefill
             else:
-                queued += load
+                loads += load
         return frozenset(chosen)
 
     def _prefill_limit(self, state: State) -> int | None:

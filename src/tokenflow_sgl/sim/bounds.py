@@ -7,9 +7,10 @@ links, who waits for whom), so that every schedule of the simulator keeps them.
 A, B, C >= 0 that lie below the device's table. Of A, a token at context c causes at least c / M:
 no step reads more than M. So a token costs A c / M + B + C c or more, also in a mixed step, and
 where it comes out of a prefill. A, B, C are chosen by a linear program such that the whole trace
-costs as much as possible.
+costs as much as possible. What prompts share is in memory once: of c it counts for C only.
 
-**Prefill.** A prompt token costs at least the smallest share P(n) / n of any step.
+**Prefill.** A prompt token costs at least the smallest share P(n) / n of any step; tokens that
+another prompt has, too, cost nothing.
 
 **Makespan.** The work of all who come from some moment on cannot end before that moment plus that
 work; nor can a stream end sooner than it would alone.
@@ -36,7 +37,8 @@ from scipy.optimize import linprog
 
 from tokenflow_sgl.profiles import DecodeTable, DeviceProfile
 from tokenflow_sgl.sim.options import EngineOptions
-from tokenflow_sgl.sim.streams import DEFAULT_RATE, FloatArray, IntArray
+from tokenflow_sgl.sim.streams import FloatArray
+from tokenflow_sgl.sim.work import Asked
 from tokenflow_sgl.traces import Trace
 
 WORTH = 0.15
@@ -63,16 +65,11 @@ class Bounds:
 
 
 def bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> Bounds:
-    """The bounds of a trace whose requests come at their `arrival_s`, without shared prefixes."""
-    requests = sorted(trace.requests, key=lambda request: request.arrival_s)
-    arrival = np.array([request.arrival_s for request in requests])
-    prompt = np.array([request.prompt_tokens for request in requests], dtype=np.int64)
-    output = np.array([request.output_tokens for request in requests], dtype=np.int64)
-    rate = np.array([request.rate or DEFAULT_RATE for request in requests])
-    arrival -= arrival[0]
-
-    prefill: FloatArray = cheapest_prefill(profile, options) * prompt.astype(np.float64)
-    decode = _decode_costs(profile.decode, options.max_total_tokens, prompt, output)
+    """The bounds of a trace whose requests come at their `arrival_s`."""
+    asked = Asked.of(trace)
+    arrival, output, rate = asked.arrival, asked.output, asked.rate
+    prefill: FloatArray = cheapest_prefill(profile, options) * asked.own.astype(np.float64)
+    decode = decode_costs(profile.decode, options.max_total_tokens, asked)
     first = arrival + prefill
     fastest = profile.decode_seconds(1, 1)
     alone = float((first + (output - 1) * fastest).max())
@@ -101,9 +98,12 @@ def cheapest_prefill(profile: DeviceProfile, options: EngineOptions) -> float:
 
 
 def cheapest_decode(
-    table: DecodeTable, memory: int, tokens: float, context: float
+    table: DecodeTable, memory: int, tokens: float, context: float, own: float
 ) -> tuple[float, float, float]:
-    """A, B, C below the table that make `tokens` tokens of `context` in all cost the most."""
+    """A, B, C below the table that make `tokens` tokens cost the most.
+
+    They read `context` tokens in all; `own` of these nobody shares.
+    """
     batches = [*table.batch, 2.0 * table.batch[-1]]
     contexts = [*table.context, 2.0 * table.context[-1]]
     rows, seconds = [], []
@@ -114,7 +114,7 @@ def cheapest_decode(
             if batches[max(i - 1, 0)] * contexts[max(j - 1, 0)] <= memory:
                 rows.append([1.0, batch, batch * length])
                 seconds.append(table.at(batch, length))
-    gain = [context / memory, tokens, context]
+    gain = [own / memory, tokens, context]
     # Scaled, so that the solver's tolerance does not matter.
     scale = np.array([1.0, batches[-1], batches[-1] * contexts[-1]])
     found = linprog(
@@ -127,16 +127,22 @@ def cheapest_decode(
     return constant, per_row, per_token
 
 
-def _decode_costs(
-    table: DecodeTable, memory: int, prompt: IntArray, output: IntArray
-) -> FloatArray:
-    """Seconds that each answer costs at least; the first token comes from the prefill."""
-    steps = (output - 1).astype(np.float64)
-    # The step that computes the k-th token (k = 2, 3 ...) reads prompt + k - 1 tokens.
-    context = steps * (prompt + (steps + 1.0) / 2.0)
-    total = max(float(steps.sum()), 1.0)
-    constant, per_row, per_token = cheapest_decode(table, memory, total, float(context.sum()))
-    return np.asarray((constant / memory + per_token) * context + per_row * steps)
+def decode_plane(table: DecodeTable, memory: int, asked: Asked) -> tuple[float, float, float]:
+    """A / M, B, C for a trace's answers: seconds per unshared token read, token, token read."""
+    tokens = asked.tokens
+    read, unshared = asked.context(tokens), asked.context(tokens, own=True)
+    constant, per_row, per_token = cheapest_decode(
+        table, memory, max(float(tokens.sum()), 1.0), float(read.sum()), float(unshared.sum())
+    )
+    return constant / memory, per_row, per_token
+
+
+def decode_costs(table: DecodeTable, memory: int, asked: Asked) -> FloatArray:
+    """Seconds that each answer costs at least."""
+    per_unshared, per_row, per_token = decode_plane(table, memory, asked)
+    tokens = asked.tokens
+    read, unshared = asked.context(tokens), asked.context(tokens, own=True)
+    return np.asarray(per_unshared * unshared + per_token * read + per_row * tokens)
 
 
 def _work_bound(arrival: FloatArray, work: FloatArray) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 from tokenflow_sgl.policy import Phase
 from tokenflow_sgl.sim.memory import Memory
 from tokenflow_sgl.sim.options import EngineOptions
+from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.step import NOBODY, Chunk, Device, Step
 from tokenflow_sgl.sim.streams import NOT_HERE, IntArray, Streams
 
@@ -20,18 +21,28 @@ class Core:
         chunked: The stream whose prompt is prefilled in part; None: none.
         computed: Tokens of its prompt that are done.
         full: SGLang's batch_is_full: no admission is tried until a stream leaves.
+        room_at: When the last eviction's copy ends that somebody waits for (write-back).
     """
 
-    def __init__(self, streams: Streams, device: Device, options: EngineOptions) -> None:
+    def __init__(
+        self, streams: Streams, prefixes: Prefixes, device: Device, options: EngineOptions
+    ) -> None:
         self.streams = streams
         self.device = device
         self.options = options
-        self.memory = Memory(options.max_total_tokens, options.host_tokens)
+        self.memory = Memory(
+            options.max_total_tokens,
+            options.host_tokens,
+            prefixes,
+            write_back=options.hicache_write_policy == "write_back",
+        )
+        self._shares = prefixes.any
         self.running = NOBODY
         self.waiting: list[int] = []
         self.chunked: int | None = None
         self.computed = 0
         self.full = False
+        self.room_at = 0.0
         self._ended: list[int] = []
         self._ended_before: list[int] = []
 
@@ -44,14 +55,24 @@ class Core:
         """Tokens of KV that running streams hold: all but the last one's."""
         return self.streams.prompt[rows] + self.streams.generated[rows] - 1
 
-    def start(self, step: Step) -> None:
-        """A planned step is launched: it takes its memory."""
-        need = len(step.decode) + sum(chunk.tokens for chunk in step.chunks)
-        self.memory.allocate(need)
+    def allocate(self, tokens: int, now: float) -> None:
+        """Take memory at `now`; what is written back for it is there at `room_at`."""
+        unsaved = self.memory.allocate(tokens)
+        if unsaved:
+            self.room_at = self.device.store(unsaved, now)
+
+    def park(self, stream: int, now: float, *, keep: bool = True) -> None:
+        """A stream's KV is for whoever needs the room; unless `keep`, its own part is gone."""
+        tokens = int(self.streams.prompt[stream] + self.streams.generated[stream]) - 1
+        self.memory.release(
+            stream, tokens, lambda unwritten: self.device.store(unwritten, now), keep=keep
+        )
 
     def advance(self, step: Step, end: float) -> list[int]:
         """A step has ended: streams that got their last token. Call after `Streams.deliver`."""
         for chunk in step.chunks:
+            if self._shares:
+                self.memory.extend(chunk.stream, chunk.prefix, chunk.prefix + chunk.tokens)
             if chunk.last:
                 self.streams.move(chunk.stream, Phase.RUNNING, end)
         joined = [chunk.stream for chunk in step.chunks if chunk.last]
@@ -74,10 +95,7 @@ class Core:
         self._ended_before = [] if at_once else self._ended
         self._ended = []
         for stream in gone:
-            tokens = int(self.length(np.array([stream]))[0])
-            self.memory.cache(
-                stream, tokens, ready=self.device.store(self.memory.unwritten(stream, tokens), now)
-            )
+            self.park(stream, now)
         if gone:
             self.full = False
 

@@ -149,11 +149,15 @@ class Engine:
         # Read with the token that each row computes.
         context = int(core.length(rows).sum()) + len(rows) if len(rows) else 0
         if step.chunks:
-            core.start(step)
+            core.allocate(len(rows) + sum(chunk.tokens for chunk in step.chunks), self.now)
+            self.now = max(self.now, core.room_at)
             ends = np.array([core.device.prefill_end(step, self.now, context)])
         else:
             ends = self._decode_ends(step, context, until)
-            core.memory.allocate(len(rows) * len(ends))
+            core.allocate(len(rows) * len(ends), self.now)
+            waited = max(core.room_at - self.now, 0.0)
+            self.now += waited
+            ends += waited
             scheduler.decoded(len(ends))
         starts = np.concatenate([[self.now], ends[:-1]])
         end = float(ends[-1])

@@ -1,32 +1,47 @@
 """KV memory of device and host: what is held, what is cached, what was written back.
 
-Running streams hold their KV. That of paused streams stays on the device as long as nobody needs
-the room, as SGLang's prefix tree keeps it, and goes the longest unused first. Finished streams
-leave theirs behind in the same way. With HiCache every such KV is copied to the host as soon as it
-becomes cached (write-through); before the copy has ended it cannot be evicted.
+Running streams hold their KV. That of paused and of finished streams stays on the device as long
+as nobody needs the room, as SGLang's prefix tree keeps it, and goes the longest unused first; what
+several prompts start with is there once (see `prefixes`). With HiCache cached KV is copied to the
+host, either as soon as it becomes cached (write-through; before the copy has ended it cannot be
+evicted) or when it is evicted (write-back; whoever needs the room waits for the copy).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
+from collections.abc import Callable
+
+from tokenflow_sgl.sim.prefixes import Prefixes
+
+Store = Callable[[int], float]
+"""Copies so many tokens to the host and says when that has ended."""
 
 
 class Memory:
-    """Token counts only; who they belong to is the index of a stream.
+    """Token counts only. A node is a stream's own stretch, by the stream's index, or a shared one.
 
     Attributes:
-        held: Tokens of running streams, and those being prefilled.
+        held: Tokens of running streams, those being prefilled, and the prefixes of both.
         evicted, lost: Tokens that left the device with a copy on the host, and without one.
     """
 
-    def __init__(self, device: int, host: int) -> None:
+    def __init__(
+        self, device: int, host: int, prefixes: Prefixes, *, write_back: bool = False
+    ) -> None:
         self.device = device
         self.host = host
         self.held = 0
         self.evicted = self.lost = 0
-        self._cached: OrderedDict[int, int] = OrderedDict()
+        self._prefixes = prefixes
+        self._write_back = write_back
+        self._resident: dict[int, int] = {}
+        self._users: dict[int, int] = {}
+        self._depth: dict[int, int] = {}  # nodes of its path that a stream keeps from eviction
+        # In the order of their last use, and whoever continues a prefix before that prefix.
+        self._cached: OrderedDict[int, None] = OrderedDict()
         self._cached_sum = 0
-        self._leaving: deque[tuple[float, int, int]] = deque()  # until it may be evicted
+        self._leaving: OrderedDict[int, float] = OrderedDict()  # until it may be evicted
         self._leaving_sum = 0
         self._on_host: OrderedDict[int, int] = OrderedDict()
         self._on_host_sum = 0
@@ -36,83 +51,173 @@ class Memory:
         """Tokens that can be allocated: empty, or cached by nobody who runs."""
         return self.device - self.held - self._leaving_sum
 
-    def resident(self, stream: int) -> int:
-        """Tokens of a paused stream that are on the device still."""
-        if stream in self._cached:
-            return self._cached[stream]
-        return sum(tokens for _, owner, tokens in self._leaving if owner == stream)
+    def match(self, stream: int) -> tuple[int, int]:
+        """Leading tokens of a stream that are on the device, and on device or host."""
+        resident = reach = 0
+        on_device = True
+        for node in (*self._prefixes.paths[stream], stream):
+            here = self._resident.get(node, 0) if on_device else 0
+            there = max(here, self._on_host.get(node, 0))
+            resident += here
+            reach += there
+            on_device = on_device and here >= self._prefixes.tokens[node]
+            if there < self._prefixes.tokens[node]:
+                break
+        return resident, reach
 
-    def on_host(self, stream: int) -> int:
-        """Tokens of a stream that the host holds."""
-        return self._on_host.get(stream, 0)
+    def evictable(self, stream: int) -> int:
+        """Of the tokens on the device that a stream would find: those that nobody holds."""
+        found = 0
+        for node in (*self._prefixes.paths[stream], stream):
+            here = self._resident.get(node, 0)
+            found += here if not self._users.get(node) else 0
+            if here < self._prefixes.tokens[node]:
+                break
+        return found
 
-    def allocate(self, tokens: int) -> None:
-        """Running streams take `tokens`, which are free; cached ones make room."""
+    def allocate(self, tokens: int) -> int:
+        """Running streams take `tokens`, which are free; cached ones make room.
+
+        Returns how many of these must be copied to the host first.
+        """
         self.held += tokens
         missing = self.held + self._leaving_sum + self._cached_sum - self.device
+        unsaved = 0
         while missing > 0 and self._cached:
-            stream, cached = next(iter(self._cached.items()))
-            gone = min(cached, missing)
-            self._evict(stream, cached, gone)
+            node = next(iter(self._cached))
+            gone = min(self._resident[node], missing)
+            unsaved += self._evict(node, gone)
             missing -= gone
+        return unsaved
 
-    def release(self, tokens: int) -> None:
-        """Held tokens are gone for good."""
-        self.held -= tokens
+    def take(self, stream: int, tokens: int) -> None:
+        """A stream starts with `tokens` that are on the device: nobody may evict them now."""
+        at = 0
+        for depth, node in enumerate(self._prefixes.paths[stream]):
+            if tokens > at:
+                self._keep(stream, depth)
+            at += self._prefixes.tokens[node]
+        if stream in self._resident:
+            self._uncache(stream)
+            own = self._resident.pop(stream)
+            if tokens <= at:
+                self.held -= own  # what came before it is gone: of no use
 
-    def cache(self, stream: int, tokens: int, *, ready: float) -> None:
-        """A running stream's held tokens become cached, evictable from `ready` on."""
-        self.held -= tokens
-        if self.host:
-            self._write(stream, tokens)
-        self._leaving.append((ready, stream, tokens))
-        self._leaving_sum += tokens
+    def extend(self, stream: int, start: int, end: int) -> None:
+        """A stream's tokens from `start` to `end`, allocated before, were computed or loaded."""
+        at = 0
+        for depth, node in enumerate(self._prefixes.paths[stream]):
+            if end <= at:
+                return
+            self._keep(stream, depth)
+            length = self._prefixes.tokens[node]
+            first, last = max(start - at, 0), min(end - at, length)
+            there = self._resident.get(node, 0)
+            # Somebody else may have computed the same meanwhile: one copy is enough.
+            self.held -= max(min(there, last) - first, 0)
+            self._resident[node] = max(there, last)
+            at += length
+
+    def release(self, stream: int, tokens: int, store: Store, *, keep: bool = True) -> None:
+        """A stream that ran with `tokens` stops; unless `keep`, its own ones are gone for good."""
+        own = tokens - int(self._prefixes.shared[stream])
+        idle = []
+        if keep:
+            idle.append(stream)
+            self._resident[stream] = own
+        else:
+            self.held -= own
+        path = self._prefixes.paths[stream][: self._depth.pop(stream, 0)]
+        for node in reversed(path):
+            self._users[node] -= 1
+            if not self._users[node]:
+                del self._users[node]
+                idle.append(node)
+        unwritten = sum(self._unwritten(node) for node in idle)
+        ready = None
+        if unwritten and not self._write_back:
+            ready = store(unwritten)
+        for node in idle:
+            tokens = self._resident[node]
+            self.held -= tokens
+            if self.host and not self._write_back:
+                self._write(node)
+            if ready is None:
+                self._cached[node] = None
+                self._cached_sum += tokens
+            else:
+                self._leaving[node] = ready
+                self._leaving_sum += tokens
 
     def settle(self, now: float) -> None:
         """Copies that have ended by `now` make their tokens evictable."""
-        while self._leaving and self._leaving[0][0] <= now:
-            _, stream, tokens = self._leaving.popleft()
+        while self._leaving:
+            node, ready = next(iter(self._leaving.items()))
+            if ready > now:
+                return
+            del self._leaving[node]
+            tokens = self._resident[node]
             self._leaving_sum -= tokens
-            self._cached[stream] = tokens
+            self._cached[node] = None
             self._cached_sum += tokens
 
     def settles_at(self) -> float | None:
         """When the next copy ends; None: none is under way."""
-        return self._leaving[0][0] if self._leaving else None
+        return next(iter(self._leaving.values()), None)
 
-    def take_back(self, stream: int) -> int:
-        """A paused stream runs again: its resident tokens become held. Returns how many."""
-        if stream in self._cached:
-            tokens = self._cached.pop(stream)
+    def _keep(self, stream: int, depth: int) -> None:
+        """The stream uses the node at this depth of its path, and those before it already."""
+        if depth < self._depth.get(stream, 0):
+            return
+        self._depth[stream] = depth + 1
+        node = self._prefixes.paths[stream][depth]
+        if not self._users.get(node):
+            self._uncache(node)
+        self._users[node] = self._users.get(node, 0) + 1
+
+    def _uncache(self, node: int) -> None:
+        tokens = self._resident.get(node, 0)
+        if node in self._cached:
+            del self._cached[node]
             self._cached_sum -= tokens
-        else:
-            tokens = self.resident(stream)
-            kept = [entry for entry in self._leaving if entry[1] != stream]
-            self._leaving = deque(kept)
+        elif node in self._leaving:
+            del self._leaving[node]
             self._leaving_sum -= tokens
+        else:
+            return
         self.held += tokens
-        return tokens
 
-    def unwritten(self, stream: int, tokens: int) -> int:
-        """How many of a stream's tokens are still to be copied to the host."""
-        return max(tokens - self.on_host(stream), 0) if self.host else 0
+    def _unwritten(self, node: int) -> int:
+        if not self.host:
+            return 0
+        return max(self._resident[node] - self._on_host.get(node, 0), 0)
 
-    def _write(self, stream: int, tokens: int) -> None:
-        self._on_host_sum += max(tokens - self._on_host.pop(stream, 0), 0)
-        self._on_host[stream] = tokens  # now the most recently used
+    def _write(self, node: int) -> None:
+        """The host has all of the node that the device has; it is the last one used."""
+        tokens = max(self._resident[node], self._on_host.get(node, 0))
+        self._on_host_sum += tokens - self._on_host.pop(node, 0)
+        self._on_host[node] = tokens
         while self._on_host_sum > self.host:
             oldest, size = self._on_host.popitem(last=False)
             self._on_host_sum -= size
-            if oldest == stream:
+            if oldest == node:
                 break
 
-    def _evict(self, stream: int, cached: int, gone: int) -> None:
-        if gone == cached:
-            del self._cached[stream]
-        else:
-            self._cached[stream] = cached - gone
-        self._cached_sum -= gone
-        if self.on_host(stream) >= cached:
+    def _evict(self, node: int, gone: int) -> int:
+        """Take the last `gone` tokens of a cached node; returns how many had to be copied."""
+        unsaved = 0
+        if self._write_back:
+            unsaved = self._unwritten(node)
+            if unsaved:
+                self._write(node)
+        tokens = self._resident[node]
+        if self._on_host.get(node, 0) >= tokens:
             self.evicted += gone
         else:
             self.lost += gone
+        self._cached_sum -= gone
+        self._resident[node] = tokens - gone
+        if gone == tokens:
+            del self._cached[node]
+            del self._resident[node]
+        return unsaved

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+WRITE_POLICIES = ("write_through", "write_back")
+"""Of those that HiCache has: what is simulated."""
+
 
 class SimulationError(ValueError):
     """A simulation cannot run; the message names the field, its value and what is allowed."""
@@ -16,6 +19,9 @@ class EngineOptions:
     Attributes:
         max_total_tokens: KV tokens of the device pool.
         host_tokens: KV tokens of HiCache's host pool; 0: no HiCache, evicted KV is recomputed.
+        hicache_write_policy: When KV is copied to the host: write_through, as soon as it is
+            cached; write_back, when it is evicted.
+        load_evict_overlap: Loads and copies to the host go on at the same time.
         chunked_prefill_size: Tokens of a prefill step at most.
         max_prefill_tokens: New tokens that one prefill batch may hold at most.
         max_running_requests: Streams that hold a row at once.
@@ -29,6 +35,8 @@ class EngineOptions:
 
     max_total_tokens: int
     host_tokens: int = 0
+    hicache_write_policy: str = "write_through"
+    load_evict_overlap: bool = True
     chunked_prefill_size: int = 8192
     max_prefill_tokens: int = 16384
     max_running_requests: int = 4096
@@ -48,6 +56,11 @@ class EngineOptions:
                 raise SimulationError(
                     f"{name} is {getattr(self, name)!r}; allowed is {least} or more"
                 )
+        if self.hicache_write_policy not in WRITE_POLICIES:
+            raise SimulationError(
+                f"hicache_write_policy is {self.hicache_write_policy!r}; allowed is "
+                + " or ".join(WRITE_POLICIES)
+            )
         if not 0.0 < self.schedule_conservativeness <= 10.0:
             raise SimulationError(
                 f"schedule_conservativeness is {self.schedule_conservativeness!r}; "

@@ -129,12 +129,9 @@ class PolicedScheduler(StockScheduler):
         return self._offered
 
     def prefix(self, stream: int) -> tuple[int, int]:
-        """A paused stream's KV on the device and on the host."""
-        memory = self.core.memory
-        if stream not in self._paused:
-            return 0, 0
-        on_host = 0 if stream in self._decision.recompute else memory.on_host(stream)
-        return memory.resident(stream), on_host
+        """As stock; the policy may want a paused stream's KV computed rather than loaded."""
+        resident, reach = super().prefix(stream)
+        return resident, resident if stream in self._decision.recompute else reach
 
     def reserved(self, stream: int, done: int) -> int:
         """A few decode steps are enough where streams can be preempted."""
@@ -146,7 +143,7 @@ class PolicedScheduler(StockScheduler):
         if not self._follows:
             return super().reserved_for_running()
         streams, rows = self.core.streams, self.core.running
-        left = (streams.limit[rows] - streams.generated[rows]) * self._ratio
+        left = (streams.limit[rows] - streams.generated[rows]) * self.ratio
         return float(np.minimum(left, DECODE_TARGET_STEPS).sum())
 
     def chunk_limit(self) -> int:
@@ -265,9 +262,7 @@ class PolicedScheduler(StockScheduler):
         """Their last results are there: their KV goes to the tree, and to the host."""
         core = self.core
         for stream in self._draining:
-            tokens = int(core.length(np.array([stream]))[0])
-            unwritten = core.memory.unwritten(stream, tokens)
-            core.memory.cache(stream, tokens, ready=core.device.store(unwritten, now))
+            core.park(stream, now)
             core.streams.move(stream, Phase.PAUSED, now)
             self._paused[stream] = None
         self._draining = []

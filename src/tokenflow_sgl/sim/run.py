@@ -16,8 +16,8 @@ from tokenflow_sgl.sim.cluster import ROUTERS, Inbox, Replica, serve
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.engine import Engine, Observe
 from tokenflow_sgl.sim.options import EngineOptions, SimulationError
-from tokenflow_sgl.sim.policed import PolicedScheduler
-from tokenflow_sgl.sim.policies import POLICIES, STOCK, make_policy
+from tokenflow_sgl.sim.policies import make_scheduler, settings_of
+from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.recording import Recording, make_run
 from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.sim.stock import StockScheduler
@@ -63,7 +63,7 @@ def simulate(
     Args:
         trace: What is asked when.
         profile: Step times and links.
-        options: SGLang's settings.
+        options: SGLang's settings; some belong to the policy (see `policies.settings_of`).
         policy: One of `POLICIES`.
         config: Parameters of tokenflow's policy.
         replicas: Engines of this kind.
@@ -74,8 +74,7 @@ def simulate(
     Raises:
         SimulationError: The policy is unknown, or a request does not fit the device at all.
     """
-    if policy not in POLICIES:
-        raise SimulationError(f"policy is {policy!r}; allowed is {', '.join(POLICIES)}")
+    options = settings_of(policy, options)
     if router not in ROUTERS:
         raise SimulationError(f"router is {router!r}; allowed is {', '.join(ROUTERS)}")
     if not 1 <= replicas <= MOST_REPLICAS:
@@ -85,12 +84,12 @@ def simulate(
     ended = np.full(len(streams), np.nan)
     config = config or WorkingSetConfig()
     schedule = Schedule(trace.requests, sessions)
+    prefixes = Prefixes(trace.requests, schedule.previous)
 
     def make(inbox: Inbox | Schedule) -> tuple[Engine, StockScheduler]:
-        core = Core(streams, Device(profile), options)
-        scheduler = StockScheduler(core)
-        if policy != STOCK:
-            scheduler = PolicedScheduler(core, *make_policy(policy, config))
+        device = Device(profile, overlap=options.load_evict_overlap)
+        core = Core(streams, prefixes, device, options)
+        scheduler = make_scheduler(policy, core, config)
         return Engine(core, scheduler, inbox, recording, ended), scheduler
 
     if replicas == 1:

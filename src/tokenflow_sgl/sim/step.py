@@ -37,10 +37,16 @@ class Step:
 
 
 class Device:
-    """Durations on the emulated device's clock, and when its links are free."""
+    """Durations on the emulated device's clock, and when its links are free.
 
-    def __init__(self, profile: DeviceProfile) -> None:
+    Args:
+        profile: Step times and links.
+        overlap: Loads and stores go on at the same time, as PCIe can; else one after the other.
+    """
+
+    def __init__(self, profile: DeviceProfile, *, overlap: bool = True) -> None:
         self.profile = profile
+        self._overlap = overlap
         self._load_free = 0.0
         self._store_free = 0.0
 
@@ -83,6 +89,8 @@ class Device:
         if loaded:
             start = max(step.planned, self._load_free)
             self._load_free = start + self.profile.load_seconds(loaded)
+            if not self._overlap:
+                self._store_free = self._load_free
             end = max(end, self._load_free + seconds / self.profile.layers)
         return end
 
@@ -93,6 +101,8 @@ class Device:
         link = self.profile.device_to_host
         start = max(now, self._store_free)
         self._store_free = start + link.seconds(tokens * self.profile.kv_bytes_per_token)
+        if not self._overlap:
+            self._load_free = self._store_free
         return self._store_free
 
 

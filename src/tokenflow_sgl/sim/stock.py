@@ -1,7 +1,7 @@
 """SGLang 0.5.23's own scheduler: first come first served, prefill before decode, retraction.
 
 Follows `PrefillAdder`, `PrefillBudget`, `NewTokenRatioTracker` and `ScheduleBatch.retract_decode`
-of sglang.srt for one pool of tokens, page size 1, without priorities and without shared prefixes.
+of sglang.srt for one pool of tokens, page size 1, without priorities.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ RETRACT_STEPS = 20
 
 
 class StockScheduler:
-    """Plans steps as SGLang does without any policy of ours."""
+    """Plans steps as SGLang does without any policy of ours.
+
+    Attributes:
+        ratio: SGLang's new_token_ratio: share of the answers to come that is reserved.
+        retracted: Streams that were thrown out and queue anew.
+    """
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self._first = min(INIT_RATIO * core.options.schedule_conservativeness, 1.0)
         self._least = min(self._first * LEAST_FACTOR, 1.0)
-        self._ratio = self._first
+        self.ratio = self._first
         self.retracted = 0
 
     def plan(self, now: float) -> Step | None:
@@ -58,7 +63,7 @@ class StockScheduler:
     def decoded(self, steps: int) -> None:
         """So many decode steps were run without a retraction."""
         decay = (self._first - self._least) / DECAY_STEPS
-        self._ratio = max(self._ratio - steps * decay, self._least)
+        self.ratio = max(self.ratio - steps * decay, self._least)
 
     def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
         """Stock SGLang learns nothing from its steps."""
@@ -72,9 +77,6 @@ class StockScheduler:
             core.full = False
         offered = self.offered()
         if (core.full or not offered) and core.chunked is None:
-            return None
-        if len(core.running) >= core.options.max_running_requests and core.chunked is None:
-            core.full = True
             return None
         budget = self.budget()
         chunks: list[Chunk] = []
@@ -91,10 +93,13 @@ class StockScheduler:
         for stream in offered:
             if budget.spent:
                 break
-            if len(core.running) + len(chunks) >= core.options.max_running_requests:
+            taken = len(core.running) + len(chunks)
+            if taken >= core.options.max_running_requests and not self.rows_for(
+                stream, budget, now
+            ):
                 core.full = True
                 break
-            admitted = self.admit(stream, budget)
+            admitted = self.admit(stream, budget, now)
             if admitted is None:
                 core.full = bool(chunks) or bool(len(core.running))
                 break
@@ -108,30 +113,36 @@ class StockScheduler:
             return None
         self.taken(chunks, now)
         rows = self.mixed_rows(chunks)
-        return Step(rows, tuple(chunks), now)
+        return Step(rows, tuple(chunks), max(now, core.room_at))
 
-    def admit(self, stream: int, budget: Budget) -> Chunk | None:
+    def admit(self, stream: int, budget: Budget, now: float) -> Chunk | None:
         """The stream's chunk in this step; None: memory forbids it; of no tokens: no room left."""
         core, streams = self.core, self.core.streams
         total = self.total(stream)
-        resident, on_host = self.prefix(stream)
-        done = int(streams.generated[stream])
-        if total - resident + self.reserved(stream, done) + PAGE >= budget.total:
+        # One token at least is computed: somebody has to say what comes next.
+        resident, reach = (min(found, total - 1) for found in self.prefix(stream))
+        need = total - resident + self.reserved(stream, int(streams.generated[stream])) + PAGE
+        # What it finds there and keeps from eviction is no room for the rest.
+        if need >= budget.total - core.memory.evictable(stream):
             return None
-        prefix = max(resident, on_host)
+        prefix = max(resident, reach)
         tokens = min(total - prefix, budget.chunk)
         if tokens <= 0:
             return Chunk(stream, prefix, 0)
         if core.chunked is not None and prefix + tokens < total:
             return Chunk(stream, prefix, 0)  # one stream can be prefilled in part at a time
-        loaded = max(on_host - resident, 0)
-        if resident:
-            core.memory.take_back(stream)
+        loaded = prefix - resident
+        core.memory.take(stream, resident)
         if loaded:
-            core.memory.allocate(loaded)
+            core.allocate(loaded, now)
+            core.memory.extend(stream, resident, prefix)
         chunk = core.chunk_of(stream, prefix, tokens, loaded)
         budget.reserve(tokens, self.reserved(stream, 0) if chunk.last else 0)
         return chunk
+
+    def rows_for(self, stream: int, budget: Budget, now: float) -> bool:
+        """All rows are taken: whether one could be had for this stream."""
+        return False
 
     def taken(self, chunks: list[Chunk], now: float) -> None:
         """Streams have left the queue."""
@@ -157,8 +168,8 @@ class StockScheduler:
         return list(self.core.waiting)
 
     def prefix(self, stream: int) -> tuple[int, int]:
-        """Tokens of the stream's KV on the device, and on the host."""
-        return 0, 0
+        """Leading tokens of the stream's KV on the device, and on device or host."""
+        return self.core.memory.match(stream)
 
     def reserved(self, stream: int, done: int) -> int:
         """Output tokens reserved for a stream that is admitted, `done` of them there already."""
@@ -168,7 +179,7 @@ class StockScheduler:
         """Output tokens reserved for the running streams."""
         streams, rows = self.core.streams, self.core.running
         left = np.minimum(streams.limit[rows] - streams.generated[rows], CLIP_NEW_TOKENS)
-        return float(left.sum()) * self._ratio
+        return float(left.sum()) * self.ratio
 
     def chunk_limit(self) -> int:
         """Tokens that this prefill step may take."""
@@ -207,14 +218,14 @@ class StockScheduler:
             if len(kept) == 1 or (core.memory.free >= len(kept) and len(kept) < len(rows)):
                 break
             kept = kept[kept != stream]
-            core.memory.release(int(core.length(np.array([stream]))[0]))
+            core.park(stream, now, keep=False)
             core.waiting.append(stream)
             streams.move(stream, Phase.WAITING, now)
             self.retracted += 1
         core.running = kept
         core.full = False
         done, most = streams.generated[kept].sum(), streams.limit[kept].sum()
-        self._ratio = min(float(done + RETRACT_STEPS * len(kept)) / float(most + 1), 1.0)
+        self.ratio = min(float(done + RETRACT_STEPS * len(kept)) / float(most + 1), 1.0)
 
 
 class Budget:
@@ -245,6 +256,10 @@ class Budget:
     def exhausted(self) -> bool:
         """No memory is left to promise."""
         return self.total <= 0 or self._memory.free <= self._immediate
+
+    def give_back(self, reserved: float) -> None:
+        """A running stream was preempted: what was reserved for it is free."""
+        self._offset -= reserved
 
     def reserve(self, tokens: int, later: int) -> None:
         """`tokens` are computed in this step, `later` ones are reserved."""

@@ -15,6 +15,8 @@ IntArray = NDArray[np.int64]
 
 DEFAULT_RATE = 20.0
 """Tokens per second of a reader of whom the trace says nothing."""
+LEAST = -(1 << 62)
+"""Priority of a request without one."""
 NOT_HERE = -1
 """Phase of a stream that has not arrived, or is gone."""
 
@@ -25,6 +27,8 @@ class Streams:
     Attributes:
         prompt, limit: Tokens in, tokens out.
         rate: Tokens per second that the reader consumes.
+        priority: Larger is more urgent; of a request without one the least.
+        client: Number of its session; requests without one are each their own client.
         generated: Output tokens so far.
         arrival: When the request was due; NaN before that is known.
         due: When its reader runs dry if nothing more comes; before the first token its arrival.
@@ -42,6 +46,12 @@ class Streams:
         self.prompt = column([request.prompt_tokens for request in requests])
         self.limit = column([request.output_tokens for request in requests])
         self.rate = np.array([request.rate or DEFAULT_RATE for request in requests])
+        self.priority = column(
+            [LEAST if request.priority is None else request.priority for request in requests]
+        )
+        names = [request.session or (index,) for index, request in enumerate(requests)]
+        number = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        self.client = column([number[name] for name in names])
         self.arrival = np.full(count, np.nan)
         self.generated = np.zeros(count, dtype=np.int64)
         self.due = np.full(count, np.nan)

@@ -1,0 +1,82 @@
+"""What prompts share, by the blocks and the sessions of their trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.sim.prefixes import Prefixes
+from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest
+
+
+def asked(*blocks: int, own: int = 0, at: float = 0.0, output: int = 5) -> TraceRequest:
+    """A prompt of blocks of 50 tokens and `own` more."""
+    prefix = tuple(PrefixBlock(number, 50) for number in blocks)
+    prompt = 50 * len(blocks) + own
+    return TraceRequest(at, prompt, output, rate=10.0, prefix=prefix)
+
+
+def test_a_chain_without_a_branch_is_one_stretch() -> None:
+    found = Prefixes([asked(1, 2, 3), asked(1, 2, 4), asked(1, 2, 3, 5), asked(9)], {})
+    stem, branch = found.paths[0]
+    assert found.paths == [(stem, branch), (stem,), (stem, branch), ()]
+    assert (found.tokens[stem], found.tokens[branch]) == (100, 50)
+    assert found.shared.tolist() == [150, 100, 150, 0]
+    # Own: what is left of the prompt, and all of the answer but its last token.
+    assert found.tokens[:4] == [4, 54, 54, 54]
+
+
+def test_the_same_block_after_another_prefix_is_another() -> None:
+    found = Prefixes([asked(1, 2), asked(3, 2)], {})
+    assert found.paths == [(), ()]
+    assert not found.any
+
+
+def test_a_later_turn_goes_on_after_the_answer() -> None:
+    turns = [
+        TraceRequest(0.0, 100, 20, session="a", turn=0),
+        TraceRequest(1.0, 150, 30, session="a", turn=1),
+        TraceRequest(2.0, 181, 5, session="a", turn=2),
+        TraceRequest(3.0, 180, 5, session="a", turn=3),
+    ]
+    found = Prefixes(turns, {1: 0, 2: 1, 3: 2})
+    assert found.paths == [(), (0,), (0, 1), ()]  # the last one's prompt is too short for it
+    assert found.shared.tolist() == [0, 119, 179, 0]
+    assert found.tokens == [119, 60, 6, 184]
+
+
+def test_what_is_shared_is_computed_once(times_of, device, options) -> None:
+    requests = (asked(1, 2, own=20, output=1), asked(1, 2, own=30, at=1.0, output=1))
+    done = simulate(Trace("twice", requests, Accounting(2, 2)), device, options(), policy="fcfs")
+    # 120 tokens at a millisecond; then the 30 that are new.
+    assert times_of(done)[0] == pytest.approx([0.12])
+    assert times_of(done)[1] == pytest.approx([1.03])
+
+
+def test_a_prompt_that_is_there_already_costs_a_token(times_of, device, options) -> None:
+    requests = (asked(1, 2, output=1), asked(1, 2, at=1.0, output=1))
+    done = simulate(Trace("twice", requests, Accounting(2, 2)), device, options(), policy="fcfs")
+    # A prefill of one token is a decode step to the device.
+    assert times_of(done)[1] == pytest.approx([1.01])
+
+
+def test_turns_of_a_session_find_the_answer_before_them(times_of, device, options) -> None:
+    turns = (
+        TraceRequest(0.0, 100, 11, rate=10.0, session="a", turn=0),
+        TraceRequest(0.0, 200, 1, rate=10.0, session="a", turn=1, think_s=1.0),
+    )
+    done = simulate(Trace("turns", turns, Accounting(2, 2)), device, options(), policy="fcfs")
+    # 0.1 s of prefill, ten decode steps, a second of thought; 110 tokens are there.
+    assert times_of(done)[1] == pytest.approx([1.2 + 0.09])
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "tokenflow"])
+def test_sharing_lets_more_streams_run(device, options, policy) -> None:
+    def served(requests: tuple[TraceRequest, ...]) -> float:
+        trace = Trace("many", requests, Accounting(len(requests), len(requests)))
+        done = simulate(trace, device, options(host_tokens=4000), policy=policy)
+        return done.run.info.duration_s
+
+    alike = tuple(asked(1, 2, 3, 4, 5, 6, own=10, output=50) for _ in range(8))
+    apart = tuple(asked(own=310, output=50) for _ in range(8))
+    assert served(alike) < 0.6 * served(apart)
