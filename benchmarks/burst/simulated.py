@@ -11,18 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
 from rich.progress import track
 from run import PAIR, commit
 from suite import CONTENDERS, LOADS, MODEL, Load
 from table import PAGE, replace_table, table
 
+from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.profiles import load_profile
 from tokenflow_sgl.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.report.export import run_object
 from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.traces import open_trace
 
 SIMULATED = {"stock": "fcfs"}
 """What the simulator calls a contender, if it has another name for it."""
@@ -76,8 +77,18 @@ def simulated(
     profile = load_profile(load.device, MODEL)
     options = CONTENDERS["tokenflow"]
     ratio = options[options.index("--hicache-ratio") + 1]
+    given = dict(zip(load.replay[::2], load.replay[1::2], strict=True))
+    speed_up = given.get("--speed-up")
+    chosen = open_chosen(
+        trace,
+        Console(stderr=True),
+        seed=0,
+        window=given.get("--window"),
+        speed_up=float(speed_up) if speed_up else None,
+        rate=given.get("--rate"),
+    )
     simulation = simulate(
-        open_trace(trace),
+        chosen,
         profile,
         EngineOptions(
             max_total_tokens=load.kv_tokens,

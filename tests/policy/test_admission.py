@@ -266,3 +266,47 @@ def test_a_burst_that_memory_cannot_hold_is_not_cleared_in_part(
 def _due_now(state, now):
     """The same streams, whose readers run dry at `now`."""
     return dataclasses.replace(state.streams, next_due=np.full(len(state.streams), now))
+
+
+# ---- long prompts, and what the test does not see ------------------------------------
+
+# A prefill takes 10 ms a token; decoding is nearly free.
+SLOW_PREFILL = StepCosts(decode=(0.1, 0.0, 0.0), prefill=(0.0, 0.01, 0.0))
+
+
+def test_a_long_prompt_asks_for_half_of_a_horizon_at_most(joins, member, newcomer) -> None:
+    idle = member(expected=100.0)
+    # 300 tokens: 3 s of prefill, of which the horizon of 2 s sees 1 s. The rest is for one who was
+    # admitted before; each needs a token, 0.04 s for both.
+    long = newcomer(prompt=300, expected=1.0)
+    first = newcomer(prompt=95, expected=1.0, admitted=True)
+    assert joins([idle, first, long], costs=SLOW_PREFILL) == [2]
+    first = newcomer(prompt=97, expected=1.0, admitted=True)
+    assert joins([idle, first, long], costs=SLOW_PREFILL) == []
+
+
+def test_a_prefill_under_way_counts_with_those_who_wait(make_state, member, newcomer) -> None:
+    rows = [member(expected=100.0), newcomer(prompt=300, expected=1.0)]
+    for promised, expected in ((96, [1]), (98, [])):
+        state = make_state(rows, total=1000, promised=promised, costs=SLOW_PREFILL)
+        state = dataclasses.replace(state, kv_rate=AS_MODELLED)
+        assert admissible(state, WorkingSetConfig(hysteresis=0.0)).tolist() == expected
+
+
+@pytest.mark.parametrize(("dry", "expected"), [(0, [20]), (1, [20]), (2, [])])
+def test_nobody_joins_while_readers_stall(joins, member, newcomer, dry, expected) -> None:
+    # Twenty readers; a twentieth of them may stall.
+    rows = [member(expected=100.0, slack=-1.0 if i < dry else 5.0, rate=5.0) for i in range(20)]
+    short = newcomer(prompt=10, expected=10.0, rate=1.0)
+    assert joins([*rows, short]) == expected
+
+
+def test_who_reads_faster_than_the_engine_stalls_for_another_reason(
+    joins, member, newcomer
+) -> None:
+    # A full-memory step takes 0.1 s: nobody gets more than 10 tokens/s.
+    fast = [member(expected=100.0, slack=-1.0, rate=10.0) for _ in range(5)]
+    short = newcomer(prompt=10, expected=10.0, rate=1.0)
+    assert joins([*fast, short]) == [5]
+    slower = [member(expected=100.0, slack=-1.0, rate=9.0) for _ in range(5)]
+    assert joins([*slower, short]) == []

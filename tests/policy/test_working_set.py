@@ -227,6 +227,20 @@ def test_a_prefill_step_is_as_long_as_readers_bear(
     assert found == pytest.approx(limit, abs=1)
 
 
+def test_a_prefill_step_leaves_time_for_who_decodes_in_it(make_state, make_stream) -> None:
+    # 4 ms, 60 us a token, 10 ns for each token before it; a decoding row takes 1 ms.
+    costs = StepCosts(decode=(0.01, 1e-3, 0.0), prefill=(0.004, 6e-5, 1e-8))
+    rows = [make_stream(slack=-5.0, rate=20.0) for _ in range(6)]
+    waiting = make_stream(Phase.WAITING)
+    found = POLICY.decide(make_state([*rows, waiting], total=1300, costs=costs)).prefill_limit
+    assert found == pytest.approx((0.050 - 0.006 - 0.004) / 6e-5, abs=1)
+    # In the midst of a prompt of 5000 tokens, 1000 to go.
+    chunked = make_stream(slack=9.0, prompt=5000, generated=0, preemptible=False)
+    state = make_state([*rows, chunked, waiting], total=6300, promised=1000, costs=costs)
+    found = POLICY.decide(state).prefill_limit
+    assert found == pytest.approx((0.050 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
+
+
 # The paused streams hold 200 tokens each, a load of them takes 0.2 s.
 @pytest.mark.parametrize(
     ("per_token", "recomputed"),

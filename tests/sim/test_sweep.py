@@ -41,7 +41,7 @@ def test_a_row_per_setting_is_what_a_single_run_says(trace, device, options) -> 
     settings = parse_sweep(["hysteresis=2,10", "prefill-chunk=64"])
     ended = []
     roomy = options(host_tokens=8000)
-    table = sweep(trace(*BURST), device, roomy, settings, workers=2, done=lambda: ended.append(1))
+    table = sweep(trace(*BURST), device, roomy, settings, done=lambda: ended.append(1))
     assert len(ended) == 2
     for row, hysteresis in zip(table.to_pylist(), (2.0, 10.0), strict=True):
         config = WorkingSetConfig(hysteresis=hysteresis, prefill_chunk=64)

@@ -16,6 +16,7 @@ from tokenflow_sgl.cli.report import report
 from tokenflow_sgl.cli.serve_emulated import serve_emulated
 from tokenflow_sgl.cli.simulate import simulate
 from tokenflow_sgl.cli.trace import trace_app
+from tokenflow_sgl.cli.tune import tune
 
 app = typer.Typer(
     name="tokenflow",
@@ -29,6 +30,7 @@ app.command()(doctor)
 app.command()(replay)
 app.command()(report)
 app.command()(simulate)
+app.command()(tune)
 app.add_typer(trace_app, name="trace")
 app.command()(serve_emulated)
 app.add_typer(profile_app, name="profile")

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from tokenflow_sgl.cli.chosen_engine import (
+    ChunkedPrefillSize,
+    Device,
+    HicacheRatio,
+    KvTokens,
+    LoadEvictOverlap,
+    MixedChunk,
+    Model,
+    ProfileFile,
+    WritePolicy,
+    open_engine,
+)
 from tokenflow_sgl.cli.chosen_trace import (
     Limit,
     Rate,
@@ -40,10 +52,8 @@ def simulate(
     trace: Annotated[
         str, typer.Option(help="What is asked: PATH, FORMAT:PATH or a workload, and its keys.")
     ],
-    device: Annotated[
-        str, typer.Option(help="Device; `tokenflow profile list` shows them.")
-    ] = "h200",
-    model: Annotated[str, typer.Option(help="Model.")] = "llama3-8b",
+    device: Device = "h200",
+    model: Model = "llama3-8b",
     policy: Annotated[
         str,
         typer.Option(
@@ -57,58 +67,13 @@ def simulate(
             help="Folder for the runs and the page. Default: simulate-results/TRACE-N.",
         ),
     ] = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="Device profile to use instead, made by `tokenflow profile fit` or `show --save`.",
-        ),
-    ] = None,
-    kv_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="KV tokens on the device. Default: what SGLang would find room for.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = None,
-    hicache_ratio: Annotated[
-        float,
-        typer.Option(
-            help="KV tokens on the host, per one on the device, for policies that preempt.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = 2.0,
-    hicache_write_policy: Annotated[
-        str,
-        typer.Option(
-            help="When KV is copied to the host: write_through, as soon as nobody uses it, or "
-            "write_back, when its room is needed.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = "write_through",
-    load_evict_overlap: Annotated[
-        bool,
-        typer.Option(
-            help="Whether copies to and from the host go on at the same time.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = True,
-    chunked_prefill_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens of a prefill step at most. Default: SGLang's for the device.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = None,
-    mixed_chunk: Annotated[
-        bool,
-        typer.Option(
-            "--enable-mixed-chunk",
-            help="Stock SGLang's option of that name.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = False,
+    profile: ProfileFile = None,
+    kv_tokens: KvTokens = None,
+    hicache_ratio: HicacheRatio = 2.0,
+    hicache_write_policy: WritePolicy = "write_through",
+    load_evict_overlap: LoadEvictOverlap = True,
+    chunked_prefill_size: ChunkedPrefillSize = None,
+    mixed_chunk: MixedChunk = False,
     replicas: Annotated[
         int, typer.Option(help="Servers of this kind behind a router.", rich_help_panel=_SERVER)
     ] = 1,
@@ -148,7 +113,7 @@ def simulate(
         raise typer.Exit(2)
 
     # Only here: the CLI must start without what a simulation needs.
-    from tokenflow_sgl.profiles import DeviceProfile, ProfileError, load_profile
+    from tokenflow_sgl.profiles import ProfileError
     from tokenflow_sgl.replay import write_run
     from tokenflow_sgl.replay.folder import new_folder
     from tokenflow_sgl.report import ReportError
@@ -170,15 +135,16 @@ def simulate(
             ttft_slo=ttft_slo,
             tbt_slo=tbt_slo,
         )
-        target = DeviceProfile.load(profile) if profile else load_profile(device, model)
-        options = _options(
-            target,
-            kv_tokens,
-            hicache_ratio,
+        target, options = open_engine(
+            device,
+            model,
+            profile,
+            kv_tokens=kv_tokens,
+            hicache_ratio=hicache_ratio,
             hicache_write_policy=hicache_write_policy,
             load_evict_overlap=load_evict_overlap,
             chunked_prefill_size=chunked_prefill_size,
-            enable_mixed_chunk=mixed_chunk,
+            mixed_chunk=mixed_chunk,
         )
         for name in names:
             settings_of(name, options)
@@ -228,30 +194,6 @@ def _print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) 
             f"readers wait {known.mean_ttft_s:.3g} s on average, {known.p99_ttft_s:.3g} s at P99.",
             highlight=False,
         )
-
-
-def _options(
-    profile: DeviceProfile,
-    kv_tokens: int | None,
-    hicache_ratio: float,
-    *,
-    chunked_prefill_size: int | None,
-    **settings: Any,
-) -> EngineOptions:
-    from tokenflow_sgl.profiles import pool
-    from tokenflow_sgl.sim import EngineOptions, SimulationError
-
-    if not 0.0 <= hicache_ratio <= 1000.0:
-        raise SimulationError(f"hicache-ratio is {hicache_ratio!r}; allowed is 0 to 1000")
-    if chunked_prefill_size is None:
-        chunked_prefill_size = pool.chunked_prefill_size(profile.device_memory)
-    device_tokens = profile.kv_pool_tokens if kv_tokens is None else kv_tokens
-    return EngineOptions(
-        max_total_tokens=device_tokens,
-        host_tokens=int(hicache_ratio * device_tokens),
-        chunked_prefill_size=chunked_prefill_size,
-        **settings,
-    )
 
 
 def _simulate(

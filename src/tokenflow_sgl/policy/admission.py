@@ -17,9 +17,12 @@ and serves M / x streams, so T * x / M. Producing n tokens from length l costs
 T / M * (n * l + n^2 / 2). Once memory has been short, T / M is what was measured then: the
 cost model knows nothing of resumes and of steps that were not full.
 
-Two things that a fluid view does not see. A reader who is faster than the engine can decode
-any stream gets what it can. And where more streams share the memory than fit, each of them
-builds up a buffer for the times that it is switched out: on average half the hysteresis.
+Some things that a fluid view does not see. Whatever the costs miss shows in readers who stall:
+then nobody joins. A long prompt is computed in chunks beside which the others read on, so it does
+not ask for more than half of the engine's time at any moment. A reader who is faster than the
+engine can decode any stream gets what it can. And where more streams share the memory than fit,
+each of them builds up a buffer for the times that it is switched out: on average half the
+hysteresis.
 """
 
 from __future__ import annotations
@@ -45,6 +48,12 @@ SHORTEST_STEP = 1e-6
 """Seconds that a step takes at least, whatever the costs say."""
 STOCKING = 0.1
 """Share of its reading time that a stream's stock should have grown to, while it is small."""
+OWN_SHARE = 0.5
+"""Share of a horizon that a newcomer's own prefill asks for at most: it is done in chunks that let
+the others read on, however long the prompt is, and nobody waits for its end but the newcomer."""
+DRY_SHARE = 0.05
+"""Share of the started readers above whose stalling nobody joins: the engine has less to give than
+the test believes."""
 UNMEASURED = 1.2
 """Cost of a token over the model's, until it was measured: the first readers come before that."""
 SLOWEST = 2.0
@@ -103,13 +112,16 @@ def _time_allows(
 
     pending = members[streams.phase[members] == Phase.WAITING]
     due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
+    due += costs.prefill_seconds(state.memory.device_promised)
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
+    # Those before a candidate, and of its own prefill what its chunks leave to the others.
+    first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * HORIZONS)
 
     def wanted(supply: _Supply, stock: float) -> FloatArray:
         """Engine seconds asked for within each horizon if so many candidates join."""
         demand = due + _demand(state, members, supply, stock).sum(axis=1, keepdims=True)
-        demand = demand + np.cumsum(_demand(state, candidates, supply, stock) + prefill, axis=1)
-        return np.asarray(demand)
+        demand = demand + np.cumsum(_demand(state, candidates, supply, stock), axis=1)
+        return np.asarray(demand + first)
 
     clears = len(candidates) == np.count_nonzero(
         (streams.phase == Phase.WAITING) & ~streams.admitted
@@ -119,6 +131,8 @@ def _time_allows(
         plain = _supply(state, length, 1.0)
         if (wanted(plain, 0.0)[:, -1:] <= config.burst_eta * HORIZONS).all():
             return len(candidates)
+    if _dry(state, supply.speed) > DRY_SHARE:
+        return 0
     passes = (wanted(supply, stock) <= config.eta * HORIZONS).all(axis=0)
     # First come first: nobody overtakes the first one who does not fit.
     return len(candidates) if passes.all() else int(np.argmin(passes))
@@ -130,6 +144,15 @@ def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
     waiting = arrival[state.streams.phase == Phase.WAITING]
     calm = state.now - float(arrival.max()) >= config.calm
     return calm and state.now - float(waiting.min()) <= YOUNG
+
+
+def _dry(state: State, speed: float) -> float:
+    """Share of the started streams that stall now, of those whose readers the engine can follow."""
+    streams = state.streams
+    kept = (streams.generated > 0) & (streams.rate < speed)
+    if not kept.any():
+        return 0.0
+    return float((streams.next_due[kept] < state.now).mean())
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,19 +164,29 @@ class WorkingSetPolicy:
 
         Within [`SHORTEST_CHUNK`, prefill_chunk] while somebody decodes; else the engine's own.
         """
-        running = state.streams.phase == Phase.RUNNING
+        streams, costs = state.streams, state.costs
+        running = streams.phase == Phase.RUNNING
         if not running.any():
             return None
-        if state.costs.prefill is None:
-            return self.config.prefill_chunk
-        constant, per_token, _ = state.costs.prefill
-        slack = state.streams.next_due[running] - state.now
+        longest = self.config.prefill_chunk
+        if costs.prefill is None:
+            return longest
+        constant, per_token, per_work = costs.prefill
+        slack = streams.next_due[running] - state.now
         # Who decodes beside the prefill gets a token per step: steps as long as he reads one do
         # not make it worse.
-        pace = 1.0 / state.streams.rate[running]
-        least = float(np.maximum(slack, pace).min())
-        bearable = (least - constant) / per_token if per_token > 0.0 else np.inf
-        longest = self.config.prefill_chunk
+        pace = 1.0 / streams.rate[running]
+        seconds = float(np.maximum(slack, pace).min()) - constant
+        # The decoding rows take their part of the step, and a chunk attends to what is before it.
+        context = float((streams.prompt[running] + streams.generated[running]).sum())
+        rows = int(np.count_nonzero(running))
+        seconds -= costs.decode_seconds(rows, context) - costs.decode_seconds(0, 0)
+        promised, before = state.memory.device_promised, 0
+        if promised:
+            chunked = streams.prompt[running][streams.generated[running] == 0]
+            before = max(int(chunked.max(initial=0)) - promised, 0)
+        cost = per_token + per_work * before
+        bearable = seconds / cost if cost > 0.0 else np.inf
         return int(np.clip(bearable, min(SHORTEST_CHUNK, longest), longest))
 
     def _reader_would_stall(self, state: State, run: tuple[int, ...]) -> bool:

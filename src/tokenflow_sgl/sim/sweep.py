@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 
 import pyarrow as pa
@@ -16,10 +14,14 @@ from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.report import Figures, figures
 from tokenflow_sgl.sim.options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.run import simulate
+from tokenflow_sgl.sim.spread import Spread, on_cores
 from tokenflow_sgl.traces import Trace
 
 Setting = Mapping[str, float | bool]
 """Values of some of the policy's parameters, by their names."""
+Row = dict[str, float | bool]
+Device = tuple[Trace, DeviceProfile, EngineOptions]
+"""What all runs of a sweep share."""
 
 COLUMNS: Mapping[str, Callable[[Figures], float]] = {
     "effective_throughput": lambda found: found.throughput.effective,
@@ -53,7 +55,7 @@ def parse_sweep(texts: Sequence[str]) -> Sequence[Setting]:
     settings = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
     for setting in settings:
         try:
-            _config(setting)
+            config_of(setting)
         except ConfigError as error:
             raise SimulationError(f"sweep: {error}") from None
     return settings
@@ -65,7 +67,7 @@ def sweep(
     options: EngineOptions,
     settings: Sequence[Setting],
     *,
-    workers: int | None = None,
+    spread: Spread | None = None,
     done: Callable[[], None] | None = None,
 ) -> pa.Table:
     """Simulate tokenflow's policy under each setting.
@@ -75,32 +77,38 @@ def sweep(
         profile: The device.
         options: SGLang's settings, the same for all.
         settings: What is changed.
-        workers: Processes; None: one per core.
+        spread: Where the runs are done; None: on this machine's cores.
         done: Called as each run ends.
 
     Returns:
         A row per setting, in their order: its values, then `COLUMNS`.
     """
-    jobs = [(trace, profile, options, setting) for setting in settings]
-    workers = min(workers or os.cpu_count() or 1, len(jobs))
-    # Spawned, not forked: threads of Arrow's are around by now.
-    context = multiprocessing.get_context("spawn")
-    rows: list[dict[str, float | bool]] = []
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for setting, found in zip(settings, pool.map(_figures_of, jobs), strict=True):
-            rows.append({**setting, **found})
-            if done is not None:
-                done()
+    if spread is None:
+        with on_cores(min(os.cpu_count() or 1, len(settings))) as cores:
+            return sweep(trace, profile, options, settings, spread=cores, done=done)
+    rows: list[Row] = []
+    for setting, found in zip(
+        settings, spread(row_of, (trace, profile, options), settings), strict=True
+    ):
+        rows.append({**setting, **found})
+        if done is not None:
+            done()
     return pa.Table.from_pylist(rows)
 
 
-def _figures_of(job: tuple[Trace, DeviceProfile, EngineOptions, Setting]) -> dict[str, float]:
-    trace, profile, options, setting = job
-    found = figures(simulate(trace, profile, options, config=_config(setting)).run)
+def row_of(device: Device, setting: Setting) -> Row:
+    """`COLUMNS` of the run under one setting."""
+    trace, profile, options = device
+    found = figures(simulate(trace, profile, options, config=config_of(setting)).run)
     return {name: column(found) for name, column in COLUMNS.items()}
 
 
-def _config(setting: Setting) -> WorkingSetConfig:
+def config_of(setting: Setting) -> WorkingSetConfig:
+    """The policy's parameters with these changed.
+
+    Raises:
+        ConfigError: One is outside its range.
+    """
     whole = {item.name for item in fields(WorkingSetConfig) if isinstance(item.default, int)}
     given = {
         name: int(value) if name in whole and not isinstance(value, bool) else value

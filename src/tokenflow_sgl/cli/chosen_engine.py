@@ -1,0 +1,106 @@
+"""The simulated server that a command works on: device, model, and SGLang's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.profiles import DeviceProfile
+    from tokenflow_sgl.sim import EngineOptions
+
+_SERVER = "The server"
+
+Device = Annotated[str, typer.Option(help="Device; `tokenflow profile list` shows them.")]
+Model = Annotated[str, typer.Option(help="Model.")]
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="Device profile to use instead, made by `tokenflow profile fit` or `show --save`.",
+    ),
+]
+KvTokens = Annotated[
+    int | None,
+    typer.Option(
+        help="KV tokens on the device. Default: what SGLang would find room for.",
+        rich_help_panel=_SERVER,
+    ),
+]
+HicacheRatio = Annotated[
+    float,
+    typer.Option(
+        help="KV tokens on the host, per one on the device, for policies that preempt.",
+        rich_help_panel=_SERVER,
+    ),
+]
+WritePolicy = Annotated[
+    str,
+    typer.Option(
+        help="When KV is copied to the host: write_through, as soon as nobody uses it, or "
+        "write_back, when its room is needed.",
+        rich_help_panel=_SERVER,
+    ),
+]
+LoadEvictOverlap = Annotated[
+    bool,
+    typer.Option(
+        help="Whether copies to and from the host go on at the same time.",
+        rich_help_panel=_SERVER,
+    ),
+]
+ChunkedPrefillSize = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens of a prefill step at most. Default: SGLang's for the device.",
+        rich_help_panel=_SERVER,
+    ),
+]
+MixedChunk = Annotated[
+    bool,
+    typer.Option(
+        "--enable-mixed-chunk",
+        help="Stock SGLang's option of that name.",
+        rich_help_panel=_SERVER,
+    ),
+]
+
+
+def open_engine(
+    device: str,
+    model: str,
+    profile: Path | None,
+    *,
+    kv_tokens: int | None,
+    hicache_ratio: float,
+    hicache_write_policy: str = "write_through",
+    load_evict_overlap: bool = True,
+    chunked_prefill_size: int | None = None,
+    mixed_chunk: bool = False,
+) -> tuple[DeviceProfile, EngineOptions]:
+    """The device, and SGLang's settings on it.
+
+    Raises:
+        ProfileError: There is no such device or model, or the file is none.
+        SimulationError: A setting is outside its range.
+    """
+    from tokenflow_sgl.profiles import DeviceProfile, load_profile, pool
+    from tokenflow_sgl.sim import EngineOptions, SimulationError
+
+    if not 0.0 <= hicache_ratio <= 1000.0:
+        raise SimulationError(f"hicache-ratio is {hicache_ratio!r}; allowed is 0 to 1000")
+    found = DeviceProfile.load(profile) if profile else load_profile(device, model)
+    if chunked_prefill_size is None:
+        chunked_prefill_size = pool.chunked_prefill_size(found.device_memory)
+    device_tokens = found.kv_pool_tokens if kv_tokens is None else kv_tokens
+    return found, EngineOptions(
+        max_total_tokens=device_tokens,
+        host_tokens=int(hicache_ratio * device_tokens),
+        hicache_write_policy=hicache_write_policy,
+        load_evict_overlap=load_evict_overlap,
+        chunked_prefill_size=chunked_prefill_size,
+        enable_mixed_chunk=mixed_chunk,
+    )
