@@ -1,13 +1,16 @@
 """The burst benchmark in the simulator: all workloads at full size, and one parameter changed.
 
     python benchmarks/burst/simulated.py
+    python benchmarks/burst/simulated.py --azure AzureLLMInferenceTrace_conv.csv
 
-Takes a minute or two, needs no server, and writes its tables into docs/benchmarks.md. How far the
-simulator is from real SGLang on the emulated device: fidelity.py.
+Takes some minutes, needs no server, and writes its tables into docs/benchmarks.md; those of real
+traces only if their files are given (--azure, --mooncake). How far the simulator is from real
+SGLang on the emulated device: fidelity.py.
 """
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +22,13 @@ from table import PAGE, replace_table, table
 
 from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.profiles import load_profile
+from tokenflow_sgl.profiles import DeviceProfile, load_profile
 from tokenflow_sgl.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.report.export import run_object
-from tokenflow_sgl.sim import EngineOptions, simulate
+from tokenflow_sgl.sim import EngineOptions, bounds, clairvoyant, simulate
+from tokenflow_sgl.sim.spread import on_cores
+from tokenflow_sgl.traces import open_trace
 
 SIMULATED = {"stock": "fcfs"}
 """What the simulator calls a contender, if it has another name for it."""
@@ -40,43 +45,115 @@ VARIANTS = {
 """tokenflow with one parameter changed, the others as shipped, by workload."""
 
 
+AZURE = {
+    f"azure, {speed:g}x, {pool}": Load(
+        "azure:FILE", "h200", tokens, 1.0, ("--rate", "20", "--speed-up", str(speed))
+    )
+    for speed, pools in ((1, ("all",)), (2, ("all",)), (4, ("all", "200k")))
+    for pool, tokens in (("all", 916_069), ("200k", 200_000))
+    if pool in pools
+}
+"""The hour of the Azure conversation trace, faster and faster: with all of an H200's KV memory, and
+with that of Table 1."""
+PACED = WorkingSetConfig(pace=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One run: a workload, how it is labelled, the policy and its parameters."""
 
-    load: str
+    load: Load
+    trace: str
+    name: str
     label: str
     policy: str
     config: WorkingSetConfig | None = None
 
 
 def main() -> None:
-    names = [name for name, load in LOADS.items() if "FILE" not in load.trace]
-    pairs = [Job(name, policy, policy) for name in names for policy in PAIR]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--azure", metavar="FILE", help="conversation trace")
+    parser.add_argument("--mooncake", metavar="FILE", help="conversation trace")
+    given = parser.parse_args()
+    named = {name: (load, load.trace) for name, load in LOADS.items() if "FILE" not in load.trace}
+    files: dict[str, tuple[Load, str]] = {}
+    if given.mooncake:
+        files["mooncake"] = LOADS["mooncake"], f"mooncake:{given.mooncake}"
+    if given.azure:
+        files |= {name: (load, f"azure:{given.azure}") for name, load in AZURE.items()}
+    jobs = [
+        Job(*what, name, policy, policy)
+        for name, what in (*named.items(), *files.items())
+        for policy in PAIR
+    ]
+    jobs += [
+        Job(*what, name, "tokenflow, paced", "tokenflow", PACED)
+        for name, what in files.items()
+        if name.endswith("all")
+    ]
     varied = [
-        Job(load, label, "tokenflow", config)
-        for load, variants in VARIANTS.items()
+        Job(*named[name], name, label, "tokenflow", config)
+        for name, variants in VARIANTS.items()
         for label, config in variants.items()
     ]
-    results: dict[str, Any] = {}
-    for job in track([*pairs, *varied], description="simulating"):
-        load = LOADS[job.load]
-        found = simulated(load, load.trace, job.policy, job.config)
-        results.setdefault(job.load, {"runs": {}})["runs"][job.label] = found
+    with on_cores() as spread:
+        every = [*jobs, *varied]
+        every.sort(key=lambda job: job.name, reverse=True)  # the long ones first
+        results: dict[str, Any] = {}
+        runs = spread(_run, None, every)
+        for job, found in zip(every, track(runs, "simulating", len(every)), strict=True):
+            results.setdefault(job.name, {"runs": {}})["runs"][job.label] = found
     page = PAGE.read_text()
-    page = replace_table(page, "simulated", table(results, names, PAIR))
+    page = replace_table(page, "simulated", table(results, [*named], PAIR))
     labels = ("stock", "tokenflow", *(job.label for job in varied))
     page = replace_table(page, "varied", table(results, [*VARIANTS], labels))
+    page = replace_table(page, "limits", _limits(named, results))
+    if files:
+        labels = (*PAIR, "tokenflow, paced")
+        page = replace_table(page, "real", table(results, [*files], labels))
     PAGE.write_text(page)
+
+
+def _run(shared: None, job: Job) -> dict[str, Any]:
+    return simulated(job.load, job.trace, job.policy, job.config)
+
+
+def _limits(named: dict[str, tuple[Load, str]], results: dict[str, Any]) -> str:
+    """How near to what can be done stock and tokenflow come."""
+    lines = ["| workload | run | effective, of the bound | waiting, over the no-stall schedule |"]
+    lines.append("| --- | --- | ---: | ---: |")
+    for name, (load, trace) in named.items():
+        profile, options = _device(load)
+        limit = bounds(open_trace(trace), profile, options)
+        known = clairvoyant(open_trace(trace), profile, options)
+        for who in PAIR:
+            found = results[name]["runs"][who]["tokenflow"]
+            waiting = found["ttft_s"]["mean"] + found["stall_per_request_s"]["mean"]
+            share = found["effective_throughput"] / limit.effective_throughput
+            lines.append(
+                f"| {name} | {who} | {share:.0%} of {limit.effective_throughput:,.0f} tokens/s | "
+                f"{waiting / known.mean_ttft_s:.2f}x of {known.mean_ttft_s:.3g} s |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _device(load: Load) -> tuple[DeviceProfile, EngineOptions]:
+    profile = load_profile(load.device, MODEL)
+    options = CONTENDERS["tokenflow"]
+    ratio = options[options.index("--hicache-ratio") + 1]
+    return profile, EngineOptions(
+        max_total_tokens=load.kv_tokens,
+        host_tokens=int(float(ratio) * load.kv_tokens),
+        chunked_prefill_size=chunked_prefill_size(profile.device_memory),
+    )
 
 
 def simulated(
     load: Load, trace: str, policy: str, config: WorkingSetConfig | None = None
 ) -> dict[str, Any]:
     """A run as `run.py` keeps it, simulated with the same settings."""
-    profile = load_profile(load.device, MODEL)
-    options = CONTENDERS["tokenflow"]
-    ratio = options[options.index("--hicache-ratio") + 1]
     given = dict(zip(load.replay[::2], load.replay[1::2], strict=True))
     speed_up = given.get("--speed-up")
     chosen = open_chosen(
@@ -87,17 +164,9 @@ def simulated(
         speed_up=float(speed_up) if speed_up else None,
         rate=given.get("--rate"),
     )
-    simulation = simulate(
-        chosen,
-        profile,
-        EngineOptions(
-            max_total_tokens=load.kv_tokens,
-            host_tokens=int(float(ratio) * load.kv_tokens),
-            chunked_prefill_size=chunked_prefill_size(profile.device_memory),
-        ),
-        policy=SIMULATED.get(policy, policy),
-        config=config,
-    )
+    profile, options = _device(load)
+    policy = SIMULATED.get(policy, policy)
+    simulation = simulate(chosen, profile, options, policy=policy, config=config)
     return {"commit": commit(), **run_object(figures(simulation.run))}
 
 

@@ -86,3 +86,13 @@ def test_control_throwing_kv_away_is_noticed(start, prompts, reference) -> None:
         samples = served.metrics()
         within = samples[("tokenflow:resume_recomputed_tokens_bucket", (("le", "2.0"),))]
         assert within < served.total("tokenflow:resumes_total"), "the bound of the cells breaks"
+
+
+def test_paced_streams_rest_without_a_trace_in_their_text(start, prompts, reference) -> None:
+    paced = ("--tokenflow-pace", "--tokenflow-default-rate", "10", "--max-total-tokens", "8000")
+    with start("--scheduler", "tokenflow", *paced) as served:
+        assert served.outputs(prompts, stream=True) == reference
+        rests = served.total("tokenflow:preemptions_total")
+        assert rests >= 2 * len(prompts), "the test must disturb"
+        assert served.total("tokenflow:resumes_total") == rests
+        served.assert_clean()

@@ -59,6 +59,7 @@ OTHER = {
     "prefill_chunk": 512,
     "prefill_guard": 2.0,
     "fill": 0.5,
+    "pace": True,
     "park": False,
     "park_floor": 0.5,
     "park_target": 0.5,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -96,13 +97,27 @@ def test_andes_gains_what_waiting_would_lose(make_state, make_stream) -> None:
     )
 
 
+def test_andes_preempts_once_per_request_on_average(make_state, make_stream) -> None:
+    rows = [make_stream(slack=50.0) for _ in range(3)]
+    rows += [make_stream(Phase.PAUSED, slack=0.0) for _ in range(2)]
+    rows += [make_stream(Phase.WAITING, arrival=90.0)]  # a newcomer brings one preemption
+    left = dataclasses.replace(DUE, switches=0.5)
+    decision = AndesPolicy().decide(make_state(rows, total=700, recollection=left))
+    assert len(decision.preempt) == 3  # the last choice within the budget is not cut
+    assert decision.recollection.switches == -1.5
+    again = dataclasses.replace(DUE, switches=-1.5)
+    rows[-1] = make_stream(Phase.PAUSED, slack=0.0)
+    assert AndesPolicy().decide(make_state(rows, total=700, recollection=again)).preempt == ()
+
+
 def test_andes_prefers_gain_per_token_of_memory_and_recomputes(make_state, make_stream) -> None:
     rows = [
         make_stream(slack=5.0),
         make_stream(Phase.PAUSED, slack=0.0, prompt=300),
         make_stream(Phase.PAUSED, slack=0.0, prompt=50),
     ]
-    decision = AndesPolicy().decide(make_state(rows, total=260))
+    some = dataclasses.replace(DUE, switches=1.0)
+    decision = AndesPolicy().decide(make_state(rows, total=260, recollection=some))
     assert out(decision) == ((12,), [10])
     assert decision.recompute == {12}
     fresh = AndesPolicy().decide(make_state([make_stream(Phase.WAITING)], total=124))

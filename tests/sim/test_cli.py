@@ -81,6 +81,8 @@ def test_a_sweep_is_a_table_a_file_and_a_picture(invoke, tmp_path) -> None:
         (["--sweep", "speed=1"], "sweep is 'speed=1'; allowed is KEY=VALUE"),
         (["--sweep", "eta=1", "--replicas", "2"], "sweep varies tokenflow on one server"),
         (["--sweep", "eta=1", "--policy", "andes"], "sweep varies tokenflow on one server"),
+        (["--ray"], "ray is for sweeps; allowed is --ray with --sweep"),
+        (["--policy", "nowhere:Policy"], "policy 'nowhere:Policy' cannot be loaded"),
         (["--hicache-write-policy", "never"], "hicache_write_policy is 'never'; allowed is"),
         (["--window", "abc"], "--window is 'abc'; allowed is START:SECONDS"),
     ],

@@ -19,7 +19,8 @@ from tokenflow_sgl.sim.spread import on_ray
 from tokenflow_sgl.traces import open_trace, transform
 
 trace = transform.limit(open_trace("4090-a"), 12)
-given = trace, load_profile("rtx4090", "llama3-8b"), EngineOptions(9000, host_tokens=50_000)
+options = EngineOptions(max_total_tokens=9000, host_tokens=50_000)
+given = trace, load_profile("rtx4090", "llama3-8b"), options
 settings = [{"eta": 0.8}, {"eta": 1.2}, {"hysteresis": 3.0}]
 with on_ray() as spread:
     there = sweep(*given, settings, spread=spread)

@@ -7,6 +7,7 @@ import pytest
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.sim import SimulationError, parse_sweep, simulate, sweep
+from tokenflow_sgl.sim.spread import on_cores
 
 BURST = [(0.0, 100, 200, 10.0)] * 10
 
@@ -41,7 +42,10 @@ def test_a_row_per_setting_is_what_a_single_run_says(trace, device, options) -> 
     settings = parse_sweep(["hysteresis=2,10", "prefill-chunk=64"])
     ended = []
     roomy = options(host_tokens=8000)
-    table = sweep(trace(*BURST), device, roomy, settings, done=lambda: ended.append(1))
+    with on_cores(2) as spread:
+        table = sweep(
+            trace(*BURST), device, roomy, settings, spread=spread, done=lambda: ended.append(1)
+        )
     assert len(ended) == 2
     for row, hysteresis in zip(table.to_pylist(), (2.0, 10.0), strict=True):
         config = WorkingSetConfig(hysteresis=hysteresis, prefill_chunk=64)

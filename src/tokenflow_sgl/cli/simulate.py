@@ -92,6 +92,13 @@ def simulate(
             "(docs/flags.md names them), all combinations if given several times.",
         ),
     ] = None,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray",
+            help="The sweep over a Ray cluster: RAY_ADDRESS, or one of this machine's cores.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0,
     window: Window = None,
     sample: Sample = None,
@@ -148,6 +155,8 @@ def simulate(
         )
         for name in names:
             settings_of(name, options)
+        if ray and not sweep:
+            raise SimulationError("ray is for sweeps; allowed is --ray with --sweep")
         with new_folder(output, chosen.name, runs=Path("simulate-results")) as folder:
             if sweep:
                 if replicas > 1 or policy not in (_COMPARED, "tokenflow"):
@@ -155,7 +164,7 @@ def simulate(
                         "sweep varies tokenflow on one server; allowed with it is no other "
                         "--policy, and no --replicas"
                     )
-                _sweep(chosen, target, options, sweep, folder, console)
+                _sweep(chosen, target, options, sweep, folder, console, ray=ray)
                 return
             done = [
                 _simulate(chosen, target, options, name, replicas, router, console)
@@ -240,17 +249,23 @@ def _sweep(
     texts: list[str],
     folder: Path,
     console: Console,
+    *,
+    ray: bool,
 ) -> None:
     import pyarrow.parquet as pq
     from rich.progress import Progress
 
     from tokenflow_sgl.sim import parse_sweep, sweep
+    from tokenflow_sgl.sim.spread import on_cores, on_ray
     from tokenflow_sgl.sim.sweep_plot import plot_sweep
 
     settings = parse_sweep(texts)
-    with Progress(console=console, transient=True) as progress:
+    places = on_ray() if ray else on_cores()
+    with Progress(console=console, transient=True) as progress, places as spread:
         task = progress.add_task("settings", total=len(settings))
-        found = sweep(trace, profile, options, settings, done=lambda: progress.advance(task))
+        found = sweep(
+            trace, profile, options, settings, spread=spread, done=lambda: progress.advance(task)
+        )
     pq.write_table(found, folder / "sweep.parquet")
     plot_sweep(found, folder / "sweep.png", f"{trace.name} on {profile.device}: tokenflow")
     table = Table(title=f"{trace.name}, tokenflow: seconds and tokens per second")

@@ -30,8 +30,8 @@ def offer(
         *(req for req in waiting if req not in table),
         *(req for req in chosen if req in eligible),
     ]
-    if not offered and not busy:
-        # A policy that forgets everybody must not idle the engine.
+    if not offered and not busy and decision.until is None:
+        # A policy that forgets everybody must not idle the engine; one that says until when may.
         return _everybody(table, waiting, paused), []
     taken = set(offered)
     return offered, [req for req in waiting if req not in taken]

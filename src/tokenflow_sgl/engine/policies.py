@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.policy import ConfigError, Policy, WorkingSetPolicy
 from tokenflow_sgl.policy.baselines import PaperPolicy, StockPolicy
+from tokenflow_sgl.policy.loading import load_class
 
 
 def load_policy(config: TokenFlowConfig) -> Policy:
@@ -21,13 +20,8 @@ def load_policy(config: TokenFlowConfig) -> Policy:
         return PaperPolicy()
     if name == "stock":
         return StockPolicy()
-    module, separator, attribute = name.partition(":")
-    if not separator:
+    if ":" not in name:
         raise ConfigError(
             f"policy is {name!r}; allowed is working-set, paper, stock or package.module:Class"
         )
-    try:
-        policy: Policy = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ConfigError(f"policy {name!r} cannot be loaded: {error}") from error
-    return policy
+    return load_class(name)

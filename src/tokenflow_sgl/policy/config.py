@@ -99,6 +99,11 @@ class WorkingSetConfig:
     fill: float = setting(
         0.95, "share of device plus host memory that admission may promise", low=0.1, high=1.0
     )
+    pace: bool = setting(
+        False,
+        "while there is memory for everybody, decode each stream at about the pace of its reader: "
+        "it rests in the prefix tree when it is ahead; costs a switch per rest",
+    )
     park: bool = setting(
         True, "pause streams that are far ahead when the rest runs faster without them"
     )

@@ -30,7 +30,7 @@ class Cause(enum.Enum):
     MEMORY = "memory"
     """The next decode steps would not fit."""
     PARK = "park"
-    """Far ahead of its reader, and the batch is faster without it."""
+    """Far ahead of its reader, and the batch is faster without it, or streams are paced."""
     POLICY = "policy"
     """Any other reason of a policy of its own."""
 
@@ -56,6 +56,8 @@ class Decision:
     recompute: slots of `run` whose host KV should be recomputed instead of loaded.
     hold_prefill: decode one step first, a reader would stall behind a prefill.
     prefill_limit: tokens that one prefill step may take; None: the engine's own limit.
+    until: nothing changes before then while no stream comes, goes or moves, and nobody has to
+        run; None: if nobody is chosen and nothing runs, the body runs whom it finds.
     """
 
     mode: Mode
@@ -65,6 +67,7 @@ class Decision:
     recompute: frozenset[int] = frozenset()
     hold_prefill: bool = False
     prefill_limit: int | None = None
+    until: float | None = None
     recollection: Recollection = field(default_factory=Recollection)
 
 

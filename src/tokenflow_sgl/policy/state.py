@@ -99,12 +99,14 @@ class Recollection:
     plan: slots that the last cycle chose to start or resume, most urgent first.
     park_share: share of the raw decode throughput that parking must keep (1: park nobody).
     overloaded: the paper baseline's Eq. 6 fallback is on.
+    switches: preemptions that a baseline with a budget for them has left.
     """
 
     last_cycle: float = -np.inf
     plan: tuple[int, ...] = ()
     park_share: float = 1.0
     overloaded: bool = False
+    switches: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

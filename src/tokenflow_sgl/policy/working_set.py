@@ -17,6 +17,7 @@ from tokenflow_sgl.policy.admission import admissible
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
 from tokenflow_sgl.policy.exchange import exchange
+from tokenflow_sgl.policy.pacing import paced, room_for_all
 from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.state import IntArray, Phase, Recollection, State
 from tokenflow_sgl.policy.stress import (
@@ -38,6 +39,8 @@ class WorkingSetPolicy:
 
     def decide(self, state: State) -> Decision:
         """One pass: emergencies always, a new plan when one is due, then the prefill gate."""
+        if self.config.pace and len(state.streams) and room_for_all(state):
+            return paced(state, self.config)
         if not under_stress(state, patience=self.config.cycle):
             return Decision(Mode.IDLE)
         decision = self._plan(state) if self._plan_is_due(state) else self._carry_on(state)

@@ -12,7 +12,7 @@ class SimulationError(ValueError):
     """A simulation cannot run; the message names the field, its value and what is allowed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """SGLang's settings that decide its schedule, under SGLang's names where it has them.
 

@@ -78,6 +78,8 @@ class PolicedScheduler(StockScheduler):
             # Free memory is looked at in every pass once it is scarce.
             ample = self.core.memory.free >= AMPLE_SHARE * self.core.memory.device
             return self._idle_until if ample else now
+        if self._decision.until is not None:
+            return max(self._decision.until, now)
         moment = self._recollection.last_cycle + self._cycle
         paused = np.fromiter(self._paused, dtype=np.int64)
         due = self.core.streams.due[paused]
@@ -239,7 +241,7 @@ class PolicedScheduler(StockScheduler):
         there = {*core.waiting, *self._paused}
         chosen = [stream for stream in self._decision.run if stream in there]
         busy = len(core.running) or core.chunked is not None or self._draining
-        if not chosen and not busy:
+        if not chosen and not busy and self._decision.until is None:
             return [*sorted(self._paused), *core.waiting]
         return chosen
 

@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenflow_sgl.policy import Policy, WorkingSetConfig, WorkingSetPolicy
+from tokenflow_sgl.policy import ConfigError, Policy, WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.baselines import (
     AndesPolicy,
     LeastSlackPolicy,
-    OrderedPolicy,
-    PaperConfig,
     PaperPolicy,
     RoundRobinPolicy,
 )
+from tokenflow_sgl.policy.loading import load_class
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.fair import FairScheduler
 from tokenflow_sgl.sim.options import EngineOptions, SimulationError
@@ -45,9 +44,9 @@ def _policed(make: Callable[[WorkingSetConfig], tuple[Policy, float]]) -> _Conte
     return _Contender(lambda core, config: PolicedScheduler(core, *make(config)), {})
 
 
-def _ranked(kind: Callable[[], OrderedPolicy]) -> _Contender:
-    policy = kind()
-    return _policed(lambda config: (policy, policy.interval))
+def _own(policy: Policy) -> _Contender:
+    """A policy that knows its interval."""
+    return _policed(lambda config: (policy, getattr(policy, "interval", config.cycle)))
 
 
 _CONTENDERS: Mapping[str, _Contender] = {
@@ -56,27 +55,55 @@ _CONTENDERS: Mapping[str, _Contender] = {
     "priority": _sglang(PriorityScheduler),
     "vtc": _sglang(FairScheduler),
     "tokenflow": _policed(lambda config: (WorkingSetPolicy(config), config.cycle)),
-    "paper": _policed(lambda config: (PaperPolicy(), PaperConfig().interval)),
-    "andes": _ranked(AndesPolicy),
-    "least-slack": _ranked(LeastSlackPolicy),
-    "round-robin": _ranked(RoundRobinPolicy),
+    "paper": _own(PaperPolicy()),
+    "andes": _own(AndesPolicy()),
+    "least-slack": _own(LeastSlackPolicy()),
+    "round-robin": _own(RoundRobinPolicy()),
 }
 
 POLICIES = tuple(_CONTENDERS)
 """All names; the first four are SGLang's own scheduler under its settings, without HiCache."""
 
 
-def settings_of(name: str, options: EngineOptions) -> EngineOptions:
+def settings_of(policy: str | Policy, options: EngineOptions) -> EngineOptions:
     """SGLang's settings with those that belong to a policy.
 
     Raises:
         SimulationError: There is no such policy.
     """
-    if name not in _CONTENDERS:
-        raise SimulationError(f"policy is {name!r}; allowed is {', '.join(POLICIES)}")
-    return dataclasses.replace(options, **_CONTENDERS[name].settings)
+    return dataclasses.replace(options, **_contender(policy).settings)
 
 
-def make_scheduler(name: str, core: Core, config: WorkingSetConfig) -> StockScheduler:
-    """The scheduler of one of `POLICIES`; `config` has the parameters of tokenflow's policy."""
-    return _CONTENDERS[name].make(core, config)
+def make_scheduler(policy: str | Policy, core: Core, config: WorkingSetConfig) -> StockScheduler:
+    """The scheduler under a policy.
+
+    Args:
+        policy: One of `POLICIES`, package.module:Class, or a policy.
+        core: The engine's state.
+        config: Parameters of tokenflow's policy; its cycle also holds for policies that have no
+            `interval`, seconds between two of their plans.
+
+    Raises:
+        SimulationError: There is no such policy.
+    """
+    return _contender(policy).make(core, config)
+
+
+def name_of(policy: str | Policy) -> str:
+    """What a policy is called in reports."""
+    return policy if isinstance(policy, str) else type(policy).__name__
+
+
+def _contender(policy: str | Policy) -> _Contender:
+    if isinstance(policy, str):
+        if policy in _CONTENDERS:
+            return _CONTENDERS[policy]
+        if ":" not in policy:
+            raise SimulationError(
+                f"policy is {policy!r}; allowed is {', '.join(POLICIES)} or package.module:Class"
+            )
+        try:
+            policy = load_class(policy)
+        except ConfigError as error:
+            raise SimulationError(str(error)) from None
+    return _own(policy)

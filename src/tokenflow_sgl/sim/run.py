@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.policy import Policy, WorkingSetConfig
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.replay import Run
 from tokenflow_sgl.replay.options import Sessions
@@ -16,7 +16,7 @@ from tokenflow_sgl.sim.cluster import ROUTERS, Inbox, Replica, serve
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.engine import Engine, Observe
 from tokenflow_sgl.sim.options import EngineOptions, SimulationError
-from tokenflow_sgl.sim.policies import make_scheduler, settings_of
+from tokenflow_sgl.sim.policies import make_scheduler, name_of, settings_of
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.recording import Recording, make_run
 from tokenflow_sgl.sim.step import Device
@@ -51,7 +51,7 @@ def simulate(
     profile: DeviceProfile,
     options: EngineOptions,
     *,
-    policy: str = "tokenflow",
+    policy: str | Policy = "tokenflow",
     config: WorkingSetConfig | None = None,
     replicas: int = 1,
     router: str = "least-loaded",
@@ -64,7 +64,7 @@ def simulate(
         trace: What is asked when.
         profile: Step times and links.
         options: SGLang's settings; some belong to the policy (see `policies.settings_of`).
-        policy: One of `POLICIES`.
+        policy: One of `POLICIES`, package.module:Class, or a policy.
         config: Parameters of tokenflow's policy.
         replicas: Engines of this kind.
         router: Which of them gets a request: one of `ROUTERS`.
@@ -74,7 +74,7 @@ def simulate(
     Raises:
         SimulationError: The policy is unknown, or a request does not fit the device at all.
     """
-    options = settings_of(policy, options)
+    options, name = settings_of(policy, options), name_of(policy)
     if router not in ROUTERS:
         raise SimulationError(f"router is {router!r}; allowed is {', '.join(ROUTERS)}")
     if not 1 <= replicas <= MOST_REPLICAS:
@@ -106,7 +106,7 @@ def simulate(
     finished = sum(engine.finished for engine in engines)
     if finished < len(trace.requests):
         raise SimulationError(
-            f"{policy} served {finished:,} of {len(trace.requests):,} requests and then "
+            f"{name} served {finished:,} of {len(trace.requests):,} requests and then "
             "nobody any more: please report this with the trace"
         )
     run = make_run(
@@ -114,7 +114,7 @@ def simulate(
         streams,
         recording,
         ended,
-        name=policy,
+        name=name,
         target={
             "model": profile.model,
             "simulated_device": profile.device,
@@ -122,7 +122,7 @@ def simulate(
             "server_args": dataclasses.asdict(options),
         },
         options={
-            "policy": policy,
+            "policy": name,
             "replicas": replicas,
             **({"router": router} if replicas > 1 else {}),
             **(dataclasses.asdict(config) if policy == "tokenflow" else {}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 
@@ -14,7 +13,7 @@ from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.report import Figures, figures
 from tokenflow_sgl.sim.options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.run import simulate
-from tokenflow_sgl.sim.spread import Spread, on_cores
+from tokenflow_sgl.sim.spread import Spread
 from tokenflow_sgl.traces import Trace
 
 Setting = Mapping[str, float | bool]
@@ -67,7 +66,7 @@ def sweep(
     options: EngineOptions,
     settings: Sequence[Setting],
     *,
-    spread: Spread | None = None,
+    spread: Spread,
     done: Callable[[], None] | None = None,
 ) -> pa.Table:
     """Simulate tokenflow's policy under each setting.
@@ -77,15 +76,12 @@ def sweep(
         profile: The device.
         options: SGLang's settings, the same for all.
         settings: What is changed.
-        spread: Where the runs are done; None: on this machine's cores.
+        spread: Where the runs are done.
         done: Called as each run ends.
 
     Returns:
         A row per setting, in their order: its values, then `COLUMNS`.
     """
-    if spread is None:
-        with on_cores(min(os.cpu_count() or 1, len(settings))) as cores:
-            return sweep(trace, profile, options, settings, spread=cores, done=done)
     rows: list[Row] = []
     for setting, found in zip(
         settings, spread(row_of, (trace, profile, options), settings), strict=True

@@ -8,6 +8,9 @@ A stream's quality is 1 - S_delay / S_whole, the area between the ideal and the 
 curve over the ideal's. The ideal reader gets the first token after `expected_ttft` seconds and
 reads on at his rate. A stream that is not served for an interval falls behind by what its slack
 does not cover, and all of its remaining text is shifted by that.
+
+As in Andes preemptions are capped at one per request on average: without that streams take turns
+in throwing each other's KV away, and nobody gets anywhere.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ class AndesPolicy(OrderedPolicy):
     """QoE gain per token of KV, most first.
 
     interval: seconds between two choices, and the horizon of the gain. expected_ttft: seconds to
-    the first token that a reader expects.
+    the first token that a reader expects. switches: preemptions per request, on average.
     """
 
-    def __init__(self, interval: float = 1.0, expected_ttft: float = 1.0) -> None:
-        super().__init__(interval, recompute=True)
+    def __init__(
+        self, interval: float = 1.0, expected_ttft: float = 1.0, switches: float = 1.0
+    ) -> None:
+        super().__init__(interval, recompute=True, switches=switches)
         self.expected_ttft = expected_ttft
 
     def rank(self, state: State, index: IntArray) -> FloatArray:

@@ -22,11 +22,15 @@ class OrderedPolicy(ABC):
     Args:
         interval: Seconds between two rankings while somebody runs.
         recompute: Preempted KV is thrown away and recomputed, instead of loaded.
+        switches: Preemptions per request, on average; None: as many as the ranking asks for.
     """
 
-    def __init__(self, interval: float, *, recompute: bool = False) -> None:
+    def __init__(
+        self, interval: float, *, recompute: bool = False, switches: float | None = None
+    ) -> None:
         self.interval = interval
         self._recompute = recompute
+        self._switches = switches
 
     @abstractmethod
     def rank(self, state: State, index: IntArray) -> FloatArray:
@@ -49,7 +53,12 @@ class OrderedPolicy(ABC):
         order = np.argsort(rank, kind="stable")
         order = order[~np.isnan(rank[order])]
         size = streams.prompt[there] + streams.generated[there]
-        fixed = (phase[there] == Phase.RUNNING) & ~streams.preemptible[there]
+        joined = streams.slot[(phase == Phase.WAITING) & ~streams.admitted]
+        budget = state.recollection.switches + len(joined) * (self._switches or 0.0)
+        movable = streams.preemptible[there]
+        if self._switches is not None and budget < 1.0:
+            movable = np.zeros(len(there), dtype=np.bool_)
+        fixed = (phase[there] == Phase.RUNNING) & ~movable
         running = int(np.count_nonzero(phase == Phase.RUNNING))
         room = memory.device_total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
         room -= int(size[fixed].sum())
@@ -72,13 +81,18 @@ class OrderedPolicy(ABC):
             for i in range(len(there))
             if phase[there[i]] == Phase.RUNNING and not fixed[i] and i not in kept
         )
-        joined = streams.slot[(phase == Phase.WAITING) & ~streams.admitted]
+        preempt = preempt if run else ()
         return self._run(
             state,
             run,
             admit=tuple(joined.tolist()),
-            preempt=preempt if run else (),
-            recollection=dataclasses.replace(state.recollection, last_cycle=state.now, plan=run),
+            preempt=preempt,
+            recollection=dataclasses.replace(
+                state.recollection,
+                last_cycle=state.now,
+                plan=run,
+                switches=budget - len(preempt),
+            ),
         )
 
     def _run(self, state: State, run: tuple[int, ...], **rest: Any) -> Decision:

@@ -46,6 +46,11 @@ class PaperPolicy:
     def __init__(self, config: PaperConfig | None = None) -> None:
         self.config = config or PaperConfig()
 
+    @property
+    def interval(self) -> float:
+        """Seconds between two selections."""
+        return self.config.interval
+
     def decide(self, state: State) -> Decision:
         """A new selection every interval under stress; the last one in between."""
         if not len(state.streams) or not under_stress(state, patience=0.0):

@@ -1,0 +1,74 @@
+"""Reading pace while there is room for everybody: nobody's tokens come much before they are read.
+
+Without stress the engine would decode every stream as fast as it can, and most tokens would lie
+unread. With pacing a stream decodes a stretch of its answer, rests in the prefix tree until its
+reader has nearly caught up, and goes on: the batch of each step is small, newcomers get the time
+that nobody needs, and a reader who goes away has cost little. Every rest costs a switch: one token
+of prefill and the copy of the new KV to the host. So it is an option, not the rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
+from tokenflow_sgl.policy.state import FloatArray, Phase, State
+from tokenflow_sgl.policy.stress import LOW_SHARE
+
+LOW_SECONDS = 0.3
+"""Unread seconds at which a resting stream goes on: what a resume may have to wait for."""
+STRETCH = 8.0
+"""Tokens that a stream decodes at a time, at least."""
+
+
+def room_for_all(state: State) -> bool:
+    """Whether every stream could run at once with ten per cent of the memory to spare."""
+    streams, memory = state.streams, state.memory
+    whole = int((streams.prompt + streams.generated).sum())
+    return (
+        len(streams) <= memory.max_running
+        and whole + memory.device_promised <= (1.0 - LOW_SHARE) * memory.device_total
+    )
+
+
+def paced(state: State, config: WorkingSetConfig) -> Decision:
+    """Start everybody who waits, rest who is ahead, resume who has nearly read all."""
+    streams = state.streams
+    phase, slack = streams.phase, streams.next_due - state.now
+    left = streams.expected - streams.generated
+    stretch = np.maximum(config.band * streams.expected, STRETCH) / streams.rate
+    running = (phase == Phase.RUNNING) & (streams.generated > 0)
+    ahead = running & streams.preemptible & (slack >= LOW_SECONDS + stretch) & (left > STRETCH)
+    low = (phase == Phase.PAUSED) & (slack <= LOW_SECONDS)
+    low_index = np.nonzero(low)[0]
+    low_index = low_index[np.argsort(slack[low_index], kind="stable")]
+    waiting = phase == Phase.WAITING
+    run = (*streams.slot[waiting].tolist(), *streams.slot[low_index].tolist())
+    return Decision(
+        Mode.WORKING_SET,
+        admit=tuple(streams.slot[waiting & ~streams.admitted].tolist()),
+        preempt=tuple(Preemption(slot, Cause.PARK) for slot in streams.slot[ahead].tolist()),
+        run=run,
+        until=state.now if run else _next_change(state, slack, stretch),
+        recollection=dataclasses.replace(state.recollection, plan=run),
+    )
+
+
+def _next_change(state: State, slack: FloatArray, stretch: FloatArray) -> float:
+    """When the next stream will be ahead, or have nearly caught up."""
+    streams = state.streams
+    running, paused = streams.phase == Phase.RUNNING, streams.phase == Phase.PAUSED
+    moments = [state.now + 1.0]
+    if running.any():
+        context = float((streams.prompt + streams.generated)[running].sum())
+        step = state.costs.decode_seconds(int(np.count_nonzero(running)), context)
+        # Each step brings a token, and its reader reads on meanwhile.
+        gain = 1.0 / streams.rate[running] - step
+        steps = (LOW_SECONDS + stretch[running] - slack[running]) / np.maximum(gain, 1e-9)
+        moments.append(state.now + max(float(steps.min()), 0.0) * step)
+    if paused.any():
+        moments.append(state.now + max(float(slack[paused].min()) - LOW_SECONDS, 0.0))
+    return min(moments)
