@@ -8,10 +8,42 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tokenflow_sgl.replay.options import Sessions
 from tokenflow_sgl.traces.request import TraceRequest
+
+
+class Due:
+    """Requests by the time at which each is due."""
+
+    def __init__(self, due: Iterable[tuple[float, int]] = ()) -> None:
+        self._heap = list(due)
+        heapq.heapify(self._heap)
+
+    @property
+    def next_s(self) -> float | None:
+        """When the first one is due; None: none is here."""
+        return self._heap[0][0] if self._heap else None
+
+    def push(self, due_s: float, index: int) -> None:
+        """One more request."""
+        heapq.heappush(self._heap, (due_s, index))
+
+    def pop(self, now_s: float) -> list[tuple[float, int]]:
+        """Take the requests that are due by now: when each was due, and its index."""
+        due = []
+        while self._heap and self._heap[0][0] <= now_s:
+            due.append(heapq.heappop(self._heap))
+        return due
+
+    def by(self, moment_s: float) -> list[int]:
+        """Indices of those that are due by then; they stay."""
+        return [index for due_s, index in self._heap if due_s <= moment_s]
+
+    def all(self) -> list[int]:
+        """Indices of all that are here."""
+        return [index for _, index in self._heap]
 
 
 class Schedule:
@@ -34,17 +66,16 @@ class Schedule:
                 for earlier, later in itertools.pairwise(turns):
                     self._next[earlier] = later
                     self.previous[later] = earlier
-        self._due = [
+        self._due = Due(
             (request.arrival_s, index)
             for index, request in enumerate(requests)
             if index not in self.previous
-        ]
-        heapq.heapify(self._due)
+        )
 
     @property
     def next_s(self) -> float | None:
         """When the next request is due; None: none is, unless an answer ends."""
-        return self._due[0][0] if self._due else None
+        return self._due.next_s
 
     def has_next(self, index: int) -> bool:
         """Whether a later turn waits for the answer of this request."""
@@ -52,20 +83,17 @@ class Schedule:
 
     def due_by(self, moment_s: float) -> list[int]:
         """Indices of the requests that will be due by then, whatever answers come."""
-        return [index for due_s, index in self._due if due_s <= moment_s]
+        return self._due.by(moment_s)
 
     def pop(self, now_s: float) -> list[tuple[float, int]]:
         """Take the requests that are due by now: when each was due, and its index."""
-        due = []
-        while self._due and self._due[0][0] <= now_s:
-            due.append(heapq.heappop(self._due))
-        return due
+        return self._due.pop(now_s)
 
     def succeeded(self, index: int, ended_s: float) -> None:
         """An answer has ended well: the next turn becomes due."""
         later = self._next.pop(index, None)
         if later is not None:
-            heapq.heappush(self._due, (ended_s + self._requests[later].think_s, later))
+            self._due.push(ended_s + self._requests[later].think_s, later)
 
     def failed(self, index: int) -> list[int]:
         """A request has failed; return the later turns of its session: they will not be sent."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.replay.schedule import Schedule
+from tokenflow_sgl.replay.schedule import Due, Schedule
 from tokenflow_sgl.sim.engine import Engine, Observe
 from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import IntArray, Streams
@@ -18,36 +17,16 @@ WINDOW = 0.1
 """Seconds that engines run apart while answers decide when later turns come."""
 
 
-class Inbox:
+class Inbox(Due):
     """Requests that the router has given to one engine."""
 
     def __init__(self, schedule: Schedule) -> None:
+        super().__init__()
         self._schedule = schedule
-        self._due: list[tuple[float, int]] = []
-
-    @property
-    def next_s(self) -> float | None:
-        """When the next one is due; None: none is here."""
-        return self._due[0][0] if self._due else None
-
-    def push(self, due_s: float, index: int) -> None:
-        """A request for this engine."""
-        heapq.heappush(self._due, (due_s, index))
-
-    def pop(self, now_s: float) -> list[tuple[float, int]]:
-        """Take those that are due by now."""
-        due = []
-        while self._due and self._due[0][0] <= now_s:
-            due.append(heapq.heappop(self._due))
-        return due
 
     def succeeded(self, index: int, ended_s: float) -> None:
         """The next turn of its session goes through the router."""
         self._schedule.succeeded(index, ended_s)
-
-    def pending(self) -> list[int]:
-        """Requests that the engine has not taken yet."""
-        return [index for _, index in self._due]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +39,7 @@ class Replica:
 
     def present(self) -> IntArray:
         """Requests that it was given and has not finished."""
-        there = [*self.inbox.pending(), *self.scheduler.present()]
+        there = [*self.inbox.all(), *self.scheduler.present()]
         return np.array(there, dtype=np.int64)
 
     @property

@@ -8,8 +8,6 @@ request first in line.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from tokenflow_sgl.policy import Phase
@@ -44,16 +42,14 @@ class PriorityScheduler(StockScheduler):
         missing -= budget.total
         victims: list[int] = []
         for victim in rows.tolist():
-            left = min(int(streams.limit[victim] - streams.generated[victim]), CLIP_NEW_TOKENS)
             victims.append(victim)
-            missing -= left * self.ratio
+            missing -= self._reserved_for(victim)
             if missing <= 0:
                 break
         if not victims or missing > 0:
             return False
         for victim in victims:
-            left = min(int(streams.limit[victim] - streams.generated[victim]), CLIP_NEW_TOKENS)
-            budget.give_back(left * self.ratio)
+            budget.give_back(self._reserved_for(victim))
             core.running = core.running[core.running != victim]
             core.park(victim, now, keep=False)
             core.waiting.append(victim)
@@ -61,6 +57,8 @@ class PriorityScheduler(StockScheduler):
             self.retracted += 1
         return True
 
-    def wakes_at(self, now: float) -> float:
-        """Nothing changes by itself."""
-        return math.inf
+    def _reserved_for(self, stream: int) -> float:
+        """Output tokens that are reserved for a running stream."""
+        streams = self.core.streams
+        left = int(streams.limit[stream] - streams.generated[stream])
+        return min(left, CLIP_NEW_TOKENS) * self.ratio

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tokenflow_sgl.replay.store import REQUEST_SCHEMA, TOKEN_SCHEMA, Run, RunInfo
 from tokenflow_sgl.sim.streams import FloatArray, IntArray, Streams
 from tokenflow_sgl.traces import Trace, TraceRequest
+
+PACKED = 1 << 20
+"""Tokens after which blocks are packed: many small ones would take several times their content."""
 
 
 class Recording:
@@ -20,25 +24,36 @@ class Recording:
     def __init__(self) -> None:
         self._rows: list[IntArray] = []
         self._times: list[FloatArray] = []
+        self._tokens = 0
+        self._packed: list[tuple[NDArray[np.int32], FloatArray]] = []
 
     def deliver(self, rows: IntArray, times: FloatArray) -> None:
         """One token to each row at each time."""
         self._rows.append(rows)
         self._times.append(times)
+        self._tokens += len(rows) * len(times)
+        if self._tokens >= PACKED:
+            self._pack()
 
     def table(self) -> pa.Table:
         """The tokens' table of a run."""
-        if not self._rows:
+        if self._rows:
+            self._pack()
+        if not self._packed:
             return pa.table({"request": [], "time_s": []}, TOKEN_SCHEMA)
-        owner = np.concatenate(
-            [np.tile(r, len(t)) for r, t in zip(self._rows, self._times, strict=True)]
-        ).astype(np.int32)
-        time = np.concatenate(
-            [np.repeat(t, len(r)) for r, t in zip(self._rows, self._times, strict=True)]
-        )
+        owner = np.concatenate([owner for owner, _ in self._packed])
+        time = np.concatenate([time for _, time in self._packed])
+        self._packed = []
         # Blocks come in the order of time: a stable sort by stream is all it takes.
         order = np.argsort(owner, kind="stable")
         return pa.table({"request": owner[order], "time_s": time[order]}, TOKEN_SCHEMA)
+
+    def _pack(self) -> None:
+        pairs = list(zip(self._rows, self._times, strict=True))
+        owner = np.concatenate([np.tile(r, len(t)) for r, t in pairs]).astype(np.int32)
+        time = np.concatenate([np.repeat(t, len(r)) for r, t in pairs])
+        self._packed.append((owner, time))
+        self._rows, self._times, self._tokens = [], [], 0
 
 
 def make_run(
@@ -53,7 +68,6 @@ def make_run(
     duration_s: float,
 ) -> Run:
     """A run as `tokenflow replay` would have written it."""
-    rows = [_row(i, request, streams, ended) for i, request in enumerate(trace.requests)]
     info = RunInfo(
         name=name,
         source="simulate",
@@ -68,28 +82,29 @@ def make_run(
         duration_s=duration_s,
         send_lag_p99_s=0.0,
     )
-    return Run(info, pa.Table.from_pylist(rows, REQUEST_SCHEMA), recording.table())
+    return Run(info, _requests(trace.requests, streams, ended), recording.table())
 
 
-def _row(
-    index: int, request: TraceRequest, streams: Streams, ended: Sequence[float] | FloatArray
-) -> dict[str, Any]:
-    end, sent = float(ended[index]), float(streams.arrival[index])
-    return {
-        "index": index,
-        "session": request.session,
-        "turn": request.turn,
-        "warm_up": False,
-        "scheduled_s": request.arrival_s if np.isnan(sent) else sent,
-        "sent_s": None if np.isnan(sent) else sent,
-        "ended_s": None if np.isnan(end) else end,
-        "prompt_tokens": request.prompt_tokens,
-        "requested_tokens": request.output_tokens,
-        "output_tokens": int(streams.generated[index]),
-        "rate": float(streams.rate[index]),
-        "ttft_slo_s": request.ttft_slo_s,
-        "tbt_slo_s": request.tbt_slo_s,
-        "priority": request.priority,
-        "finish_reason": None if np.isnan(end) else "length",
-        "error": None,
+def _requests(requests: Sequence[TraceRequest], streams: Streams, ended: FloatArray) -> pa.Table:
+    """The requests' table of a run; column by column, for there may be a million of them."""
+    over = ~np.isnan(ended)
+    planned = np.array([request.arrival_s for request in requests])
+    columns: dict[str, Any] = {
+        "index": np.arange(len(requests)),
+        "session": [request.session for request in requests],
+        "turn": [request.turn for request in requests],
+        "warm_up": np.zeros(len(requests), dtype=np.bool_),
+        "scheduled_s": np.where(np.isnan(streams.arrival), planned, streams.arrival),
+        "sent_s": pa.array(streams.arrival, from_pandas=True),
+        "ended_s": pa.array(ended, from_pandas=True),
+        "prompt_tokens": streams.prompt,
+        "requested_tokens": streams.limit,
+        "output_tokens": streams.generated,
+        "rate": streams.rate,
+        "ttft_slo_s": [request.ttft_slo_s for request in requests],
+        "tbt_slo_s": [request.tbt_slo_s for request in requests],
+        "priority": [request.priority for request in requests],
+        "finish_reason": ["length" if done else None for done in over.tolist()],
+        "error": pa.nulls(len(requests), pa.string()),
     }
+    return pa.table(columns, REQUEST_SCHEMA)
