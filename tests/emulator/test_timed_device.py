@@ -95,9 +95,7 @@ def test_absurd_dilations_are_refused(make_profile: MakeProfile, factor: float) 
 
 
 def batch(mode: str, **fields: Any) -> Any:
-    forward_mode = SimpleNamespace(
-        is_extend=lambda: mode != "decode", is_mixed=lambda: mode == "mixed"
-    )
+    forward_mode = SimpleNamespace(is_extend=lambda: mode != "decode")
     return SimpleNamespace(forward_mode=forward_mode, **fields)
 
 
@@ -107,14 +105,17 @@ def test_work_of_a_decode_step() -> None:
 
 
 def test_work_of_a_prefill_step() -> None:
-    # 10 tokens after 20, and 1 token after 6: 10 * 25 + 1 * 6.5 attended keys.
-    lengths = {"extend_seq_lens_cpu": [10, 1], "extend_prefix_lens_cpu": [20, 6]}
-    assert work_of(batch("extend", **lengths)) == StepWork(11, 256.5, 0, 0)
+    # 10 tokens after 20, and 2 after 6: 10 * 25 + 2 * 7 attended keys.
+    lengths = {"extend_seq_lens_cpu": [10, 2], "extend_prefix_lens_cpu": [20, 6]}
+    assert work_of(batch("extend", **lengths)) == StepWork(12, 264.0, 0, 0)
 
 
-def test_work_of_a_mixed_step() -> None:
+def test_a_row_of_one_token_decodes_whatever_sglang_calls_it() -> None:
+    # SGLang runs a mixed batch as a prefill batch: nothing else tells its decoding rows.
     lengths = {"extend_seq_lens_cpu": [10, 1], "extend_prefix_lens_cpu": [20, 6]}
-    assert work_of(batch("mixed", **lengths)) == StepWork(10, 250.0, 1, 7)
+    assert work_of(batch("extend", **lengths)) == StepWork(10, 250.0, 1, 7)
+    resumed = {"extend_seq_lens_cpu": [1, 1], "extend_prefix_lens_cpu": [20, 6]}
+    assert work_of(batch("extend", **resumed)) == StepWork(0, 0.0, 2, 28)
 
 
 def test_steps_take_the_time_of_their_kind(make_profile: MakeProfile) -> None:

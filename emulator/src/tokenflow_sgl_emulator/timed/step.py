@@ -30,18 +30,20 @@ class StepWork:
 
 
 def work_of(forward_batch: Any) -> StepWork:
-    """The work of one of SGLang's forward batches."""
+    """The work of one of SGLang's forward batches.
+
+    A row of one token is a decoding one to the device, whoever calls it a prefill: SGLang runs a
+    mixed batch as a prefill batch, its decoding rows as prefills of one token each.
+    """
     if not forward_batch.forward_mode.is_extend():
         lengths = forward_batch.seq_lens_cpu
         return StepWork(0, 0.0, len(lengths), int(lengths.sum()))
-    mixed = forward_batch.forward_mode.is_mixed()
     tokens = batch = context = 0
     attention = 0.0
     for new, prefix in zip(
         forward_batch.extend_seq_lens_cpu, forward_batch.extend_prefix_lens_cpu, strict=True
     ):
-        if mixed and new == 1:
-            # A decoding row looks like a prefill of one token, and costs the same.
+        if new == 1:
             batch += 1
             context += prefix + 1
         else:
