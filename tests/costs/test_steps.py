@@ -119,6 +119,22 @@ def test_a_load_is_not_charged_for_attention_twice() -> None:
     assert timer.costs().load_seconds(16_000) == pytest.approx(0.2, rel=0.05)
 
 
+def test_resumes_from_the_device_do_not_wash_out_what_prefills_cost() -> None:
+    timer = StepTimer(lag=0)
+    now = 0.0
+    for rows in (1, 2, 4, 8) * 10:  # decoding: 10 ms, and 1 ms per row
+        iterate(timer, (now, Work(decoding=rows)), (now + 0.010 + 0.001 * rows, None))
+        now += 10.0
+    for tokens in (100, 200, 400) * 10:  # prefills: 10 ms, and 1 ms a token
+        iterate(timer, (now, Work(tokens=tokens)), (now + 0.010 + 0.001 * tokens, None))
+        now += 10.0
+    for _ in range(2000):  # a token beside eight rows, a little faster than the model says
+        resumed = Work(decoding=8, tokens=1, attention=500.0)
+        iterate(timer, (now, resumed), (now + 0.016, None))
+        now += 0.1
+    assert timer.costs().prefill_seconds(1000) == pytest.approx(1.01, rel=0.02)
+
+
 def test_what_the_model_misses_is_not_the_loads() -> None:
     timer = StepTimer(lag=0)
     now = 0.0

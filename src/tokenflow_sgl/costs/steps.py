@@ -19,6 +19,10 @@ and nothing would ever correct it."""
 RESUMED = 16
 """Loaded tokens per computed one of a step from which loads are learned: streams that resume
 compute a token or so each. A short load drowns in the noise of a long prefill."""
+SHORT_PREFILL = 32
+"""Tokens below which a prefill teaches nothing about prefills. Streams that resume from the device
+compute a token each, hundreds of times between two real prefills: a model of those alone knows no
+price per token, and with none recomputing seems free."""
 REFIT_SECONDS = 0.25
 """How old a fit may be; refitting costs a tenth of a millisecond."""
 
@@ -84,7 +88,8 @@ class StepTimer:
         if work.decoding:
             own -= self._beside(work)
         if not work.loaded:
-            self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
+            if work.tokens >= SHORT_PREFILL:
+                self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
         elif work.loaded >= RESUMED * work.tokens:
             # The load overlaps with the step; what it adds is what it costs.
             self._costs.observe_load(work.loaded, seconds - self._without_load(work), seconds)
