@@ -5,6 +5,7 @@ import random
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,33 @@ def test_the_last_token_and_its_position_decide_the_next(server: Any) -> None:
     first = ask(server, ids, 10)
     assert ask(server, [*ids, *first[:5]], 5) == first[5:]
     assert ask(server, [*ids[:-1], 301], 10) != first
+
+
+def test_who_decodes_beside_a_prefill_costs_what_he_reads(
+    start_server: Any, profile: DeviceProfile, tmp_path: Path
+) -> None:
+    """SGLang runs a mixed batch as a prefill batch; its decoding rows must not come for free."""
+    # A decode step takes 0.1 ms for each token that it reads, a prefill chunk 1 ms in all.
+    reading = DecodeTable((1.0, 64.0), (1.0, 1e4), ((1e-4, 1.0), (1e-4 * 64, 64.0)))
+    replace(profile, decode=reading).save(tmp_path / "toy.json")
+    write_model_folder(tmp_path / "model", profile.layers)
+    env = {
+        "TOKENFLOW_EMU_PROFILE": str(tmp_path / "toy.json"),
+        "TOKENFLOW_EMU_TIME_DILATION": "1",
+    }
+    flags = ("--enable-mixed-chunk", "--chunked-prefill-size", "51", "--skip-tokenizer-init")
+    with start_server(tmp_path / "model", *flags, env=env) as server, ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(ask, server, prompt(1, 400), 100)
+        while state(server)["emulated_device"]["steps"] < 12:
+            assert not reader.done()
+        before = state(server)["emulated_device"]
+        ask(server, prompt(2, 500), 1)
+        after = state(server)["emulated_device"]
+        assert not reader.done(), "the prefill must have been beside him"
+    steps = after["steps"] - before["steps"]
+    assert steps >= 10
+    # Every one of them read his 400 tokens: 40 ms.
+    assert after["busy_seconds"] - before["busy_seconds"] > 0.9 * steps * 0.040
 
 
 def test_refused_arguments_are_named(
