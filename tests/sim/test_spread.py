@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import subprocess
 import sys
 
@@ -31,13 +32,9 @@ print(there.num_rows, "rows alike")
 """
 
 
-def times(shared: int, job: int) -> int:
-    return shared * job
-
-
 def test_results_come_in_the_order_of_the_jobs() -> None:
     with on_cores(2) as spread:
-        assert list(spread(times, 3, range(8))) == [3 * job for job in range(8)]
+        assert list(spread(operator.mul, 3, range(8))) == [3 * job for job in range(8)]
 
 
 def test_a_sweep_on_a_local_ray_is_the_sweep() -> None:
