@@ -128,13 +128,14 @@ class StepTimer:
         would count as the load's, in step after step.
         """
         costs = self.costs()
-        if self._plain is None or not work.decoding or costs.decode is None:
+        before, seconds = self._plain or (Work(), 0.0)
+        modelled = costs.decode_seconds(before.decoding, before.context)
+        if not work.decoding or not before.decoding or modelled <= 0.0:
             prefix = work.attention / work.tokens - work.tokens / 2
             return costs.prefill_seconds(work.tokens, prefix)
-        before, seconds = self._plain
         rows = work.decoding + work.tokens
         grown = costs.decode_seconds(rows, work.context + work.attention)
-        return seconds * grown / costs.decode_seconds(before.decoding, before.context)
+        return seconds * grown / modelled
 
     def restart(self) -> None:
         """The clock starts anew; what steps cost stays known."""

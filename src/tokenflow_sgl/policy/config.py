@@ -21,8 +21,9 @@ class WorkingSetConfig:
 
     The defaults come from simulation over eight burst and overload workloads on two
     devices. Some were set while watching one of these: `park_target` (`h200-b`), `burst_eta`
-    (`4090-a`), `hysteresis` (`h200-a`, then four workloads apart from them), and the margin
-    for unmeasured costs in `admission` (`4090-b`).
+    (`4090-a`), `hysteresis` (`h200-a`, then four workloads apart from them), and in `admission`
+    the margin for unmeasured costs (`4090-b`), the share of stalled readers (Azure at 4x) and
+    that of a newcomer's own prefill (Mooncake).
     """
 
     eta: float = setting(
