@@ -92,31 +92,36 @@ def test_decodes_are_no_prefills() -> None:
     assert timer.last_prefill_end == -math.inf
 
 
-def test_a_load_costs_what_it_adds_to_the_prefill() -> None:
+@pytest.fixture
+def prefilling() -> StepTimer:
+    """A timer that knows prefills: 1 ms a token."""
     timer = StepTimer(lag=0)
-    # Prefills without attention: 1 ms a token.
     for tokens in range(100, 1100, 100):
         iterate(timer, (tokens, Work(tokens=tokens)), (tokens * 1.001, None))
-    # 100 tokens take 0.1 s of these 0.7 s.
-    iterate(timer, (2000.0, Work(tokens=100, loaded=4000)), (2000.7, None), (2001.0, None))
-    assert timer.costs().load_seconds(4000) == pytest.approx(0.6, rel=1e-3)
-    assert timer.costs().prefill_seconds(100) == pytest.approx(0.1, rel=1e-3)
+    return timer
 
 
-def test_a_load_is_not_charged_for_attention_twice() -> None:
-    timer = StepTimer(lag=0)
-    now = 0.0
-    for tokens in (500, 1000, 2000, 4000) * 10:
-        # 1 ms a token, and 0.2 us for each key that it attends to, tokens^2 / 2 in all.
-        attention = tokens * tokens / 2
-        seconds = tokens * 1e-3 + attention * 2e-7
-        iterate(timer, (now, Work(tokens=tokens, attention=attention)), (now + seconds, None))
-        now += 100.0
-    # 1000 tokens after a prefix of 16000: 1 s, 3.3 s of attention, and the load 0.2 s.
-    loaded = Work(tokens=1000, attention=16_500_000.0, loaded=16_000)
-    iterate(timer, (now, loaded), (now + 4.5, None))
-    iterate(timer, (now + 10.0, None))
-    assert timer.costs().load_seconds(16_000) == pytest.approx(0.2, rel=0.05)
+def test_a_load_that_a_step_waits_for_takes_the_steps_time(prefilling) -> None:
+    # The 100 tokens take 0.1 s, beside the load.
+    iterate(prefilling, (2000.0, Work(tokens=100, loaded=4000)), (2000.7, None), (2001.0, None))
+    assert prefilling.costs().load_seconds(4000) == pytest.approx(0.7, rel=1e-3)
+    assert prefilling.costs().prefill_seconds(100) == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize(("seconds", "known"), [(0.109, False), (0.111, True)])
+def test_a_load_that_hides_behind_computing_teaches_nothing(prefilling, seconds, known) -> None:
+    work = Work(tokens=100, loaded=4000)
+    iterate(prefilling, (2000.0, work), (2000.0 + seconds, None), (2001.0, None))
+    assert (prefilling.costs().load is not None) is known
+
+
+def test_but_a_load_seen_to_hide_where_it_should_not_is_cheaper(prefilling) -> None:
+    iterate(prefilling, (2000.0, Work(tokens=100, loaded=4000)), (2000.7, None), (2001.0, None))
+    for number in range(40):
+        now = 2001.0 + number
+        iterate(prefilling, (now, Work(tokens=100, loaded=4000)), (now + 0.1, None))
+    iterate(prefilling, (2042.0, None))
+    assert prefilling.costs().load_seconds(4000) < 0.15
 
 
 def test_resumes_from_the_device_do_not_wash_out_what_prefills_cost() -> None:
@@ -135,17 +140,18 @@ def test_resumes_from_the_device_do_not_wash_out_what_prefills_cost() -> None:
     assert timer.costs().prefill_seconds(1000) == pytest.approx(1.01, rel=0.02)
 
 
-def test_what_the_model_misses_is_not_the_loads() -> None:
+@pytest.mark.parametrize(("seconds", "known"), [(0.030, False), (0.033, True)])
+def test_what_the_model_misses_is_not_the_loads(seconds, known) -> None:
     timer = StepTimer(lag=0)
     now = 0.0
     for rows in (1, 2, 4, 8) * 10:  # decoding: 10 ms, and 1 ms per row
         iterate(timer, (now, Work(decoding=rows)), (now + 0.010 + 0.001 * rows, None))
         now += 10.0
-    # Since then a step takes twice as long; the load adds 5 ms.
+    # Since then a step takes twice as long, with four rows 28 ms.
     iterate(timer, (now, Work(decoding=4)), (now + 0.028, None))
     resume = Work(decoding=3, tokens=1, attention=4000.5, loaded=4000)
-    iterate(timer, (now + 1.0, resume), (now + 1.033, None), (now + 2.0, None))
-    assert timer.costs().load_seconds(4000) == pytest.approx(0.005, rel=0.05)
+    iterate(timer, (now + 1.0, resume), (now + 1.0 + seconds, None), (now + 2.0, None))
+    assert (timer.costs().load is not None) is known
 
 
 def test_a_price_that_nobody_checks_is_forgotten() -> None:
@@ -229,6 +235,17 @@ def test_prefills_are_not_a_loss_but_what_a_resume_takes_is() -> None:
         iterate(timer, (now + 1.0, resume), (now + 1.121, None))  # 0.02 s, and 0.1 s of loading
         now += 10.0
     assert timer.kv_rate() == pytest.approx(20_000 / 0.14, rel=0.02)
+
+
+def test_the_share_of_prefills_is_that_of_the_time_while_crowded(prefilling) -> None:
+    now = 2000.0
+    assert prefilling.prefill_share() == 0.0
+    for _ in range(100):  # 0.3 s of prefill, 0.1 s of decoding
+        iterate(prefilling, (now, crowded(tokens=300)), (now + 0.3, None))
+        iterate(prefilling, (now + 1.0, crowded(decoding=1, context=10)), (now + 1.1, None))
+        iterate(prefilling, (now + 2.0, Work(decoding=1)), (now + 2.5, None))  # nobody is paused
+        now += 3.0
+    assert prefilling.prefill_share() == pytest.approx(0.75, rel=0.02)
 
 
 # ---- throughput ---------------------------------------------------------------------

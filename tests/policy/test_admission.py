@@ -219,6 +219,14 @@ def test_a_pass_looks_at_the_first_arrivals_only(make_state, make_stream) -> Non
     assert joined == list(range(CONSIDERED))
 
 
+def test_but_a_burst_is_looked_at_as_a_whole(make_state, make_stream) -> None:
+    rows = [make_stream(Phase.WAITING, prompt=1, expected=1.0)] * (CONSIDERED + 10)
+    state = make_state(rows, costs=COSTS)
+    ended = float(state.streams.arrival.max()) + 5.0
+    joined = admissible(dataclasses.replace(state, now=ended), WorkingSetConfig())
+    assert len(joined) == CONSIDERED + 10
+
+
 @pytest.mark.parametrize(
     ("since_arrival", "burst_eta", "expected"),
     [
@@ -291,6 +299,27 @@ def test_a_prefill_under_way_counts_with_those_who_wait(make_state, member, newc
         state = make_state(rows, total=1000, promised=promised, costs=SLOW_PREFILL)
         state = dataclasses.replace(state, kv_rate=AS_MODELLED)
         assert admissible(state, WorkingSetConfig(hysteresis=0.0)).tolist() == expected
+
+
+# Ten readers of 5 tokens/s with 10 tokens to come share 1000 tokens of memory: 2 s of every horizon
+# to 2 s, 10 * 10 * 305e-4 = 3.05 s of the first five, 61 % of them.
+@pytest.mark.parametrize(
+    ("share", "total", "expected"),
+    [
+        (0.0, 1000, [10]),
+        (0.05, 1000, [10]),  # with a tenth more 5.5 %
+        (0.4, 1000, []),  # 44 %: others will come, and prefills take their time
+        (0.4, 10_000, [10]),  # nobody takes turns
+    ],
+)
+def test_prefills_go_on_where_streams_take_turns(
+    make_state, make_stream, share, total, expected
+) -> None:
+    reader = make_stream(rate=2.5, slack=0.0, prompt=200, generated=100, expected=110.0)
+    rows = [*([reader] * 10), make_stream(Phase.WAITING, prompt=1, expected=1.0)]
+    state = make_state(rows, total=total, free=0, host=100_000, costs=COSTS)
+    state = dataclasses.replace(state, kv_rate=10.0 * total, prefill_share=share)
+    assert admissible(state, WorkingSetConfig(hysteresis=0.0)).tolist() == expected
 
 
 @pytest.mark.parametrize(("dry", "expected"), [(0, [20]), (1, [20]), (2, [])])

@@ -284,6 +284,30 @@ def test_between_plans_the_loads_queue_in_the_order_of_the_plan(make_state, make
     assert decision.recompute == {10}
 
 
+# Decoding beside one stream of 200 tokens takes 8.024 ms; a load of 200 tokens 3 ms.
+@pytest.mark.parametrize(
+    ("per_token", "started"),
+    [
+        (15e-6, (11, 12)),  # two hide behind the step
+        (30e-6, (11,)),  # 6 ms: one
+        (90e-6, (11,)),  # none, but somebody has to come
+    ],
+)
+def test_loads_hide_behind_the_next_step(make_state, make_stream, per_token, started) -> None:
+    costs = StepCosts(decode=(0.008, 2e-5, 2e-8), load=(0.0, per_token))
+    rows = [make_stream(), *(make_stream(Phase.PAUSED, slack=s) for s in (1.0, 2.0, 3.0))]
+    decision = POLICY.decide(make_state(rows, costs=costs))
+    assert decision.run == started
+    assert decision.recollection.plan == (11, 12, 13)
+
+
+def test_newcomers_do_not_wait_for_loads(make_state, make_stream) -> None:
+    costs = StepCosts(decode=(0.008, 2e-5, 2e-8), load=(0.0, 90e-6))
+    rows = [make_stream(), *(make_stream(Phase.PAUSED, slack=s) for s in (-2.0, -1.0))]
+    rows.append(make_stream(Phase.WAITING, admitted=True))
+    assert POLICY.decide(make_state(rows, costs=costs)).run == (11, 13)
+
+
 # ---- always -------------------------------------------------------------------------
 
 

@@ -13,12 +13,16 @@ WINDOW_SECONDS = 2.0
 """Length of the throughput window."""
 READ_SECONDS = 20.0
 """Memory of the measured reading rate: long enough to hold a stream's turns."""
+SHARE_SECONDS = 10.0
+"""Memory of the share of the time that prefills take."""
 STALE_SECONDS = 10.0
 """How long loads may go unseen before their price is forgotten: with a wrong one nobody may load,
 and nothing would ever correct it."""
 RESUMED = 16
 """Loaded tokens per computed one of a step from which loads are learned: streams that resume
 compute a token or so each. A short load drowns in the noise of a long prefill."""
+HELD_UP = 1.1
+"""Time of a step over that without its load from which the load is what it waited for."""
 SHORT_PREFILL = 32
 """Tokens below which a prefill teaches nothing about prefills. Streams that resume from the device
 compute a token each, hundreds of times between two real prefills: a model of those alone knows no
@@ -63,6 +67,8 @@ class StepTimer:
         self._fitted = -math.inf
         self._read_tokens = 0.0
         self._read_seconds = 0.0
+        self._prefilled = 0.0
+        self._crowded = 0.0
         self._plain: tuple[Work, float] | None = None
         self._load_seen = -math.inf
         self.last_prefill_end = -math.inf
@@ -91,11 +97,15 @@ class StepTimer:
             if work.tokens >= SHORT_PREFILL:
                 self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
         elif work.loaded >= RESUMED * work.tokens:
-            # The load overlaps with the step; what it adds is what it costs.
-            self._costs.observe_load(work.loaded, seconds - self._without_load(work), seconds)
+            # A load overlaps with the step's computing: only where it takes longer is the step's
+            # time its own, and anywhere else at least no less.
+            seen_too_dear = self.costs().load_seconds(work.loaded) > seconds
+            if seen_too_dear or seconds > HELD_UP * self._without_load(work):
+                self._costs.observe_load(work.loaded, seconds)
             self._load_seen = now
 
     def _count_reads(self, work: Work, seconds: float) -> None:
+        alone = 0.0
         if work.tokens:
             # Prefills are demand, not a loss; what resuming a stream takes is a loss.
             prefix = work.attention / work.tokens - work.tokens / 2
@@ -103,7 +113,11 @@ class StepTimer:
             alone = costs.prefill_seconds(work.tokens, prefix)
             if work.decoding and costs.prefill is not None:
                 alone -= costs.prefill[0]
-            seconds = max(seconds - alone, 0.0)
+            alone = min(max(alone, 0.0), seconds)
+        keep = math.exp(-seconds / SHARE_SECONDS)
+        self._prefilled = self._prefilled * keep + alone
+        self._crowded = self._crowded * keep + seconds
+        seconds -= alone
         keep = math.exp(-seconds / READ_SECONDS)
         self._read_tokens = self._read_tokens * keep + work.context
         self._read_seconds = self._read_seconds * keep + seconds
@@ -113,6 +127,12 @@ class StepTimer:
         if self._read_seconds < READ_SECONDS / 4:
             return math.nan
         return self._read_tokens / self._read_seconds
+
+    def prefill_share(self) -> float:
+        """Share of the time that prefills took lately while crowded; 0.0 while unknown."""
+        if self._crowded < SHARE_SECONDS / 5:
+            return 0.0
+        return self._prefilled / self._crowded
 
     def _beside(self, work: Work) -> float:
         """What decoding rows add to a prefill: all of a decode step but its constant part."""

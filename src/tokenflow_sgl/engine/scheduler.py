@@ -339,6 +339,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
             last_prefill_seconds=self.tf_timer.last_prefill_seconds,
             throughput=self.tf_timer.throughput(),
             kv_rate=self.tf_timer.kv_rate(),
+            prefill_share=self.tf_timer.prefill_share(),
             recollection=self.tf_decider.recollection,
         )
 

@@ -17,12 +17,14 @@ and serves M / x streams, so T * x / M. Producing n tokens from length l costs
 T / M * (n * l + n^2 / 2). Once memory has been short, T / M is what was measured then: the
 cost model knows nothing of resumes and of steps that were not full.
 
-Some things that a fluid view does not see. Whatever the costs miss shows in readers who stall:
-then nobody joins. A long prompt is computed in chunks beside which the others read on, so it does
-not ask for more than half of the engine's time at any moment. A reader who is faster than the
-engine can decode any stream gets what it can. And where more streams share the memory than fit,
-each of them builds up a buffer for the times that it is switched out: on average half the
-hysteresis.
+Some things that a fluid view does not see. Others will come after this newcomer: where streams
+take turns in memory, prefills go on taking the share of the time that they took lately, and who
+decodes beside them gets hardly ahead of his reader, to be switched out for another. Whatever the
+costs miss shows in readers who stall: then nobody joins. A long prompt is computed in chunks beside
+which the others read on, so it does not ask for more than half of the engine's time at any moment.
+A reader who is faster than the engine can decode any stream gets what it can. And where more
+streams share the memory than fit, each of them builds up a buffer for the times that it is switched
+out: on average half the hysteresis.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from tokenflow_sgl.policy.state import FloatArray, IntArray, Phase, State
 HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 300])[:, None]
 """Seconds ahead at which demand is compared with supply, as a column."""
 CONSIDERED = 128
-"""Newcomers that one pass looks at, in order of arrival."""
+"""Newcomers that one pass looks at, in order of arrival, unless it clears the whole queue."""
 YOUNG = 10.0
 """Seconds that a queue may be old to be cleared: who has waited longer gains little by it."""
 FINAL_SHARE = 0.6
@@ -54,6 +56,8 @@ the others read on, however long the prompt is, and nobody waits for its end but
 DRY_SHARE = 0.05
 """Share of the started readers above whose stalling nobody joins: the engine has less to give than
 the test believes."""
+ONGOING = 1.1
+"""Share of the time that later newcomers' prefills will take, over that of the last ones."""
 UNMEASURED = 1.2
 """Cost of a token over the model's, until it was measured: the first readers come before that."""
 SLOWEST = 2.0
@@ -67,14 +71,15 @@ def admissible(state: State, config: WorkingSetConfig) -> IntArray:
     engine that idles serves nobody.
     """
     streams = state.streams
-    candidates = np.nonzero((streams.phase == Phase.WAITING) & ~streams.admitted)[0][:CONSIDERED]
+    candidates = np.nonzero((streams.phase == Phase.WAITING) & ~streams.admitted)[0]
     if not len(candidates):
         return candidates
     member = (streams.phase != Phase.WAITING) | streams.admitted
     members = np.nonzero(member)[0]
     fits = _memory_allows(state, config, members, candidates)
-    if fits:
-        fits = _time_allows(state, config, members, candidates[:fits])
+    # The whole queue, or the head of it.
+    if fits and not (fits == len(candidates) and _clears(state, config, members, candidates)):
+        fits = _time_allows(state, config, members, candidates[:fits][:CONSIDERED])
     if fits == 0 and not len(members):
         fits = 1
     return candidates[:fits]
@@ -97,45 +102,62 @@ def _final_kv(state: State, index: IntArray) -> FloatArray:
     return streams.prompt.take(index) + generated + FINAL_SHARE * left
 
 
+def _clears(
+    state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
+) -> bool:
+    """Whether a burst has ended and all that waits can be cleared at once.
+
+    Who does that promises too much anyway: no stock, and no margin but `burst_eta`.
+    """
+    if state.costs.decode is None or not _burst_is_over(state, config):
+        return False
+    supply = _supply(state, members if len(members) else candidates, 1.0)
+    wanted = _wanted(state, members, candidates, supply)
+    return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
+
+
 def _time_allows(
     state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
 ) -> int:
     """How many candidates, in order, pass the demand test at every horizon."""
-    streams, costs = state.streams, state.costs
-    if costs.decode is None:
+    if state.costs.decode is None:
         return len(candidates)
-    length = (streams.prompt + streams.generated)[members if len(members) else candidates]
-    supply = _supply(state, length, UNMEASURED)
+    supply = _supply(state, members if len(members) else candidates, UNMEASURED)
+    if _dry(state, supply.speed) > DRY_SHARE:
+        return 0
     everybody = int(_final_kv(state, members).sum() + _final_kv(state, candidates).sum())
     shared = everybody > state.memory.device_total
     stock = config.hysteresis / 2 if shared else 0.0
+    usual = ONGOING * state.prefill_share if shared else 0.0
+    wanted = _wanted(state, members, candidates, supply, stock, usual)
+    passes = (wanted <= config.eta * HORIZONS).all(axis=0)
+    # First come first: nobody overtakes the first one who does not fit.
+    return len(candidates) if passes.all() else int(np.argmin(passes))
 
+
+def _wanted(
+    state: State,
+    members: IntArray,
+    candidates: IntArray,
+    supply: _Supply,
+    stock: float = 0.0,
+    usual: float = 0.0,
+) -> FloatArray:
+    """Engine seconds asked for within each horizon if 1, 2, ... of the candidates join.
+
+    usual: share of each horizon that prefills take at least. Shape (len(HORIZONS),
+    len(candidates)).
+    """
+    streams, costs = state.streams, state.costs
     pending = members[streams.phase[members] == Phase.WAITING]
     due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
     due += costs.prefill_seconds(state.memory.device_promised)
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
     first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * HORIZONS)
-
-    def wanted(supply: _Supply, stock: float) -> FloatArray:
-        """Engine seconds asked for within each horizon if so many candidates join."""
-        demand = due + _demand(state, members, supply, stock).sum(axis=1, keepdims=True)
-        demand = demand + np.cumsum(_demand(state, candidates, supply, stock), axis=1)
-        return np.asarray(demand + first)
-
-    clears = len(candidates) == np.count_nonzero(
-        (streams.phase == Phase.WAITING) & ~streams.admitted
-    )
-    # Who clears a burst promises too much anyway: no stock, and no margin but `burst_eta`.
-    if clears and _burst_is_over(state, config):
-        plain = _supply(state, length, 1.0)
-        if (wanted(plain, 0.0)[:, -1:] <= config.burst_eta * HORIZONS).all():
-            return len(candidates)
-    if _dry(state, supply.speed) > DRY_SHARE:
-        return 0
-    passes = (wanted(supply, stock) <= config.eta * HORIZONS).all(axis=0)
-    # First come first: nobody overtakes the first one who does not fit.
-    return len(candidates) if passes.all() else int(np.argmin(passes))
+    demand = _demand(state, members, supply, stock).sum(axis=1, keepdims=True)
+    demand = demand + np.cumsum(_demand(state, candidates, supply, stock), axis=1)
+    return np.asarray(demand + np.maximum(due + first, usual * HORIZONS))
 
 
 def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
@@ -167,13 +189,13 @@ class _Supply:
     speed: float
 
 
-def _supply(state: State, length: IntArray, unmeasured: float) -> _Supply:
-    """The supply for streams of these context lengths.
+def _supply(state: State, index: IntArray, unmeasured: float) -> _Supply:
+    """The supply for these streams.
 
     unmeasured: cost of a token over the model's where nothing was measured.
     """
-    total = state.memory.device_total
-    mean = max(float(length.mean()), SHORTEST_CONTEXT)
+    streams, total = state.streams, state.memory.device_total
+    mean = max(float((streams.prompt[index] + streams.generated[index]).mean()), SHORTEST_CONTEXT)
     step = max(state.costs.decode_seconds(total / mean, total), SHORTEST_STEP)
     modelled = step / total
     measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * modelled

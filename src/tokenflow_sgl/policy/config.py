@@ -20,10 +20,11 @@ class WorkingSetConfig:
     """Parameters of `WorkingSetPolicy`. Times in seconds, lengths in tokens.
 
     The defaults come from simulation over eight burst and overload workloads on two
-    devices. Some were set while watching one of these: `park_target` (`h200-b`), `burst_eta`
-    (`4090-a`), `hysteresis` (`h200-a`, then four workloads apart from them), and in `admission`
-    the margin for unmeasured costs (`4090-b`), the share of stalled readers (Azure at 4x) and
-    that of a newcomer's own prefill (Mooncake).
+    devices. Some were set while watching one of these: `burst_eta` (`4090-a`), `hysteresis`
+    (`h200-a`, then four workloads apart from them), and in `admission` the margin for unmeasured
+    costs (`4090-b`), the share of stalled readers (Azure at 4x) and that of a newcomer's own
+    prefill (Mooncake). `park_target`, `safety` and the share of ongoing prefills were set on nine
+    workloads of our own, and seen on these eight and Azure at 4x meanwhile.
     """
 
     eta: float = setting(
@@ -54,7 +55,7 @@ class WorkingSetConfig:
         high=3600.0,
     )
     safety: float = setting(
-        1.5,
+        3.0,
         "seconds of slack that a stream must keep beyond its switch cost to give way to a newcomer",
         low=0.0,
         high=3600.0,
@@ -112,7 +113,7 @@ class WorkingSetConfig:
         0.8, "lowest share of raw decode throughput that parking may aim at", low=0.1, high=1.0
     )
     park_target: float = setting(
-        0.92,
+        0.85,
         "raw throughput, as a share of what decoding the whole batch without a pause would "
         "yield, below which parking backs off; prefills and resumes cost a part of it anyway",
         low=0.1,

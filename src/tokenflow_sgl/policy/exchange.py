@@ -1,7 +1,8 @@
 """Who runs: the least-slack exchange within device memory.
 
-Candidates (admitted newcomers, paused streams) are taken by slack, least first. One that
-does not fit may displace running streams, and only if the space then really suffices:
+Candidates (admitted newcomers, paused streams) are taken by slack, least first; a newcomer's
+counts as zero, so that it comes after those who stall. One that does not fit may displace
+running streams, and only if the space then really suffices:
 
 1. saturated ones (slack at or above 0.8 of their useful band theta): their next tokens
    are worth next to nothing to the reader;
@@ -61,7 +62,9 @@ def exchange(state: State, config: WorkingSetConfig, admitted: IntArray) -> Exch
     ready |= (phase == Phase.WAITING) & streams.admitted
     ready[admitted] = True
     candidates = np.nonzero(ready)[0]
-    candidates = candidates[np.argsort(slack[candidates], kind="stable")][:CONSIDERED]
+    # Who waits for a first token comes after those who stall: they were promised that they do not.
+    turn = np.where(phase == Phase.WAITING, 0.0, slack)
+    candidates = candidates[np.argsort(turn[candidates], kind="stable")][:CONSIDERED]
     if not len(candidates):
         return Exchange((), ())
 

@@ -119,6 +119,7 @@ class State:
         while unknown.
     kv_rate: tokens of context that decoding read per second, lately, while more streams were
         served than the memory holds, prefills not counted; NaN while unknown.
+    prefill_share: share of the time that prefills took then; 0.0 while unknown.
     """
 
     now: float
@@ -129,4 +130,5 @@ class State:
     last_prefill_seconds: float = 0.0
     throughput: float = float("nan")
     kv_rate: float = float("nan")
+    prefill_share: float = 0.0
     recollection: Recollection = field(default_factory=Recollection)

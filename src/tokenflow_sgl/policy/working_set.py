@@ -48,6 +48,7 @@ class WorkingSetPolicy:
         return dataclasses.replace(
             decision,
             preempt=decision.preempt + evicted,
+            run=self._hidden_loads(state, decision),
             hold_prefill=self._reader_would_stall(state, decision.run),
             prefill_limit=self._prefill_limit(state),
         )
@@ -161,6 +162,30 @@ class WorkingSetPolicy:
             else:
                 loads += load
         return frozenset(chosen)
+
+    def _hidden_loads(self, state: State, decision: Decision) -> tuple[int, ...]:
+        """The part of `run` whose loads the next step can hide behind its computing.
+
+        The first one is always in it. The others come with the steps that follow; meanwhile those
+        who run read on, who would all wait for a long load.
+        """
+        streams, costs = state.streams, state.costs
+        if costs.load is None or costs.decode is None or not decision.run:
+            return decision.run
+        running = streams.phase == Phase.RUNNING
+        length = streams.prompt + streams.generated
+        hidden = costs.decode_seconds(int(np.count_nonzero(running)), float(length[running].sum()))
+        index_of = dict(zip(streams.slot.tolist(), range(len(streams)), strict=True))
+        chosen: list[int] = []
+        for slot in decision.run:
+            index = index_of[slot]
+            if streams.phase[index] == Phase.PAUSED and slot not in decision.recompute:
+                load = costs.load_seconds(int(length[index]))
+                if load > hidden and chosen:
+                    continue
+                hidden -= load
+            chosen.append(slot)
+        return tuple(chosen)
 
     def _prefill_limit(self, state: State) -> int | None:
         """Tokens of a prefill step that every reader can sit out, or keep pace with.

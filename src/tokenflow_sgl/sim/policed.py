@@ -231,6 +231,7 @@ class PolicedScheduler(StockScheduler):
             last_prefill_seconds=self._timer.last_prefill_seconds,
             throughput=self._timer.throughput(),
             kv_rate=self._timer.kv_rate(),
+            prefill_share=self._timer.prefill_share(),
             recollection=self._recollection,
         )
 
