@@ -36,19 +36,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--azure", metavar="FILE", help="trace of azure-2x")
+    parser.add_argument("--azure", metavar="FILE", help="trace of azure-2x and azure-4x")
     parser.add_argument("--mooncake", metavar="FILE", help="trace of mooncake")
     given = parser.parse_args()
-    files = {"azure-2x": given.azure, "mooncake": given.mooncake}
+    files = {"azure": given.azure, "mooncake": given.mooncake}
     lines = ["| workload | run | " + " | ".join(FIGURES) + " |"]
     lines.append("| --- | --- |" + " ---: |" * len(FIGURES))
     for workload, name, measured in track(_measured(), description="simulating"):
         trace = measured["replay"][0]
         if "FILE" in LOADS[workload].trace:
-            if not files[workload]:
+            if not files[trace]:
                 print(f"{workload}, {name}: left out, its trace is not given")
                 continue
-            trace = f"{trace}:{files[workload]}"
+            trace = f"{trace}:{files[trace]}"
         found = simulated(LOADS[workload], trace, name)["tokenflow"]
         cells = [_cell(found, measured["tokenflow"], keys) for keys in FIGURES.values()]
         lines.append("| " + " | ".join([label(workload, measured), name, *cells]) + " |")

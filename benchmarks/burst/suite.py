@@ -41,6 +41,9 @@ LOADS = {
     "azure-2x": Load(
         "azure:FILE", "h200", 200_000, 1.2, ("--window", "0:600", "--speed-up", "2", "--rate", "20")
     ),
+    "azure-4x": Load(
+        "azure:FILE", "h200", 200_000, 1.9, ("--window", "0:600", "--speed-up", "4", "--rate", "20")
+    ),
     "mooncake": Load("mooncake:FILE", "h200", 916_069, 0.4, ("--window", "0:600", "--rate", "20")),
 }
 """By name. The first eight are Table 1 of the TokenFlow paper."""

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tokenflow_sgl.replay import Api, ReplayError, ReplayOptions, Sessions, read_run, write_run
-from tokenflow_sgl.traces.request import PrefixBlock, PriorityUpdate
+from tokenflow_sgl.traces.request import PriorityUpdate
 
 DEVICE = {"device": "h200", "model": "m", "time_dilation": 4.0, "steps": 0, "late_steps": 0}
 EMULATED = {"internal_states": [{"emulated_device": DEVICE}]}
@@ -34,113 +34,6 @@ def test_every_token_gets_its_time_on_the_traces_clock(ask, on_stub, rows):
     assert run.info.target["server"] == {"version": "1"}
     assert not run.info.interrupted
     assert run.info.send_lag_p99_s is not None
-
-
-def test_what_generate_is_asked(ask, on_stub):
-    stub, _ = on_stub([ask(rate=12.5, priority=3)])
-    ((_, body),) = stub.bodies
-    ids = body.pop("input_ids")
-    assert len(ids) == 20
-    assert all(100 <= token < 900 for token in ids)  # the middle of the stub's 1,000
-    assert body == {
-        "sampling_params": {
-            "max_new_tokens": 5,
-            "temperature": 0.0,
-            "custom_params": {"tokenflow_rate": 12.5},
-        },
-        "stream": True,
-    }
-
-
-def test_what_is_sent_can_be_chosen(ask, on_stub):
-    options = ReplayOptions(
-        token_ids=(5, 6), send_rates=False, send_priority=True, ignore_eos=True, temperature=0.7
-    )
-    stub, _ = on_stub([ask(prompt=3, rate=12.5, priority=3)], options, vocabulary=None)
-    assert stub.bodies[0][1] == {
-        "input_ids": [5, 5, 5],
-        "sampling_params": {"max_new_tokens": 5, "temperature": 0.7, "ignore_eos": True},
-        "stream": True,
-        "priority": 3,
-    }
-
-
-def test_equal_seeds_send_equal_prompts(ask, on_stub):
-    blocks = (PrefixBlock(3, 8),)
-    requests = [ask(prefix=blocks), ask(prompt=30, prefix=blocks)]
-
-    def prompts(seed):
-        stub, _ = on_stub(requests, ReplayOptions(seed=seed))
-        return sorted((body["input_ids"] for _, body in stub.bodies), key=len)
-
-    one, again, other = prompts(1), prompts(1), prompts(2)
-    assert one == again != other
-    assert one[0][:8] == one[1][:8]
-    assert one[0][8:] != one[1][8:20]
-
-
-@pytest.mark.parametrize("cumulative", [False, True])
-@pytest.mark.parametrize("per_chunk", [1, 3])
-def test_chunks_may_be_cumulative_and_bring_several_tokens(
-    ask, on_stub, rows, cumulative, per_chunk
-):
-    _, run = on_stub([ask(output=7)], cumulative=cumulative, tokens_per_chunk=per_chunk)
-    (row,) = rows(run)
-    assert row["output_tokens"] == len(row["times"]) == 7
-    assert len(set(row["times"])) == -(-7 // per_chunk)
-
-
-def test_completions_are_counted_by_usage(ask, on_stub, rows):
-    stub, run = on_stub(
-        [ask(output=6)],
-        ReplayOptions(api=Api.completions),
-        tokens_per_chunk=2,
-        stop_after=5,
-        server_info={},
-    )
-    path, body = stub.bodies[0]
-    assert path == "/v1/completions"
-    assert len(body.pop("prompt")) == 20
-    assert body == {
-        "model": "tiny",
-        "max_tokens": 6,
-        "temperature": 0.0,
-        "custom_params": {"tokenflow_rate": 10.0},
-        "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-    }
-    (row,) = rows(run)
-    assert (row["output_tokens"], row["finish_reason"], row["error"]) == (5, "stop", None)
-    assert len(set(row["times"])) == 3
-
-
-def test_chat_is_counted_by_usage_and_its_prompts_by_the_server(ask, on_stub, rows):
-    stub, run = on_stub(
-        [ask(prompt=200, output=4)],
-        ReplayOptions(api=Api.chat),
-        prompt_factor=1.25,
-        template_tokens=9,
-    )
-    path, body = stub.bodies[-1]  # after the two that measure the words
-    assert path == "/v1/chat/completions"
-    assert body["max_tokens"] == 4
-    assert [message["role"] for message in body["messages"]] == ["user"]
-    (row,) = rows(run)
-    assert row["prompt_tokens"] == pytest.approx(200, abs=1)
-    assert (row["output_tokens"], row["finish_reason"]) == (4, "length")
-    assert not any("each chunk with text" in note for note in run.info.target["notes"])
-
-
-@pytest.mark.parametrize("api", [Api.completions, Api.chat])
-def test_a_server_without_usage_is_noted(ask, on_stub, rows, api):
-    _, run = on_stub(
-        [ask(output=6)], ReplayOptions(api=api, token_ids=(0, 9)), tokens_per_chunk=2, usage=False
-    )
-    (row,) = rows(run)
-    assert row["output_tokens"] == 3  # chunks
-    (note,) = [note for note in run.info.target["notes"] if "each chunk with text" in note]
-    assert "In 1 of 1 answers" in note
-    assert "reported 6 tokens; 3 were counted" in note
 
 
 def test_an_open_loop_does_not_wait_for_answers(ask, on_stub, rows):

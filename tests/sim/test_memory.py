@@ -159,19 +159,37 @@ def test_a_retracted_stream_leaves_only_what_it_shares() -> None:
     assert (there.held, there.match(0)) == (0, (40, 40))
 
 
+def test_only_full_pages_are_kept() -> None:
+    there = memory(100, 200, page=16)
+    assert there.free == 96  # the last four tokens are no page
+    there.allocate(there.paged(40))
+    assert there.free == 48
+    stored: list[int] = []
+
+    def store(tokens: int) -> float:
+        stored.append(tokens)
+        return 0.0
+
+    there.release(0, 40, store)
+    there.settle(0.0)
+    assert (there.held, there.match(0), stored) == (0, (32, 32), [32])
+
+
 class Accounts(RuleBasedStateMachine):
     """Any order of calls that an engine may make keeps the books."""
 
     @initialize(
         host=st.sampled_from([0, 50, 500]),
+        page=st.sampled_from([1, 4, 16]),
         write_back=st.booleans(),
         paths=st.lists(st.lists(st.integers(0, 2), max_size=3).map(tuple), min_size=8, max_size=8),
     )
-    def start(self, host: int, write_back: bool, paths: list[tuple[int, ...]]) -> None:
+    def start(self, host: int, page: int, write_back: bool, paths: list[tuple[int, ...]]) -> None:
         requests = [request(path, own=10) for path in paths]
-        self.prefixes = Prefixes(requests, {})
+        self.page = page
+        self.prefixes = Prefixes(requests, {}, page)
         self.lengths = [one.prompt_tokens for one in requests]
-        self.memory = Memory(300, host, self.prefixes, write_back=write_back)
+        self.memory = Memory(300, host, self.prefixes, page=page, write_back=write_back)
         self.running: dict[int, int] = {}
         self.now = self.link = 0.0
 
@@ -180,15 +198,17 @@ class Accounts(RuleBasedStateMachine):
         if stream in self.running:
             return
         total = self.lengths[stream] + extra + 1
-        resident, reach = (min(found, total - 1) for found in self.memory.match(stream))
+        most = (total - 1) // self.page * self.page
+        resident, reach = (min(found, most) for found in self.memory.match(stream))
         assert 0 <= resident <= reach
-        if total - resident > self.memory.free - self.memory.evictable(stream):
+        assert resident % self.page == reach % self.page == 0
+        if self.memory.paged(total) - resident > self.memory.free - self.memory.evictable(stream):
             return
         self.memory.take(stream, resident)
         start = reach if load else resident
         self.memory.allocate(start - resident)
         self.memory.extend(stream, resident, start)
-        self.memory.allocate(total - start)
+        self.memory.allocate(self.memory.paged(total) - start)
         self.memory.extend(stream, start, total)
         self.running[stream] = total
 
@@ -217,7 +237,8 @@ class Accounts(RuleBasedStateMachine):
         if there is None:
             return
         own = sum(
-            total - int(self.prefixes.shared[stream]) for stream, total in self.running.items()
+            self.memory.paged(total) - int(self.prefixes.shared[stream])
+            for stream, total in self.running.items()
         )
         used = {node for stream in self.running for node in self.prefixes.paths[stream]}
         assert there.held == own + sum(self.prefixes.tokens[node] for node in used)

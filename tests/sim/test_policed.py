@@ -49,6 +49,12 @@ def test_with_a_host_pool_a_resume_computes_one_token(trace, device, options) ->
         assert without.recomputed > without.resumed
 
 
+def test_with_pages_a_resume_computes_the_last_one_again(trace, device, options) -> None:
+    paged = options(host_tokens=8000, page_size=16)
+    done = simulate(trace(*BURST), device, paged, policy="tokenflow")
+    assert done.resumed < done.recomputed <= 16 * done.resumed
+
+
 def test_a_simulated_server_has_served_before(device, options) -> None:
     core = Core(Streams([]), Prefixes([], {}), Device(device), options(max_total_tokens=10_000))
     timer = experienced(core)

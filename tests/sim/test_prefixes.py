@@ -45,6 +45,33 @@ def test_a_later_turn_goes_on_after_the_answer() -> None:
     assert found.tokens == [119, 60, 6, 184]
 
 
+def test_only_whole_pages_are_shared() -> None:
+    found = Prefixes([asked(1, 2, 3), asked(1, 2, 4), asked(1, 2, 3, 5), asked(9)], {}, 16)
+    stem, branch = found.paths[0]
+    # 100 tokens, of which 96 are whole pages; 150, of which 144 are.
+    assert (found.tokens[stem], found.tokens[branch]) == (96, 48)
+    assert found.shared.tolist() == [144, 96, 144, 0]
+    assert found.tokens[:4] == [0, 48, 48, 48]
+
+
+def test_a_block_that_ends_in_the_page_of_the_one_before_it_is_none() -> None:
+    small = [PrefixBlock(1, 20), PrefixBlock(2, 8)]
+    requests = [TraceRequest(0.0, 40, 5, prefix=tuple(small[:count])) for count in (1, 1, 2, 2)]
+    found = Prefixes(requests, {}, 16)
+    assert [len(path) for path in found.paths] == [1, 1, 1, 1]
+    assert found.shared.tolist() == [16, 16, 16, 16]
+
+
+def test_a_later_turn_finds_the_full_pages_before_it() -> None:
+    turns = [
+        TraceRequest(0.0, 100, 20, session="a", turn=0),
+        TraceRequest(1.0, 150, 30, session="a", turn=1),
+    ]
+    found = Prefixes(turns, {1: 0}, 16)
+    assert found.shared.tolist() == [0, 112]
+    assert found.tokens == [112, 64]
+
+
 def test_what_is_shared_is_computed_once(times_of, device, options) -> None:
     requests = (asked(1, 2, own=20, output=1), asked(1, 2, own=30, at=1.0, output=1))
     done = simulate(Trace("twice", requests, Accounting(2, 2)), device, options(), policy="fcfs")

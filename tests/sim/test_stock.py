@@ -52,6 +52,34 @@ def test_a_running_stream_holds_a_share_of_what_it_may_still_produce(core) -> No
     assert [chunk.stream for chunk in scheduler.plan(0.1).chunks] == [1]
 
 
+def test_memory_is_taken_by_pages(core) -> None:
+    there = core((100, 50), (60, 50), max_total_tokens=1000, page_size=16)
+    scheduler = StockScheduler(there)
+    first = scheduler.plan(0.0)
+    there.allocate(sum(there.memory.paged(chunk.tokens) for chunk in first.chunks), 0.0)
+    assert there.memory.held == 112 + 64
+    there.streams.deliver(np.array([0, 1]), np.array([0.2]))
+    there.advance(first, 0.2)
+    rows = there.running
+    # 100 tokens have a page of which 12 are free; 60 one of which 4 are.
+    assert [there.growth(rows, steps) for steps in (1, 4, 5, 12, 13, 20)] == [0, 0, 16, 16, 32, 32]
+    assert there.steps_that_fit(rows) == (992 - 176) // 32 * 16
+
+
+# 100 tokens and an answer of 50 need 50 more and a page; 112 are held by who was admitted before.
+@pytest.mark.parametrize(("memory", "admitted"), [(160, 0), (176, 1), (336, 1), (352, 2)])
+def test_admission_counts_pages(core, memory, admitted) -> None:
+    there = core(*[(100, 50)] * 2, max_total_tokens=memory, page_size=16)
+    step = StockScheduler(there).plan(0.0)
+    assert (0 if step is None else len(step.chunks)) == admitted
+
+
+def test_chunks_end_with_a_page(core) -> None:
+    there = core((100, 5), max_total_tokens=1000, page_size=16, chunked_prefill_size=70)
+    (chunk,) = StockScheduler(there).plan(0.0).chunks
+    assert (chunk.tokens, chunk.last) == (64, False)
+
+
 def test_the_reserved_share_falls_with_every_decode_step(core) -> None:
     scheduler = StockScheduler(core((10, 10)))
     scheduler.decoded(300)

@@ -30,6 +30,10 @@ KvTokens = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
+PageSize = Annotated[
+    int,
+    typer.Option(help="Tokens of a KV page, SGLang's option.", rich_help_panel=_SERVER),
+]
 HicacheRatio = Annotated[
     float,
     typer.Option(
@@ -76,6 +80,7 @@ def open_engine(
     *,
     kv_tokens: int | None,
     hicache_ratio: float,
+    page_size: int = 1,
     hicache_write_policy: str = "write_through",
     load_evict_overlap: bool = True,
     chunked_prefill_size: int | None = None,
@@ -98,6 +103,7 @@ def open_engine(
     device_tokens = found.kv_pool_tokens if kv_tokens is None else kv_tokens
     return found, EngineOptions(
         max_total_tokens=device_tokens,
+        page_size=page_size,
         host_tokens=int(hicache_ratio * device_tokens),
         hicache_write_policy=hicache_write_policy,
         load_evict_overlap=load_evict_overlap,

@@ -16,6 +16,7 @@ from tokenflow_sgl.cli.chosen_engine import (
     HicacheRatio,
     KvTokens,
     Model,
+    PageSize,
     ProfileFile,
     open_engine,
 )
@@ -73,6 +74,7 @@ def tune(
     model: Model = "llama3-8b",
     profile: ProfileFile = None,
     kv_tokens: KvTokens = None,
+    page_size: PageSize = 1,
     hicache_ratio: HicacheRatio = 2.0,
     chunked_prefill_size: ChunkedPrefillSize = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search, --sample, --rate.")] = 0,
@@ -110,6 +112,7 @@ def tune(
             model,
             profile,
             kv_tokens=kv_tokens,
+            page_size=page_size,
             hicache_ratio=hicache_ratio,
             chunked_prefill_size=chunked_prefill_size,
         )

@@ -21,8 +21,9 @@ and nothing would ever correct it."""
 RESUMED = 16
 """Loaded tokens per computed one of a step from which loads are learned: streams that resume
 compute a token or so each. A short load drowns in the noise of a long prefill."""
-HELD_UP = 1.1
-"""Time of a step over that without its load from which the load is what it waited for."""
+HELD_UP = 1.5
+"""Time of a step over that without its load from which the load is what it waited for: more than
+what steps vary by anyway."""
 SHORT_PREFILL = 32
 """Tokens below which a prefill teaches nothing about prefills. Streams that resume from the device
 compute a token each, hundreds of times between two real prefills: a model of those alone knows no
@@ -93,16 +94,22 @@ class StepTimer:
         own = seconds
         if work.decoding:
             own -= self._beside(work)
-        if not work.loaded:
-            if work.tokens >= SHORT_PREFILL:
-                self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
-        elif work.loaded >= RESUMED * work.tokens:
-            # A load overlaps with the step's computing: only where it takes longer is the step's
-            # time its own, and anywhere else at least no less.
-            seen_too_dear = self.costs().load_seconds(work.loaded) > seconds
-            if seen_too_dear or seconds > HELD_UP * self._without_load(work):
-                self._costs.observe_load(work.loaded, seconds)
-            self._load_seen = now
+        if work.loaded:
+            self._learn_load(work, seconds)
+        elif work.tokens >= SHORT_PREFILL:
+            self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
+
+    def _learn_load(self, work: Work, seconds: float) -> None:
+        """A load overlaps with the step's computing: it takes no longer than the step.
+
+        And as long, where it is what the step waited for.
+        """
+        resumes = work.loaded >= RESUMED * work.tokens
+        too_dear = self.costs().load_seconds(work.loaded) > seconds
+        if too_dear or (resumes and seconds > HELD_UP * self._without_load(work)):
+            self._costs.observe_load(work.loaded, seconds)
+        if resumes:
+            self._load_seen = self._last
 
     def _count_reads(self, work: Work, seconds: float) -> None:
         alone = 0.0

@@ -34,6 +34,7 @@ class Core:
             options.max_total_tokens,
             options.host_tokens,
             prefixes,
+            page=options.page_size,
             write_back=options.hicache_write_policy == "write_back",
         )
         self._shares = prefixes.any
@@ -55,8 +56,21 @@ class Core:
         """Tokens of KV that running streams hold: all but the last one's."""
         return self.streams.prompt[rows] + self.streams.generated[rows] - 1
 
+    def growth(self, rows: IntArray, steps: int) -> int:
+        """Tokens of the pages that running streams still need for `steps` more tokens each."""
+        page = self.options.page_size
+        if page == 1:
+            return len(rows) * steps
+        held = self.length(rows)
+        return int((-(-(held + steps) // page) + -held // page).sum()) * page
+
+    def steps_that_fit(self, rows: IntArray) -> int:
+        """Decode steps of running streams for which there is memory, at least."""
+        page = self.options.page_size
+        return self.memory.free // (len(rows) * page) * page
+
     def allocate(self, tokens: int, now: float) -> None:
-        """Take memory at `now`; what is written back for it is there at `room_at`."""
+        """Take memory, whole pages, at `now`; what is written back for it is there at `room_at`."""
         unsaved = self.memory.allocate(tokens)
         if unsaved:
             self.room_at = self.device.store(unsaved, now)

@@ -149,12 +149,16 @@ class Engine:
         # Read with the token that each row computes.
         context = int(core.length(rows).sum()) + len(rows) if len(rows) else 0
         if step.chunks:
-            core.allocate(len(rows) + sum(chunk.tokens for chunk in step.chunks), self.now)
+            grown = sum(
+                core.memory.paged(chunk.prefix + chunk.tokens) - core.memory.paged(chunk.prefix)
+                for chunk in step.chunks
+            )
+            core.allocate(core.growth(rows, 1) + grown, self.now)
             self.now = max(self.now, core.room_at)
             ends = np.array([core.device.prefill_end(step, self.now, context)])
         else:
             ends = self._decode_ends(step, context, until)
-            core.allocate(len(rows) * len(ends), self.now)
+            core.allocate(core.growth(rows, len(ends)), self.now)
             waited = max(core.room_at - self.now, 0.0)
             self.now += waited
             ends += waited
@@ -184,7 +188,7 @@ class Engine:
         core = self.core
         rows = step.decode
         left = int((core.streams.limit[rows] - core.streams.generated[rows]).min())
-        most = min(left, core.memory.free // len(rows), MOST_AT_ONCE)
+        most = min(left, core.steps_that_fit(rows), MOST_AT_ONCE)
         if most <= 1 or core.ending or not self._scheduler.steady:
             most = 1
         seconds = core.device.decode_seconds(len(rows), context, most)

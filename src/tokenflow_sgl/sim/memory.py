@@ -19,7 +19,7 @@ Store = Callable[[int], float]
 
 
 class Memory:
-    """Token counts only. A node is a stream's own stretch, by the stream's index, or a shared one.
+    """Counts tokens of whole pages. A node is a stream's own stretch, by its index, or a shared one.
 
     Attributes:
         held: Tokens of running streams, those being prefilled, and the prefixes of both.
@@ -27,13 +27,20 @@ class Memory:
     """
 
     def __init__(
-        self, device: int, host: int, prefixes: Prefixes, *, write_back: bool = False
+        self,
+        device: int,
+        host: int,
+        prefixes: Prefixes,
+        *,
+        page: int = 1,
+        write_back: bool = False,
     ) -> None:
-        self.device = device
-        self.host = host
+        self.device = device // page * page
+        self.host = host // page * page
         self.held = 0
         self.evicted = self.lost = 0
         self._prefixes = prefixes
+        self._page = page
         self._write_back = write_back
         self._resident: dict[int, int] = {}
         self._users: dict[int, int] = {}
@@ -50,6 +57,10 @@ class Memory:
     def free(self) -> int:
         """Tokens that can be allocated: empty, or cached by nobody who runs."""
         return self.device - self.held - self._leaving_sum
+
+    def paged(self, tokens: int) -> int:
+        """Tokens of the pages that hold so many."""
+        return -(-tokens // self._page) * self._page
 
     def match(self, stream: int) -> tuple[int, int]:
         """Leading tokens of a stream that are on the device, and on device or host."""
@@ -111,7 +122,10 @@ class Memory:
                 return
             self._keep(stream, depth)
             length = self._prefixes.tokens[node]
-            first, last = max(start - at, 0), min(end - at, length)
+            # What a page has only a part of is found by nobody.
+            first, last = (
+                min(max(edge - at, 0), length) // self._page * self._page for edge in (start, end)
+            )
             there = self._resident.get(node, 0)
             # Somebody else may have computed the same meanwhile: one copy is enough.
             self.held -= max(min(there, last) - first, 0)
@@ -120,7 +134,10 @@ class Memory:
 
     def release(self, stream: int, tokens: int, store: Store, *, keep: bool = True) -> None:
         """A stream that ran with `tokens` stops; unless `keep`, its own ones are gone for good."""
-        own = tokens - int(self._prefixes.shared[stream])
+        # Pages that are not full are of use to nobody.
+        full = tokens // self._page * self._page
+        self.held -= self.paged(tokens) - full
+        own = full - int(self._prefixes.shared[stream])
         idle = []
         if keep:
             idle.append(stream)

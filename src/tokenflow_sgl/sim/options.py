@@ -17,7 +17,8 @@ class EngineOptions:
     """SGLang's settings that decide its schedule, under SGLang's names where it has them.
 
     Attributes:
-        max_total_tokens: KV tokens of the device pool.
+        max_total_tokens: KV tokens of the device pool; the last page may not be whole.
+        page_size: Tokens of a page: memory is taken, cached, loaded and evicted by pages.
         host_tokens: KV tokens of HiCache's host pool; 0: no HiCache, evicted KV is recomputed.
         hicache_write_policy: When KV is copied to the host: write_through, as soon as it is
             cached; write_back, when it is evicted.
@@ -34,6 +35,7 @@ class EngineOptions:
     """
 
     max_total_tokens: int
+    page_size: int = 1
     host_tokens: int = 0
     hicache_write_policy: str = "write_through"
     load_evict_overlap: bool = True
@@ -47,6 +49,7 @@ class EngineOptions:
     def __post_init__(self) -> None:
         for name, least in (
             ("max_total_tokens", 1),
+            ("page_size", 1),
             ("host_tokens", 0),
             ("chunked_prefill_size", 1),
             ("max_prefill_tokens", 1),

@@ -95,7 +95,8 @@ class PolicedScheduler(StockScheduler):
         if core.chunked is not None or self._draining:
             return False
         if self._follows:
-            scarce = core.memory.free < 2 * DECODE_TARGET_STEPS * max(len(core.running), 1)
+            steps = 2 * max(DECODE_TARGET_STEPS, core.options.page_size)
+            scarce = core.memory.free < steps * max(len(core.running), 1)
             return not self._offered and not scarce
         return core.full or not core.waiting
 
@@ -223,7 +224,7 @@ class PolicedScheduler(StockScheduler):
                 device_free=memory.free,
                 device_promised=promised,
                 host_total=memory.host,
-                page_size=1,
+                page_size=core.options.page_size,
                 max_running=core.options.max_running_requests,
             ),
             costs=self._timer.costs(),

@@ -22,23 +22,26 @@ class Prefixes:
 
     Args:
         requests: All of them, by their index.
+        page: Tokens of a page: what is shared is shared by whole pages.
         previous: For a later turn of a session, the turn before it: its prompt goes on after that
             turn's prompt and answer, where the trace's lengths allow it.
 
     Attributes:
         paths: By stream: nodes before its own, the first one first.
         shared: By stream: prompt tokens in these nodes.
-        tokens: By node: its length; of a stream's own stretch what it has at its end (the last
-            token of an answer has no KV).
+        tokens: By node: its length; of a stream's own stretch what it has at its end, in full pages
+            (the last token of an answer has no KV).
         any: Whether any prompt shares anything.
     """
 
-    def __init__(self, requests: Sequence[TraceRequest], previous: Mapping[int, int]) -> None:
+    def __init__(
+        self, requests: Sequence[TraceRequest], previous: Mapping[int, int], page: int = 1
+    ) -> None:
         count = len(requests)
         self.paths: list[tuple[int, ...]] = [()] * count
         self.shared: IntArray = np.zeros(count, dtype=np.int64)
         self.tokens = [0] * count
-        _Tree(self, requests)
+        _Tree(self, requests, page)
         for index in sorted(range(count), key=lambda index: requests[index].turn):
             request = requests[index]
             earlier = previous.get(index)
@@ -47,19 +50,18 @@ class Prefixes:
                 context = before.prompt_tokens + before.output_tokens
                 if request.prompt_tokens > context and continues(before, request):
                     self.paths[index] = (*self.paths[earlier], earlier)
-                    self.shared[index] = context - 1
-            self.tokens[index] = (
-                request.prompt_tokens + request.output_tokens - 1 - int(self.shared[index])
-            )
+                    self.shared[index] = (context - 1) // page * page
+            whole = (request.prompt_tokens + request.output_tokens - 1) // page * page
+            self.tokens[index] = whole - int(self.shared[index])
         self.any = any(self.paths)
 
 
 class _Tree:
     """The prefix blocks of all prompts as a tree whose chains without a branch are one node."""
 
-    def __init__(self, prefixes: Prefixes, requests: Sequence[TraceRequest]) -> None:
+    def __init__(self, prefixes: Prefixes, requests: Sequence[TraceRequest], page: int) -> None:
         step: dict[tuple[int, int], int] = {}  # (block before, id) -> place in the tree
-        parent, tokens, passed = [-1], [0], [0]
+        parent, reach, passed = [-1], [0], [0]  # reach: tokens up to the end of the block
         ends: dict[int, int] = {}
         for index, request in enumerate(requests):
             if not request.prefix:
@@ -69,7 +71,7 @@ class _Tree:
                 after = step.setdefault((at, block.id), len(parent))
                 if after == len(parent):
                     parent.append(at)
-                    tokens.append(block.tokens)
+                    reach.append(reach[at] + block.tokens)
                     passed.append(0)
                 passed[after] += 1
                 at = after
@@ -85,12 +87,14 @@ class _Tree:
             else:
                 node[place] = len(prefixes.tokens)
                 prefixes.tokens.append(0)
-            prefixes.tokens[node[place]] += tokens[place]
+            whole = reach[place] // page - reach[before] // page
+            prefixes.tokens[node[place]] += whole * page
         for index, at in ends.items():
             path: list[int] = []
             while at:
-                if node[at] >= 0 and (not path or path[-1] != node[at]):
-                    path.append(node[at])
+                here = node[at]
+                if here >= 0 and prefixes.tokens[here] and (not path or path[-1] != here):
+                    path.append(here)
                 at = parent[at]
             prefixes.paths[index] = tuple(reversed(path))
             prefixes.shared[index] = sum(prefixes.tokens[n] for n in path)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.policy import Phase
-from tokenflow_sgl.sim.stock import CLIP_NEW_TOKENS, PAGE, Budget, StockScheduler
+from tokenflow_sgl.sim.stock import CLIP_NEW_TOKENS, Budget, StockScheduler
 
 
 class PriorityScheduler(StockScheduler):
@@ -38,8 +38,8 @@ class PriorityScheduler(StockScheduler):
         # Least priority first, the latest to come among equals.
         rows = rows[np.lexsort((-streams.since[rows], streams.priority[rows]))]
         resident, _ = core.memory.match(stream)
-        missing: float = self.total(stream) - resident + self.reserved(stream, 0) + PAGE
-        missing -= budget.total
+        missing: float = self.total(stream) - resident + self.reserved(stream, 0)
+        missing += core.options.page_size - budget.total
         victims: list[int] = []
         for victim in rows.tolist():
             victims.append(victim)

@@ -84,7 +84,7 @@ def simulate(
     ended = np.full(len(streams), np.nan)
     config = config or WorkingSetConfig()
     schedule = Schedule(trace.requests, sessions)
-    prefixes = Prefixes(trace.requests, schedule.previous)
+    prefixes = Prefixes(trace.requests, schedule.previous, options.page_size)
 
     def make(inbox: Inbox | Schedule) -> tuple[Engine, StockScheduler]:
         device = Device(profile, overlap=options.load_evict_overlap)
@@ -138,9 +138,9 @@ def _check(trace: Trace, options: EngineOptions) -> None:
     for index, request in enumerate(trace.requests):
         tokens = request.prompt_tokens + request.output_tokens
         # SGLang wants a page more than that, and something left.
-        if tokens + 1 >= options.max_total_tokens:
+        if tokens + options.page_size >= options.max_total_tokens:
             raise SimulationError(
                 f"request {index} of {trace.name} has {tokens:,} tokens; max_total_tokens is "
                 f"{options.max_total_tokens:,}, which serves at most "
-                f"{max(options.max_total_tokens - 2, 0):,}"
+                f"{max(options.max_total_tokens - options.page_size - 1, 0):,}"
             )

@@ -1,7 +1,7 @@
 """SGLang 0.5.23's own scheduler: first come first served, prefill before decode, retraction.
 
 Follows `PrefillAdder`, `PrefillBudget`, `NewTokenRatioTracker` and `ScheduleBatch.retract_decode`
-of sglang.srt for one pool of tokens, page size 1, without priorities.
+of sglang.srt for one pool of tokens, without priorities.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tokenflow_sgl.sim.streams import FloatArray, IntArray
 
 CLIP_NEW_TOKENS = 4096
 """Output tokens that SGLang reserves for one request at most."""
-PAGE = 1
 INIT_RATIO, LEAST_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
 """Share of the output still to come that is reserved for a running request: at first, at last as
 a part of that, and after how many decode steps."""
@@ -119,14 +118,18 @@ class StockScheduler:
         """The stream's chunk in this step; None: memory forbids it; of no tokens: no room left."""
         core, streams = self.core, self.core.streams
         total = self.total(stream)
+        page = core.options.page_size
         # One token at least is computed: somebody has to say what comes next.
-        resident, reach = (min(found, total - 1) for found in self.prefix(stream))
-        need = total - resident + self.reserved(stream, int(streams.generated[stream])) + PAGE
+        most = (total - 1) // page * page
+        resident, reach = (min(found, most) for found in self.prefix(stream))
+        need = total - resident + self.reserved(stream, int(streams.generated[stream])) + page
         # What it finds there and keeps from eviction is no room for the rest.
         if need >= budget.total - core.memory.evictable(stream):
             return None
         prefix = max(resident, reach)
-        tokens = min(total - prefix, budget.chunk)
+        tokens = total - prefix
+        if core.memory.paged(tokens) > budget.chunk:
+            tokens = (prefix + budget.chunk // page * page) // page * page - prefix
         if tokens <= 0:
             return Chunk(stream, prefix, 0)
         if core.chunked is not None and prefix + tokens < total:
@@ -153,7 +156,7 @@ class StockScheduler:
         """Running streams that decode in the prefill's step."""
         core = self.core
         tokens = sum(chunk.tokens for chunk in chunks)
-        fits = core.memory.free - tokens >= len(core.running)
+        fits = core.memory.free - tokens >= core.growth(core.running, 1)
         return core.running if self.mixes and fits else NOBODY
 
     # ---- what the policy's scheduler does differently ---------------------------------
@@ -202,7 +205,7 @@ class StockScheduler:
         core = self.core
         if not len(core.running):
             return None
-        if core.memory.free < len(core.running):
+        if core.memory.free < core.growth(core.running, 1):
             if core.ending:
                 return None  # what ended frees its memory at the end of the present step
             self._retract(now)
@@ -215,7 +218,8 @@ class StockScheduler:
         order = np.lexsort((-streams.prompt[rows], streams.generated[rows]))
         kept = rows
         for stream in rows[order].tolist():
-            if len(kept) == 1 or (core.memory.free >= len(kept) and len(kept) < len(rows)):
+            fits = core.memory.free >= core.growth(kept, 1)
+            if len(kept) == 1 or (fits and len(kept) < len(rows)):
                 break
             kept = kept[kept != stream]
             core.park(stream, now, keep=False)
@@ -237,6 +241,7 @@ class Budget:
 
     def __init__(self, core: Core, offset: float, rows: int, chunk: int) -> None:
         self._memory = core.memory
+        self._page = core.options.page_size
         self._offset = offset
         self._immediate = float(rows)
         self._input = core.options.max_prefill_tokens - rows
@@ -263,7 +268,8 @@ class Budget:
 
     def reserve(self, tokens: int, later: int) -> None:
         """`tokens` are computed in this step, `later` ones are reserved."""
-        self._offset += tokens + PAGE + later
-        self._immediate += tokens + PAGE
+        tokens = self._memory.paged(tokens)
+        self._offset += tokens + self._page + later
+        self._immediate += tokens + self._page
         self._input -= tokens
         self.chunk -= tokens
