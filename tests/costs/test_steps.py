@@ -73,7 +73,7 @@ def test_a_mixed_step_is_a_prefill_and_what_the_decoding_rows_add() -> None:
         iterate(timer, (now, Work(decoding=rows)), (now + 0.010 + 0.001 * rows, None))
         now += 10.0
     iterate(timer, (now, Work(decoding=20, tokens=100)), (now + 0.3, None), (now + 1.0, None))
-    assert timer.costs().prefill_seconds(100) == pytest.approx(0.28, rel=1e-3)
+    assert timer.costs().prefill_seconds(100) == pytest.approx(0.284, rel=1e-3)
     assert timer.costs().decode_seconds(4, 0) == pytest.approx(0.014, rel=1e-3)
     assert timer.last_prefill_seconds == pytest.approx(0.3)
 
@@ -122,6 +122,23 @@ def test_but_a_load_seen_to_hide_where_it_should_not_is_cheaper(prefilling) -> N
         iterate(prefilling, (now, Work(tokens=100, loaded=4000)), (now + 0.1, None))
     iterate(prefilling, (2042.0, None))
     assert prefilling.costs().load_seconds(4000) < 0.15
+
+
+def test_a_cold_server_does_not_take_prefills_for_free() -> None:
+    timer = StepTimer(lag=0)
+    now = 0.0
+    for step in range(8):  # a start-up: one row, a few tokens, and noise of 0.1 ms a step
+        work = Work(decoding=1, context=4 + step)
+        iterate(timer, (now, work), (now + 0.020 + 1e-4 * step, None))
+        now += 10.0
+    for tokens in (1000, 4000):  # 0.1 ms a token
+        iterate(timer, (now, Work(tokens=tokens)), (now + 1e-4 * tokens, None))
+        now += 10.0
+    for _ in range(40):  # 0.02 s of them for twenty rows, whose context was never seen
+        mixed = Work(decoding=20, context=10_000, tokens=256)
+        iterate(timer, (now, mixed), (now + 0.0456, None))
+        now += 10.0
+    assert timer.costs().prefill_seconds(1000) == pytest.approx(0.1, rel=0.05)
 
 
 def test_resumes_from_the_device_do_not_wash_out_what_prefills_cost() -> None:

@@ -24,6 +24,9 @@ compute a token or so each. A short load drowns in the noise of a long prefill."
 HELD_UP = 1.5
 """Time of a step over that without its load from which the load is what it waited for: more than
 what steps vary by anyway."""
+BEYOND = 2.0
+"""Batches and contexts above so many times those of the decode steps seen so far are not inferred:
+after a start-up of a few steps of one row, noise counts as the price of a token of context."""
 SHORT_PREFILL = 32
 """Tokens below which a prefill teaches nothing about prefills. Streams that resume from the device
 compute a token each, hundreds of times between two real prefills: a model of those alone knows no
@@ -71,6 +74,7 @@ class StepTimer:
         self._prefilled = 0.0
         self._crowded = 0.0
         self._plain: tuple[Work, float] | None = None
+        self._widest = self._longest = 0
         self._load_seen = -math.inf
         self.last_prefill_end = -math.inf
         self.last_prefill_seconds = 0.0
@@ -90,6 +94,8 @@ class StepTimer:
         if not work.tokens:
             self._costs.observe_decode(work.decoding, work.context, seconds)
             self._plain = (work, seconds)
+            self._widest = max(self._widest, work.decoding)
+            self._longest = max(self._longest, work.context)
             return
         own = seconds
         if work.decoding:
@@ -144,7 +150,8 @@ class StepTimer:
     def _beside(self, work: Work) -> float:
         """What decoding rows add to a prefill: all of a decode step but its constant part."""
         costs = self.costs()
-        if costs.decode is None:
+        unseen = work.decoding > BEYOND * self._widest or work.context > BEYOND * self._longest
+        if costs.decode is None or unseen:
             return math.inf  # not known yet: the step teaches nothing
         return costs.decode_seconds(work.decoding, work.context) - costs.decode[0]
 

@@ -19,7 +19,7 @@ Store = Callable[[int], float]
 
 
 class Memory:
-    """Counts tokens of whole pages. A node is a stream's own stretch, by its index, or a shared one.
+    """Counts tokens of whole pages. A node is a stream's own stretch, by its index, or shared.
 
     Attributes:
         held: Tokens of running streams, those being prefilled, and the prefixes of both.
