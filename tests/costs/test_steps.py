@@ -72,7 +72,7 @@ def test_a_mixed_step_is_a_prefill_and_what_the_decoding_rows_add() -> None:
     for rows in (1, 2, 4, 8) * 10:
         iterate(timer, (now, Work(decoding=rows)), (now + 0.010 + 0.001 * rows, None))
         now += 10.0
-    iterate(timer, (now, Work(decoding=20, tokens=100)), (now + 0.3, None), (now + 1.0, None))
+    iterate(timer, (now, Work(decoding=16, tokens=100)), (now + 0.3, None), (now + 1.0, None))
     assert timer.costs().prefill_seconds(100) == pytest.approx(0.284, rel=1e-3)
     assert timer.costs().decode_seconds(4, 0) == pytest.approx(0.014, rel=1e-3)
     assert timer.last_prefill_seconds == pytest.approx(0.3)
