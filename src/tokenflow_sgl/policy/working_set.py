@@ -170,7 +170,7 @@ class WorkingSetPolicy:
         who run read on, who would all wait for a long load.
         """
         streams, costs = state.streams, state.costs
-        if costs.load is None or costs.decode is None or not decision.run:
+        if costs.load is None or costs.decode is None or len(decision.run) < 2:
             return decision.run
         running = streams.phase == Phase.RUNNING
         length = streams.prompt + streams.generated
