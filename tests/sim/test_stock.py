@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.step import Device
+from tokenflow_sgl.sim.step import Chunk, Device
 from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import TraceRequest
@@ -72,6 +72,26 @@ def test_admission_counts_pages(core, memory, admitted) -> None:
     there = core(*[(100, 50)] * 2, max_total_tokens=memory, page_size=16)
     step = StockScheduler(there).plan(0.0)
     assert (0 if step is None else len(step.chunks)) == admitted
+
+
+def test_the_largest_request_that_is_taken_is_served(trace, device, options) -> None:
+    # 1000 tokens are 62 whole pages; 975 and a page are less than these 992.
+    paged = options(max_total_tokens=1000, page_size=16)
+    assert simulate(trace((0.0, 970, 5)), device, paged, policy="fcfs").steps == 5
+    with pytest.raises(SimulationError, match="serves at most 975"):
+        simulate(trace((0.0, 970, 6)), device, paged, policy="fcfs")
+
+
+def test_rows_decode_beside_a_prefill_only_if_its_pages_leave_room(core) -> None:
+    there = core((100, 50), (20, 50), max_total_tokens=1000, page_size=16, enable_mixed_chunk=True)
+    scheduler = StockScheduler(there)
+    there.running = np.array([0])
+    there.streams.generated[0] = 13  # 112 tokens are there: the next one needs a page
+    chunk = [Chunk(1, 0, 20)]
+    there.memory.held = there.memory.device - 48
+    assert scheduler.mixed_rows(chunk).tolist() == [0]
+    there.memory.held += 16  # 32 for the prefill are left, and none for the row
+    assert scheduler.mixed_rows(chunk).tolist() == []
 
 
 def test_chunks_end_with_a_page(core) -> None:

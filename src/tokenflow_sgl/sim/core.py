@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tokenflow_sgl.policy import Phase
@@ -63,6 +65,11 @@ class Core:
             return len(rows) * steps
         held = self.length(rows)
         return int((-(-(held + steps) // page) + -held // page).sum()) * page
+
+    def prefilled(self, chunks: Sequence[Chunk]) -> int:
+        """Tokens of the pages that these chunks need."""
+        paged = self.memory.paged
+        return sum(paged(chunk.prefix + chunk.tokens) - paged(chunk.prefix) for chunk in chunks)
 
     def steps_that_fit(self, rows: IntArray) -> int:
         """Decode steps of running streams for which there is memory, at least."""

@@ -149,11 +149,7 @@ class Engine:
         # Read with the token that each row computes.
         context = int(core.length(rows).sum()) + len(rows) if len(rows) else 0
         if step.chunks:
-            grown = sum(
-                core.memory.paged(chunk.prefix + chunk.tokens) - core.memory.paged(chunk.prefix)
-                for chunk in step.chunks
-            )
-            core.allocate(core.growth(rows, 1) + grown, self.now)
+            core.allocate(core.growth(rows, 1) + core.prefilled(step.chunks), self.now)
             self.now = max(self.now, core.room_at)
             ends = np.array([core.device.prefill_end(step, self.now, context)])
         else:

@@ -22,9 +22,9 @@ class Prefixes:
 
     Args:
         requests: All of them, by their index.
-        page: Tokens of a page: what is shared is shared by whole pages.
         previous: For a later turn of a session, the turn before it: its prompt goes on after that
             turn's prompt and answer, where the trace's lengths allow it.
+        page: Tokens of a page: what is shared is shared by whole pages.
 
     Attributes:
         paths: By stream: nodes before its own, the first one first.

@@ -135,12 +135,13 @@ def simulate(
 
 
 def _check(trace: Trace, options: EngineOptions) -> None:
+    whole = options.max_total_tokens // options.page_size * options.page_size
     for index, request in enumerate(trace.requests):
         tokens = request.prompt_tokens + request.output_tokens
         # SGLang wants a page more than that, and something left.
-        if tokens + options.page_size >= options.max_total_tokens:
+        if tokens + options.page_size >= whole:
             raise SimulationError(
                 f"request {index} of {trace.name} has {tokens:,} tokens; max_total_tokens is "
                 f"{options.max_total_tokens:,}, which serves at most "
-                f"{max(options.max_total_tokens - options.page_size - 1, 0):,}"
+                f"{max(whole - options.page_size - 1, 0):,}"
             )

@@ -155,8 +155,7 @@ class StockScheduler:
     def mixed_rows(self, chunks: list[Chunk]) -> IntArray:
         """Running streams that decode in the prefill's step."""
         core = self.core
-        tokens = sum(chunk.tokens for chunk in chunks)
-        fits = core.memory.free - tokens >= core.growth(core.running, 1)
+        fits = core.memory.free - core.prefilled(chunks) >= core.growth(core.running, 1)
         return core.running if self.mixes and fits else NOBODY
 
     # ---- what the policy's scheduler does differently ---------------------------------
