@@ -131,6 +131,8 @@ def test_the_example_policy_decides():
             since=np.zeros(3),
             admitted=np.zeros(3, dtype=np.bool_),
             preemptible=np.ones(3, dtype=np.bool_),
+            ready=np.zeros(3, dtype=np.bool_),
+            unwritten=np.zeros(3, dtype=np.int64),
         ),
         memory=Memory(1000, 500, 0, 0, 1, 8),
         costs=StepCosts(),

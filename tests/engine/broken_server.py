@@ -12,6 +12,7 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import prepare_server_args
 
 from tokenflow_sgl.engine.pausing import Pauser
+from tokenflow_sgl_emulator.host_pool import TorchCopies
 
 
 def release_without_draining(self, victims, running_batch, inflight) -> None:
@@ -28,10 +29,17 @@ def release_without_keeping(self, request, keep=True) -> None:
     kept(self, request, keep=False)
 
 
-if os.environ["TOKENFLOW_TEST_BREAK"] == "no-drain":
-    Pauser.preempt = release_without_draining
-else:
-    Pauser._release = release_without_keeping
+def copy_nothing(self, *args, **kwargs) -> None:
+    """The host believes that it has the KV."""
+
+
+match os.environ["TOKENFLOW_TEST_BREAK"]:
+    case "no-drain":
+        Pauser.preempt = release_without_draining
+    case "no-keep":
+        Pauser._release = release_without_keeping
+    case "no-copy":
+        TorchCopies.backup_from_device_all_layer = copy_nothing
 
 if __name__ == "__main__":
     load_plugins()

@@ -1,4 +1,4 @@
-"""Policies that the engine tests switch on by name: forced preemption, and failures."""
+"""Policies that the engine tests switch on by name: forced preemption and writes, and failures."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import dataclasses
 
 import numpy as np
 
+from tokenflow_sgl.offload import Write
 from tokenflow_sgl.policy import Cause, Decision, Mode, Phase, Preemption, State
 
 
 class PreemptEvery:
     """Preempts half of the running streams every few passes; resumes them a few later.
 
-    The schedule depends on the passes only, kept in the recollection's `park_share` as a
-    plain counter, so that every rank and every run decides the same.
+    Meanwhile the KV of those who are paused comes back, one after the other, beside the steps.
+    Whatever running streams have computed is written to the host at once, page by page: more nodes
+    and smaller copies than any real policy would make. The schedule depends on the passes only,
+    kept in the recollection's `park_share` as a plain counter, so that every rank and every run
+    decides the same.
     """
 
     every = 4
@@ -33,10 +37,17 @@ class PreemptEvery:
         resting = passes % self.every < self.rest and bool((streams.phase == Phase.RUNNING).any())
         phases = (Phase.WAITING,) if resting else (Phase.WAITING, Phase.PAUSED)
         ready = np.nonzero(np.isin(streams.phase, phases))[0]
+        paused = np.nonzero(streams.phase == Phase.PAUSED)[0]
+        page = state.memory.page_size
+        whole = np.nonzero(streams.unwritten >= page)[0]
         return Decision(
             Mode.WORKING_SET,
             preempt=victims,
             run=tuple(streams.slot[ready].tolist()),
+            load=tuple(streams.slot[paused].tolist()) if resting else (),
+            write=tuple(
+                Write(int(streams.slot[i]), int(streams.unwritten[i]) // page * page) for i in whole
+            ),
             recollection=memory,
         )
 

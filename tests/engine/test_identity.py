@@ -41,10 +41,19 @@ def test_tokens_are_those_of_the_undisturbed_run(
         tokens = served.total("tokenflow:resume_recomputed_tokens_sum")
         print(
             f"{overlap} page {page} {hicache}: {preempted:.0f} preemptions, {resumes:.0f} resumes, "
-            f"{tokens:.0f} tokens recomputed, {resumes - within:.0f} resumes above page + 1"
+            f"{tokens:.0f} tokens recomputed, {resumes - within:.0f} resumes above page + 1, "
+            f"{served.total('tokenflow:loaded_ahead_tokens_total'):.0f} tokens loaded ahead"
         )
         assert resumes >= 4 * len(prompts)
         assert within == resumes, "every resume recomputes at most page size + 1 tokens"
+        written = served.total("tokenflow:written_ahead_tokens_total")
+        assert (written > 0) == (hicache == "hicache")
+        loaded = served.total("tokenflow:loaded_ahead_tokens_total")
+        assert (loaded > 0) == (hicache == "hicache")
+        if written:
+            tails = served.total("tokenflow:preemption_tail_tokens_count")
+            short = samples[("tokenflow:preemption_tail_tokens_bucket", (("le", f"{page + 1}.0"),))]
+            assert short == tails == preempted, "a preemption leaves a page and a token at most"
         served.assert_clean()
 
 
@@ -86,6 +95,12 @@ def test_control_throwing_kv_away_is_noticed(start, prompts, reference) -> None:
         samples = served.metrics()
         within = samples[("tokenflow:resume_recomputed_tokens_bucket", (("le", "2.0"),))]
         assert within < served.total("tokenflow:resumes_total"), "the bound of the cells breaks"
+
+
+def test_control_copying_nothing_to_the_host_is_noticed(start, prompts, reference) -> None:
+    env = {"TOKENFLOW_TEST_BREAK": "no-copy"}
+    with start(*flags("overlap", 1, "hicache"), launcher=BROKEN, env=env) as served:
+        assert served.outputs(prompts) != reference, "what was written ahead is what is loaded"
 
 
 def test_paced_streams_rest_without_a_trace_in_their_text(start, prompts, reference) -> None:

@@ -60,6 +60,7 @@ OTHER = {
     "prefill_guard": 2.0,
     "fill": 0.5,
     "pace": True,
+    "write_ahead": False,
     "park": False,
     "park_floor": 0.5,
     "park_target": 0.5,

@@ -31,6 +31,8 @@ def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
         "since": 90.0 if started else 99.0,
         "admitted": started,
         "preemptible": started,
+        "ready": False,
+        "unwritten": 0,
     }
     row.update(given)
     return row
@@ -72,6 +74,8 @@ def state(
             since=column("since", np.float64),
             admitted=column("admitted", np.bool_),
             preemptible=column("preemptible", np.bool_),
+            ready=column("ready", np.bool_),
+            unwritten=column("unwritten", np.int64),
         ),
         memory=Memory(
             device_total=total,

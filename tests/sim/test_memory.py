@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -253,3 +254,50 @@ class Accounts(RuleBasedStateMachine):
 
 TestAccounts = Accounts.TestCase
 TestAccounts.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_what_was_written_while_a_stream_ran_is_not_copied_again() -> None:
+    written: list[int] = []
+
+    def store(tokens: int) -> float:
+        written.append(tokens)
+        return float(len(written))
+
+    there = memory(200, 200)
+    there.allocate(100)
+    rows, tokens = np.array([1]), np.array([100])
+    assert there.unwritten(rows, tokens).tolist() == [100]
+    there.write(1, 60, store)
+    assert there.unwritten(rows, tokens).tolist() == [40]
+    there.release(1, 100, store)
+    assert written == [60, 40]
+    there.settle(2.0)
+    there.allocate(200)
+    assert there.match(1) == (0, 100)
+
+
+def test_a_stream_stays_until_its_last_copy_is_there() -> None:
+    there = memory(100, 100)
+    there.allocate(60)
+    there.write(1, 60, by(5.0))
+    there.release(1, 60, by(9.0))
+    assert there.settles_at() == 5.0
+    assert there.free == 40
+    there.settle(5.0)
+    assert there.free == 100
+
+
+def test_a_copy_that_the_host_dropped_has_to_be_written_again() -> None:
+    there = memory(300, 100)
+    there.allocate(180)
+    there.write(1, 90, by(0.0))
+    there.write(2, 90, by(0.0))
+    assert there.unwritten(np.array([1, 2]), np.array([90, 90])).tolist() == [90, 0]
+
+
+@pytest.mark.parametrize("given", [{"host": 0}, {"host": 100, "write_back": True}])
+def test_where_nothing_is_written_through_nothing_waits_for_it(given) -> None:
+    host = given.pop("host")
+    there = memory(100, host, **given)
+    there.allocate(60)
+    assert there.unwritten(np.array([1]), np.array([60])).tolist() == [0]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from tokenflow_sgl.policy import Mode, WorkingSetConfig
+from tokenflow_sgl.policy import Mode, Phase, WorkingSetConfig
+from tokenflow_sgl.profiles import Link
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
@@ -85,3 +88,39 @@ def test_the_policy_object_is_the_live_one(trace, device, options, monkeypatch) 
         assert (np.diff(streams.slot) > 0).all()
         assert (streams.generated <= streams.expected).all()
         assert 0 <= memory.device_free <= memory.device_total
+
+
+def test_what_is_written_ahead_leaves_a_preemption_its_tail(trace, device, options) -> None:
+    done = simulate(trace(*BURST), device, options(host_tokens=8000), policy="tokenflow")
+    assert done.written >= done.needed > 0
+    assert done.tail <= 1
+    plain = WorkingSetConfig(write_ahead=False)
+    without = simulate(
+        trace(*BURST), device, options(host_tokens=8000), policy="tokenflow", config=plain
+    )
+    assert without.written == 0
+    assert without.tail > 1
+
+
+@pytest.mark.parametrize("given", [{"host_tokens": 0}, {"hicache_write_policy": "write_back"}])
+def test_nothing_is_written_ahead_without_write_through(trace, device, options, given) -> None:
+    done = simulate(trace(*BURST), device, options(**{"host_tokens": 8000, **given}))
+    assert done.written == 0
+
+
+def test_nobody_waits_for_loads_longer_than_a_step(trace, device, options, monkeypatch) -> None:
+    from tokenflow_sgl.policy import WorkingSetPolicy
+
+    slow = dataclasses.replace(device, host_to_device=Link(device.kv_bytes_per_token * 2000.0, 0.0))
+    host = options(host_tokens=8000)
+    beside = simulate(trace(*BURST), slow, host, policy="tokenflow")
+    assert beside.loaded_ahead > beside.loaded
+
+    def everything(self, state, decision):
+        open_ones = state.streams.slot[state.streams.phase < Phase.LOADING]
+        return tuple(slot for slot in decision.run if slot in open_ones), ()
+
+    monkeypatch.setattr(WorkingSetPolicy, "_hidden_loads", everything)
+    within = simulate(trace(*BURST), slow, host, policy="tokenflow")
+    assert within.loaded_ahead == 0
+    assert beside.run.info.duration_s < within.run.info.duration_s

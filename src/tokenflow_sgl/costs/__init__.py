@@ -3,5 +3,6 @@
 from tokenflow_sgl.costs.model import StepCosts
 from tokenflow_sgl.costs.online import OnlineCosts
 from tokenflow_sgl.costs.steps import StepTimer, Work
+from tokenflow_sgl.costs.transfers import Link, Links, TransferRate
 
-__all__ = ["OnlineCosts", "StepCosts", "StepTimer", "Work"]
+__all__ = ["Link", "Links", "OnlineCosts", "StepCosts", "StepTimer", "TransferRate", "Work"]

@@ -7,6 +7,7 @@ everything else that only the leader can measure; all ranks decide by what arriv
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -40,10 +41,13 @@ class ClockTick:
 
     now: seconds on `local_time` of the leader.
     host_total: capacity of the host KV pool in tokens, 0 without one.
+    store_rate, load_rate: tokens per second that copies to the host and back run at; NaN: unknown.
     """
 
     now: float
     host_total: int
+    store_rate: float = math.nan
+    load_rate: float = math.nan
 
 
 class SharedClock:
@@ -52,11 +56,13 @@ class SharedClock:
     def __init__(self) -> None:
         self.now = 0.0
         self.host_total = 0
+        self.store_rate = self.load_rate = math.nan
 
     def receive(self, tick: ClockTick) -> None:
         """Take over the leader's tick; time never runs backwards."""
         self.now = max(self.now, tick.now)
         self.host_total = tick.host_total
+        self.store_rate, self.load_rate = tick.store_rate, tick.load_rate
 
     def at_least(self, moment: float) -> None:
         """A request carries its arrival: it is at least that late now."""

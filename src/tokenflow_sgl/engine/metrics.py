@@ -29,6 +29,18 @@ class Recorder:
     def resumed(self, recomputed: int, loaded: int) -> None:
         """One paused stream is taken up again, with so many tokens recomputed and loaded."""
 
+    def written_ahead(self, tokens: int) -> None:
+        """So many tokens of running streams are on their way to the host."""
+
+    def released(self, tail: int, needed: int) -> None:
+        """A preempted stream leaves the device.
+
+        tail: its tokens that are copied only now. needed: those that were copied ahead.
+        """
+
+    def loaded_ahead(self, tokens: int) -> None:
+        """So many tokens of a paused stream are on their way back, beside the steps."""
+
     def levels(self, running: int, paused: int, waiting: int, working_set: int) -> None:
         """How many streams are where."""
 
@@ -77,6 +89,24 @@ class PrometheusRecorder(Recorder):
         self._loaded = counter(
             "resume_loaded_tokens_total", "Tokens loaded from host memory by resumes."
         )
+        self._written = counter(
+            "written_ahead_tokens_total",
+            "Tokens of running streams copied to host memory before anybody was preempted.",
+        )
+        self._needed = counter(
+            "written_ahead_needed_tokens_total",
+            "Of these, tokens of streams that were preempted afterwards: written / needed is the "
+            "write amplification.",
+        )
+        self._tail = histogram(
+            "preemption_tail_tokens",
+            "Tokens of a preempted stream that had no host copy when it left the device.",
+            RECOMPUTED_TOKENS,
+        )
+        self._loaded_ahead = counter(
+            "loaded_ahead_tokens_total",
+            "Tokens of paused streams loaded from host memory beside the steps, ahead of a resume.",
+        )
         self._buffer = histogram(
             "buffer_seconds",
             "Unread output per stream in seconds of reading, sampled once a second.",
@@ -106,6 +136,9 @@ class PrometheusRecorder(Recorder):
             self._preemptions.labels(**self._labels, cause=cause.value)
         self._errors.labels(**self._labels)
         self._resumes.labels(**self._labels)
+        self._written.labels(**self._labels)
+        self._needed.labels(**self._labels)
+        self._loaded_ahead.labels(**self._labels)
         self._set_mode(Mode.IDLE)
 
     def delivered(self, qos_class: str, effective: float, stalls: int, seconds: float) -> None:
@@ -126,6 +159,20 @@ class PrometheusRecorder(Recorder):
         self._recomputed.labels(**self._labels).observe(recomputed)
         if loaded:
             self._loaded.labels(**self._labels).inc(loaded)
+
+    def written_ahead(self, tokens: int) -> None:
+        """So many tokens of running streams are on their way to the host."""
+        self._written.labels(**self._labels).inc(tokens)
+
+    def released(self, tail: int, needed: int) -> None:
+        """A preempted stream leaves the device."""
+        self._tail.labels(**self._labels).observe(tail)
+        if needed:
+            self._needed.labels(**self._labels).inc(needed)
+
+    def loaded_ahead(self, tokens: int) -> None:
+        """So many tokens of a paused stream are on their way back, beside the steps."""
+        self._loaded_ahead.labels(**self._labels).inc(tokens)
 
     def levels(self, running: int, paused: int, waiting: int, working_set: int) -> None:
         """How many streams are where."""

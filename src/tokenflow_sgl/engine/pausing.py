@@ -20,11 +20,18 @@ from sglang.srt.mem_cache.common import release_kv_cache
 class Pauser:
     """The streams that are draining or paused.
 
-    on_released: called with each request when its KV has gone to the tree.
+    on_release, on_released: called with each request when its KV is about to go to the tree, and
+        when it has.
     """
 
-    def __init__(self, tree_cache: Any, on_released: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        tree_cache: Any,
+        on_release: Callable[[Any], None],
+        on_released: Callable[[Any], None],
+    ) -> None:
         self._tree_cache = tree_cache
+        self._on_release = on_release
         self._on_released = on_released
         self.draining: list[Any] = []
         self.paused: dict[Any, None] = {}  # an ordered set
@@ -73,6 +80,7 @@ class Pauser:
             self.paused.pop(request, None)
 
     def _release(self, request: Any, keep: bool = True) -> None:
+        self._on_release(request)
         release_kv_cache(request, self._tree_cache, checkpoint=keep)
         request.reset_for_retract()
         if request.return_logprob and request.logprob.input_token_logprobs_val is not None:

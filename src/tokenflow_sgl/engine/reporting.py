@@ -62,7 +62,7 @@ class Reporter:
         waiting = phase == Phase.WAITING
         self._recorder.levels(
             running=int(np.count_nonzero((phase == Phase.RUNNING) | (phase == Phase.DRAINING))),
-            paused=int(np.count_nonzero(phase == Phase.PAUSED)),
+            paused=int(np.count_nonzero(phase >= Phase.PAUSED)),
             waiting=int(np.count_nonzero(waiting)),
             working_set=int(np.count_nonzero(~waiting | table.admitted[slots])),
         )

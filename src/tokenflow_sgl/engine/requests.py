@@ -14,6 +14,7 @@ from sglang.srt.managers.utils import is_health_check_generate_req
 
 from tokenflow_sgl.engine.clock import SharedClock, device_time
 from tokenflow_sgl.engine.limits import undisturbed_reason
+from tokenflow_sgl.engine.loading import Loader
 from tokenflow_sgl.engine.pausing import Pauser
 from tokenflow_sgl.engine.rates import RateClasses, RateError
 from tokenflow_sgl.engine.tracking import StreamTable
@@ -32,6 +33,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_table: StreamTable[Any]
     tf_clock: SharedClock
     tf_pauser: Pauser
+    tf_loader: Loader
 
     def _create_generation_req(self, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
         req = super()._create_generation_req(recv_req, *args, **kwargs)
@@ -111,11 +113,11 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             self.tf_pauser.drop_draining()
 
     def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
-        """Paused and draining streams are work."""
+        """Paused and draining streams are work, and so is a load, whosever it was."""
         idle: bool = super().is_fully_idle(for_health_check, ignore_waiting)
-        return (
-            idle and not self.tf_pauser.draining and (ignore_waiting or not self.tf_pauser.paused)
-        )
+        if self.tf_pauser.draining or self.tf_loader.request is not None:
+            return False
+        return idle and (ignore_waiting or not self.tf_pauser.paused)
 
     def _tf_paused(self, req: Any) -> None:
         """A preempted request's KV has gone to the tree: wait as the engine's own waiters do."""

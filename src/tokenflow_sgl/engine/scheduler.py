@@ -19,23 +19,24 @@ from sglang.utils import TypeBasedDispatcher
 
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.adder import AdmissionLimits, adder_class
+from tokenflow_sgl.engine.applying import ApplyingScheduler
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.deciding import Decider
 from tokenflow_sgl.engine.invariants import checker_with_draining
 from tokenflow_sgl.engine.limits import check_model
+from tokenflow_sgl.engine.loading import Loader
 from tokenflow_sgl.engine.metrics import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.offering import offer
 from tokenflow_sgl.engine.pausing import Pauser
-from tokenflow_sgl.engine.penalties import rebuild_rows
 from tokenflow_sgl.engine.policies import load_policy
 from tokenflow_sgl.engine.reporting import Reporter
-from tokenflow_sgl.engine.requests import TrackingScheduler
-from tokenflow_sgl.engine.steps import loaded_tokens, work_of
+from tokenflow_sgl.engine.steps import work_of
 from tokenflow_sgl.engine.tracking import StreamTable
+from tokenflow_sgl.engine.transfers import TransferWatch
+from tokenflow_sgl.engine.writing import Writer
 from tokenflow_sgl.policy import (
-    Decision,
     Memory,
     Mode,
     OutputLengths,
@@ -49,7 +50,7 @@ CUT_OFF = (FINISH_ABORT, FINISH_LENGTH)
 """How outputs end that would have been longer."""
 
 
-class TokenFlowScheduler(TrackingScheduler):
+class TokenFlowScheduler(ApplyingScheduler):
     """The scheduler that `--scheduler tokenflow` puts in place of SGLang's."""
 
     # SGLang's own, which this class also assigns.
@@ -81,7 +82,10 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_clock = SharedClock()
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer)
-        self.tf_pauser = Pauser(self.tree_cache, self._tf_paused)
+        self.tf_writer = Writer(self.tree_cache, self.tf_table, self.tf_recorder, self.page_size)
+        self.tf_transfers = TransferWatch(self.tree_cache.cache_controller)
+        self.tf_loader = Loader(self.tree_cache)
+        self.tf_pauser = Pauser(self.tree_cache, self.tf_writer.released, self._tf_paused)
         # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
         # what a resume is promised to cost.
         if self.enable_hierarchical_cache:
@@ -129,7 +133,13 @@ class TokenFlowScheduler(TrackingScheduler):
         messages: list[Any] = super()._poll_timeout_aborts()
         if len(self.tf_table):
             host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
-            messages.append(ClockTick(local_time(), host.size if host is not None else 0))
+            messages.append(
+                ClockTick(
+                    local_time(),
+                    host.size if host is not None else 0,
+                    *self.tf_transfers.look(),
+                )
+            )
         return messages
 
     # ---- one iteration --------------------------------------------------------------
@@ -149,30 +159,38 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
         return plan
 
-    def _tf_inflight(self) -> set[Any]:
-        """Requests with a result that is launched and not processed."""
-        return {req for batch, _ in self.result_queue for req in batch.reqs}
-
     def _tf_finished(self) -> list[Any]:
         requests, _ = self.tf_table.active()
         return [req for req in requests if req.finished_reason is not None]
 
     def get_new_batch_prefill(self, running_batch: Any) -> Any:
         """Decide, preempt, and offer SGLang's admission the chosen requests in their order."""
+        landed = self.tf_loader.ended()
+        if landed is not None and landed in self.tf_pauser.paused:
+            self.tf_table.move(landed, Phase.PAUSED, self.tf_clock.now)
         decision = self.tf_decider.decide(
             self.tf_clock.now, self._tf_free() / self.max_total_num_tokens, self._tf_state
         )
+        if decision.write:
+            self.tf_writer.apply(decision.write, set(running_batch.reqs))
         self._tf_preempt(decision, running_batch)
+        if decision.load and self.enable_hierarchical_cache:
+            self._tf_load(decision, running_batch)
         self.tf_table.admit(decision.admit)
         offered, hidden = offer(
             decision,
             self.tf_table,
             waiting=self.waiting_queue,
-            paused=[req for req in self.tf_pauser.paused if req.to_finish is None],
+            paused=[
+                req
+                for req in self.tf_pauser.paused
+                if req.to_finish is None and req is not self.tf_loader.request
+            ],
             busy=bool(
                 running_batch.reqs
                 or self.chunked_req is not None
                 or self.tf_pauser.draining
+                or self.tf_loader.request is not None
                 or self.result_queue
             ),
         )
@@ -203,6 +221,7 @@ class TokenFlowScheduler(TrackingScheduler):
             ]
             self.policy = own_policy
         if plan.batch_to_run is not None:
+            self.tf_loader.guard(plan.batch_to_run)
             self._tf_started(plan.batch_to_run)
         return plan
 
@@ -210,27 +229,18 @@ class TokenFlowScheduler(TrackingScheduler):
         """The adder that admits by need while the policy decides."""
         return self.tf_adder
 
-    # ---- deciding and applying ------------------------------------------------------
-
-    def _tf_free(self) -> int:
-        """Device KV tokens that can be allocated: free, or in the tree and locked by nobody."""
-        free: int = self.token_to_kv_pool_allocator.available_size()
-        return free + int(self.tree_cache.evictable_size())
+    # ---- deciding -------------------------------------------------------------------
 
     def _tf_state(self) -> State:
-        barred: list[int] = []
-        promised = 0
         chunked = self.chunked_req
-        if chunked is not None and chunked in self.tf_table:
-            barred.append(self.tf_table.slot(chunked))
-            promised = max(chunked.seqlen - chunked.prefix_len, 0)
+        barred = [self.tf_table.slot(chunked)] if chunked in self.tf_table else []
         return State(
             now=self.tf_clock.now,
-            streams=self.tf_table.streams(barred),
+            streams=self.tf_table.streams(barred, writes=self.tf_writer.active),
             memory=Memory(
                 device_total=self.max_total_num_tokens,
                 device_free=self._tf_free(),
-                device_promised=promised,
+                device_promised=self._tf_promised(),
                 host_total=self.tf_clock.host_total,
                 page_size=self.page_size,
                 max_running=self.max_running_requests,
@@ -241,47 +251,6 @@ class TokenFlowScheduler(TrackingScheduler):
             throughput=self.tf_timer.throughput(),
             kv_rate=self.tf_timer.kv_rate(),
             prefill_share=self.tf_timer.prefill_share(),
+            links=self.tf_transfers.links(self.tf_clock),
             recollection=self.tf_decider.recollection,
         )
-
-    def _tf_preempt(self, decision: Decision, running_batch: Any) -> None:
-        if not decision.preempt:
-            return
-        running = set(running_batch.reqs)
-        victims = []
-        for preemption in decision.preempt:
-            req = self.tf_table.request(preemption.slot)
-            if (
-                req is None
-                or req not in running
-                or req is self.chunked_req
-                or req.finished()
-                or req.to_finish is not None
-                or not self.tf_table.preemptible[preemption.slot]
-            ):
-                continue
-            running.discard(req)
-            victims.append(req)
-            self.tf_table.move(req, Phase.DRAINING, self.tf_clock.now)
-            self.tf_recorder.preempted(preemption.cause)
-        self.tf_pauser.preempt(victims, running_batch, self._tf_inflight())
-
-    def _tf_started(self, batch: Any) -> None:
-        """Streams of a new prefill batch run from now on."""
-        decoding = set(batch.decoding_reqs or ())
-        resumed = []
-        for req in batch.reqs:
-            if req in decoding or req not in self.tf_table:
-                continue
-            if req in self.tf_pauser.paused:
-                self.tf_recorder.resumed(
-                    recomputed=len(req.full_untruncated_fill_ids) - req.prefix_len,
-                    loaded=loaded_tokens(req),
-                )
-            if req.output_ids:
-                resumed.append(req)
-            if self.tf_table.phase[self.tf_table.slot(req)] != Phase.RUNNING:
-                self.tf_table.move(req, Phase.RUNNING, self.tf_clock.now)
-        self.tf_pauser.resume(batch.reqs)
-        if resumed:
-            rebuild_rows(batch, resumed, overlap=self.enable_overlap)

@@ -110,6 +110,35 @@ SEAMS: tuple[Seam, ...] = (
         "call",
         "obeys load_back_threshold, which we lower so that short tails are loaded, too",
     ),
+    Seam(
+        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.checkpoint",
+        "call",
+        "publishes what a running stream has computed, which HiCache then writes",
+        ("req", "up_to"),
+    ),
+    Seam(
+        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.flush_pending_backups",
+        "call",
+        "starts these copies before the next step",
+    ),
+    Seam(
+        "sglang.srt.mem_cache.common:match_kv_cache",
+        "call",
+        "finds what of a paused stream is on the device and on the host",
+        ("req", "tree_cache"),
+    ),
+    Seam(
+        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.init_load_back",
+        "call",
+        "brings a paused stream's KV back",
+        ("params",),
+    ),
+    Seam(
+        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.ready_to_load_host_cache",
+        "call",
+        "starts that copy, and says which counter a sharing prefill waits for",
+    ),
+    Seam(f"{_BATCH}:Req.refresh_fill_ids", "call", "ids of what is published"),
     Seam(f"{_BATCH}:Req.reset_for_retract", "call", "makes a request resumable"),
     Seam(f"{_BATCH}:Req.update_finish_state", "call", "ends a paused stream with its output"),
     Seam(

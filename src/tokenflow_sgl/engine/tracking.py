@@ -37,6 +37,9 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "since": np.float64,
     "admitted": np.bool_,
     "preemptible": np.bool_,
+    "ready": np.bool_,
+    "copied": np.int64,
+    "ahead": np.int64,
 }
 
 
@@ -59,6 +62,12 @@ class StreamTable(Generic[R]):
     since: NDArray[np.float64]
     admitted: NDArray[np.bool_]
     preemptible: NDArray[np.bool_]
+    ready: NDArray[np.bool_]
+    """Paused, and its KV was brought back to the device since."""
+    copied: NDArray[np.int64]
+    """Tokens of a running stream that the prefix tree has, and the host with it."""
+    ahead: NDArray[np.int64]
+    """Of these, tokens copied while it ran, since it was taken up."""
 
     def __init__(self, lengths: OutputLengths, capacity: int = 256) -> None:
         self.readers = ReaderBank(capacity)
@@ -124,6 +133,8 @@ class StreamTable(Generic[R]):
         self.since[slot] = now
         self.admitted[slot] = False
         self.preemptible[slot] = True
+        self.ready[slot] = False
+        self.copied[slot] = self.ahead[slot] = 0
         self._order = None
         self.version += 1
         return slot
@@ -143,6 +154,7 @@ class StreamTable(Generic[R]):
     def move(self, request: R, phase: Phase, now: float) -> None:
         """The stream enters `phase`."""
         slot = self._slot_of[request]
+        self.ready[slot] = self.phase[slot] == Phase.LOADING and phase == Phase.PAUSED
         self.phase[slot] = phase
         self.since[slot] = now
         self._active = None
@@ -210,8 +222,11 @@ class StreamTable(Generic[R]):
             )
         return self._order
 
-    def streams(self, untouchable: Iterable[int]) -> Streams:
-        """The table as the policy sees it; `untouchable` slots cannot be preempted now."""
+    def streams(self, untouchable: Iterable[int], *, writes: bool = False) -> Streams:
+        """The table as the policy sees it; `untouchable` slots cannot be preempted now.
+
+        writes: what running streams have computed can be copied to the host.
+        """
         order = self.order()
         readers = self.readers
         generated = self.generated.take(order)
@@ -220,16 +235,23 @@ class StreamTable(Generic[R]):
         preemptible = self.preemptible.take(order) & (generated > 0) & (limit - generated > 2)
         for slot in untouchable:
             preemptible &= order != slot
+        phase = self.phase.take(order)
+        prompt = self.prompt.take(order)
+        # Of the last token so far the KV is being computed.
+        unwritten = prompt + generated - 1 - self.copied.take(order)
+        unwritten[(phase != Phase.RUNNING) | (unwritten < 0) | (not writes)] = 0
         return Streams(
             slot=order,
-            phase=self.phase.take(order),
+            phase=phase,
             arrival=readers.arrival.take(order),
             rate=readers.rate.take(order),
             next_due=readers.next_due.take(order),
-            prompt=self.prompt.take(order),
+            prompt=prompt,
             generated=generated,
             expected=self._lengths.expected(generated, limit),
             since=self.since.take(order),
             admitted=self.admitted.take(order),
             preemptible=preemptible,
+            ready=self.ready.take(order),
+            unwritten=unwritten,
         )

@@ -106,6 +106,11 @@ class WorkingSetConfig:
         "while there is memory for everybody, decode each stream at about the pace of its reader: "
         "it rests in the prefix tree when it is ahead; costs a switch per rest",
     )
+    write_ahead: bool = setting(
+        True,
+        "copy KV of running streams that are ahead of their readers to the host in the background, "
+        "so that a preemption has only the tail left to copy; needs HiCache with write_through",
+    )
     park: bool = setting(
         True, "pause streams that are far ahead when the rest runs faster without them"
     )

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tokenflow_sgl.offload import Write
 from tokenflow_sgl.policy.state import Recollection, State
 
 
@@ -56,6 +57,9 @@ class Decision:
     recompute: slots of `run` whose host KV should be recomputed instead of loaded.
     hold_prefill: decode one step first, a reader would stall behind a prefill.
     prefill_limit: tokens that one prefill step may take; None: the engine's own limit.
+    load: slots of paused streams whose KV should come back to the device beside the next steps,
+        most urgent first. The body starts as many as there is memory and transfer slots for.
+    write: KV of running streams to copy to the host now, before anybody is preempted.
     until: nothing changes before then while no stream comes, goes or moves, and nobody has to
         run; None: if nobody is chosen and nothing runs, the body runs whom it finds.
     """
@@ -67,6 +71,8 @@ class Decision:
     recompute: frozenset[int] = frozenset()
     hold_prefill: bool = False
     prefill_limit: int | None = None
+    load: tuple[int, ...] = ()
+    write: tuple[Write, ...] = ()
     until: float | None = None
     recollection: Recollection = field(default_factory=Recollection)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenflow_sgl.costs.model import StepCosts
+from tokenflow_sgl.costs import Links, StepCosts
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -35,6 +35,8 @@ class Phase(enum.IntEnum):
     """Preempted, but a result that it takes part in is still in flight; KV still held."""
     PAUSED = 3
     """Started, not running; its KV is in the prefix tree, on the host, or must be recomputed."""
+    LOADING = 4
+    """As paused, and its KV is on its way back to the device, which has room for it set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Streams:
     since: when it entered its phase.
     admitted: member of the working set (the policy promised to serve it).
     preemptible: the body can preempt it now.
+    ready: a paused stream whose KV was brought back to the device since it was paused.
+    unwritten: of a running stream, tokens of computed KV that have no copy on the host.
     """
 
     slot: IntArray
@@ -66,6 +70,8 @@ class Streams:
     since: FloatArray
     admitted: BoolArray
     preemptible: BoolArray
+    ready: BoolArray
+    unwritten: IntArray
 
     def __len__(self) -> int:
         return len(self.slot)
@@ -120,6 +126,7 @@ class State:
     kv_rate: tokens of context that decoding read per second, lately, while more streams were
         served than the memory holds, prefills not counted; NaN while unknown.
     prefill_share: share of the time that prefills took then; 0.0 while unknown.
+    links: between device and host memory, as measured.
     """
 
     now: float
@@ -131,4 +138,5 @@ class State:
     throughput: float = float("nan")
     kv_rate: float = float("nan")
     prefill_share: float = 0.0
+    links: Links = field(default_factory=Links)
     recollection: Recollection = field(default_factory=Recollection)

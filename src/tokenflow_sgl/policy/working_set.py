@@ -26,6 +26,7 @@ from tokenflow_sgl.policy.stress import (
     decode_reserve,
     under_stress,
 )
+from tokenflow_sgl.policy.writing import written_ahead
 
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
@@ -44,11 +45,15 @@ class WorkingSetPolicy:
         if not under_stress(state, patience=self.config.cycle):
             return Decision(Mode.IDLE)
         decision = self._plan(state) if self._plan_is_due(state) else self._carry_on(state)
-        evicted = self._emergency(state, {p.slot for p in decision.preempt})
+        leaving = {p.slot for p in decision.preempt}
+        preempt = decision.preempt + self._emergency(state, leaving)
+        run, load = self._hidden_loads(state, decision)
         return dataclasses.replace(
             decision,
-            preempt=decision.preempt + evicted,
-            run=self._hidden_loads(state, decision),
+            preempt=preempt,
+            write=written_ahead(state, preempt) if self.config.write_ahead else (),
+            run=run,
+            load=load,
             hold_prefill=self._reader_would_stall(state, decision.run),
             prefill_limit=self._prefill_limit(state),
         )
@@ -102,7 +107,7 @@ class WorkingSetPolicy:
     def _carry_on(self, state: State) -> Decision:
         """Between plans: the last plan's streams that have not started yet."""
         streams = state.streams
-        is_open = (streams.phase == Phase.WAITING) | (streams.phase == Phase.PAUSED)
+        is_open = (streams.phase == Phase.WAITING) | (streams.phase >= Phase.PAUSED)
         index_of = dict(
             zip(streams.slot[is_open].tolist(), np.nonzero(is_open)[0].tolist(), strict=True)
         )
@@ -163,29 +168,47 @@ class WorkingSetPolicy:
                 loads += load
         return frozenset(chosen)
 
-    def _hidden_loads(self, state: State, decision: Decision) -> tuple[int, ...]:
-        """The part of `run` whose loads the next step can hide behind its computing.
+    def _hidden_loads(
+        self, state: State, decision: Decision
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(The part of `run` whose loads the next step can hide, those to load beside the steps).
 
-        The first one is always in it. The others come with the steps that follow; meanwhile those
-        who run read on, who would all wait for a long load.
+        Who runs would wait for a long load in his step. So it goes on beside several steps, and the
+        stream runs when it has ended. Where nobody runs, nobody waits.
         """
+        if not decision.run:
+            return (), ()
         streams, costs = state.streams, state.costs
-        if costs.load is None or costs.decode is None or len(decision.run) < 2:
-            return decision.run
         running = streams.phase == Phase.RUNNING
         length = streams.prompt + streams.generated
-        hidden = costs.decode_seconds(int(np.count_nonzero(running)), float(length[running].sum()))
-        index_of = dict(zip(streams.slot.tolist(), range(len(streams)), strict=True))
-        chosen: list[int] = []
+        hidden = np.inf
+        if costs.decode is not None and running.any():
+            rows = int(np.count_nonzero(running))
+            hidden = costs.decode_seconds(rows, float(length[running].sum()))
+        index = np.nonzero(np.isin(streams.slot, decision.run))[0]
+        phase, here = streams.phase[index], streams.ready[index]
+        loading = set(streams.slot[index[phase == Phase.LOADING]].tolist())
+        away = index[(phase == Phase.PAUSED) & ~here]
+        tokens = dict(zip(streams.slot[away].tolist(), length[away].tolist(), strict=True))
+        run: list[int] = []
+        load: list[int] = []
         for slot in decision.run:
-            index = index_of[slot]
-            if streams.phase[index] == Phase.PAUSED and slot not in decision.recompute:
-                load = costs.load_seconds(int(length[index]))
-                if load > hidden and chosen:
+            if slot in loading:
+                continue
+            if slot in tokens and slot not in decision.recompute:
+                seconds = self._load_seconds(state, tokens[slot])
+                if seconds > hidden:
+                    load.append(slot)
                     continue
-                hidden -= load
-            chosen.append(slot)
-        return tuple(chosen)
+                hidden -= seconds
+            run.append(slot)
+        return tuple(run), tuple(load)
+
+    def _load_seconds(self, state: State, tokens: int) -> float:
+        """What a load takes: as steps have waited for loads, or as the link is; 0.0 unknown."""
+        if state.costs.load is None and state.links.load.rate > 0.0:
+            return tokens / state.links.load.rate
+        return state.costs.load_seconds(tokens)
 
     def _prefill_limit(self, state: State) -> int | None:
         """Tokens of a prefill step that every reader can sit out, or keep pace with.

@@ -46,6 +46,7 @@ class Core:
         self.computed = 0
         self.full = False
         self.room_at = 0.0
+        self._loading: dict[int, int] = {}  # tokens that a stream will have on the device
         self._ended: list[int] = []
         self._ended_before: list[int] = []
 
@@ -82,12 +83,41 @@ class Core:
         if unsaved:
             self.room_at = self.device.store(unsaved, now)
 
+    def load(self, stream: int, now: float) -> tuple[int, float] | None:
+        """Bring a paused stream's KV back: (tokens, when they are there); None: no room."""
+        resident, reach = self.memory.match(stream)
+        if reach - resident > self.memory.free - self.memory.evictable(stream):
+            return None
+        self.memory.take(stream, resident)
+        if reach > resident:
+            self.allocate(reach - resident, now)
+            self.memory.extend(stream, resident, reach)
+        self._loading[stream] = reach
+        return reach - resident, self.device.load(reach - resident, now)
+
+    def loaded(self, stream: int, now: float) -> None:
+        """Its KV is there, until it runs or somebody else needs the room."""
+        self.memory.release(
+            stream, self._loading.pop(stream), lambda tokens: self.device.store(tokens, now)
+        )
+
     def park(self, stream: int, now: float, *, keep: bool = True) -> None:
         """A stream's KV is for whoever needs the room; unless `keep`, its own part is gone."""
         tokens = int(self.streams.prompt[stream] + self.streams.generated[stream]) - 1
         self.memory.release(
             stream, tokens, lambda unwritten: self.device.store(unwritten, now), keep=keep
         )
+
+    def unwritten(self, rows: IntArray) -> IntArray:
+        """Tokens of running streams, in whole pages, that have no copy on the host."""
+        return self.memory.unwritten(rows, self.length(rows))
+
+    def write(self, stream: int, tokens: int, now: float) -> int:
+        """Copy up to `tokens` more of a running stream to the host; returns how many there are."""
+        tokens = min(int(self.unwritten(np.array([stream]))[0]), tokens)
+        if tokens:
+            self.memory.write(stream, tokens, lambda count: self.device.store(count, now))
+        return tokens
 
     def advance(self, step: Step, end: float) -> list[int]:
         """A step has ended: streams that got their last token. Call after `Streams.deliver`."""
@@ -96,6 +126,8 @@ class Core:
                 self.memory.extend(chunk.stream, chunk.prefix, chunk.prefix + chunk.tokens)
             if chunk.last:
                 self.streams.move(chunk.stream, Phase.RUNNING, end)
+                # As SGLang does with what a prefill has computed.
+                self.write(chunk.stream, self.options.max_total_tokens, end)
         joined = [chunk.stream for chunk in step.chunks if chunk.last]
         if joined:
             self.running = np.concatenate([self.running, np.array(joined, dtype=np.int64)])

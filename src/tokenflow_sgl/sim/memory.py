@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
+import numpy as np
+
 from tokenflow_sgl.sim.prefixes import Prefixes
+from tokenflow_sgl.sim.streams import IntArray
 
 Store = Callable[[int], float]
 """Copies so many tokens to the host and says when that has ended."""
@@ -24,6 +27,7 @@ class Memory:
     Attributes:
         held: Tokens of running streams, those being prefilled, and the prefixes of both.
         evicted, lost: Tokens that left the device with a copy on the host, and without one.
+        copied: Tokens of each stream's own part that have a copy on the host.
     """
 
     def __init__(
@@ -52,6 +56,8 @@ class Memory:
         self._leaving_sum = 0
         self._on_host: OrderedDict[int, int] = OrderedDict()
         self._on_host_sum = 0
+        self._arrives: dict[int, float] = {}  # when a running stream's last copy is there
+        self.copied: IntArray = np.zeros(len(prefixes.paths), dtype=np.int64)
 
     @property
     def free(self) -> int:
@@ -151,7 +157,7 @@ class Memory:
                 del self._users[node]
                 idle.append(node)
         unwritten = sum(self._unwritten(node) for node in idle)
-        ready = None
+        ready = self._arrives.pop(stream, None)
         if unwritten and not self._write_back:
             ready = store(unwritten)
         for node in idle:
@@ -165,6 +171,18 @@ class Memory:
             else:
                 self._leaving[node] = ready
                 self._leaving_sum += tokens
+
+    def unwritten(self, rows: IntArray, tokens: IntArray) -> IntArray:
+        """Of running streams with `tokens` each: those of whole pages without a copy."""
+        if not self.host or self._write_back:
+            return np.zeros(len(rows), dtype=np.int64)
+        own = tokens // self._page * self._page - self._prefixes.shared[rows]
+        return np.asarray(np.maximum(own - self.copied[rows], 0))
+
+    def write(self, stream: int, tokens: int, store: Store) -> None:
+        """Copy the next `tokens` of a running stream's own part to the host."""
+        self._arrives[stream] = store(tokens)
+        self._keep_on_host(stream, int(self.copied[stream]) + tokens)
 
     def settle(self, now: float) -> None:
         """Copies that have ended by `now` make their tokens evictable."""
@@ -211,14 +229,22 @@ class Memory:
 
     def _write(self, node: int) -> None:
         """The host has all of the node that the device has; it is the last one used."""
-        tokens = max(self._resident[node], self._on_host.get(node, 0))
+        self._keep_on_host(node, max(self._resident[node], self._on_host.get(node, 0)))
+
+    def _keep_on_host(self, node: int, tokens: int) -> None:
         self._on_host_sum += tokens - self._on_host.pop(node, 0)
         self._on_host[node] = tokens
+        self._copied(node, tokens)
         while self._on_host_sum > self.host:
             oldest, size = self._on_host.popitem(last=False)
             self._on_host_sum -= size
+            self._copied(oldest, 0)
             if oldest == node:
                 break
+
+    def _copied(self, node: int, tokens: int) -> None:
+        if node < len(self.copied):
+            self.copied[node] = tokens
 
     def _evict(self, node: int, gone: int) -> int:
         """Take the last `gone` tokens of a cached node; returns how many had to be copied."""

@@ -50,17 +50,24 @@ class PolicedScheduler(StockScheduler):
         self._offered: list[int] = []
         self._paused: dict[int, None] = {}
         self._draining: list[int] = []
+        self._loading = (-1, math.inf)  # the stream whose KV is coming back, and until when
         self._idle_until = -math.inf
         self._known = (-1, -1)
         self.preempted = self.resumed = self.loaded = self.recomputed = self.passes = 0
+        self.written = self.needed = self.loaded_ahead = 0
+        self.tails: list[int] = []
+        self._ahead: dict[int, int] = {}  # tokens copied ahead since the stream was taken up
 
     # ---- planning -------------------------------------------------------------------
 
     def plan(self, now: float) -> Step | None:
         """The next step under a fresh decision."""
         self._park_draining(now)
+        self._end_loads(now)
         self._decision = self._decide(now)
+        self._write(now)
         self._preempt(now)
+        self._load(now)
         admitted = np.array(self._decision.admit, dtype=np.int64)
         self.core.streams.admitted[admitted] = True
         self._offered = self._offer()
@@ -74,6 +81,9 @@ class PolicedScheduler(StockScheduler):
         """The next plan of the policy: its cycle, or a paused reader who is about to run dry."""
         if not len(self._present()):
             return math.inf
+        return min(self._plans_at(now), max(self._loading[1], now))
+
+    def _plans_at(self, now: float) -> float:
         if not self._follows:
             # Free memory is looked at in every pass once it is scarce.
             ample = self.core.memory.free >= AMPLE_SHARE * self.core.memory.device
@@ -203,6 +213,9 @@ class PolicedScheduler(StockScheduler):
         if core.chunked is not None:
             preemptible &= present != core.chunked
             promised = self.total(core.chunked) - core.computed
+        runs = phase == Phase.RUNNING
+        unwritten = np.zeros(len(present), dtype=np.int64)
+        unwritten[runs] = core.unwritten(present[runs])
         expected = self._lengths.expected(generated, streams.limit[present])
         return State(
             now=now,
@@ -218,6 +231,8 @@ class PolicedScheduler(StockScheduler):
                 since=streams.since[present],
                 admitted=streams.admitted[present],
                 preemptible=preemptible,
+                ready=streams.ready[present],
+                unwritten=unwritten,
             ),
             memory=Memory(
                 device_total=memory.device,
@@ -233,21 +248,48 @@ class PolicedScheduler(StockScheduler):
             throughput=self._timer.throughput(),
             kv_rate=self._timer.kv_rate(),
             prefill_share=self._timer.prefill_share(),
+            links=core.device.links(now),
             recollection=self._recollection,
         )
 
     def _offer(self) -> list[int]:
         core = self.core
+        loading = self._loading[0]
+        paused = sorted(self._paused.keys() - {loading})
         if not self._follows:
-            return [*sorted(self._paused), *core.waiting]
-        there = {*core.waiting, *self._paused}
+            return [*paused, *core.waiting]
+        there = {*core.waiting, *paused}
         chosen = [stream for stream in self._decision.run if stream in there]
-        busy = len(core.running) or core.chunked is not None or self._draining
+        busy = len(core.running) or core.chunked is not None or self._draining or loading >= 0
         if not chosen and not busy and self._decision.until is None:
-            return [*sorted(self._paused), *core.waiting]
+            return [*paused, *core.waiting]
         return chosen
 
     # ---- pausing --------------------------------------------------------------------
+
+    def _write(self, now: float) -> None:
+        for write in self._decision.write:
+            copied = self.core.write(write.slot, write.tokens, now)
+            self.written += copied
+            self._ahead[write.slot] = self._ahead.get(write.slot, 0) + copied
+
+    def _load(self, now: float) -> None:
+        # One at a time, as the engine does.
+        wanted = [stream for stream in self._decision.load if stream in self._paused]
+        if self._loading[0] >= 0 or not wanted:
+            return
+        found = self.core.load(wanted[0], now)
+        if found is not None:
+            self.loaded_ahead += found[0]
+            self._loading = wanted[0], found[1]
+            self.core.streams.move(wanted[0], Phase.LOADING, now)
+
+    def _end_loads(self, now: float) -> None:
+        stream, ends = self._loading
+        if ends <= now:
+            self._loading = -1, math.inf
+            self.core.loaded(stream, now)
+            self.core.streams.move(stream, Phase.PAUSED, now)
 
     def _preempt(self, now: float) -> None:
         core = self.core
@@ -266,6 +308,8 @@ class PolicedScheduler(StockScheduler):
         """Their last results are there: their KV goes to the tree, and to the host."""
         core = self.core
         for stream in self._draining:
+            self.tails.append(int(core.unwritten(np.array([stream]))[0]))
+            self.needed += self._ahead.pop(stream, 0)
             core.park(stream, now)
             core.streams.move(stream, Phase.PAUSED, now)
             self._paused[stream] = None

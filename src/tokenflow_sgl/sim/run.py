@@ -33,7 +33,10 @@ class Simulation:
 
     run: In the format of `tokenflow replay`. steps: forward passes. retracted: requests that SGLang
     itself threw out to recompute them. preempted, resumed, loaded, recomputed: what the policy had
-    done, in streams and in tokens. passes: decisions of the policy.
+    done, in streams and in tokens. loaded_ahead: tokens that came back beside the steps, waited for
+    by none of them. passes: decisions of the policy. written: tokens copied to the host ahead of a
+    preemption. needed: those of streams that were preempted then. tail: tokens that a preemption
+    had left to copy, median.
     """
 
     run: Run
@@ -44,6 +47,10 @@ class Simulation:
     loaded: int = 0
     recomputed: int = 0
     passes: int = 0
+    loaded_ahead: int = 0
+    written: int = 0
+    needed: int = 0
+    tail: float = 0.0
 
 
 def simulate(
@@ -129,9 +136,14 @@ def simulate(
         },
         duration_s=max(engine.now for engine in engines),
     )
-    names = ("retracted", "preempted", "resumed", "loaded", "recomputed", "passes")
+    names = (
+        *("retracted", "preempted", "resumed", "loaded", "recomputed", "passes"),
+        *("loaded_ahead", "written", "needed"),
+    )
     counts = {name: sum(getattr(s, name, 0) for s in schedulers) for name in names}
-    return Simulation(run, sum(engine.steps for engine in engines), **counts)
+    tails = [tail for s in schedulers for tail in getattr(s, "tails", [])]
+    steps = sum(engine.steps for engine in engines)
+    return Simulation(run, steps, **counts, tail=float(np.median(tails)) if tails else 0.0)
 
 
 def _check(trace: Trace, options: EngineOptions) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
+from tokenflow_sgl.costs import Link, Links, TransferRate
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.sim.streams import FloatArray, IntArray
 
@@ -49,6 +51,8 @@ class Device:
         self._overlap = overlap
         self._load_free = 0.0
         self._store_free = 0.0
+        self._rates = TransferRate(), TransferRate()
+        self._storing: deque[tuple[float, int]] = deque()  # when copies end, and their tokens
 
     def decode_seconds(self, batch: int, context: int, count: int) -> FloatArray:
         """`count` decode steps of `batch` rows that read `context` tokens in the first of them."""
@@ -87,12 +91,25 @@ class Device:
         end = now + seconds
         loaded = sum(chunk.loaded for chunk in step.chunks)
         if loaded:
-            start = max(step.planned, self._load_free)
-            self._load_free = start + self.profile.load_seconds(loaded)
-            if not self._overlap:
-                self._store_free = self._load_free
-            end = max(end, self._load_free + seconds / self.profile.layers)
+            end = max(end, self.load(loaded, step.planned) + seconds / self.profile.layers)
         return end
+
+    def load(self, tokens: int, now: float) -> float:
+        """When a copy of `tokens` from the host, asked for `now`, has ended."""
+        start = max(now, self._load_free)
+        self._load_free = start + self.profile.load_seconds(tokens)
+        self._rates[1].observe(tokens, self._load_free - start)
+        if not self._overlap:
+            self._store_free = self._load_free
+        return self._load_free
+
+    def links(self, now: float) -> Links:
+        """What is known of the links by now."""
+        while self._storing and self._storing[0][0] <= now:
+            self._storing.popleft()
+        store, load = self._rates
+        queued = sum(tokens for _, tokens in self._storing)
+        return Links(Link(store.rate, queued), Link(load.rate))
 
     def store(self, tokens: int, now: float) -> float:
         """When a copy of `tokens` to the host, asked for `now`, has ended."""
@@ -101,6 +118,8 @@ class Device:
         link = self.profile.device_to_host
         start = max(now, self._store_free)
         self._store_free = start + link.seconds(tokens * self.profile.kv_bytes_per_token)
+        self._rates[0].observe(tokens, self._store_free - start)
+        self._storing.append((self._store_free, tokens))
         if not self._overlap:
             self._load_free = self._store_free
         return self._store_free

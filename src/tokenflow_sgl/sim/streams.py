@@ -35,6 +35,7 @@ class Streams:
         phase: A `Phase`, or NOT_HERE.
         since: When it entered its phase.
         admitted: Member of the policy's working set.
+        ready: Paused, and its KV was brought back to the device since.
     """
 
     def __init__(self, requests: Sequence[TraceRequest]) -> None:
@@ -58,6 +59,7 @@ class Streams:
         self.phase = np.full(count, NOT_HERE, dtype=np.int8)
         self.since = np.zeros(count)
         self.admitted = np.zeros(count, dtype=np.bool_)
+        self.ready = np.zeros(count, dtype=np.bool_)
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -69,6 +71,7 @@ class Streams:
 
     def move(self, index: int, phase: int, time: float) -> None:
         """The stream enters a phase."""
+        self.ready[index] = self.phase[index] == Phase.LOADING and phase == Phase.PAUSED
         self.phase[index] = phase
         self.since[index] = time
 

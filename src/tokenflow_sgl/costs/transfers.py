@@ -1,0 +1,61 @@
+"""How fast KV crosses the link between device and host memory, learned from finished copies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+MEMORY_TOKENS = 20_000
+"""Tokens after which an old copy has lost 63 % of its weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction of the link, as measured.
+
+    rate: KV tokens per second while it copies; NaN while unknown.
+    queued: tokens that were asked for and have not arrived yet.
+    """
+
+    rate: float = math.nan
+    queued: int = 0
+
+    def room(self, seconds: float) -> float:
+        """Tokens more that arrive within `seconds`, behind what is queued; NaN while unknown."""
+        return max(seconds * self.rate - self.queued, 0.0) if self.rate > 0.0 else math.nan
+
+    def behind(self, tokens: int) -> Link:
+        """The link once `tokens` more are queued."""
+        return Link(self.rate, self.queued + tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Both directions; a full-duplex link copies both ways at once.
+
+    store: device to host. load: host to device.
+    """
+
+    store: Link = field(default_factory=Link)
+    load: Link = field(default_factory=Link)
+
+
+class TransferRate:
+    """The rate of one direction. Copies wait for each other, so their times add up."""
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._seconds = 0.0
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A copy of `tokens` took `seconds`; what took no time says nothing."""
+        if tokens <= 0 or not 0.0 < seconds < math.inf:
+            return
+        keep = math.exp(-tokens / MEMORY_TOKENS)
+        self._tokens = self._tokens * keep + tokens
+        self._seconds = self._seconds * keep + seconds
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second; NaN before the first copy."""
+        return self._tokens / self._seconds if self._seconds > 0.0 else math.nan

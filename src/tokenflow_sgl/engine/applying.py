@@ -1,0 +1,96 @@
+"""SGLang's scheduler that carries out what was decided: preempts, writes, loads, resumes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenflow_sgl.engine.metrics import Recorder
+from tokenflow_sgl.engine.penalties import rebuild_rows
+from tokenflow_sgl.engine.requests import TrackingScheduler
+from tokenflow_sgl.engine.steps import loaded_tokens
+from tokenflow_sgl.engine.writing import Writer
+from tokenflow_sgl.policy import Decision, Phase
+from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS
+
+
+class ApplyingScheduler(TrackingScheduler):
+    """Moves streams in and out of the batch; `TokenFlowScheduler` decides which."""
+
+    tf_recorder: Recorder
+    tf_writer: Writer
+
+    # ---- what there is --------------------------------------------------------------
+
+    def _tf_free(self) -> int:
+        """Device KV tokens that can be allocated: free, or in the tree and locked by nobody."""
+        free: int = self.token_to_kv_pool_allocator.available_size()
+        return free + int(self.tree_cache.evictable_size())
+
+    def _tf_promised(self) -> int:
+        """Tokens that the prefill under way still needs."""
+        chunked = self.chunked_req
+        return 0 if chunked is None else max(int(chunked.seqlen - chunked.prefix_len), 0)
+
+    def _tf_inflight(self) -> set[Any]:
+        """Requests with a result that is launched and not processed."""
+        return {req for batch, _ in self.result_queue for req in batch.reqs}
+
+    def _tf_preempt(self, decision: Decision, running_batch: Any) -> None:
+        if not decision.preempt:
+            return
+        running = set(running_batch.reqs)
+        victims = []
+        for preemption in decision.preempt:
+            req = self.tf_table.request(preemption.slot)
+            if (
+                req is None
+                or req not in running
+                or req is self.chunked_req
+                or req.finished()
+                or req.to_finish is not None
+                or not self.tf_table.preemptible[preemption.slot]
+            ):
+                continue
+            running.discard(req)
+            victims.append(req)
+            self.tf_table.move(req, Phase.DRAINING, self.tf_clock.now)
+            self.tf_recorder.preempted(preemption.cause)
+        self.tf_pauser.preempt(victims, running_batch, self._tf_inflight())
+
+    def _tf_load(self, decision: Decision, running_batch: Any) -> None:
+        wanted = [
+            req
+            for req in map(self.tf_table.request, decision.load)
+            if req is not None and req in self.tf_pauser.paused and req.to_finish is None
+        ]
+        chunked = self.chunked_req
+        computing = {*running_batch.reqs, *self.tf_pauser.draining, *self._tf_inflight()}
+        running = [*computing, *([chunked] if chunked is not None else [])]
+        # Beside it the running streams must have room for their next tokens.
+        reserve = (len(running) + 1) * max(DECODE_TARGET_STEPS, self.page_size)
+        room = self._tf_free() - self._tf_promised() - reserve
+        tokens = self.tf_loader.start(wanted, running, room)
+        if tokens:
+            self.tf_table.move(self.tf_loader.request, Phase.LOADING, self.tf_clock.now)
+            self.tf_recorder.loaded_ahead(tokens)
+
+    def _tf_started(self, batch: Any) -> None:
+        """Streams of a new prefill batch run from now on."""
+        decoding = set(batch.decoding_reqs or ())
+        resumed = []
+        for req in batch.reqs:
+            if req in decoding or req not in self.tf_table:
+                continue
+            if req in self.tf_pauser.paused:
+                self.tf_recorder.resumed(
+                    recomputed=len(req.full_untruncated_fill_ids) - req.prefix_len,
+                    loaded=loaded_tokens(req),
+                )
+            self.tf_writer.taken_up(req)
+            if req.output_ids:
+                resumed.append(req)
+            if self.tf_table.phase[self.tf_table.slot(req)] != Phase.RUNNING:
+                self.tf_table.move(req, Phase.RUNNING, self.tf_clock.now)
+        self.tf_pauser.resume(batch.reqs)
+        if resumed:
+            rebuild_rows(batch, resumed, overlap=self.enable_overlap)

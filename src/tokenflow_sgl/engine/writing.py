@@ -1,0 +1,73 @@
+"""Copies KV of running streams to the host: publishes it to the prefix tree, whose HiCache writes.
+
+What a running stream has computed becomes a node of the tree that the stream itself locks, by the
+call with which SGLang publishes a chunked prefill. HiCache backs new nodes up as soon as they are
+inserted (`--hicache-write-policy write_through`), behind the step in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tokenflow_sgl.engine.metrics import Recorder
+from tokenflow_sgl.engine.tracking import StreamTable
+from tokenflow_sgl.offload import Write
+
+
+class Writer:
+    """Carries out a decision's writes, and counts what they were good for."""
+
+    def __init__(
+        self, tree_cache: Any, table: StreamTable[Any], recorder: Recorder, page: int
+    ) -> None:
+        self._tree_cache = tree_cache
+        self._table = table
+        self._recorder = recorder
+        self._page = page
+
+    @property
+    def active(self) -> bool:
+        """Whether HiCache writes what is published; with other write policies it does not."""
+        tree = self._tree_cache
+        if tree.cache_controller is None:
+            return False
+        return bool(tree.write_through_threshold == 1 and not tree.is_write_back)
+
+    def apply(self, writes: Iterable[Write], running: set[Any]) -> None:
+        """Publish and write; streams that are not in `running` any more are left alone."""
+        written = 0
+        for write in writes:
+            req = self._table.request(write.slot)
+            if req is None or req not in running or req.finished() or req.skip_radix_cache_insert:
+                continue
+            # Of the last token so far the KV is being computed.
+            computed = len(req.origin_input_ids) + len(req.output_ids) - 1
+            before = int(req.kv.cache_protected_len)
+            end = min(before + write.tokens, computed) // self._page * self._page
+            if end <= before:
+                continue
+            # The array of ids lags the output until the next decode step is prepared.
+            req.refresh_fill_ids()
+            self._tree_cache.checkpoint(req, up_to=end)
+            copied = int(req.kv.cache_protected_len) - before
+            self._table.copied[write.slot] += copied
+            self._table.ahead[write.slot] += copied
+            written += copied
+        if written:
+            self._recorder.written_ahead(written)
+            # Else they would leave behind the step that is launched next.
+            self._tree_cache.flush_pending_backups()
+
+    def taken_up(self, req: Any) -> None:
+        """A stream's prefill starts: at its end the tree has all of it."""
+        slot = self._table.slot(req)
+        length = len(req.origin_input_ids) + len(req.output_ids)
+        self._table.copied[slot] = length // self._page * self._page
+        self._table.ahead[slot] = 0
+
+    def released(self, req: Any) -> None:
+        """A preempted stream is about to go to the tree: what it has left is copied now."""
+        tail = req.owned_kv_len() - req.kv.cache_protected_len
+        needed = int(self._table.ahead[self._table.slot(req)]) if req in self._table else 0
+        self._recorder.released(int(tail), needed=needed)

@@ -1,0 +1,46 @@
+"""Whose KV is copied to the host ahead of a preemption (TokenFlow section 5; see `offload`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenflow_sgl.offload import CHUNK, Write, plan_writes
+from tokenflow_sgl.policy.decision import Preemption
+from tokenflow_sgl.policy.state import Phase, State
+
+
+def written_ahead(state: State, preempt: tuple[Preemption, ...]) -> tuple[Write, ...]:
+    """All that is left of those who are preempted now, and what the link takes of the others.
+
+    A preempted stream drains for a step while its last result is in flight: what is asked for now
+    is copied by then, and only what that step computed is left.
+    """
+    if not state.memory.host_total:
+        return ()
+    streams, page = state.streams, state.memory.page_size
+    unwritten = streams.unwritten
+    last: tuple[Write, ...] = ()
+    if preempt:
+        leaving = np.nonzero(np.isin(streams.slot, [p.slot for p in preempt]))[0]
+        tails = zip(streams.slot[leaving].tolist(), unwritten[leaving].tolist(), strict=True)
+        last = tuple(Write(slot, tokens // page * page) for slot, tokens in tails if tokens >= page)
+    # First what few streams are due at all: this runs in every pass.
+    due = np.nonzero(unwritten >= max(CHUNK, page))[0]
+    if preempt:
+        due = due[~np.isin(due, leaving)]
+    slack = streams.next_due[due] - state.now
+    # Who is about to run dry is not preempted.
+    running = streams.phase == Phase.RUNNING
+    able = running[due] & streams.preemptible[due] & (slack > 0.0)
+    if not able.any():
+        return last
+    length = streams.prompt[running] + streams.generated[running]
+    step = state.costs.decode_seconds(len(length), float(length.sum()))
+    return last + plan_writes(
+        streams.slot[due[able]],
+        unwritten[due[able]],
+        slack[able],
+        state.links.store.behind(sum(write.tokens for write in last)),
+        seconds=step,
+        page=page,
+    )

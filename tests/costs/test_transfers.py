@@ -1,0 +1,46 @@
+"""The measured rate of the link between device and host memory."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tokenflow_sgl.costs import Link, TransferRate
+from tokenflow_sgl.costs.transfers import MEMORY_TOKENS
+
+
+def test_nothing_is_known_at_first():
+    assert math.isnan(TransferRate().rate)
+    assert math.isnan(Link().room(1.0))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seconds"), [(0, 1.0), (5, 0.0), (5, -1.0), (5, math.inf), (5, math.nan)]
+)
+def test_copies_that_say_nothing(tokens, seconds):
+    meter = TransferRate()
+    meter.observe(tokens, seconds)
+    assert math.isnan(meter.rate)
+
+
+def test_large_copies_weigh_more_than_small_ones():
+    meter = TransferRate()
+    meter.observe(1000, 1.0)
+    meter.observe(10, 1.0)
+    assert meter.rate == pytest.approx(1010 / 2, rel=0.01)
+
+
+def test_a_change_is_followed():
+    meter = TransferRate()
+    for _ in range(50):
+        meter.observe(1000, 0.1)
+    for _ in range(5 * MEMORY_TOKENS // 1000):
+        meter.observe(1000, 1.0)
+    assert meter.rate == pytest.approx(1000, rel=0.1)
+
+
+def test_room_is_what_arrives_in_time():
+    assert Link(1000.0, 30).room(0.1) == pytest.approx(70)
+    assert Link(1000.0, 300).room(0.1) == 0.0
+    assert Link(1000.0, 30).behind(20) == Link(1000.0, 50)

@@ -1,0 +1,137 @@
+"""Loads beside the steps: what is started, who waits for it, when it has landed."""
+
+from __future__ import annotations
+
+import warnings
+from array import array
+from types import SimpleNamespace
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
+    from tokenflow_sgl.engine import loading
+    from tokenflow_sgl.engine.loading import Loader, shares
+
+
+def request(prompt, output=(), **match):
+    found = {"device_prefix_len": 0, "host_hit_length": 0, "best_match_node": 7, **match}
+    return SimpleNamespace(
+        origin_input_ids=array("q", prompt),
+        output_ids=array("q", output),
+        match=SimpleNamespace(**found),
+    )
+
+
+class Tree:
+    """A prefix tree that loads what it is asked for."""
+
+    def __init__(self, unacknowledged=0, refuses=False):
+        self.cache_controller = SimpleNamespace(ack_load_queue=[None] * unacknowledged)
+        self.ongoing_load_back = {}
+        self.refuses = refuses
+        self.quotas = []
+
+    def init_load_back(self, params):
+        self.quotas.append(params.mem_quota)
+        if self.refuses:
+            return 0, 1
+        self.ongoing_load_back[params.best_match_node] = None
+        return params.host_hit_length, params.best_match_node
+
+    def ready_to_load_host_cache(self):
+        return 2
+
+
+@pytest.fixture(autouse=True)
+def matching(monkeypatch):
+    monkeypatch.setattr(loading, "match_kv_cache", lambda request, tree: request.match)
+
+
+PAUSED = request([1, 2, 3], [4, 5, 6], device_prefix_len=2, host_hit_length=3)
+
+
+@pytest.mark.parametrize(
+    ("other", "sharing"),
+    [
+        (request([1, 2, 3, 9]), True),  # the third token is the first that is loaded
+        (request([1, 2, 9]), False),
+        (request([1, 2], [3]), True),
+        (request([1, 2]), True),  # may go on like it
+        (request([9]), False),
+    ],
+)
+def test_who_shares_what_is_loaded(other, sharing):
+    assert shares(other, PAUSED, resident=2) is sharing
+    assert shares(PAUSED, other, resident=2) is sharing
+
+
+def test_a_load_from_start_to_end():
+    tree = Tree()
+    loader = Loader(tree)
+    assert loader.start([PAUSED], [request([9])], room=100) == 3
+    assert loader.request is PAUSED
+    assert tree.quotas == [100]
+    assert loader.ended() is None
+    tree.ongoing_load_back.clear()
+    assert loader.ended() is PAUSED
+    assert loader.ended() is None
+    assert loader.request is None
+
+
+def test_one_at_a_time():
+    loader = Loader(Tree())
+    assert loader.start([PAUSED], [], room=100)
+    assert loader.start([request([8, 8], host_hit_length=2)], [], room=100) == 0
+    assert loader.request is PAUSED
+
+
+def test_a_counter_is_left_for_the_next_step():
+    assert Loader(Tree(unacknowledged=2)).start([PAUSED], [], room=100) == 0
+    assert Loader(Tree(unacknowledged=1)).start([PAUSED], [], room=100) == 3
+
+
+def test_the_most_urgent_one_waits_for_its_room():
+    small = request([8, 8], host_hit_length=1)
+    assert Loader(Tree()).start([PAUSED, small], [], room=2) == 0
+
+
+def test_what_is_on_the_device_needs_no_load():
+    here = request([8, 8], device_prefix_len=2)
+    loader = Loader(Tree())
+    assert loader.start([here, PAUSED], [], room=100) == 3
+    assert loader.request is PAUSED
+
+
+def test_nothing_is_loaded_that_somebody_who_runs_has_too():
+    twin = request([1, 2, 3], [4])
+    assert Loader(Tree()).start([PAUSED], [twin], room=100) == 0
+
+
+def test_a_load_that_finds_no_room_is_none():
+    loader = Loader(Tree(refuses=True))
+    assert loader.start([PAUSED], [], room=100) == 0
+    assert loader.request is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "own", "waits_for"),
+    [
+        ([request([1, 2, 3])], -1, 2),
+        ([request([9]), request([1, 2, 3])], -1, 2),
+        ([request([1, 2, 9])], -1, -1),
+        ([request([1, 2, 3])], 1, 1),  # its own load comes behind on the link
+    ],
+)
+def test_who_shares_waits_for_the_load(rows, own, waits_for):
+    loader = Loader(Tree())
+    loader.start([PAUSED], [], room=100)
+    batch = SimpleNamespace(reqs=rows, hicache_consumer_index=own)
+    loader.guard(batch)
+    assert batch.hicache_consumer_index == waits_for
+
+
+def test_without_a_load_nobody_waits():
+    batch = SimpleNamespace(reqs=[PAUSED], hicache_consumer_index=-1)
+    Loader(Tree()).guard(batch)
+    assert batch.hicache_consumer_index == -1

@@ -1,0 +1,78 @@
+"""What of running streams is copied to the host beside the next step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenflow_sgl.costs import Link
+from tokenflow_sgl.offload import Write, plan_writes
+from tokenflow_sgl.offload.writing import CHUNK
+
+
+def plan(unwritten, slack, link, *, seconds=0.1, page=1):
+    return plan_writes(
+        np.arange(len(unwritten)) + 10,
+        np.array(unwritten, dtype=np.int64),
+        np.array(slack, dtype=np.float64),
+        link,
+        seconds=seconds,
+        page=page,
+    )
+
+
+def test_who_is_furthest_ahead_goes_first_until_the_step_is_full():
+    # 3,000 tokens/s take 300 in a step of 0.1 s.
+    written = plan([200, 200, 200], [3.0, 9.0, 6.0], Link(3000.0))
+    assert written == (Write(11, 200), Write(12, 100))
+
+
+def test_what_is_queued_takes_its_part_of_the_step():
+    assert plan([200], [5.0], Link(3000.0, queued=200)) == (Write(10, 100),)
+    assert plan([200], [5.0], Link(3000.0, queued=300 - CHUNK + 1)) == ()
+
+
+def test_short_copies_wait_until_there_is_more():
+    assert plan([CHUNK - 1, CHUNK], [9.0, 1.0], Link(1e6)) == (Write(11, CHUNK),)
+
+
+def test_copies_are_whole_pages():
+    assert plan([100], [5.0], Link(1e6), page=48) == (Write(10, 96),)
+    assert plan([200], [5.0], Link(1000.0), page=48) == (Write(10, 96),)
+    assert plan([255], [5.0], Link(1e6), page=256) == ()
+
+
+def test_one_copy_at_a_time_measures_an_unknown_link():
+    assert plan([500, 500], [5.0, 6.0], Link()) == (Write(11, CHUNK),)
+    assert plan([500], [5.0], Link(queued=1)) == ()
+
+
+@given(
+    streams=st.lists(st.tuples(st.integers(0, 5000), st.floats(-5, 100)), max_size=30),
+    rate=st.floats(1.0, 1e6),
+    queued=st.integers(0, 10_000),
+    seconds=st.floats(0.001, 1.0),
+    page=st.sampled_from([1, 16, 64, 256]),
+)
+def test_never_more_than_there_is_or_than_fits(streams, rate, queued, seconds, page):
+    unwritten = [tokens for tokens, _ in streams]
+    slack = [seconds for _, seconds in streams]
+    written = plan(unwritten, slack, Link(rate, queued), seconds=seconds, page=page)
+    assert sum(write.tokens for write in written) <= max(rate * seconds - queued, 0.0)
+    assert len({write.slot for write in written}) == len(written)
+    for write in written:
+        assert max(CHUNK, page) <= write.tokens <= unwritten[write.slot - 10]
+        assert write.tokens % page == 0
+    order = [slack[write.slot - 10] for write in written]
+    assert order == sorted(order, reverse=True)
+
+
+def test_nobody():
+    assert plan([], [], Link(1e6)) == ()
+
+
+@pytest.mark.parametrize("rate", [0.0, float("nan")])
+def test_a_rate_that_says_nothing_counts_as_unknown(rate):
+    assert plan([500], [5.0], Link(rate)) == (Write(10, CHUNK),)
