@@ -11,6 +11,7 @@ import numpy as np
 from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
 from tokenflow_sgl.policy.state import FloatArray, IntArray, Phase, State
 from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve, under_stress
+from tokenflow_sgl.policy.writing import written_ahead
 
 
 class OrderedPolicy(ABC):
@@ -23,12 +24,19 @@ class OrderedPolicy(ABC):
         interval: Seconds between two rankings while somebody runs.
         recompute: Preempted KV is thrown away and recomputed, instead of loaded.
         switches: Preemptions per request, on average; None: as many as the ranking asks for.
+        write_ahead: KV of running streams is copied to the host while they run.
     """
 
     def __init__(
-        self, interval: float, *, recompute: bool = False, switches: float | None = None
+        self,
+        interval: float,
+        *,
+        recompute: bool = False,
+        switches: float | None = None,
+        write_ahead: bool = False,
     ) -> None:
         self.interval = interval
+        self._write_ahead = write_ahead
         self._recompute = recompute
         self._switches = switches
 
@@ -95,10 +103,23 @@ class OrderedPolicy(ABC):
             ),
         )
 
-    def _run(self, state: State, run: tuple[int, ...], **rest: Any) -> Decision:
+    def _run(
+        self,
+        state: State,
+        run: tuple[int, ...],
+        preempt: tuple[Preemption, ...] = (),
+        **rest: Any,
+    ) -> Decision:
         recompute: frozenset[int] = frozenset()
         if self._recompute:
             streams = state.streams
             paused = streams.slot[streams.phase == Phase.PAUSED]
             recompute = frozenset(run) & frozenset(paused.tolist())
-        return Decision(Mode.WORKING_SET, run=run, recompute=recompute, **rest)
+        return Decision(
+            Mode.WORKING_SET,
+            preempt=preempt,
+            run=run,
+            recompute=recompute,
+            write=written_ahead(state, preempt) if self._write_ahead else (),
+            **rest,
+        )

@@ -1,0 +1,92 @@
+"""Priorities that change: who has more runs, and how long that lasts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tokenflow_sgl.costs import Link, Links
+from tokenflow_sgl.policy import Mode, Phase
+from tokenflow_sgl.policy.baselines import MarkovPriorityPolicy, RandomPriorityPolicy
+from tokenflow_sgl.policy.baselines.priorities import ITERATION_SECONDS
+
+
+@pytest.fixture
+def crowd(make_state, make_stream):
+    """400 streams that came one after the other."""
+    rows = [make_stream(Phase.PAUSED, arrival=0.01 * number) for number in range(400)]
+    return make_state(rows)
+
+
+def ranks(policy, state, update):
+    """All ranks at an update, in the middle of its time."""
+    moved = dataclasses.replace(state, now=(update + 0.5) * policy.interval)
+    return policy.rank(moved, np.arange(len(state.streams)))
+
+
+def kept(policy, state):
+    """Share of the streams that have the rank of the update before."""
+    return np.mean(ranks(policy, state, 1000) == ranks(policy, state, 1001))
+
+
+def test_an_update_comes_every_so_many_iterations():
+    assert RandomPriorityPolicy(0.02).interval == pytest.approx(50 * ITERATION_SECONDS)
+
+
+def test_random_priorities_have_no_memory(crowd):
+    policy = RandomPriorityPolicy()
+    assert kept(policy, crowd) == 0.0
+    values = -ranks(policy, crowd, 5)
+    assert (values >= 0.0).all()
+    assert (values < 1.0).all()
+    assert values.mean() == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("locality", [0.5, 0.9])
+def test_markov_priorities_are_kept_as_often_as_said(crowd, locality):
+    assert kept(MarkovPriorityPolicy(locality=locality), crowd) == pytest.approx(locality, abs=0.06)
+
+
+def test_the_same_moment_has_the_same_priorities(crowd):
+    one, other = MarkovPriorityPolicy(), MarkovPriorityPolicy()
+    assert (ranks(one, crowd, 7) == ranks(other, crowd, 7)).all()
+
+
+def test_a_slot_that_is_used_again_has_priorities_of_its_own(make_state, make_stream):
+    first = make_state([make_stream(Phase.PAUSED, arrival=1.0)])
+    later = make_state([make_stream(Phase.PAUSED, arrival=2.0)])
+    policy = RandomPriorityPolicy()
+    assert ranks(policy, first, 9) != ranks(policy, later, 9)
+
+
+def test_who_falls_behind_gives_way_and_is_written_first(make_state, make_stream):
+    """Three streams of 400 tokens, room for two of them."""
+    shape = {"prompt": 200, "generated": 200, "slack": 9.0}
+    rows = [
+        make_stream(Phase.RUNNING, unwritten=200, **shape),
+        make_stream(Phase.RUNNING, unwritten=200, **shape),
+        make_stream(Phase.PAUSED, **shape),
+    ]
+    policy = RandomPriorityPolicy()
+    state = make_state(rows, total=900, links=Links(Link(1e6), Link(1e6)))
+    for update in range(100):
+        order = np.argsort(ranks(policy, state, update), kind="stable")
+        if order[-1] == 2:
+            continue  # who is out has the least
+        moved = dataclasses.replace(state, now=(update + 0.5) * policy.interval)
+        decision = policy.decide(moved)
+        assert decision.mode is Mode.WORKING_SET
+        assert decision.run == (12,)
+        assert [p.slot for p in decision.preempt] == [10 + order[-1]]
+        assert decision.write[0].slot == 10 + order[-1]
+        return
+    pytest.fail("it was never the third one's turn")
+
+
+def test_writing_ahead_can_be_switched_off(make_state, make_stream):
+    rows = [make_stream(Phase.RUNNING, unwritten=200), make_stream(Phase.PAUSED)]
+    state = make_state(rows, links=Links(Link(1e6), Link(1e6)))
+    assert RandomPriorityPolicy(write_ahead=False).decide(state).write == ()
+    assert RandomPriorityPolicy().decide(state).write
