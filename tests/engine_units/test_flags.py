@@ -61,6 +61,7 @@ OTHER = {
     "fill": 0.5,
     "pace": True,
     "write_ahead": False,
+    "load_ahead": False,
     "park": False,
     "park_floor": 0.5,
     "park_target": 0.5,

@@ -88,5 +88,5 @@ def test_who_falls_behind_gives_way_and_is_written_first(make_state, make_stream
 def test_writing_ahead_can_be_switched_off(make_state, make_stream):
     rows = [make_stream(Phase.RUNNING, unwritten=200), make_stream(Phase.PAUSED)]
     state = make_state(rows, links=Links(Link(1e6), Link(1e6)))
-    assert RandomPriorityPolicy(write_ahead=False).decide(state).write == ()
+    assert RandomPriorityPolicy(ahead=False).decide(state).write == ()
     assert RandomPriorityPolicy().decide(state).write

@@ -307,6 +307,14 @@ def test_loads_hide_behind_the_next_step(
 SLOW = StepCosts(decode=(0.008, 2e-5, 2e-8), load=(0.0, 90e-6))
 
 
+def test_without_loads_beside_steps_the_first_one_is_waited_for(make_state, make_stream) -> None:
+    policy = WorkingSetPolicy(WorkingSetConfig(load_ahead=False))
+    rows = [make_stream(), *(make_stream(Phase.PAUSED, slack=s) for s in (1.0, 2.0))]
+    decision = policy.decide(make_state(rows, costs=SLOW))
+    assert (decision.run, decision.load) == ((11,), ())
+    assert decision.recollection.plan == (11, 12)
+
+
 def test_who_has_been_loaded_runs_at_once(make_state, make_stream) -> None:
     rows = [make_stream(), make_stream(Phase.PAUSED, slack=1.0, ready=True)]
     decision = POLICY.decide(make_state(rows, costs=SLOW))

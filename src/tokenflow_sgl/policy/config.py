@@ -111,6 +111,11 @@ class WorkingSetConfig:
         "copy KV of running streams that are ahead of their readers to the host in the background, "
         "so that a preemption has only the tail left to copy; needs HiCache with write_through",
     )
+    load_ahead: bool = setting(
+        True,
+        "load KV that the next step cannot hide beside several steps, before its stream is taken "
+        "up, so that nobody waits for the link",
+    )
     park: bool = setting(
         True, "pause streams that are far ahead when the rest runs faster without them"
     )

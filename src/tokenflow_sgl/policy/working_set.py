@@ -17,6 +17,7 @@ from tokenflow_sgl.policy.admission import admissible
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
 from tokenflow_sgl.policy.exchange import exchange
+from tokenflow_sgl.policy.hiding import hidden_loads
 from tokenflow_sgl.policy.pacing import paced, room_for_all
 from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.state import IntArray, Phase, Recollection, State
@@ -47,7 +48,9 @@ class WorkingSetPolicy:
         decision = self._plan(state) if self._plan_is_due(state) else self._carry_on(state)
         leaving = {p.slot for p in decision.preempt}
         preempt = decision.preempt + self._emergency(state, leaving)
-        run, load = self._hidden_loads(state, decision)
+        run, load = hidden_loads(
+            state, decision.run, decision.recompute, ahead=self.config.load_ahead
+        )
         return dataclasses.replace(
             decision,
             preempt=preempt,
@@ -167,48 +170,6 @@ class WorkingSetPolicy:
             else:
                 loads += load
         return frozenset(chosen)
-
-    def _hidden_loads(
-        self, state: State, decision: Decision
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(The part of `run` whose loads the next step can hide, those to load beside the steps).
-
-        Who runs would wait for a long load in his step. So it goes on beside several steps, and the
-        stream runs when it has ended. Where nobody runs, nobody waits.
-        """
-        if not decision.run:
-            return (), ()
-        streams, costs = state.streams, state.costs
-        running = streams.phase == Phase.RUNNING
-        length = streams.prompt + streams.generated
-        hidden = np.inf
-        if costs.decode is not None and running.any():
-            rows = int(np.count_nonzero(running))
-            hidden = costs.decode_seconds(rows, float(length[running].sum()))
-        index = np.nonzero(np.isin(streams.slot, decision.run))[0]
-        phase, here = streams.phase[index], streams.ready[index]
-        loading = set(streams.slot[index[phase == Phase.LOADING]].tolist())
-        away = index[(phase == Phase.PAUSED) & ~here]
-        tokens = dict(zip(streams.slot[away].tolist(), length[away].tolist(), strict=True))
-        run: list[int] = []
-        load: list[int] = []
-        for slot in decision.run:
-            if slot in loading:
-                continue
-            if slot in tokens and slot not in decision.recompute:
-                seconds = self._load_seconds(state, tokens[slot])
-                if seconds > hidden:
-                    load.append(slot)
-                    continue
-                hidden -= seconds
-            run.append(slot)
-        return tuple(run), tuple(load)
-
-    def _load_seconds(self, state: State, tokens: int) -> float:
-        """What a load takes: as steps have waited for loads, or as the link is; 0.0 unknown."""
-        if state.costs.load is None and state.links.load.rate > 0.0:
-            return tokens / state.links.load.rate
-        return state.costs.load_seconds(tokens)
 
     def _prefill_limit(self, state: State) -> int | None:
         """Tokens of a prefill step that every reader can sit out, or keep pace with.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
+from tokenflow_sgl.policy.hiding import hidden_loads
 from tokenflow_sgl.policy.state import FloatArray, IntArray, Phase, State
 from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve, under_stress
 from tokenflow_sgl.policy.writing import written_ahead
@@ -24,7 +25,7 @@ class OrderedPolicy(ABC):
         interval: Seconds between two rankings while somebody runs.
         recompute: Preempted KV is thrown away and recomputed, instead of loaded.
         switches: Preemptions per request, on average; None: as many as the ranking asks for.
-        write_ahead: KV of running streams is copied to the host while they run.
+        ahead: KV is written to the host while streams run, and loaded beside the steps.
     """
 
     def __init__(
@@ -33,10 +34,10 @@ class OrderedPolicy(ABC):
         *,
         recompute: bool = False,
         switches: float | None = None,
-        write_ahead: bool = False,
+        ahead: bool = False,
     ) -> None:
         self.interval = interval
-        self._write_ahead = write_ahead
+        self._ahead = ahead
         self._recompute = recompute
         self._switches = switches
 
@@ -115,11 +116,15 @@ class OrderedPolicy(ABC):
             streams = state.streams
             paused = streams.slot[streams.phase == Phase.PAUSED]
             recompute = frozenset(run) & frozenset(paused.tolist())
+        load: tuple[int, ...] = ()
+        if self._ahead:
+            run, load = hidden_loads(state, run, recompute, ahead=True)
         return Decision(
             Mode.WORKING_SET,
             preempt=preempt,
             run=run,
             recompute=recompute,
-            write=written_ahead(state, preempt) if self._write_ahead else (),
+            load=load,
+            write=written_ahead(state, preempt) if self._ahead else (),
             **rest,
         )

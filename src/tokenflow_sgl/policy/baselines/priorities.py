@@ -27,13 +27,13 @@ class RandomPriorityPolicy(OrderedPolicy):
     Args:
         frequency: Updates per engine iteration; the paper's are 0.02 to 0.04.
         locality: Probability that a request keeps its priority over an update.
-        write_ahead: KV of running streams is copied to the host while they run.
+        ahead: KV is written to the host while streams run, and loaded beside the steps.
     """
 
     def __init__(
-        self, frequency: float = 0.04, locality: float = 0.0, *, write_ahead: bool = True
+        self, frequency: float = 0.04, locality: float = 0.0, *, ahead: bool = True
     ) -> None:
-        super().__init__(interval=ITERATION_SECONDS / frequency, write_ahead=write_ahead)
+        super().__init__(interval=ITERATION_SECONDS / frequency, ahead=ahead)
         self._locality = locality
 
     def rank(self, state: State, index: IntArray) -> FloatArray:
@@ -54,9 +54,9 @@ class MarkovPriorityPolicy(RandomPriorityPolicy):
     """Priorities with temporal locality: nine in ten are kept over an update."""
 
     def __init__(
-        self, frequency: float = 0.04, locality: float = 0.9, *, write_ahead: bool = True
+        self, frequency: float = 0.04, locality: float = 0.9, *, ahead: bool = True
     ) -> None:
-        super().__init__(frequency, locality, write_ahead=write_ahead)
+        super().__init__(frequency, locality, ahead=ahead)
 
 
 def _mixed(value: UIntArray) -> UIntArray:

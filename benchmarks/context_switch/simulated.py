@@ -1,0 +1,181 @@
+"""What context switches cost, and what makes them cheap, in the simulator.
+
+    python benchmarks/context_switch/simulated.py
+
+Takes some minutes on two cores, needs no server, and writes the tables of README.md beside this
+file: tokenflow on a burst with one mechanism less each, and FastSwitch's changing priorities, both
+at several links between device and host memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from tokenflow_sgl.policy import Policy, WorkingSetConfig
+from tokenflow_sgl.policy.baselines import MarkovPriorityPolicy, RandomPriorityPolicy
+from tokenflow_sgl.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.report import figures
+from tokenflow_sgl.sim import EngineOptions, simulate
+from tokenflow_sgl.sim.spread import on_cores
+from tokenflow_sgl.traces import open_trace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
+
+from run import commit
+from suite import LOADS, MODEL
+from table import replace_table
+
+PAGE = Path(__file__).with_name("README.md")
+WORKLOAD = "4090-b"
+LINKS = (25.0, 6.0, 2.0)
+"""GB/s each way: PCIe 4 x16, and what is left of it for one of several GPUs."""
+HOST = 8
+"""KV tokens on the host per one on the device."""
+
+ABLATION: Mapping[str, tuple[WorkingSetConfig, dict[str, Any]]] = {
+    "all of it": (WorkingSetConfig(), {}),
+    "not written ahead": (WorkingSetConfig(write_ahead=False), {}),
+    "not loaded ahead": (WorkingSetConfig(load_ahead=False), {}),
+    "neither": (WorkingSetConfig(write_ahead=False, load_ahead=False), {}),
+    "no load-evict overlap": (WorkingSetConfig(), {"load_evict_overlap": False}),
+    "write-back": (WorkingSetConfig(), {"hicache_write_policy": "write_back"}),
+    "no offload": (WorkingSetConfig(), {"host_tokens": 0}),
+}
+"""tokenflow's parameters and SGLang's settings."""
+
+SWITCHING: Mapping[str, tuple[bool, dict[str, Any]]] = {
+    "recompute": (False, {"host_tokens": 0}),
+    "swap, write-back": (False, {"hicache_write_policy": "write_back"}),
+    "swap, write-through": (False, {}),
+    "ours": (True, {}),
+}
+"""Whether KV is written and loaded ahead, and SGLang's settings."""
+PATTERNS: Mapping[str, type[RandomPriorityPolicy]] = {
+    "Markov": MarkovPriorityPolicy,
+    "Random": RandomPriorityPolicy,
+}
+FREQUENCIES = (0.02, 0.04)
+"""Updates of the priorities per iteration, as in the paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One simulation."""
+
+    link: float
+    policy: str | Policy
+    config: WorkingSetConfig = field(default_factory=WorkingSetConfig)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+    ablation = {
+        (link, name): Job(link, "tokenflow", *what)
+        for link, (name, what) in itertools.product(LINKS, ABLATION.items())
+    }
+    switching = {
+        (link, pattern, frequency, name): Job(
+            link, PATTERNS[pattern](frequency, ahead=ahead), settings=settings
+        )
+        for link, pattern, frequency in itertools.product(LINKS, PATTERNS, FREQUENCIES)
+        for name, (ahead, settings) in SWITCHING.items()
+    }
+    # The long ones first: constant switches, or what they lost computed again.
+    jobs = dict(reversed({**ablation, **switching}.items()))
+    with on_cores() as spread:
+        done = track(spread(_run, None, [*jobs.values()]), "simulating", len(jobs))
+        found = dict(zip(jobs, done, strict=True))
+    page = PAGE.read_text()
+    page = replace_table(page, "commit", f"Simulated with {commit()}.\n")
+    page = replace_table(page, "ablation", _ablation({key: found[key] for key in ablation}))
+    page = replace_table(page, "switching", _switching({key: found[key] for key in switching}))
+    PAGE.write_text(page)
+
+
+def device(link: float) -> DeviceProfile:
+    """The workload's device with a link of so many GB/s each way."""
+    profile = load_profile(LOADS[WORKLOAD].device, MODEL)
+    return dataclasses.replace(
+        profile,
+        host_to_device=dataclasses.replace(profile.host_to_device, bandwidth=link * 1e9),
+        device_to_host=dataclasses.replace(profile.device_to_host, bandwidth=link * 1e9),
+    )
+
+
+def _run(shared: None, job: Job) -> dict[str, float]:
+    profile, tokens = device(job.link), LOADS[WORKLOAD].kv_tokens
+    settings = {"host_tokens": HOST * tokens, **job.settings}
+    options = EngineOptions(
+        max_total_tokens=tokens,
+        chunked_prefill_size=chunked_prefill_size(profile.device_memory),
+        **settings,
+    )
+    done = simulate(open_trace(WORKLOAD), profile, options, policy=job.policy, config=job.config)
+    seen = figures(done.run)
+    return {
+        "makespan": seen.throughput.makespan,
+        "effective": seen.throughput.effective,
+        "tokens": seen.throughput.token,
+        "ttft": seen.latency.ttft.mean,
+        "ttft p95": seen.latency.ttft.p95,
+        "ttft p99": seen.latency.ttft.p99,
+        "tbt p999": seen.latency.tbt.p999,
+        "stall": seen.readers.stall_mean,
+        "switches": float(done.preempted),
+        "tail": done.tail,
+        "amplification": done.written / done.needed if done.needed else np.nan,
+    }
+
+
+def _ablation(found: Mapping[tuple[float, str], dict[str, float]]) -> str:
+    lines = [
+        "| link | tokenflow | makespan | effective tokens/s | mean TTFT | mean stall | switches | "
+        "left to copy, median | written over needed |",
+        "| --- | --- |" + " ---: |" * 7,
+    ]
+    for (link, name), run in found.items():
+        ratio = run["makespan"] / found[link, "all of it"]["makespan"]
+        written = "" if np.isnan(run["amplification"]) else f"{run['amplification']:.2f}"
+        lines.append(
+            f"| {link:g} GB/s | {name} | {run['makespan']:.1f} s ({ratio:.2f}x) | "
+            f"{run['effective']:.0f} | {run['ttft']:.1f} s | {run['stall']:.2f} s | "
+            f"{run['switches']:.0f} | {run['tail']:.0f} tokens | {written} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _switching(found: Mapping[tuple[float, str, float, str], dict[str, float]]) -> str:
+    lines = [
+        "| link | priorities | KV | P95 TTFT | P99 TTFT | P99.9 TBT | tokens/s | preemptions |",
+        "| --- | --- | --- |" + " ---: |" * 5,
+    ]
+    for (link, pattern, frequency, name), run in found.items():
+        base = found[link, pattern, frequency, "recompute"]
+        cells = [
+            f"{run[key]:.1f} s ({run[key] / base[key]:.2f}x)"
+            for key in ("ttft p95", "ttft p99", "tbt p999")
+        ]
+        cells.append(f"{run['tokens']:.0f} ({run['tokens'] / base['tokens']:.2f}x)")
+        lines.append(
+            f"| {link:g} GB/s | {pattern}, {frequency:g} | {name} | {' | '.join(cells)} | "
+            f"{run['switches']:,.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
