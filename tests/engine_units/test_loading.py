@@ -11,7 +11,7 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
     from tokenflow_sgl.engine import loading
-    from tokenflow_sgl.engine.loading import Loader, shares
+    from tokenflow_sgl.engine.loading import Loader, Started, shares
 
 
 def request(prompt, output=(), **match):
@@ -69,7 +69,7 @@ def test_who_shares_what_is_loaded(other, sharing):
 def test_a_load_from_start_to_end():
     tree = Tree()
     loader = Loader(tree)
-    assert loader.start([PAUSED], [request([9])], room=100) == 3
+    assert loader.start([PAUSED], [request([9])], room=100) == Started(3)
     assert loader.request is PAUSED
     assert tree.quotas == [100]
     assert loader.ended() is None
@@ -81,36 +81,36 @@ def test_a_load_from_start_to_end():
 
 def test_one_at_a_time():
     loader = Loader(Tree())
-    assert loader.start([PAUSED], [], room=100)
-    assert loader.start([request([8, 8], host_hit_length=2)], [], room=100) == 0
+    assert loader.start([PAUSED], [], room=100).tokens
+    assert loader.start([request([8, 8], host_hit_length=2)], [], room=100) == Started(0)
     assert loader.request is PAUSED
 
 
 def test_a_counter_is_left_for_the_next_step():
-    assert Loader(Tree(unacknowledged=2)).start([PAUSED], [], room=100) == 0
-    assert Loader(Tree(unacknowledged=1)).start([PAUSED], [], room=100) == 3
+    assert Loader(Tree(unacknowledged=2)).start([PAUSED], [], room=100) == Started(0)
+    assert Loader(Tree(unacknowledged=1)).start([PAUSED], [], room=100) == Started(3)
 
 
 def test_the_most_urgent_one_waits_for_its_room():
     small = request([8, 8], host_hit_length=1)
-    assert Loader(Tree()).start([PAUSED, small], [], room=2) == 0
+    assert Loader(Tree()).start([PAUSED, small], [], room=2) == Started(0)
 
 
-def test_what_is_on_the_device_needs_no_load():
-    here = request([8, 8], device_prefix_len=2)
+def test_what_is_on_the_device_or_nowhere_is_taken_up_at_once():
+    here, nowhere = request([8, 8], device_prefix_len=2), request([7, 7])
     loader = Loader(Tree())
-    assert loader.start([here, PAUSED], [], room=100) == 3
+    assert loader.start([here, nowhere, PAUSED], [], room=100) == Started(3, (here, nowhere))
     assert loader.request is PAUSED
 
 
 def test_nothing_is_loaded_that_somebody_who_runs_has_too():
     twin = request([1, 2, 3], [4])
-    assert Loader(Tree()).start([PAUSED], [twin], room=100) == 0
+    assert Loader(Tree()).start([PAUSED], [twin], room=100) == Started(0, (PAUSED,))
 
 
-def test_a_load_that_finds_no_room_is_none():
+def test_what_the_engine_refuses_to_load_comes_with_a_step():
     loader = Loader(Tree(refuses=True))
-    assert loader.start([PAUSED], [], room=100) == 0
+    assert loader.start([PAUSED], [], room=100) == Started(0, (PAUSED,))
     assert loader.request is None
 
 

@@ -69,10 +69,12 @@ class ApplyingScheduler(TrackingScheduler):
         # Beside it the running streams must have room for their next tokens.
         reserve = (len(running) + 1) * max(DECODE_TARGET_STEPS, self.page_size)
         room = self._tf_free() - self._tf_promised() - reserve
-        tokens = self.tf_loader.start(wanted, running, room)
-        if tokens:
+        started = self.tf_loader.start(wanted, running, room)
+        for req in started.direct:
+            self.tf_table.ready[self.tf_table.slot(req)] = True
+        if started.tokens:
             self.tf_table.move(self.tf_loader.request, Phase.LOADING, self.tf_clock.now)
-            self.tf_recorder.loaded_ahead(tokens)
+            self.tf_recorder.loaded_ahead(started.tokens)
 
     def _tf_started(self, batch: Any) -> None:
         """Streams of a new prefill batch run from now on."""

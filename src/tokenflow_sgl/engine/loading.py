@@ -15,10 +15,24 @@ one each.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams
 from sglang.srt.mem_cache.common import match_kv_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What came of a wish to load.
+
+    tokens: Of the load that was started; 0: none was.
+    direct: Requests that need none, or that can only be loaded with a step of their own: their KV
+        is on the device, nowhere, or somebody shares it. They can be taken up at once.
+    """
+
+    tokens: int
+    direct: tuple[Any, ...] = ()
 
 
 class Loader:
@@ -35,27 +49,26 @@ class Loader:
         self._resident = 0
         self._counter = -1
 
-    def start(self, wanted: Iterable[Any], running: list[Any], room: int) -> int:
-        """Start to load the first of `wanted` that can be loaded.
+    def start(self, wanted: Iterable[Any], running: list[Any], room: int) -> Started:
+        """Start to load the first of `wanted` that can be loaded by itself.
 
         Args:
             wanted: Paused requests, most urgent first.
             running: Requests that compute now, or have a result in flight.
             room: Tokens that the device has for it.
-
-        Returns:
-            Tokens that are loaded; 0: nothing was started.
         """
         tree = self._tree_cache
         if self.request is not None or len(tree.cache_controller.ack_load_queue) > 1:
-            return 0
+            return Started(0)
+        direct: list[Any] = []
         for request in wanted:
             match = match_kv_cache(request, tree)
             resident, missing = int(match.device_prefix_len), int(match.host_hit_length)
             if not missing or any(shares(other, request, resident) for other in running):
+                direct.append(request)
                 continue
             if missing > room:
-                return 0  # the most urgent one waits for its room
+                break  # the most urgent one waits for its room
             loaded, node = tree.init_load_back(
                 InitLoadBackParams(
                     best_match_node=match.best_match_node,
@@ -67,8 +80,9 @@ class Loader:
             if loaded:
                 self.request, self._node, self._resident = request, node, resident
                 self._counter = tree.ready_to_load_host_cache()
-                return int(loaded)
-        return 0
+                return Started(int(loaded), tuple(direct))
+            direct.append(request)
+        return Started(0, tuple(direct))
 
     def ended(self) -> Any | None:
         """The request whose load has landed since the last call, on all ranks."""

@@ -63,7 +63,7 @@ class StreamTable(Generic[R]):
     admitted: NDArray[np.bool_]
     preemptible: NDArray[np.bool_]
     ready: NDArray[np.bool_]
-    """Paused, and its KV was brought back to the device since."""
+    """Paused, and there is no load to wait for: it has landed, or there is none to begin."""
     copied: NDArray[np.int64]
     """Tokens of a running stream that the prefix tree has, and the host with it."""
     ahead: NDArray[np.int64]

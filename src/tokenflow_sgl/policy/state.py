@@ -55,7 +55,8 @@ class Streams:
     since: when it entered its phase.
     admitted: member of the working set (the policy promised to serve it).
     preemptible: the body can preempt it now.
-    ready: a paused stream whose KV was brought back to the device since it was paused.
+    ready: a paused stream that can be taken up at once: its KV was brought back to the device since
+        it was paused, or the body found that it cannot be loaded beside the steps.
     unwritten: of a running stream, tokens of computed KV that have no copy on the host.
     """
 
