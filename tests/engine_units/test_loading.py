@@ -79,6 +79,20 @@ def test_a_load_from_start_to_end():
     assert loader.request is None
 
 
+def test_a_pause_waits_for_the_load():
+    tree = Tree()
+    loader = Loader(tree)
+    assert loader.settle() is None
+    loader.start([PAUSED], [], room=100)
+    waited = []
+    event = SimpleNamespace(synchronize=lambda: waited.append(True))
+    tree.cache_controller.ack_load_queue = [SimpleNamespace(finish_event=event)]
+    assert loader.settle() is PAUSED
+    assert waited
+    assert loader.request is None
+    assert loader.ended() is None
+
+
 def test_one_at_a_time():
     loader = Loader(Tree())
     assert loader.start([PAUSED], [], room=100).tokens

@@ -91,6 +91,14 @@ class Loader:
         request, self.request = self.request, None
         return request
 
+    def settle(self) -> Any | None:
+        """Wait for the load, and return whose it was: the tree may be emptied now."""
+        request, self.request = self.request, None
+        if request is not None:
+            for copy in self._tree_cache.cache_controller.ack_load_queue:
+                copy.finish_event.synchronize()
+        return request
+
     def guard(self, batch: Any) -> None:
         """A new prefill batch waits for the load if it could read what is being loaded."""
         if self.request is None or batch.hicache_consumer_index >= 0:

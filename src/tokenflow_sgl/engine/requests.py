@@ -107,8 +107,11 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             self.output_streamer.stream_output([req], req.return_logprob)
 
     def pause_generation(self, recv_req: Any) -> None:
-        """Drop the KV of draining requests, too: the weights may change now."""
+        """Drop the KV of draining requests and end a load, too: the weights may change now."""
         super().pause_generation(recv_req)
+        landed = self.tf_loader.settle()
+        if landed is not None and landed in self.tf_table:
+            self.tf_table.move(landed, Phase.PAUSED, self.tf_clock.now)
         if recv_req.mode == "retract":
             self.tf_pauser.drop_draining()
 
