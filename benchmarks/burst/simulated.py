@@ -14,19 +14,18 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
+from devices import simulated_device
 from rich.console import Console
 from rich.progress import track
 from run import PAIR, commit
-from suite import CONTENDERS, LOADS, MODEL, Load
+from suite import LOADS, Load
 from table import PAGE, replace_table, table
 
 from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.report.export import run_object
-from tokenflow_sgl.sim import EngineOptions, bounds, clairvoyant, simulate
+from tokenflow_sgl.sim import bounds, clairvoyant, simulate
 from tokenflow_sgl.sim.spread import on_cores
 from tokenflow_sgl.traces import open_trace
 
@@ -125,7 +124,7 @@ def _limits(named: dict[str, tuple[Load, str]], results: dict[str, Any]) -> str:
     lines = ["| workload | run | effective, of the bound | waiting, over the no-stall schedule |"]
     lines.append("| --- | --- | ---: | ---: |")
     for name, (load, trace) in named.items():
-        profile, options = _device(load)
+        profile, options = simulated_device(load.device, load.kv_tokens)
         limit = bounds(open_trace(trace), profile, options)
         known = clairvoyant(open_trace(trace), profile, options)
         for who in PAIR:
@@ -137,17 +136,6 @@ def _limits(named: dict[str, tuple[Load, str]], results: dict[str, Any]) -> str:
                 f"{waiting / known.mean_ttft_s:.2f}x of {known.mean_ttft_s:.3g} s |"
             )
     return "\n".join(lines) + "\n"
-
-
-def _device(load: Load) -> tuple[DeviceProfile, EngineOptions]:
-    profile = load_profile(load.device, MODEL)
-    options = CONTENDERS["tokenflow"]
-    ratio = options[options.index("--hicache-ratio") + 1]
-    return profile, EngineOptions(
-        max_total_tokens=load.kv_tokens,
-        host_tokens=int(float(ratio) * load.kv_tokens),
-        chunked_prefill_size=chunked_prefill_size(profile.device_memory),
-    )
 
 
 def simulated(
@@ -164,7 +152,7 @@ def simulated(
         speed_up=float(speed_up) if speed_up else None,
         rate=given.get("--rate"),
     )
-    profile, options = _device(load)
+    profile, options = simulated_device(load.device, load.kv_tokens)
     policy = SIMULATED.get(policy, policy)
     simulation = simulate(chosen, profile, options, policy=policy, config=config)
     return {"commit": commit(), **run_object(figures(simulation.run))}

@@ -23,25 +23,22 @@ from rich.progress import track
 
 from tokenflow_sgl.policy import Policy, WorkingSetConfig
 from tokenflow_sgl.policy.baselines import MarkovPriorityPolicy, RandomPriorityPolicy
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import EngineOptions, simulate
+from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.spread import on_cores
 from tokenflow_sgl.traces import open_trace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 
+from devices import simulated_device
 from run import commit
-from suite import LOADS, MODEL
+from suite import LOADS
 from table import replace_table
 
 PAGE = Path(__file__).with_name("README.md")
 WORKLOAD = "4090-b"
 LINKS = (25.0, 6.0, 2.0)
 """GB/s each way: PCIe 4 x16, and what is left of it for one of several GPUs."""
-HOST = 8
-"""KV tokens on the host per one on the device."""
 
 ABLATION: Mapping[str, tuple[WorkingSetConfig, dict[str, Any]]] = {
     "all of it": (WorkingSetConfig(), {}),
@@ -106,24 +103,10 @@ def main() -> None:
     PAGE.write_text(page)
 
 
-def device(link: float) -> DeviceProfile:
-    """The workload's device with a link of so many GB/s each way."""
-    profile = load_profile(LOADS[WORKLOAD].device, MODEL)
-    return dataclasses.replace(
-        profile,
-        host_to_device=dataclasses.replace(profile.host_to_device, bandwidth=link * 1e9),
-        device_to_host=dataclasses.replace(profile.device_to_host, bandwidth=link * 1e9),
-    )
-
-
 def _run(shared: None, job: Job) -> dict[str, float]:
-    profile, tokens = device(job.link), LOADS[WORKLOAD].kv_tokens
-    settings = {"host_tokens": HOST * tokens, **job.settings}
-    options = EngineOptions(
-        max_total_tokens=tokens,
-        chunked_prefill_size=chunked_prefill_size(profile.device_memory),
-        **settings,
-    )
+    load = LOADS[WORKLOAD]
+    profile, options = simulated_device(load.device, load.kv_tokens, job.link * 1e9)
+    options = dataclasses.replace(options, **job.settings)
     done = simulate(open_trace(WORKLOAD), profile, options, policy=job.policy, config=job.config)
     seen = figures(done.run)
     return {

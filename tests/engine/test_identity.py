@@ -65,7 +65,8 @@ def check(served, page: int, hicache: str, least: int) -> None:
     assert within("resume_recomputed_tokens") == resumes
     assert (loaded > 0) == (written > 0) == (hicache == "hicache")
     if written:
-        assert within("preemption_tail_tokens") == total("preemption_tail_tokens_count")
+        tails = total("preemption_tail_tokens_count")
+        assert within("preemption_tail_tokens") == tails == preempted
     served.assert_clean()
 
 

@@ -21,10 +21,8 @@ from rich.progress import track
 from tokenflow_sgl.policy import Policy, WorkingSetConfig
 from tokenflow_sgl.policy.baselines import PaperConfig, PaperPolicy
 from tokenflow_sgl.policy.selection import Penalty
-from tokenflow_sgl.profiles import Link, load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import EngineOptions, simulate
+from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.spread import on_cores
 from tokenflow_sgl.traces import open_trace, transform
 from tokenflow_sgl.traces.rates import parse_rates
@@ -32,12 +30,11 @@ from tokenflow_sgl.traces.workloads import WORKLOADS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))
 
+from devices import simulated_device
 from run import commit
 from table import replace_table
 
 PAGE = Path(__file__).with_name("README.md")
-HOST = 8
-"""KV tokens on the host per one on the device."""
 SLOW_LINK = 2e9
 """Bytes per second of the slower of the two links of the ablation."""
 
@@ -82,18 +79,10 @@ class Job:
 def run(shared: None, job: Job) -> dict[str, float]:
     """What the tables show of a simulation."""
     workload = WORKLOADS[job.workload]
-    profile = load_profile(workload.device, workload.model)
-    if job.link:
-        link = Link(job.link, profile.host_to_device.latency)
-        profile = dataclasses.replace(profile, host_to_device=link, device_to_host=link)
+    profile, options = simulated_device(workload.device, workload.kv_tokens, job.link)
     trace = open_trace(job.workload)
     if job.rate:
         trace = transform.with_rates(trace, parse_rates(str(job.rate)), 0)
-    options = EngineOptions(
-        max_total_tokens=workload.kv_tokens,
-        host_tokens=HOST * workload.kv_tokens,
-        chunked_prefill_size=chunked_prefill_size(profile.device_memory),
-    )
     options = dataclasses.replace(options, **job.settings)
     done = simulate(trace, profile, options, policy=job.policy, config=job.config)
     found = figures(done.run)

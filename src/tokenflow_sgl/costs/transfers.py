@@ -14,7 +14,7 @@ class Link:
     """One direction of the link, as measured.
 
     rate: KV tokens per second while it copies; NaN while unknown.
-    queued: tokens that were asked for and have not arrived yet.
+    queued: tokens that were asked for and have not arrived yet; only told of the way to the host.
     """
 
     rate: float = math.nan

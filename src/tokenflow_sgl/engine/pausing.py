@@ -21,7 +21,7 @@ class Pauser:
     """The streams that are draining or paused.
 
     on_release, on_released: called with each request when its KV is about to go to the tree, and
-        when it has.
+        when it has left the device's rows.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class Pauser:
             self.paused.pop(request, None)
 
     def _release(self, request: Any, keep: bool = True) -> None:
-        self._on_release(request)
+        if keep:
+            self._on_release(request)
         release_kv_cache(request, self._tree_cache, checkpoint=keep)
         request.reset_for_retract()
         if request.return_logprob and request.logprob.input_token_logprobs_val is not None:

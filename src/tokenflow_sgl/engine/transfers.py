@@ -36,5 +36,4 @@ class TransferWatch:
         controller = self._controller
         storing = sum(int(ack.num_tokens) for ack in controller.ack_write_queue)
         storing += sum(len(copy.device_indices) for copy in controller.write_queue)
-        loading = sum(int(ack.num_tokens) for ack in controller.ack_load_queue)
-        return Links(Link(clock.store_rate, storing), Link(clock.load_rate, loading))
+        return Links(Link(clock.store_rate, storing), Link(clock.load_rate))

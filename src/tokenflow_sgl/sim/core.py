@@ -112,9 +112,10 @@ class Core:
         """Tokens of running streams, in whole pages, that have no copy on the host."""
         return self.memory.unwritten(rows, self.length(rows))
 
-    def write(self, stream: int, tokens: int, now: float) -> int:
-        """Copy up to `tokens` more of a running stream to the host; returns how many there are."""
-        tokens = min(int(self.unwritten(np.array([stream]))[0]), tokens)
+    def write(self, stream: int, now: float, most: int | None = None) -> int:
+        """Copy what a running stream has no copy of, or `most` tokens; returns how many."""
+        tokens = int(self.unwritten(np.array([stream]))[0])
+        tokens = tokens if most is None else min(tokens, most)
         if tokens:
             self.memory.write(stream, tokens, lambda count: self.device.store(count, now))
         return tokens
@@ -127,7 +128,7 @@ class Core:
             if chunk.last:
                 self.streams.move(chunk.stream, Phase.RUNNING, end)
                 # As SGLang does with what a prefill has computed.
-                self.write(chunk.stream, self.options.max_total_tokens, end)
+                self.write(chunk.stream, end)
         joined = [chunk.stream for chunk in step.chunks if chunk.last]
         if joined:
             self.running = np.concatenate([self.running, np.array(joined, dtype=np.int64)])

@@ -269,7 +269,7 @@ class PolicedScheduler(StockScheduler):
 
     def _write(self, now: float) -> None:
         for write in self._decision.write:
-            copied = self.core.write(write.slot, write.tokens, now)
+            copied = self.core.write(write.slot, now, write.tokens)
             self.written += copied
             self._ahead[write.slot] = self._ahead.get(write.slot, 0) + copied
 

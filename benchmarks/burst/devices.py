@@ -1,0 +1,34 @@
+"""The devices of the benchmarks, as the simulator takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from suite import CONTENDERS, MODEL
+
+from tokenflow_sgl.profiles import DeviceProfile, Link, load_profile
+from tokenflow_sgl.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.sim import EngineOptions
+
+_OPTIONS = CONTENDERS["tokenflow"]
+HOST = float(_OPTIONS[_OPTIONS.index("--hicache-ratio") + 1])
+"""KV tokens on the host per one on the device."""
+
+
+def simulated_device(
+    device: str, kv_tokens: int, link: float | None = None
+) -> tuple[DeviceProfile, EngineOptions]:
+    """A device with so many KV tokens, and SGLang's settings on it.
+
+    link: Bytes per second each way between device and host, instead of the device's own.
+    """
+    profile = load_profile(device, MODEL)
+    if link is not None:
+        ways = Link(link, profile.host_to_device.latency)
+        profile = dataclasses.replace(profile, host_to_device=ways, device_to_host=ways)
+    options = EngineOptions(
+        max_total_tokens=kv_tokens,
+        host_tokens=int(HOST * kv_tokens),
+        chunked_prefill_size=chunked_prefill_size(profile.device_memory),
+    )
+    return profile, options
