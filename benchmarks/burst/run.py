@@ -64,7 +64,7 @@ def main() -> None:
         help="default: stock and tokenflow",
     )
     parser.add_argument("--scale", type=float, help="part of a named workload")
-    parser.add_argument("--file", type=Path, help="trace file of azure-2x, azure-4x or mooncake")
+    parser.add_argument("--file", type=Path, help="trace file of azure-* or mooncake")
     parser.add_argument("--dilation", type=float, help="instead of the suite's")
     parser.add_argument("--output", type=Path, default=Path("burst-results"))
     args = parser.parse_args()

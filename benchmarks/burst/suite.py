@@ -41,12 +41,19 @@ LOADS = {
     "azure-2x": Load(
         "azure:FILE", "h200", 200_000, 1.2, ("--window", "0:600", "--speed-up", "2", "--rate", "20")
     ),
+    # So slowly that a request's way through HTTP hardly counts: its TTFT is 50 ms.
+    "azure-slice": Load(
+        "azure:FILE", "h200", 200_000, 5.0, ("--window", "0:120", "--speed-up", "2", "--rate", "20")
+    ),
     "azure-4x": Load(
         "azure:FILE", "h200", 200_000, 1.9, ("--window", "0:600", "--speed-up", "4", "--rate", "20")
     ),
     "mooncake": Load("mooncake:FILE", "h200", 916_069, 0.4, ("--window", "0:600", "--rate", "20")),
 }
 """By name. The first eight are Table 1 of the TokenFlow paper."""
+
+PAGES = (16, 64)
+"""KV page sizes of SGLang's, besides 1 token."""
 
 CONTENDERS = {
     "stock": (),
@@ -58,6 +65,12 @@ CONTENDERS = {
         *("--priority-scheduling-preemption-threshold", "0"),
     ),
     "tokenflow": ("--scheduler", "tokenflow", "--hicache-ratio", "8"),
+    **{f"stock, pages of {size}": ("--page-size", str(size)) for size in PAGES},
+    **{
+        f"tokenflow, pages of {size}": ("--scheduler", "tokenflow", "--hicache-ratio", "8")
+        + ("--page-size", str(size))
+        for size in PAGES
+    },
 }
 """SGLang's options by contender. The first is the baseline.
 
