@@ -15,20 +15,27 @@ HOST = float(_OPTIONS[_OPTIONS.index("--hicache-ratio") + 1])
 """KV tokens on the host per one on the device."""
 
 
-def simulated_device(
-    device: str, kv_tokens: int, link: float | None = None
-) -> tuple[DeviceProfile, EngineOptions]:
-    """A device with so many KV tokens, and SGLang's settings on it.
+def device_profile(device: str, link: float | None = None) -> DeviceProfile:
+    """A device's profile.
 
-    link: Bytes per second each way between device and host, instead of the device's own.
+    link: GB/s each way between device and host, instead of the device's own.
     """
     profile = load_profile(device, MODEL)
-    if link is not None:
-        ways = Link(link, profile.host_to_device.latency)
-        profile = dataclasses.replace(profile, host_to_device=ways, device_to_host=ways)
+    if link is None:
+        return profile
+    ways = Link(link * 1e9, profile.host_to_device.latency)
+    return dataclasses.replace(profile, host_to_device=ways, device_to_host=ways)
+
+
+def simulated_device(
+    device: str, kv_tokens: int, link: float | None = None, page_size: int = 1
+) -> tuple[DeviceProfile, EngineOptions]:
+    """A device with so many KV tokens, and SGLang's settings on it; `link` as above."""
+    profile = device_profile(device, link)
     options = EngineOptions(
         max_total_tokens=kv_tokens,
         host_tokens=int(HOST * kv_tokens),
         chunked_prefill_size=chunked_prefill_size(profile.device_memory),
+        page_size=page_size,
     )
     return profile, options

@@ -16,7 +16,7 @@ from typing import Any
 from rich.progress import track
 from run import PAIR, RESULTS, ROOT
 from simulated import simulated
-from suite import LOADS
+from suite import LOADS, PAGED
 from table import label, replace_table
 
 PAGE = ROOT / "docs" / "simulate.md"
@@ -49,7 +49,9 @@ def main() -> None:
                 print(f"{workload}, {name}: left out, its trace is not given")
                 continue
             trace = f"{trace}:{files[trace]}"
-        found = simulated(LOADS[workload], trace, name)["tokenflow"]
+        policy, _, page_size = name.partition(", pages of ")
+        load = LOADS[workload]
+        found = simulated(load, trace, policy, page_size=int(page_size or 1))["tokenflow"]
         cells = [_cell(found, measured["tokenflow"], keys) for keys in FIGURES.values()]
         lines.append("| " + " | ".join([label(workload, measured), name, *cells]) + " |")
     text = "\n".join(lines) + "\n"
@@ -58,13 +60,13 @@ def main() -> None:
 
 
 def _measured() -> list[tuple[str, str, dict[str, Any]]]:
-    """Valid runs of the pair."""
+    """Valid runs of the pair, with each size of pages."""
     found = []
     for path in sorted(RESULTS.glob("*.json")):
         runs = json.loads(path.read_text())["runs"]
         found += [
             (path.stem, name, runs[name])
-            for name in PAIR
+            for name in (*PAIR, *PAGED)
             if name in runs and runs[name]["run"]["valid"]
         ]
     return found

@@ -22,15 +22,17 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from devices import device_profile
 from suite import (
     CONTENDERS,
     LOADS,
-    MODEL,
+    PAGED,
     PRIORITY_LEVELS,
     SENSITIVITY,
     SERVER,
@@ -46,6 +48,8 @@ from tokenflow_sgl.report.export import run_object
 from tokenflow_sgl.traces import open_trace, write_native
 
 ROOT = Path(__file__).resolve().parents[2]
+POLICIES = str(ROOT / "benchmarks" / "context_switch")
+"""Where the servers find the policies of benchmarks."""
 RESULTS = ROOT / "benchmarks" / "results" / "burst"
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
 INVALID = 3  # exit code of `tokenflow replay` for a run that must not be trusted
@@ -60,7 +64,7 @@ def main() -> None:
     parser.add_argument(
         "--contender",
         action="append",
-        choices=[*CONTENDERS, *SENSITIVITY, "all", "sensitivity"],
+        choices=[*CONTENDERS, *SENSITIVITY, *PAGED, "all", "sensitivity"],
         help="default: stock and tokenflow",
     )
     parser.add_argument("--scale", type=float, help="part of a named workload")
@@ -76,9 +80,9 @@ def main() -> None:
         trace += f"?scale={args.scale:g}" if args.scale else ""
         for contender in _chosen(args.contender):
             folder = args.output / name / contender.replace(" ", "-").replace(",", "")
-            dilation = args.dilation or load.dilation
-            _measure(load, trace, contender, folder, dilation)
-            _keep(name, load, trace, contender, folder)
+            options = options_of(contender)
+            measure(load, trace, contender, options, folder, args.dilation or load.dilation)
+            keep(RESULTS / f"{name}.json", name, load, trace, contender, options, folder)
 
 
 def _chosen(asked: list[str] | None) -> list[str]:
@@ -88,15 +92,32 @@ def _chosen(asked: list[str] | None) -> list[str]:
     return names
 
 
-def _measure(load: Load, trace: str, contender: str, folder: Path, dilation: float) -> None:
-    """Start the contender's server, replay the trace, write the run."""
+def measure(
+    load: Load,
+    trace: str,
+    contender: str,
+    options: tuple[str, ...],
+    folder: Path,
+    dilation: float,
+    after: Callable[[str], dict[str, Any]] = lambda url: {},
+) -> dict[str, Any]:
+    """Start a server with SGLang's `options`, replay the trace, write the run to `folder`.
+
+    after: Called with the server's URL while it still runs; its result is returned.
+    """
     shutil.rmtree(folder, ignore_errors=True)
-    launcher = [TOKENFLOW, "serve-emulated", "--device", load.device, "--model", MODEL]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    profile = folder.with_suffix(".profile.json")
+    device_profile(load.device, load.link).save(profile)
+    launcher = [TOKENFLOW, "serve-emulated", "--profile", str(profile)]
     launcher += ["--time-dilation", str(dilation), "--"]
-    options = ("--max-total-tokens", str(load.kv_tokens), *SERVER, *options_of(contender))
+    options = ("--max-total-tokens", str(load.kv_tokens), *SERVER, *options)
     print(f"\n{trace}: {contender} ({shlex.join(options)})", flush=True)
     log = folder.with_suffix(".log")
-    with SglangServer(None, options, launcher=launcher, log_path=log) as server:
+    paths = os.pathsep.join([POLICIES, *filter(None, [os.environ.get("PYTHONPATH")])])
+    with SglangServer(
+        None, options, launcher=launcher, log_path=log, env={"PYTHONPATH": paths}
+    ) as server:
         command = [TOKENFLOW, "replay"]
         if contender == WITH_PRIORITIES:
             command += [_with_priorities(trace, folder.with_suffix(".jsonl")), "--send-priority"]
@@ -107,8 +128,10 @@ def _measure(load: Load, trace: str, contender: str, folder: Path, dilation: flo
         warm_up = str(min(load.kv_tokens // 1000, 200))
         command += ["--name", contender, "--warm-up-burst", warm_up, *load.replay]
         code = subprocess.run(command).returncode
+        said = after(server.url)
     if code not in (0, INVALID):
         raise SystemExit(f"replay ended with {code}; the server's log is {log}")
+    return said
 
 
 def _with_priorities(trace: str, path: Path) -> str:
@@ -123,17 +146,26 @@ def _with_priorities(trace: str, path: Path) -> str:
     return str(path)
 
 
-def _keep(name: str, load: Load, trace: str, contender: str, folder: Path) -> None:
-    """Add the contender's figures to the workload's result file."""
-    path = RESULTS / f"{name}.json"
+def keep(
+    path: Path,
+    name: str,
+    load: Load,
+    trace: str,
+    contender: str,
+    options: tuple[str, ...],
+    folder: Path,
+    **more: Any,
+) -> None:
+    """Add the contender's figures, and `more`, to the result file at `path`."""
     kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": {}}
     kept |= {"workload": name, "device": load.device, "kv_tokens": load.kv_tokens}
     kept["runs"][contender] = {
         "commit": commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
-        "sglang": [*SERVER, *options_of(contender)],
+        "sglang": [*SERVER, *options],
         "replay": [trace.partition(":")[0], *load.replay],
         **run_object(figures(read_run(folder))),
+        **more,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(kept, indent=1, allow_nan=False) + "\n")

@@ -139,7 +139,11 @@ def _limits(named: dict[str, tuple[Load, str]], results: dict[str, Any]) -> str:
 
 
 def simulated(
-    load: Load, trace: str, policy: str, config: WorkingSetConfig | None = None
+    load: Load,
+    trace: str,
+    policy: str,
+    config: WorkingSetConfig | None = None,
+    page_size: int = 1,
 ) -> dict[str, Any]:
     """A run as `run.py` keeps it, simulated with the same settings."""
     given = dict(zip(load.replay[::2], load.replay[1::2], strict=True))
@@ -152,7 +156,7 @@ def simulated(
         speed_up=float(speed_up) if speed_up else None,
         rate=given.get("--rate"),
     )
-    profile, options = simulated_device(load.device, load.kv_tokens)
+    profile, options = simulated_device(load.device, load.kv_tokens, load.link, page_size)
     policy = SIMULATED.get(policy, policy)
     simulation = simulate(chosen, profile, options, policy=policy, config=config)
     return {"commit": commit(), **run_object(figures(simulation.run))}

@@ -15,6 +15,7 @@ class Load:
         kv_tokens: KV pool, tokens.
         dilation: Wall-clock seconds per emulated second: the least that two cores kept up with.
         replay: More options of `tokenflow replay`.
+        link: GB/s each way between device and host, instead of the device's own.
     """
 
     trace: str
@@ -22,6 +23,7 @@ class Load:
     kv_tokens: int
     dilation: float
     replay: tuple[str, ...] = ()
+    link: float | None = None
 
 
 MODEL = "llama3-8b"
@@ -52,9 +54,6 @@ LOADS = {
 }
 """By name. The first eight are Table 1 of the TokenFlow paper."""
 
-PAGES = (16, 64)
-"""KV page sizes of SGLang's, besides 1 token."""
-
 CONTENDERS = {
     "stock": (),
     "stock, mixed chunks": ("--enable-mixed-chunk",),
@@ -65,12 +64,6 @@ CONTENDERS = {
         *("--priority-scheduling-preemption-threshold", "0"),
     ),
     "tokenflow": ("--scheduler", "tokenflow", "--hicache-ratio", "8"),
-    **{f"stock, pages of {size}": ("--page-size", str(size)) for size in PAGES},
-    **{
-        f"tokenflow, pages of {size}": ("--scheduler", "tokenflow", "--hicache-ratio", "8")
-        + ("--page-size", str(size))
-        for size in PAGES
-    },
 }
 """SGLang's options by contender. The first is the baseline.
 
@@ -82,6 +75,13 @@ SENSITIVITY = {
     **{f"mu {mu}": ("--tokenflow-switch-factor", str(mu)) for mu in (1, 5, 20)},
 }
 """tokenflow with one parameter changed: scheduling interval, buffer conservativeness."""
+
+PAGED = {
+    f"{name}, pages of {size}": (*CONTENDERS[name], "--page-size", str(size))
+    for size in (16, 64)
+    for name in ("stock", "tokenflow")
+}
+"""The pair with larger KV pages than SGLang's default of one token."""
 
 WITH_PRIORITIES = "stock, priorities"
 PRIORITY_LEVELS = 4
@@ -98,4 +98,4 @@ def options_of(contender: str) -> tuple[str, ...]:
     """SGLang's options of a contender or of a sensitivity run."""
     if contender in SENSITIVITY:
         return CONTENDERS["tokenflow"] + SENSITIVITY[contender]
-    return CONTENDERS[contender]
+    return {**CONTENDERS, **PAGED}[contender]

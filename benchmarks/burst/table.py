@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from run import RESULTS, ROOT
-from suite import CONTENDERS, LOADS, SENSITIVITY
+from suite import CONTENDERS, LOADS, PAGED, SENSITIVITY
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 BASELINE = "stock"
@@ -37,6 +37,10 @@ def main() -> None:
         if name == "contenders":
             chosen = [load for load in chosen if len(set(names) & set(results[load]["runs"])) > 2]
         page = replace_table(page, name, table(results, chosen, names))
+    paged = (BASELINE, *(name for name in PAGED if name.startswith(BASELINE)))
+    paged += ("tokenflow", *(name for name in PAGED if name not in paged))
+    with_pages = [load for load in results if set(PAGED) & set(results[load]["runs"])]
+    page = replace_table(page, "paged", table(results, with_pages, paged))
     tried = [load for load in results if set(SENSITIVITY) & set(results[load]["runs"])]
     page = replace_table(page, "sensitivity", table(results, tried, ("tokenflow", *SENSITIVITY)))
     PAGE.write_text(page)

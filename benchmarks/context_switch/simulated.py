@@ -1,10 +1,12 @@
 """What context switches cost, and what makes them cheap, in the simulator.
 
     python benchmarks/context_switch/simulated.py
+    python benchmarks/context_switch/simulated.py --sharegpt sharegpt_8k_filtered_stats.csv
 
 Takes some minutes on two cores, needs no server, and writes the tables of README.md beside this
 file: tokenflow on a burst with one mechanism less each, and FastSwitch's changing priorities, both
-at several links between device and host memory.
+at several links between device and host memory; and, of conversations whose file is given, how much
+less is copied to the host because copies are kept.
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.progress import track
 
+from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.policy import Policy, WorkingSetConfig
 from tokenflow_sgl.policy.baselines import MarkovPriorityPolicy, RandomPriorityPolicy
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.spread import on_cores
-from tokenflow_sgl.traces import open_trace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 
@@ -65,6 +68,18 @@ PATTERNS: Mapping[str, type[RandomPriorityPolicy]] = {
 FREQUENCIES = (0.02, 0.04)
 """Updates of the priorities per iteration, as in the paper."""
 
+CONVERSATIONS = "arrivals=poisson&rate=1.2&think=5"
+CONVERSATIONS_SECONDS = "0:600"
+REUSE: Mapping[str, str | Policy] = {
+    "tokenflow": "tokenflow",
+    **{
+        f"{name}, {frequency:g}": PATTERNS[name](frequency)
+        for name in PATTERNS
+        for frequency in FREQUENCIES
+    },
+}
+"""Policies whose preemptions are looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -74,12 +89,15 @@ class Job:
     policy: str | Policy
     config: WorkingSetConfig = field(default_factory=WorkingSetConfig)
     settings: dict[str, Any] = field(default_factory=dict)
+    trace: str = WORKLOAD
 
 
 def main() -> None:
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+    )
+    parser.add_argument("--sharegpt", metavar="FILE", help="lengths of conversations")
+    given = parser.parse_args()
     ablation = {
         (link, name): Job(link, "tokenflow", *what)
         for link, (name, what) in itertools.product(LINKS, ABLATION.items())
@@ -91,8 +109,12 @@ def main() -> None:
         for link, pattern, frequency in itertools.product(LINKS, PATTERNS, FREQUENCIES)
         for name, (ahead, settings) in SWITCHING.items()
     }
+    reuse = {
+        (who,): Job(LINKS[0], policy, trace=f"sharegpt:{given.sharegpt}?{CONVERSATIONS}")
+        for who, policy in (REUSE.items() if given.sharegpt else ())
+    }
     # The long ones first: constant switches, or what they lost computed again.
-    jobs = dict(reversed({**ablation, **switching}.items()))
+    jobs = dict(reversed({**ablation, **switching, **reuse}.items()))
     with on_cores() as spread:
         done = track(spread(_run, None, [*jobs.values()]), "simulating", len(jobs))
         found = dict(zip(jobs, done, strict=True))
@@ -100,14 +122,19 @@ def main() -> None:
     page = replace_table(page, "commit", f"Simulated with {commit()}.\n")
     page = replace_table(page, "ablation", _ablation({key: found[key] for key in ablation}))
     page = replace_table(page, "switching", _switching({key: found[key] for key in switching}))
+    if reuse:
+        page = replace_table(page, "reuse", _reuse({key: found[key] for key in reuse}))
     PAGE.write_text(page)
 
 
 def _run(shared: None, job: Job) -> dict[str, float]:
     load = LOADS[WORKLOAD]
-    profile, options = simulated_device(load.device, load.kv_tokens, job.link * 1e9)
+    profile, options = simulated_device(load.device, load.kv_tokens, job.link)
     options = dataclasses.replace(options, **job.settings)
-    done = simulate(open_trace(WORKLOAD), profile, options, policy=job.policy, config=job.config)
+    window = CONVERSATIONS_SECONDS if job.trace != WORKLOAD else None
+    rate = "20" if window else None  # the named workload has its readers' rates
+    trace = open_chosen(job.trace, Console(stderr=True), seed=0, window=window, rate=rate)
+    done = simulate(trace, profile, options, policy=job.policy, config=job.config)
     seen = figures(done.run)
     return {
         "makespan": seen.throughput.makespan,
@@ -120,6 +147,8 @@ def _run(shared: None, job: Job) -> dict[str, float]:
         "stall": seen.readers.stall_mean,
         "switches": float(done.preempted),
         "tail": done.tail,
+        "held": float(done.held),
+        "stored": float(done.stored),
         "amplification": done.written / done.needed if done.needed else np.nan,
     }
 
@@ -138,6 +167,19 @@ def _ablation(found: Mapping[tuple[float, str], dict[str, float]]) -> str:
             f"{run['effective']:.0f} | {run['ttft']:.1f} s | {run['stall']:.2f} s | "
             f"{run['switches']:.0f} | {run['tail']:.0f} tokens | {written} |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def _reuse(found: Mapping[tuple[str], dict[str, float]]) -> str:
+    lines = [
+        "| policy | preemptions | tokens that they held | copied to the host | less by |",
+        "| --- |" + " ---: |" * 4,
+    ]
+    lines += [
+        f"| {who} | {run['switches']:,.0f} | {run['held']:,.0f} | {run['stored']:,.0f} | "
+        f"{1 - run['stored'] / run['held']:.0%} |"
+        for (who,), run in found.items()
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,6 +1,7 @@
 """The emulated device's accounts: durations, late steps, and a CPU that keeps it waiting."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl_emulator.timed import device as device_module
 from tokenflow_sgl_emulator.timed import dilation, streams
-from tokenflow_sgl_emulator.timed.device import EmulatedDevice
+from tokenflow_sgl_emulator.timed.device import CopyCount, EmulatedDevice
 from tokenflow_sgl_emulator.timed.step import StepWork, work_of
 
 MakeProfile = Callable[..., DeviceProfile]
@@ -162,3 +163,18 @@ def test_fast_devices_are_slowed_down(
 
 def test_the_machine_is_measured() -> None:
     assert dilation.machine_slowness() > 0.0
+
+
+def test_copies_are_counted_by_their_pieces() -> None:
+    count = CopyCount()
+    count.add(torch.tensor([4, 5, 6, 7]), torch.tensor([10, 11, 12, 13]))
+    assert asdict(count) == {
+        "transfers": 1,
+        "tokens": 4,
+        "host_runs": 1,
+        "device_runs": 1,
+        "runs": 1,
+    }
+    count.add(torch.tensor([20, 21, 2, 3]), torch.tensor([50, 7, 8, 9]))
+    assert (count.transfers, count.tokens) == (2, 8)
+    assert (count.host_runs, count.device_runs, count.runs) == (1 + 2, 1 + 2, 1 + 3)

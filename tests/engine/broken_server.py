@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
+from sglang.srt.managers.cache_controller import LayerDoneCounter
 from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import prepare_server_args
 
+from tokenflow_sgl.engine.loading import Loader
 from tokenflow_sgl.engine.pausing import Pauser
 from tokenflow_sgl_emulator.host_pool import TorchCopies
 
@@ -33,6 +35,10 @@ def copy_nothing(self, *args, **kwargs) -> None:
     """The host believes that it has the KV."""
 
 
+def wait_for_nothing(self, *args) -> None:
+    """Whoever reads trusts that it has been loaded."""
+
+
 match os.environ["TOKENFLOW_TEST_BREAK"]:
     case "no-drain":
         Pauser.preempt = release_without_draining
@@ -40,6 +46,10 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         Pauser._release = release_without_keeping
     case "no-copy":
         TorchCopies.backup_from_device_all_layer = copy_nothing
+    case "no-wait":
+        LayerDoneCounter.wait_until = wait_for_nothing
+    case "no-guard":
+        Loader.guard = wait_for_nothing
 
 if __name__ == "__main__":
     load_plugins()

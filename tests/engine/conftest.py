@@ -160,7 +160,35 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.fixture(scope="session")
-def reference(start: Start, prompts: list[list[int]]) -> list[list[int]]:
+def families() -> list[list[int]]:
+    """Prompts of which each four begin alike: what one loads, another may be about to read."""
+    rng = random.Random(6)
+    beginnings = [[rng.randrange(10, 200) for _ in range(48)] for _ in range(4)]
+    return [
+        [*beginning, *(rng.randrange(10, 200) for _ in range(rng.randrange(4, 40)))]
+        for beginning in beginnings
+        for _ in range(4)
+    ]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    start: Start, prompts: list[list[int]], families: list[list[int]]
+) -> tuple[list[list[int]], ...]:
     """What stock SGLang answers, one request at a time, with nothing of ours switched on."""
     with start("--max-total-tokens", "4000") as served:
-        return [served.outputs([prompt])[0] for prompt in prompts]
+        return tuple(
+            [served.outputs([prompt])[0] for prompt in asked] for asked in (prompts, families)
+        )
+
+
+@pytest.fixture(scope="session")
+def reference(undisturbed: tuple[list[list[int]], ...]) -> list[list[int]]:
+    """Stock SGLang's answers to `prompts`."""
+    return undisturbed[0]
+
+
+@pytest.fixture(scope="session")
+def expected(undisturbed: tuple[list[list[int]], ...]) -> list[list[int]]:
+    """Stock SGLang's answers to `families`."""
+    return undisturbed[1]

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.demo.server import ServerError
 
 pytestmark = pytest.mark.engine
@@ -27,7 +29,9 @@ def live(start, tmp_path_factory):
         "scheduler: tokenflow\ntokenflow-default-rate: listening\ntokenflow-eta: 1.1\n"
         "max-total-tokens: 1500\nhicache-ratio: 4\n"
     )
-    with start("--config", str(config), launcher=SERVE) as served:
+    # Copies that are late are also timed, so that the server gets to know its link.
+    env = {"TOKENFLOW_EMU_LATE_COPIES": "2"}
+    with start("--config", str(config), launcher=SERVE, env=env) as served:
         yield served
         served.assert_clean()
 
@@ -75,6 +79,17 @@ def test_metrics_are_on_the_servers_own_page(live) -> None:
     assert set(modes) == {"idle", "working-set", "fallback"}
     assert sum(modes.values()) == 1.0
     assert samples[("tokenflow:effective_tokens_total", (("qos_class", "agent"),))] > 0
+
+
+def test_the_doctor_examines_it(live) -> None:
+    result = CliRunner().invoke(app, ["doctor", "--live", live.server.url], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    preemptions = next(line for line in lines if line.startswith("preemptions"))
+    assert "none" not in preemptions
+    for direction in ("to the host", "back"):
+        link = next(line for line in lines if line.startswith(direction))
+        assert "tokens/s" in link and "GB/s" in link
 
 
 @pytest.mark.parametrize("rate", BAD_RATES, ids=repr)

@@ -1,37 +1,52 @@
-"""A server under random arrivals, preemptions, writes, loads, aborts and flushes, for a while.
+"""A server under random arrivals, preemptions, writes, loads, aborts and flushes.
 
-Only if TOKENFLOW_SOAK_MINUTES says for how long:
+For a few seconds; TOKENFLOW_SOAK_MINUTES says for how long instead:
 
     TOKENFLOW_SOAK_MINUTES=30 make test ARGS=tests/engine/test_soak.py
+
+All the while copies between device and host land as late as SGLang lets them.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import random
+import sys
 import threading
 import time
 import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-MINUTES = float(os.environ.get("TOKENFLOW_SOAK_MINUTES", "0"))
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(not MINUTES, reason="takes as many minutes as TOKENFLOW_SOAK_MINUTES says"),
-]
+pytestmark = pytest.mark.engine
 
+FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
+BROKEN = (sys.executable, str(Path(__file__).parent / "broken_server.py"))
+PAGES = (1, 16)
+SECONDS = 60.0 * float(os.environ.get("TOKENFLOW_SOAK_MINUTES", "0.3"))
+"""For each page size; the two servers run at once."""
 ROUND_SECONDS = 20.0
 """After so long everybody stops, and the server has to be as empty as it was at first."""
-CLIENTS = 16
+LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
+POOLS = {
+    # Sixteen streams need about 1,500 tokens.
+    "large host": ("--max-total-tokens", "448", "--hicache-ratio", "6"),
+    "host smaller than the device": ("--max-total-tokens", "448", "--hicache-ratio", "0.5"),
+}
+COUNTED = (
+    "preemptions_total",
+    "written_ahead_tokens_total",
+    "loaded_ahead_tokens_total",
+    "resume_recomputed_tokens_sum",
+)
+
+
 ABORTED = 0.15
 """Share of the requests that are aborted after up to a second."""
-POOLS = {
-    # Twelve streams need about 1,350 tokens.
-    "large host": ("--max-total-tokens", "704", "--hicache-ratio", "4"),
-    "small host": ("--max-total-tokens", "704", "--hicache-ratio", "0.5"),
-}
 
 
 class Client(threading.Thread):
@@ -79,37 +94,61 @@ class Client(threading.Thread):
             self.wrong.append(f"prompt {index}, {tokens} tokens: {got} instead of {expected}")
 
 
+@dataclass
+class Asked:
+    """What many clients did."""
+
+    answers: int = 0
+    aborts: int = 0
+
+    def ask(self, served, prompts, reference, seconds: float, clients: int = 16) -> None:
+        """Let clients ask for a while; fails with the first wrong answers."""
+        until = time.monotonic() + seconds
+        asking = [Client(served, number, prompts, reference, until) for number in range(clients)]
+        for client in asking:
+            client.start()
+        for client in asking:
+            client.join()
+        assert [wrong for client in asking for wrong in client.wrong] == []
+        self.answers += sum(client.answers for client in asking)
+        self.aborts += sum(client.aborts for client in asking)
+
+
 @pytest.mark.parametrize("pool", POOLS)
-def test_soak(start, prompts, reference, pool) -> None:
-    flags = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
-    answers = aborts = 0
-    with start(*flags, *POOLS[pool]) as served:
-        end = time.monotonic() + 60.0 * MINUTES / len(POOLS)
-        while time.monotonic() < end:
-            until = min(time.monotonic() + ROUND_SECONDS, end)
-            clients = [
-                Client(served, number, prompts, reference, until) for number in range(CLIENTS)
-            ]
-            for client in clients:
-                client.start()
-            for client in clients:
-                client.join()
-            assert [wrong for client in clients for wrong in client.wrong] == []
-            answers += sum(client.answers for client in clients)
-            aborts += sum(client.aborts for client in clients)
-            served.assert_clean()
-            # SGLang counts anew with each prefill: what is there then is of this request at most.
-            served.generate(prompts[0], max_new_tokens=1)
-            assert host_tokens(served) <= len(prompts[0]), "pages of the host are leaked"
-        print(
-            f"{pool}: {answers} answers, {aborts} aborted, "
-            + ", ".join(
-                f"{served.total(f'tokenflow:{name}_total'):.0f} {name}"
-                for name in ("preemptions", "written_ahead_tokens", "loaded_ahead_tokens")
-            )
-        )
-        assert served.total("tokenflow:preemptions_total") > answers
-        assert aborts
+def test_soak(start, families, expected, pool) -> None:
+    def soak(page: int) -> None:
+        with start(*FORCED, *POOLS[pool], "--page-size", str(page), env=LATE) as served:
+            asked = Asked()
+            end = time.monotonic() + SECONDS / len(POOLS)
+            while time.monotonic() < end:
+                seconds = min(ROUND_SECONDS, end - time.monotonic())
+                asked.ask(served, families, expected, seconds)
+                served.assert_clean()
+                # SGLang counts anew with each prefill: what is there then is of this request.
+                served.generate(families[0], max_new_tokens=1)
+                assert host_tokens(served) <= len(families[0]), "pages of the host are leaked"
+            counted = {name: served.total(f"tokenflow:{name}") for name in COUNTED}
+            print(f"{pool}, page {page}: {asked}, {counted}")
+            assert counted["preemptions_total"] > asked.answers
+            assert counted["written_ahead_tokens_total"]
+            assert asked.aborts
+            missed = "loaded_ahead" if pool == "large host" else "resume_recomputed"
+            assert any(value for name, value in counted.items() if name.startswith(missed))
+
+    with concurrent.futures.ThreadPoolExecutor(len(PAGES)) as pages:
+        list(pages.map(soak, PAGES))
+
+
+@pytest.mark.parametrize("broken", ["no-wait", "no-guard"])
+def test_control_reading_what_is_still_being_loaded_is_noticed(
+    start, families, expected, broken
+) -> None:
+    env = {**LATE, "TOKENFLOW_TEST_BREAK": broken}
+    with (
+        start(*FORCED, *POOLS["large host"], launcher=BROKEN, env=env) as served,
+        pytest.raises(AssertionError, match="prompt"),
+    ):
+        Asked().ask(served, families, expected, 60.0)
 
 
 def host_tokens(served) -> float:

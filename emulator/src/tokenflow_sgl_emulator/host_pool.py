@@ -14,6 +14,8 @@ from sglang.srt.mem_cache.pool_host.mha import (
     MHATokenToKVPoolHost,
 )
 
+from tokenflow_sgl_emulator.late_copies import copy
+
 
 class TorchCopies:
     """The transfers between device pool and host pool, to be mixed into one of SGLang's pools."""
@@ -45,8 +47,12 @@ class TorchCopies:
         if not is_draft and not 0 <= layer_id < self.target_layer_num:
             return
         host, device = self._page_ids(host_indices), self._page_ids(device_indices)
-        for device_pages, host_pages in self._sides(layer_id):
-            device_pages[device] = host_pages[host]
+
+        def load() -> None:
+            for device_pages, host_pages in self._sides(layer_id):
+                device_pages[device] = host_pages[host]
+
+        copy(load)
 
     def backup_from_device_all_layer(
         self,
@@ -57,9 +63,13 @@ class TorchCopies:
     ) -> None:
         """Copy all layers' K and V of the given token slots from device to host."""
         host, device = self._page_ids(host_indices), self._page_ids(device_indices)
-        for layer_id in range(self.layer_num):
-            for device_pages, host_pages in self._sides(layer_id):
-                host_pages[host] = device_pages[device]
+
+        def store() -> None:
+            for layer_id in range(self.layer_num):
+                for device_pages, host_pages in self._sides(layer_id):
+                    host_pages[host] = device_pages[device]
+
+        copy(store)
 
     def _page_ids(self, indices: torch.Tensor) -> torch.Tensor:
         """Page numbers of token slots that must form whole pages, in order.

@@ -3,9 +3,10 @@
 import os
 import pkgutil
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME
+from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, late_copies
 from tokenflow_sgl_emulator.seams import (
     BATCH_INVARIANCE,
     DEVICE_REPORT,
@@ -15,12 +16,15 @@ from tokenflow_sgl_emulator.seams import (
     NOTE_IDLE,
     SAMPLING_HASH,
     SGLANG_VERSION,
+    STREAMS,
     TIMED,
-    TIMED_STREAMS,
     WAIT_FOR_RESULT,
+    Seam,
 )
 from tokenflow_sgl_emulator.timed import streams
 from tokenflow_sgl_emulator.timed.device import timing_is_on
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 def register() -> None:
@@ -48,12 +52,20 @@ def register() -> None:
     if timing_is_on():
         from tokenflow_sgl_emulator.timed import hooks
 
-        for seam in TIMED_STREAMS:
-            twin = getattr(streams, seam.target.rpartition(".")[2])
-            HookRegistry.register(seam.target, twin, HookType.REPLACE)
+        _replace_streams(streams)
         HookRegistry.register(WAIT_FOR_RESULT.target, hooks.wait_for_result, HookType.BEFORE)
         HookRegistry.register(NOTE_IDLE.target, hooks.note_idle, HookType.BEFORE)
         HookRegistry.register(DEVICE_REPORT.target, hooks.add_report, HookType.AROUND)
+    elif late_copies.lateness():
+        _replace_streams(late_copies)
+
+
+def _replace_streams(twins: ModuleType) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for seam in STREAMS:
+        twin = getattr(twins, seam.target.rpartition(".")[2])
+        HookRegistry.register(seam.target, twin, HookType.REPLACE)
 
 
 def check_active() -> None:
@@ -62,7 +74,11 @@ def check_active() -> None:
     Raises:
         RuntimeError: A hook is missing; the message names it.
     """
-    wanted = (*HOOKED, *TIMED) if timing_is_on() else HOOKED
+    wanted: tuple[Seam, ...] = HOOKED
+    if timing_is_on():
+        wanted = (*HOOKED, *TIMED)
+    elif late_copies.lateness():
+        wanted = (*HOOKED, *STREAMS)
     missing = [seam.target for seam in wanted if not _is_hooked(pkgutil.resolve_name(seam.target))]
     if missing:
         raise RuntimeError(
@@ -73,7 +89,7 @@ def check_active() -> None:
 
 
 def _is_hooked(target: Any) -> bool:
-    return hasattr(target, "__wrapped__") or target.__module__ == streams.__name__
+    return hasattr(target, "__wrapped__") or target.__module__.partition(".")[0] == _PACKAGE
 
 
 def _choose_host_pool(original: Callable[[Any], type], buffer_info: Any) -> type:

@@ -50,9 +50,12 @@ SAMPLING_HASH = Seam(
     "replace",
     "Seeded sampling hashes in Triton.",
 )
-_STREAMS = "Streams that keep time; goes when SRTPlatform lets a platform name its device module."
-TIMED_STREAMS = tuple(
-    Seam(f"torch.cpu.{name}", "replace", _STREAMS)
+_OWN = (
+    "Streams that keep time, or whose copies are late; goes when SRTPlatform lets a platform name "
+    "its device module."
+)
+STREAMS = tuple(
+    Seam(f"torch.cpu.{name}", "replace", _OWN)
     for name in ("Stream", "Event", "StreamContext", "current_stream")
 )
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler."
@@ -70,7 +73,7 @@ DEVICE_REPORT = Seam(
     "Clients must learn the time dilation and whether the CPU kept up; goes when platforms can "
     "add to /server_info.",
 )
-TIMED = (*TIMED_STREAMS, WAIT_FOR_RESULT, NOTE_IDLE, DEVICE_REPORT)
+TIMED = (*STREAMS, WAIT_FOR_RESULT, NOTE_IDLE, DEVICE_REPORT)
 """Hooked where a device is emulated (:mod:`tokenflow_sgl_emulator.timed`), and only there."""
 
 HOOKED = (HOST_POOL, *LORA_PINNING, BATCH_INVARIANCE, SAMPLING_HASH)

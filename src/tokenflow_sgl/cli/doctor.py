@@ -49,13 +49,27 @@ def doctor(
     seams: Annotated[
         bool, typer.Option("--seams", help="Show every hold on SGLang, not only broken ones.")
     ] = False,
+    live: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Examine the server that runs there instead: streams, what the link to host "
+            "memory was measured to do, what context switches cost.",
+        ),
+    ] = None,
 ) -> None:
     """Tell whether --scheduler tokenflow would start in this environment, and why not.
 
     Prints the versions, whether SGLang will load the plugin, and every hold on SGLang that is
-    broken. Starts no server. Exits with 0 if the scheduler would start, else with 1.
+    broken. Starts no server. Exits with 0 if the scheduler would start, else with 1. With --live:
+    what a running server has measured; exits with 1 if it says nothing or its policy fails.
     """
     console = Console()
+    if live is not None:
+        from tokenflow_sgl.cli.doctor_live import examine
+
+        examine(live, console)
+        return
     checks = [_sglang(), _entry_point(), _allowlist(), _platform(), _distribution()]
     console.print(_overview(checks))
 

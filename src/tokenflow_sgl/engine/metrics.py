@@ -32,14 +32,20 @@ class Recorder:
     def written_ahead(self, tokens: int) -> None:
         """So many tokens of running streams are on their way to the host."""
 
-    def released(self, tail: int, needed: int) -> None:
+    def released(self, tail: int, needed: int, held: int) -> None:
         """A preempted stream leaves the device.
 
-        tail: its tokens that are copied only now. needed: those that were copied ahead.
+        tail: its tokens that are copied only now. needed: those that were copied ahead. held: all.
         """
 
     def loaded_ahead(self, tokens: int) -> None:
         """So many tokens of a paused stream are on their way back, beside the steps."""
+
+    def link(self, direction: str, rate: float, queued: int) -> None:
+        """Tokens per second of a direction, NaN: unknown; tokens that have not landed yet."""
+
+    def spent(self, seconds: float) -> None:
+        """So much time of the scheduler loop went into this package."""
 
     def levels(self, running: int, paused: int, waiting: int, working_set: int) -> None:
         """How many streams are where."""
@@ -103,9 +109,22 @@ class PrometheusRecorder(Recorder):
             "Tokens of a preempted stream that had no host copy when it left the device.",
             RECOMPUTED_TOKENS,
         )
+        self._held = counter(
+            "preempted_tokens_total",
+            "KV tokens that preempted streams held: what a swap of all of it would have copied.",
+        )
         self._loaded_ahead = counter(
             "loaded_ahead_tokens_total",
             "Tokens of paused streams loaded from host memory beside the steps, ahead of a resume.",
+        )
+        self._rate = gauge(
+            "link_tokens_per_second",
+            "KV tokens per second that copies to the host (store) or back (load) run at, as the "
+            "policy expects; NaN: none yet.",
+            "direction",
+        )
+        self._queue = gauge(
+            "link_queue_tokens", "KV tokens of copies that have not landed yet.", "direction"
         )
         self._buffer = histogram(
             "buffer_seconds",
@@ -127,6 +146,11 @@ class PrometheusRecorder(Recorder):
         self._passes = histogram(
             "policy_pass_seconds", "Time of one policy pass outside idle mode.", PASS_SECONDS
         )
+        self._spent = counter(
+            "scheduling_seconds_total",
+            "Time that this package adds to SGLang's scheduler loop: accounting, policy passes, "
+            "preempting, starting copies.",
+        )
         self._errors = counter(
             "policy_errors_total", "Policy passes that failed and ran the engine's own policy."
         )
@@ -138,7 +162,9 @@ class PrometheusRecorder(Recorder):
         self._resumes.labels(**self._labels)
         self._written.labels(**self._labels)
         self._needed.labels(**self._labels)
+        self._held.labels(**self._labels)
         self._loaded_ahead.labels(**self._labels)
+        self._spent.labels(**self._labels)
         self._set_mode(Mode.IDLE)
 
     def delivered(self, qos_class: str, effective: float, stalls: int, seconds: float) -> None:
@@ -164,8 +190,9 @@ class PrometheusRecorder(Recorder):
         """So many tokens of running streams are on their way to the host."""
         self._written.labels(**self._labels).inc(tokens)
 
-    def released(self, tail: int, needed: int) -> None:
+    def released(self, tail: int, needed: int, held: int) -> None:
         """A preempted stream leaves the device."""
+        self._held.labels(**self._labels).inc(held)
         self._tail.labels(**self._labels).observe(tail)
         if needed:
             self._needed.labels(**self._labels).inc(needed)
@@ -173,6 +200,15 @@ class PrometheusRecorder(Recorder):
     def loaded_ahead(self, tokens: int) -> None:
         """So many tokens of a paused stream are on their way back, beside the steps."""
         self._loaded_ahead.labels(**self._labels).inc(tokens)
+
+    def link(self, direction: str, rate: float, queued: int) -> None:
+        """Tokens per second of a direction, NaN: unknown; tokens that have not landed yet."""
+        self._rate.labels(**self._labels, direction=direction).set(rate)
+        self._queue.labels(**self._labels, direction=direction).set(queued)
+
+    def spent(self, seconds: float) -> None:
+        """So much time of the scheduler loop went into this package."""
+        self._spent.labels(**self._labels).inc(seconds)
 
     def levels(self, running: int, paused: int, waiting: int, working_set: int) -> None:
         """How many streams are where."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,35 @@ SAMPLE_SECONDS = 1.0
 """How often levels and buffers are sampled."""
 
 
+class Effort:
+    """Time that goes into this package: `with effort: ...` around everything that it adds."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._entered = 0.0
+
+    def __enter__(self) -> None:
+        self._entered = time.perf_counter()
+
+    def __exit__(self, *_error: object) -> None:
+        self._seconds += time.perf_counter() - self._entered
+
+    def take(self) -> float:
+        """Seconds since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
 class Reporter:
     """Accounts the deliveries of one scheduler."""
 
-    def __init__(self, table: StreamTable[Any], recorder: Recorder, timer: StepTimer) -> None:
+    def __init__(
+        self, table: StreamTable[Any], recorder: Recorder, timer: StepTimer, effort: Effort
+    ) -> None:
         self._table = table
         self._recorder = recorder
         self._timer = timer
+        self._effort = effort
         self._sampled = -np.inf
 
     def iteration(self, now: float) -> None:
@@ -29,6 +52,7 @@ class Reporter:
         if not len(self._table):
             if self._sampled > -np.inf:
                 # The clock stands still while nobody is served: say so once.
+                self._recorder.spent(self._effort.take())
                 self._recorder.levels(running=0, paused=0, waiting=0, working_set=0)
                 self._recorder.policy_pass(Mode.IDLE, 0.0)
                 self._sampled = -np.inf
@@ -56,6 +80,7 @@ class Reporter:
             )
 
     def _sample(self, now: float) -> None:
+        self._recorder.spent(self._effort.take())
         table = self._table
         slots = table.order()
         phase = table.phase[slots]

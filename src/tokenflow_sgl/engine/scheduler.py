@@ -31,12 +31,13 @@ from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.offering import offer
 from tokenflow_sgl.engine.pausing import Pauser
 from tokenflow_sgl.engine.policies import load_policy
-from tokenflow_sgl.engine.reporting import Reporter
+from tokenflow_sgl.engine.reporting import Effort, Reporter
 from tokenflow_sgl.engine.steps import work_of
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.engine.transfers import TransferWatch
 from tokenflow_sgl.engine.writing import Writer
 from tokenflow_sgl.policy import (
+    Decision,
     Memory,
     Mode,
     OutputLengths,
@@ -81,9 +82,10 @@ class TokenFlowScheduler(ApplyingScheduler):
         self.tf_table: StreamTable[Any] = StreamTable(OutputLengths(config.length_quantile))
         self.tf_clock = SharedClock()
         self.tf_timer = StepTimer(lag=self._tf_lag())
-        self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer)
+        self.tf_effort = Effort()
+        self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer, self.tf_effort)
         self.tf_writer = Writer(self.tree_cache, self.tf_table, self.tf_recorder, self.page_size)
-        self.tf_transfers = TransferWatch(self.tree_cache.cache_controller)
+        self.tf_transfers = TransferWatch(self.tree_cache.cache_controller, self.tf_recorder)
         self.tf_loader = Loader(self.tree_cache)
         self.tf_pauser = Pauser(self.tree_cache, self.tf_writer.released, self._tf_paused)
         # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
@@ -146,6 +148,14 @@ class TokenFlowScheduler(ApplyingScheduler):
 
     def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
         """Account what the last step delivered, then let SGLang choose."""
+        with self.tf_effort:
+            self._tf_account()
+        plan = super().get_next_batch_to_run(running_batch, last_batch)
+        crowded = bool(self.tf_pauser.paused)
+        self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
+        return plan
+
+    def _tf_account(self) -> None:
         now = self.tf_clock.now
         self.tf_timer.begin(now)
         ended = self.tf_pauser.finish_draining(self._tf_inflight)
@@ -154,10 +164,6 @@ class TokenFlowScheduler(ApplyingScheduler):
         for req in dict.fromkeys([*ended, *self._tf_finished()]):
             self.tf_table.forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
         self._tf_end_aborted()
-        plan = super().get_next_batch_to_run(running_batch, last_batch)
-        crowded = bool(self.tf_pauser.paused)
-        self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
-        return plan
 
     def _tf_finished(self) -> list[Any]:
         requests, _ = self.tf_table.active()
@@ -165,35 +171,9 @@ class TokenFlowScheduler(ApplyingScheduler):
 
     def get_new_batch_prefill(self, running_batch: Any) -> Any:
         """Decide, preempt, and offer SGLang's admission the chosen requests in their order."""
-        landed = self.tf_loader.ended()
-        if landed is not None and landed in self.tf_pauser.paused:
-            self.tf_table.move(landed, Phase.PAUSED, self.tf_clock.now)
-        decision = self.tf_decider.decide(
-            self.tf_clock.now, self._tf_free() / self.max_total_num_tokens, self._tf_state
-        )
-        if decision.write:
-            self.tf_writer.apply(decision.write, set(running_batch.reqs))
-        self._tf_preempt(decision, running_batch)
-        if decision.load and self.enable_hierarchical_cache:
-            self._tf_load(decision, running_batch)
-        self.tf_table.admit(decision.admit)
-        offered, hidden = offer(
-            decision,
-            self.tf_table,
-            waiting=self.waiting_queue,
-            paused=[
-                req
-                for req in self.tf_pauser.paused
-                if req.to_finish is None and req is not self.tf_loader.request
-            ],
-            busy=bool(
-                running_batch.reqs
-                or self.chunked_req is not None
-                or self.tf_pauser.draining
-                or self.tf_loader.request is not None
-                or self.result_queue
-            ),
-        )
+        with self.tf_effort:
+            decision = self._tf_decide(running_batch)
+            offered, hidden = self._tf_offer(decision, running_batch)
         follow = decision.mode is Mode.WORKING_SET
         self.is_mixed_chunk = self.tf_mixing.mixes(follow)
         # SGLang does not mix in rows that return log probabilities.
@@ -221,9 +201,46 @@ class TokenFlowScheduler(ApplyingScheduler):
             ]
             self.policy = own_policy
         if plan.batch_to_run is not None:
-            self.tf_loader.guard(plan.batch_to_run)
-            self._tf_started(plan.batch_to_run)
+            with self.tf_effort:
+                self.tf_loader.guard(plan.batch_to_run)
+                self._tf_started(plan.batch_to_run)
         return plan
+
+    def _tf_decide(self, running_batch: Any) -> Decision:
+        """Ask the policy, and do what it says of running and paused streams."""
+        landed = self.tf_loader.ended()
+        if landed is not None and landed in self.tf_pauser.paused:
+            self.tf_table.move(landed, Phase.PAUSED, self.tf_clock.now)
+        decision = self.tf_decider.decide(
+            self.tf_clock.now, self._tf_free() / self.max_total_num_tokens, self._tf_state
+        )
+        if decision.write:
+            self.tf_writer.apply(decision.write, set(running_batch.reqs))
+        self._tf_preempt(decision, running_batch)
+        if decision.load and self.enable_hierarchical_cache:
+            self._tf_load(decision, running_batch)
+        self.tf_table.admit(decision.admit)
+        return decision
+
+    def _tf_offer(self, decision: Decision, running_batch: Any) -> tuple[list[Any], list[Any]]:
+        """Requests that SGLang may take up now, in their order, and those that it may not see."""
+        return offer(
+            decision,
+            self.tf_table,
+            waiting=self.waiting_queue,
+            paused=[
+                req
+                for req in self.tf_pauser.paused
+                if req.to_finish is None and req is not self.tf_loader.request
+            ],
+            busy=bool(
+                running_batch.reqs
+                or self.chunked_req is not None
+                or self.tf_pauser.draining
+                or self.tf_loader.request is not None
+                or self.result_queue
+            ),
+        )
 
     def get_prefill_adder_class(self) -> Any:
         """The adder that admits by need while the policy decides."""

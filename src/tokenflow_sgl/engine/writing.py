@@ -68,6 +68,7 @@ class Writer:
 
     def released(self, req: Any) -> None:
         """A preempted stream is about to go to the tree: what it has left is copied now."""
-        tail = req.owned_kv_len() - req.kv.cache_protected_len
+        held = int(req.owned_kv_len())
+        tail = held - int(req.kv.cache_protected_len)
         needed = int(self._table.ahead[self._table.slot(req)]) if req in self._table else 0
-        self._recorder.released(int(tail), needed=needed)
+        self._recorder.released(tail, needed=needed, held=held)

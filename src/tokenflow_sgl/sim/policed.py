@@ -54,7 +54,7 @@ class PolicedScheduler(StockScheduler):
         self._idle_until = -math.inf
         self._known = (-1, -1)
         self.preempted = self.resumed = self.loaded = self.recomputed = self.passes = 0
-        self.written = self.needed = self.loaded_ahead = 0
+        self.written = self.needed = self.held = self.loaded_ahead = 0
         self.tails: list[int] = []
         self._ahead: dict[int, int] = {}  # tokens copied ahead since the stream was taken up
 
@@ -310,6 +310,7 @@ class PolicedScheduler(StockScheduler):
         for stream in self._draining:
             self.tails.append(int(core.unwritten(np.array([stream]))[0]))
             self.needed += self._ahead.pop(stream, 0)
+            self.held += int(core.length(np.array([stream]))[0])
             core.park(stream, now)
             core.streams.move(stream, Phase.PAUSED, now)
             self._paused[stream] = None

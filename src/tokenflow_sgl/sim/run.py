@@ -36,7 +36,8 @@ class Simulation:
     done, in streams and in tokens. loaded_ahead: tokens that came back beside the steps, waited for
     by none of them. passes: decisions of the policy. written: tokens copied to the host ahead of a
     preemption. needed: those of streams that were preempted then. tail: tokens that a preemption
-    had left to copy, median.
+    had left to copy, median. held: tokens of all streams that were preempted, each time. stored:
+    tokens copied to the host in all, by the policy or by SGLang.
     """
 
     run: Run
@@ -51,6 +52,8 @@ class Simulation:
     written: int = 0
     needed: int = 0
     tail: float = 0.0
+    held: int = 0
+    stored: int = 0
 
 
 def simulate(
@@ -138,12 +141,14 @@ def simulate(
     )
     names = (
         *("retracted", "preempted", "resumed", "loaded", "recomputed", "passes"),
-        *("loaded_ahead", "written", "needed"),
+        *("loaded_ahead", "written", "needed", "held"),
     )
     counts = {name: sum(getattr(s, name, 0) for s in schedulers) for name in names}
     tails = [tail for s in schedulers for tail in getattr(s, "tails", [])]
     steps = sum(engine.steps for engine in engines)
-    return Simulation(run, steps, **counts, tail=float(np.median(tails)) if tails else 0.0)
+    stored = sum(engine.core.device.stored for engine in engines)
+    tail = float(np.median(tails)) if tails else 0.0
+    return Simulation(run, steps, **counts, tail=tail, stored=stored)
 
 
 def _check(trace: Trace, options: EngineOptions) -> None:

@@ -44,10 +44,14 @@ class Device:
     Args:
         profile: Step times and links.
         overlap: Loads and stores go on at the same time, as PCIe can; else one after the other.
+
+    Attributes:
+        stored: Tokens copied to the host so far.
     """
 
     def __init__(self, profile: DeviceProfile, *, overlap: bool = True) -> None:
         self.profile = profile
+        self.stored = 0
         self._overlap = overlap
         self._load_free = 0.0
         self._store_free = 0.0
@@ -120,6 +124,7 @@ class Device:
         self._store_free = start + link.seconds(tokens * self.profile.kv_bytes_per_token)
         self._rates[0].observe(tokens, self._store_free - start)
         self._storing.append((self._store_free, tokens))
+        self.stored += tokens
         if not self._overlap:
             self._load_free = self._store_free
         return self._store_free

@@ -6,10 +6,12 @@ and counts the steps for which even that was not enough.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from tokenflow_sgl.profiles import DeviceProfile, Link
 from tokenflow_sgl_emulator.timed.streams import Stream, current_stream, now
@@ -35,6 +37,31 @@ class StepCount:
     starved_seconds: float = 0.0
 
 
+@dataclass(slots=True)
+class CopyCount:
+    """KV copies in one direction.
+
+    transfers: copies that SGLang asked for. tokens: of them all. host_runs, device_runs: pieces of
+    consecutive token slots on either side. runs: pieces that are consecutive on both sides, which
+    is what a copy engine without a gathering kernel would have to copy one by one.
+    """
+
+    transfers: int = 0
+    tokens: int = 0
+    host_runs: int = 0
+    device_runs: int = 0
+    runs: int = 0
+
+    def add(self, host_slots: torch.Tensor, device_slots: torch.Tensor) -> None:
+        """One more transfer, between these token slots."""
+        host_gaps, device_gaps = host_slots.diff() != 1, device_slots.diff() != 1
+        self.transfers += 1
+        self.tokens += len(host_slots)
+        self.host_runs += 1 + int(host_gaps.sum())
+        self.device_runs += 1 + int(device_gaps.sum())
+        self.runs += 1 + int((host_gaps | device_gaps).sum())
+
+
 class EmulatedDevice:
     """Keeps the time of one device; every duration that goes in is in emulated seconds.
 
@@ -51,6 +78,7 @@ class EmulatedDevice:
         self.profile = profile
         self.dilation = dilation
         self.count = StepCount()
+        self.stored, self.loaded = CopyCount(), CopyCount()
         self._computed_until: float | None = None  # None: idle, so no gap to account for
 
     def begin_step(self) -> Stream:
@@ -93,6 +121,8 @@ class EmulatedDevice:
             "late_steps": self.count.late_steps,
             "busy_seconds": self.count.busy_seconds,
             "starved_seconds": self.count.starved_seconds,
+            "stored": asdict(self.stored),
+            "loaded": asdict(self.loaded),
         }
 
 

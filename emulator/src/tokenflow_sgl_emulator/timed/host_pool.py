@@ -28,6 +28,8 @@ class TimedHostPool(MHATokenToKVPoolHost):
         """Take the time of one layer of these token slots, from host to device."""
         device = the_device()
         device.copy(len(host_indices), 1, device.profile.host_to_device)
+        if layer_id == 0:
+            device.loaded.add(host_indices, device_indices)
 
     def backup_from_device_all_layer(
         self,
@@ -39,3 +41,4 @@ class TimedHostPool(MHATokenToKVPoolHost):
         """Take the time of all layers of these token slots, from device to host."""
         device = the_device()
         device.copy(len(host_indices), self.layer_num, device.profile.device_to_host)
+        device.stored.add(host_indices, device_indices)

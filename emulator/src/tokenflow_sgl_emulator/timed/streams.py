@@ -6,12 +6,14 @@ completion time, waiting for an event passes it on, and only synchronising reall
 seconds on :func:`now`, the wall clock; a slowed-down device enqueues longer work.
 """
 
-import threading
 import time
-from types import TracebackType
 from typing import Any
 
 import torch
+
+from tokenflow_sgl_emulator.stream_context import StreamContext, current_or
+
+__all__ = ["Event", "Stream", "StreamContext", "current_stream"]
 
 now = time.perf_counter
 """The wall clock of every stream, in seconds: SGLang's own clock for request time stamps."""
@@ -101,37 +103,10 @@ class Event:
         return (end_event.done_at - self.done_at) * 1e3
 
 
-class _Current(threading.local):
-    """Each thread's current stream; all start with the device's default stream."""
-
-    stream: Stream | None = None
-
-
 _default = Stream()
-_current = _Current()
 
 
 def current_stream(device: Any = None) -> Stream:
     """The stream that this thread enqueues on."""
-    return _current.stream or _default
-
-
-class StreamContext:
-    """Make a stream the current one inside a ``with`` block; None changes nothing."""
-
-    def __init__(self, stream: Stream | None) -> None:
-        self.stream = stream
-        self._outer: list[Stream | None] = []
-
-    def __enter__(self) -> None:
-        self._outer.append(_current.stream)
-        if self.stream is not None:
-            _current.stream = self.stream
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        _current.stream = self._outer.pop()
+    stream: Stream = current_or(_default)
+    return stream

@@ -1,0 +1,169 @@
+"""What context switches cost in real SGLang on an emulated RTX 4090, at several links.
+
+    python benchmarks/context_switch/live.py ablation --link 25 --link 6 --link 2
+    python benchmarks/context_switch/live.py ablation --link 2 --contender "not loaded ahead"
+    python benchmarks/context_switch/live.py Markov --link 6
+
+Runs are like those of `benchmarks/burst/run.py`: a server per contender, one after the other, the
+very same requests; nothing else should run meanwhile. The figures go to
+benchmarks/results/context_switch/, and from there into the tables of README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
+
+from run import ROOT, keep, measure
+from suite import CONTENDERS, LOADS
+from table import replace_table
+
+from tokenflow_sgl.watch import scrape
+
+PAGE = Path(__file__).with_name("README.md")
+RESULTS = ROOT / "benchmarks" / "results" / "context_switch"
+WORKLOAD = "4090-b"
+DILATION = 0.4
+TOKENFLOW = CONTENDERS["tokenflow"]
+NO_OFFLOAD = ("--scheduler", "tokenflow", "--tokenflow-hicache", "off")
+WRITE_BACK = ("--hicache-write-policy", "write_back")
+
+Contenders = Mapping[str, tuple[str, ...]]
+
+ABLATION: Contenders = {
+    "all of it": TOKENFLOW,
+    "not written ahead": (*TOKENFLOW, "--no-tokenflow-write-ahead"),
+    "not loaded ahead": (*TOKENFLOW, "--no-tokenflow-load-ahead"),
+    "neither": (*TOKENFLOW, "--no-tokenflow-write-ahead", "--no-tokenflow-load-ahead"),
+    "write-back": (*TOKENFLOW, *WRITE_BACK),
+    "no offload": NO_OFFLOAD,
+}
+"""SGLang's options; HiCache copies both ways at once, which cannot be switched off."""
+
+
+def _switching(pattern: str) -> Contenders:
+    ours, swaps = (
+        ("--tokenflow-policy", f"priorities:{name}") for name in (pattern, f"{pattern}Swaps")
+    )
+    return {
+        "recompute": (*NO_OFFLOAD, *swaps),
+        "swap, write-back": (*TOKENFLOW, *swaps, *WRITE_BACK),
+        "swap, write-through": (*TOKENFLOW, *swaps),
+        "ours": (*TOKENFLOW, *ours),
+    }
+
+
+SUITES: Mapping[str, Contenders] = {
+    "ablation": ABLATION,
+    "Markov": _switching("Markov"),
+    "Random": _switching("Random"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("--link", type=float, action="append", required=True, help="GB/s each way")
+    names = sorted({name for contenders in SUITES.values() for name in contenders})
+    parser.add_argument("--contender", action="append", choices=names, help="default: all")
+    parser.add_argument("--scale", type=float, help="part of the burst, for long runs")
+    parser.add_argument("--dilation", type=float, default=DILATION)
+    parser.add_argument("--output", type=Path, default=Path("context-switch-results"))
+    args = parser.parse_args()
+    trace = WORKLOAD + (f"?scale={args.scale:g}" if args.scale else "")
+    for link in args.link:
+        load = dataclasses.replace(LOADS[WORKLOAD], link=link)
+        for name, options in SUITES[args.suite].items():
+            if args.contender and name not in args.contender:
+                continue
+            run = f"{args.suite}-{link:g}"
+            folder = args.output / run / name.replace(", ", "-").replace(" ", "-")
+            options = (*options, "--enable-metrics")
+            said = measure(load, trace, name, options, folder, args.dilation, after=ask)
+            keep(RESULTS / f"{run}.json", WORKLOAD, load, trace, name, options, folder, **said)
+            PAGE.write_text(page(PAGE.read_text()))
+
+
+def ask(url: str) -> dict[str, Any]:
+    """What a server counted: tokenflow's metrics, and the emulated device's copies."""
+    metrics: dict[str, float] = {}
+    for samples in scrape(url).samples.values():
+        for sample in samples:
+            if (
+                sample.name.startswith("tokenflow:")
+                and "le" not in sample.labels
+                and not math.isnan(sample.value)
+            ):
+                ours = (sample.labels.get(each) for each in ("cause", "direction", "qos_class"))
+                name = " ".join([sample.name, *filter(None, ours)])
+                metrics[name] = metrics.get(name, 0.0) + sample.value
+    with urllib.request.urlopen(url + "/server_info", timeout=30) as response:
+        device = json.load(response)["internal_states"][0]["emulated_device"]
+    return {"metrics": metrics, "emulated_device": device}
+
+
+def page(text: str) -> str:
+    """The page with the tables of all results."""
+    for table, suites, first in (
+        ("live ablation", ("ablation",), "all of it"),
+        ("live switching", ("Markov", "Random"), "recompute"),
+    ):
+        lines = [
+            "| link | what | KV | makespan | tokens/s | effective tokens/s | mean TTFT | P95 TTFT "
+            "| P99 TTFT | P99.9 TBT | mean stall | commit |",
+            "| --- | --- | --- |" + " ---: |" * 8 + " --- |",
+        ]
+        for suite in suites:
+            found = [
+                (float(path.stem.rpartition("-")[2]), json.loads(path.read_text())["runs"])
+                for path in RESULTS.glob(f"{suite}-*.json")
+            ]
+            for link, runs in sorted(found, key=lambda item: -item[0]):
+                base = runs.get(first)
+                lines += [
+                    _row(link, suite, name, runs[name], base)
+                    for name in SUITES[suite]
+                    if name in runs
+                ]
+        text = replace_table(text, table, "\n".join(lines) + "\n")
+    return text
+
+
+def _row(link: float, suite: str, name: str, run: Mapping[str, Any], base: Any) -> str:
+    """A run, with ratios to the first of its suite."""
+    what = suite if run["run"]["valid"] else f"{suite} (INVALID)"
+    cells = [f"{link:g} GB/s", what, name]
+    for value, first, unit in zip(_figures(run), _figures(base or run), UNITS, strict=True):
+        shown = f"{value:,.1f}{unit}" if value < 100 else f"{value:,.0f}{unit}"
+        cells.append(f"{shown} ({value / first:.2f}x)" if base and first else shown)
+    return "| " + " | ".join([*cells, run["commit"]]) + " |"
+
+
+UNITS = (" s", "", "", " s", " s", " s", " s", " s")
+
+
+def _figures(run: Mapping[str, Any]) -> tuple[float, ...]:
+    ours = run["tokenflow"]
+    return (
+        ours["makespan_s"],
+        ours["token_throughput"],
+        ours["effective_throughput"],
+        *(ours["ttft_s"][each] for each in ("mean", "p95", "p99")),
+        ours["tbt_s"]["p999"],
+        ours["stall_per_request_s"]["mean"],
+    )
+
+
+if __name__ == "__main__":
+    main()

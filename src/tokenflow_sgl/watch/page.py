@@ -1,0 +1,126 @@
+"""Reads a server's metrics page, once."""
+
+from __future__ import annotations
+
+import math
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+PREFIX = "tokenflow:"
+TIMEOUT_SECONDS = 10.0
+MAX_BYTES = 32 * 1024 * 1024
+"""More than any metrics page of SGLang's; whatever is longer is none."""
+
+
+class ScrapeError(Exception):
+    """The page cannot be read; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """The samples of one page, those of `tokenflow:*` without their prefix.
+
+    Series of several schedulers on one page (data-parallel replicas) count together.
+    """
+
+    samples: Mapping[str, tuple[Sample, ...]]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a series of that name."""
+        return name in self.samples
+
+    def total(self, name: str, **labels: str) -> float:
+        """Sum of the series with these labels; NaN without any."""
+        found = self._of(name, labels)
+        return math.fsum(sample.value for sample in found) if found else math.nan
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """Sums of a metric by the value of a label."""
+        sums: dict[str, float] = {}
+        for sample in self.samples.get(name, ()):
+            key = sample.labels.get(label, "")
+            sums[key] = sums.get(key, 0.0) + sample.value
+        return sums
+
+    def mean(self, name: str, **labels: str) -> float:
+        """Mean of a histogram's observations; NaN without any."""
+        count = self.total(f"{name}_count", **labels)
+        return self.total(f"{name}_sum", **labels) / count if count else math.nan
+
+    def quantile(self, name: str, share: float, **labels: str) -> float:
+        """Quantile of a histogram's observations, linear inside a bucket as PromQL's is.
+
+        NaN without observations; the last finite bound where it lies beyond.
+        """
+        buckets: dict[float, float] = {}
+        for sample in self._of(f"{name}_bucket", labels):
+            bound = float(sample.labels["le"])
+            buckets[bound] = buckets.get(bound, 0.0) + sample.value
+        if not buckets or not (wanted := share * max(buckets.values())):
+            return math.nan
+        low, below = 0.0, 0.0
+        for bound, upto in sorted(buckets.items()):
+            if upto >= wanted:
+                if math.isinf(bound):
+                    return low
+                return low + (bound - low) * (wanted - below) / (upto - below)
+            low, below = bound, upto
+        return low
+
+    def _of(self, name: str, labels: Mapping[str, str]) -> list[Sample]:
+        return [
+            sample
+            for sample in self.samples.get(name, ())
+            if all(sample.labels.get(key) == value for key, value in labels.items())
+        ]
+
+
+def scrape(url: str) -> Scrape:
+    """The metrics of the server at a base URL.
+
+    Raises:
+        ScrapeError: Nobody answers there, or what answers has no metrics page.
+    """
+    if not _is_address(url):
+        raise ScrapeError(f"{url!r} is no URL of a server; one looks like http://127.0.0.1:30000")
+    page = url.rstrip("/") + "/metrics"
+    # No proxy of the environment may come between us and loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(page, timeout=TIMEOUT_SECONDS) as response:
+            text = response.read(MAX_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        step = "; start the server with --enable-metrics" if error.code == 404 else ""
+        raise ScrapeError(f"{page} answers with HTTP {error.code}{step}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ScrapeError(f"nobody answers at {page} ({reason}); is the server up?") from None
+    if len(text) > MAX_BYTES:
+        raise ScrapeError(f"{page} is longer than {MAX_BYTES} bytes: that is no metrics page")
+    try:
+        return parse(text.decode())
+    except ValueError as error:
+        raise ScrapeError(f"{page} is no metrics page ({error})") from None
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+def parse(text: str) -> Scrape:
+    """The samples of a page in Prometheus' text format; ValueError for another one."""
+    samples: dict[str, list[Sample]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            samples.setdefault(sample.name.removeprefix(PREFIX), []).append(sample)
+    return Scrape({name: tuple(each) for name, each in samples.items()})
