@@ -3,6 +3,7 @@
     python benchmarks/context_switch/live.py ablation --link 25 --link 6 --link 2
     python benchmarks/context_switch/live.py ablation --link 2 --contender "not loaded ahead"
     python benchmarks/context_switch/live.py Markov --link 6
+    python benchmarks/context_switch/live.py pieces --link 25
 
 Runs are like those of `benchmarks/burst/run.py`: a server per contender, one after the other, the
 very same requests; nothing else should run meanwhile. The figures go to
@@ -23,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 
+from devices import device_profile
 from run import ROOT, keep, measure
 from suite import CONTENDERS, LOADS
 from table import replace_table
@@ -50,6 +52,11 @@ ABLATION: Contenders = {
 """SGLang's options; HiCache copies both ways at once, which cannot be switched off."""
 
 
+PIECES: Contenders = {
+    f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)
+}
+
+
 def _switching(pattern: str) -> Contenders:
     ours, swaps = (
         ("--tokenflow-policy", f"priorities:{name}") for name in (pattern, f"{pattern}Swaps")
@@ -64,6 +71,7 @@ def _switching(pattern: str) -> Contenders:
 
 SUITES: Mapping[str, Contenders] = {
     "ablation": ABLATION,
+    "pieces": PIECES,
     "Markov": _switching("Markov"),
     "Random": _switching("Random"),
 }
@@ -137,7 +145,37 @@ def page(text: str) -> str:
                     if name in runs
                 ]
         text = replace_table(text, table, "\n".join(lines) + "\n")
-    return text
+    return replace_table(text, "pieces", _pieces())
+
+
+def _pieces() -> str:
+    """How many runs of consecutive slots the copies consist of, on either side."""
+    lines = [
+        "| link | pages | way | transfers | tokens each | runs each on the host | MB per run "
+        "| runs each on the device | KB per run | makespan |",
+        "| --- | --- | --- |" + " ---: |" * 7,
+    ]
+    for path in sorted(RESULTS.glob("pieces-*.json")):
+        kept = json.loads(path.read_text())
+        size = device_profile(kept["device"]).kv_bytes_per_token
+        for name, run in kept["runs"].items():
+            for way, key in (("to the host", "stored"), ("back", "loaded")):
+                copies = run["emulated_device"][key]
+                number, tokens = copies["transfers"], copies["tokens"]
+                cells = (
+                    f"{path.stem.partition('-')[2]} GB/s",
+                    name.removeprefix("pages of "),
+                    way,
+                    f"{number:,}",
+                    f"{tokens / number:,.0f}",
+                    f"{copies['host_runs'] / number:,.1f}",
+                    f"{size * tokens / copies['host_runs'] / 1e6:,.1f}",
+                    f"{copies['device_runs'] / number:,.1f}",
+                    f"{size * tokens / copies['device_runs'] / 1e3:,.0f}",
+                    f"{run['tokenflow']['makespan_s']:.1f} s",
+                )
+                lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _row(link: float, suite: str, name: str, run: Mapping[str, Any], base: Any) -> str:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli import doctor_live
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.engine.metrics import PrometheusRecorder
+from tokenflow_sgl.engine.metrics import Levels, PrometheusRecorder
 from tokenflow_sgl.policy import Cause, Mode
 from tokenflow_sgl.watch import ScrapeError, parse
 
@@ -47,14 +47,14 @@ def line_of(lines, beginning):
 
 
 def test_what_a_busy_server_has_measured(recorder, examined) -> None:
-    recorder.levels(running=12, paused=3, waiting=4, working_set=15)
+    recorder.levels(Levels(running=12, paused=3, waiting=4, working_set=15))
     recorder.policy_pass(Mode.WORKING_SET, 0.0003)
     recorder.preempted(Cause.EXCHANGE)
     recorder.preempted(Cause.EXCHANGE)
     recorder.preempted(Cause.MEMORY)
     for _ in range(3):
         recorder.released(tail=1, needed=1000, held=2000)
-        recorder.resumed(recomputed=1, loaded=2000)
+        recorder.resumed(recomputed=1, loaded=2000, resident=0)
     recorder.written_ahead(3300)
     for name, tokens in (("hicache_backup", 15_000), ("load_back", 20_000)):
         Counter(f"sglang:{name}_tokens_total", "Copied.").inc(tokens)
@@ -62,7 +62,7 @@ def test_what_a_busy_server_has_measured(recorder, examined) -> None:
         Histogram(f"sglang:{name}_duration_seconds", "Duration.").observe(0.1)
     recorder.link("store", 150_000.0, 64)
     recorder.link("load", 100_000.0, 0)
-    recorder.spent(1.5)
+    recorder.count("scheduling_seconds_total", 1.5)
     code, lines = examined()
     assert code == 0
     assert "12 3 4 15 working-set" in lines

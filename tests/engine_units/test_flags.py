@@ -45,6 +45,7 @@ OTHER = {
     "default_rate": "listening",
     "rate_class": ("subtitles=15",),
     "length_quantile": 0.5,
+    "decision_log": "decisions.jsonl",
     "eta": 2.0,
     "burst_eta": 3.0,
     "calm": 1.0,
@@ -244,3 +245,13 @@ def test_excluded_options_leave_the_record_untouched() -> None:
     with pytest.raises(UnsupportedError, match="--pp-size 2"):
         attach(args, TokenFlowConfig())
     assert vars(args) == {"enable_hierarchical_cache": False, "pp_size": 2}
+
+
+def test_a_decision_log_needs_a_folder(tmp_path) -> None:
+    assert TokenFlowConfig(decision_log=str(tmp_path / "log")).decision_log.endswith("log")
+    wanted = str(tmp_path / "none" / "log")
+    with pytest.raises(ConfigError) as caught:
+        TokenFlowConfig(decision_log=wanted)
+    assert str(caught.value) == (
+        f"decision_log is {wanted!r}; allowed is a file in a folder that exists"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -113,6 +114,19 @@ def test_collecting_nothing_is_fine(table) -> None:
     assert table.collect(1.0).slots.tolist() == []
     track(table, Request())
     assert table.collect(1.0).counts.tolist() == []
+
+
+def test_a_stream_can_be_dated_until_it_has_started(table) -> None:
+    request = Request()
+    slot = track(table, request)
+    table.redate(request, 7.0)
+    assert (table.readers.arrival[slot], table.since[slot]) == (7.0, 7.0)
+    assert table.readers.slack(np.array([slot]), 9.0).tolist() == [-2.0]
+    table.move(request, Phase.RUNNING, 8.0)
+    request.produce(1)
+    table.collect(9.0)
+    table.readers.redate(slot, 3.0)
+    assert table.readers.arrival[slot] == 7.0
 
 
 def test_a_forgotten_stream_leaves_nothing(table) -> None:

@@ -57,6 +57,17 @@ def test_quantiles_are_linear_inside_their_bucket() -> None:
     assert seen.quantile("transfer_seconds", 0.99, direction="store") == 1.0, "the last bound"
 
 
+def test_what_was_gained_since_an_earlier_look() -> None:
+    later = PAGE.replace('dp_rank="0"} 3.0', 'dp_rank="0"} 7.0').replace(
+        'le="0.1"} 2.0', 'le="0.1"} 3.0'
+    )
+    later = later.replace('dp_rank="1"} 2.0', 'dp_rank="1"} 1.0')  # that one was started again
+    gained = parse(later).since(parse(PAGE))
+    assert gained.by("preemptions_total", "cause") == {"memory": 4 + 1, "park": 0}
+    assert gained.total("transfer_seconds_bucket", le="0.1") == 1
+    assert parse(PAGE).since(parse("")).total("preemptions_total") == 9
+
+
 @pytest.fixture
 def server():
     """Answers with `server.status` and `server.text`."""
@@ -105,7 +116,10 @@ def test_bad_pages_are_named(server, monkeypatch, status, text, message) -> None
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("localhost:30000", "is no URL of a server; one looks like http://127.0.0.1:30000"),
+        (
+            "localhost:30000",
+            "/metrics' is no URL of a server; one looks like http://127.0.0.1:30000",
+        ),
         ("file:///etc/passwd", "is no URL of a server"),
         ("http://127.0.0.1:9", r"nobody answers at http://127.0.0.1:9/metrics \(.*refused"),
         ("http://[::1", "is no URL of a server"),

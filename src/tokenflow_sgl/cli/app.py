@@ -7,14 +7,17 @@ from typing import Annotated
 import typer
 
 from tokenflow_sgl import __version__
+from tokenflow_sgl.cli.dashboard import dashboard_app
 from tokenflow_sgl.cli.demo import demo
 from tokenflow_sgl.cli.docs import docs
 from tokenflow_sgl.cli.doctor import doctor
+from tokenflow_sgl.cli.explain import explain
 from tokenflow_sgl.cli.profile import profile_app
 from tokenflow_sgl.cli.replay import replay
 from tokenflow_sgl.cli.report import report
 from tokenflow_sgl.cli.serve_emulated import serve_emulated
 from tokenflow_sgl.cli.simulate import simulate
+from tokenflow_sgl.cli.top import top
 from tokenflow_sgl.cli.trace import trace_app
 from tokenflow_sgl.cli.tune import tune
 
@@ -27,6 +30,8 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(doctor)
+app.command()(top)
+app.command()(explain)
 app.command()(replay)
 app.command()(report)
 app.command()(simulate)
@@ -34,6 +39,7 @@ app.command()(tune)
 app.add_typer(trace_app, name="trace")
 app.command()(serve_emulated)
 app.add_typer(profile_app, name="profile")
+app.add_typer(dashboard_app, name="dashboard")
 app.command(hidden=True)(docs)
 
 

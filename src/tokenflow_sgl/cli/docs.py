@@ -1,4 +1,4 @@
-"""``tokenflow docs flags``: the pages of ``docs/`` that are generated from the code."""
+"""``tokenflow docs PAGE``: the pages of ``docs/`` that are generated from the code."""
 
 from __future__ import annotations
 
@@ -29,16 +29,73 @@ The flags from `--tokenflow-eta` on belong to the policy `working-set`;
 """
 
 
+_METRICS_INTRO = """\
+# Metrics
+
+<!-- Generated from metrics/contract.py: tokenflow docs metrics > docs/metrics.md -->
+
+With `--scheduler tokenflow` and SGLang's `--enable-metrics`, the page `/metrics` has these beside
+SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded. Dashboards and alerts on
+them: [dashboards.md](dashboards.md).
+
+Every series has SGLang's own labels of the scheduler (`model_name`, `engine_type`, `tp_rank`,
+`pp_rank`, `moe_ep_rank`, ...). The column "labels" names what comes on top. Nothing in a label
+comes from a request except `qos_class`, which is one of the server's rate classes, `custom` or
+`default` ([rates.md](rates.md)), so the number of series is bounded: at most 80
+per scheduler and 72 for each class.
+
+Gauges are refreshed, and what is counted per token is handed on, once a second while the scheduler
+has work. A stall is counted when the token that ends it arrives, with the seconds it lasted; the
+reader it happens to is the model of a reader with the request's rate, on the server's side, so
+delays on the network are not in it. SGLang counts the copies of KV themselves:
+`sglang:hicache_backup_*` to the host, `sglang:load_back_*` back.
+"""
+
+_METRICS_END = """
+## Values of labels
+
+| `cause` | meaning |
+| --- | --- |
+| `newcomer` | to make room for a stream that has no first token yet |
+| `exchange` | to make room for a paused stream whose reader is closer to a stall |
+| `memory` | the next decode steps would not fit |
+| `park` | far ahead of its reader, and the rest is faster without it, or `--tokenflow-pace` |
+| `policy` | any other reason of a policy of its own |
+
+| `mode` | meaning |
+| --- | --- |
+| `idle` | no stress: the engine's own policy runs untouched |
+| `working-set` | the policy orders admission and preemption |
+| `fallback` | the policy failed in this pass; the engine's own policy runs |
+
+| `source` | meaning |
+| --- | --- |
+| `device` | most of a resumed stream's KV was still there, or had been loaded ahead |
+| `host` | most of it was loaded with the step that took it up |
+| `nowhere` | most of it was computed again |
+
+| `direction` | meaning |
+| --- | --- |
+| `store` | to host memory |
+| `load` | back to the device |
+
+`percentile` is 10, 50 or 90; `stalled` is `yes` for a stream whose reader stood still at least
+once, else `no`. Streams that were aborted, or ended without a token, are not among the finished
+ones.
+"""
+
+
 class Page(StrEnum):
     """Generated pages."""
 
     flags = "flags"
+    metrics = "metrics"
 
 
 def docs(page: Annotated[Page, typer.Argument(help="The page to print.")]) -> None:
     """Print a generated page of the documentation, as Markdown."""
-    assert page is Page.flags, "the only page so far"
-    typer.echo(flags_page(), nl=False)
+    pages = {Page.flags: flags_page, Page.metrics: metrics_page}
+    typer.echo(pages[page](), nl=False)
 
 
 def flags_page() -> str:
@@ -54,9 +111,26 @@ def _flag_row(name: str, default: Any, metadata: Any) -> str:
     if isinstance(default, bool):
         flag = f"{flag}`, `--no-{flag.removeprefix('--')}"
         shown = "on" if default else "off"
-    elif default == ():
+    elif default in ((), ""):
         shown = "none"
     else:
         shown = f"`{default}`"
     limits = "" if metadata["low"] is None else f"{metadata['low']:.9g} to {metadata['high']:.9g}"
     return f"| `{flag}` | {shown} | {limits} | {metadata['help']} |"
+
+
+def metrics_page() -> str:
+    """docs/metrics.md: every metric, by group, and the values of the labels."""
+    from tokenflow_sgl.metrics import GROUPS
+
+    parts = [_METRICS_INTRO]
+    for title, metrics in GROUPS.items():
+        parts.append(f"\n## {title}\n\n| name | type | unit | labels | meaning |\n")
+        parts.append("| --- | --- | --- | --- | --- |\n")
+        for metric in metrics:
+            labels = ", ".join(f"`{label}`" for label in metric.labels)
+            parts.append(
+                f"| `{metric.full_name}` | {metric.kind} | {metric.unit} | {labels} | "
+                f"{metric.help} |\n"
+            )
+    return "".join(parts) + _METRICS_END

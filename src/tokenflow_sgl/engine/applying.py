@@ -8,6 +8,7 @@ from tokenflow_sgl.engine.metrics import Recorder
 from tokenflow_sgl.engine.penalties import rebuild_rows
 from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.steps import loaded_tokens
+from tokenflow_sgl.engine.tracing import trace
 from tokenflow_sgl.engine.writing import Writer
 from tokenflow_sgl.policy import Decision, Phase
 from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS
@@ -55,6 +56,7 @@ class ApplyingScheduler(TrackingScheduler):
             victims.append(req)
             self.tf_table.move(req, Phase.DRAINING, self.tf_clock.now)
             self.tf_recorder.preempted(preemption.cause)
+            trace(req, "paused", cause=preemption.cause.value)
         self.tf_pauser.preempt(victims, running_batch, self._tf_inflight())
 
     def _tf_load(self, decision: Decision, running_batch: Any) -> None:
@@ -75,6 +77,7 @@ class ApplyingScheduler(TrackingScheduler):
         if started.tokens:
             self.tf_table.move(self.tf_loader.request, Phase.LOADING, self.tf_clock.now)
             self.tf_recorder.loaded_ahead(started.tokens)
+            trace(self.tf_loader.request, "loading", tokens=started.tokens)
 
     def _tf_started(self, batch: Any) -> None:
         """Streams of a new prefill batch run from now on."""
@@ -84,10 +87,10 @@ class ApplyingScheduler(TrackingScheduler):
             if req in decoding or req not in self.tf_table:
                 continue
             if req in self.tf_pauser.paused:
-                self.tf_recorder.resumed(
-                    recomputed=len(req.full_untruncated_fill_ids) - req.prefix_len,
-                    loaded=loaded_tokens(req),
-                )
+                loaded = loaded_tokens(req)
+                recomputed = len(req.full_untruncated_fill_ids) - int(req.prefix_len)
+                self.tf_recorder.resumed(recomputed, loaded, resident=req.prefix_len - loaded)
+                trace(req, "resumed", recomputed=recomputed, loaded=loaded)
             self.tf_writer.taken_up(req)
             if req.output_ids:
                 resumed.append(req)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.engine.rates import NAMED_RATES, RateClasses, RateError
@@ -52,6 +53,12 @@ class TokenFlowConfig:
         low=0.01,
         high=1.0,
     )
+    decision_log: str = setting(
+        "",
+        "file that gets a JSON line for every pass that pauses, admits or takes up streams, with "
+        "their request ids and the figures that decided, for tokenflow explain; rotated at 32 MiB, "
+        "five files; empty: none",
+    )
     working_set: WorkingSetConfig = field(default_factory=WorkingSetConfig)
 
     def __post_init__(self) -> None:
@@ -60,6 +67,10 @@ class TokenFlowConfig:
             value = getattr(self, name)
             if value not in CHOICES:
                 raise ConfigError(f"{name} is {value!r}; allowed is {' or '.join(CHOICES)}")
+        if self.decision_log and not Path(self.decision_log).absolute().parent.is_dir():
+            raise ConfigError(
+                f"decision_log is {self.decision_log!r}; allowed is a file in a folder that exists"
+            )
         self.rates()
 
     def rates(self) -> RateClasses:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tokenflow_sgl.engine.decision_log import DecisionLog
 from tokenflow_sgl.engine.metrics import Recorder
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import Decision, Mode, Policy, Recollection, State
@@ -26,12 +27,18 @@ class Decider:
     """
 
     def __init__(
-        self, policy: Policy, name: str, table: StreamTable[Any], recorder: Recorder
+        self,
+        policy: Policy,
+        name: str,
+        table: StreamTable[Any],
+        recorder: Recorder,
+        log: DecisionLog | None = None,
     ) -> None:
         self._policy = policy
         self._name = name
         self._table = table
         self._recorder = recorder
+        self._log = log
         self._failed = False
         self._idle_version, self._idle_until = -1, 0.0
         self.recollection = Recollection()
@@ -46,7 +53,10 @@ class Decider:
             return Decision(Mode.IDLE, recollection=self.recollection)
         started = time.perf_counter()
         try:
-            decision = self._policy.decide(state())
+            seen = state()
+            decision = self._policy.decide(seen)
+            if self._log is not None:
+                self._log.write(seen, decision)
         except Exception:
             self._recorder.policy_error()
             if not self._failed:

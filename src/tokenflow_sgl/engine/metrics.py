@@ -7,27 +7,48 @@ Series are bounded: labels are the server's, plus the rate class and fixed enume
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenflow_sgl.metrics.contract import METRICS, Metric
 from tokenflow_sgl.policy import Cause, Mode
 
-BUFFER_SECONDS = (0.0, 0.5, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
-RECOMPUTED_TOKENS = (0, 1, 2, 4, 8, 16, 17, 32, 64, 128, 256, 512, 1024, 4096, 16384)
-PASS_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
+PERCENTILES = (10, 50, 90)
+"""Of the unread output of a class's streams."""
+SOURCES = ("device", "host", "nowhere")
+"""Where a resumed stream's KV was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """How many streams are where, and how fast they are read and served."""
+
+    running: int = 0
+    paused: int = 0
+    waiting: int = 0
+    working_set: int = 0
+    demand: float = 0.0
+    capacity: float = float("nan")
 
 
 class Recorder:
     """What the scheduler reports. This one reports nowhere: without --enable-metrics."""
 
-    def delivered(self, qos_class: str, effective: float, stalls: int, seconds: float) -> None:
-        """Effective tokens, stalls and stall seconds of one iteration, for one rate class."""
+    def count(self, name: str, amount: float, **labels: str) -> None:
+        """A counter of the contract goes up by `amount`."""
+
+    def observe(self, name: str, values: Any, counts: Any = None, **labels: str) -> None:
+        """Observations of a histogram of the contract; `counts`: how many of each, default one."""
 
     def preempted(self, cause: Cause) -> None:
         """One stream was preempted."""
 
-    def resumed(self, recomputed: int, loaded: int) -> None:
-        """One paused stream is taken up again, with so many tokens recomputed and loaded."""
+    def resumed(self, recomputed: int, loaded: int, resident: int) -> None:
+        """One paused stream is taken up again: so many tokens recomputed, loaded, found there."""
 
     def written_ahead(self, tokens: int) -> None:
         """So many tokens of running streams are on their way to the host."""
@@ -44,14 +65,14 @@ class Recorder:
     def link(self, direction: str, rate: float, queued: int) -> None:
         """Tokens per second of a direction, NaN: unknown; tokens that have not landed yet."""
 
-    def spent(self, seconds: float) -> None:
-        """So much time of the scheduler loop went into this package."""
+    def levels(self, levels: Levels) -> None:
+        """How many streams are where now."""
 
-    def levels(self, running: int, paused: int, waiting: int, working_set: int) -> None:
-        """How many streams are where."""
+    def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
+        """Unread output of a class's streams now, and how many of their readers stand still."""
 
-    def buffer(self, qos_class: str, seconds: float) -> None:
-        """One stream's unread output."""
+    def finished(self, qos_class: str, stalled: bool) -> None:
+        """A stream ended after its first token; `stalled`: its reader did, at least once."""
 
     def policy_pass(self, mode: Mode, seconds: float) -> None:
         """One pass was decided in `mode` and took `seconds`."""
@@ -64,175 +85,133 @@ class PrometheusRecorder(Recorder):
     """Writes `tokenflow:*` metrics with the labels of SGLang's own collector."""
 
     def __init__(self, labels: Mapping[str, Any]) -> None:
-        # Only after SGLang has set PROMETHEUS_MULTIPROC_DIR; an earlier import counts nowhere.
-        from prometheus_client import Counter, Gauge, Histogram
-
-        names = list(labels)
         self._labels = dict(labels)
-
-        def counter(name: str, text: str, *extra: str) -> Any:
-            return Counter(f"tokenflow:{name}", text, [*names, *extra])
-
-        def gauge(name: str, text: str, *extra: str) -> Any:
-            return Gauge(
-                f"tokenflow:{name}", text, [*names, *extra], multiprocess_mode="mostrecent"
-            )
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *extra: str) -> Any:
-            return Histogram(f"tokenflow:{name}", text, [*names, *extra], buckets=buckets)
-
-        self._running = gauge("running_streams", "Streams that hold KV and are served.")
-        self._paused = gauge("paused_streams", "Preempted streams that wait for their turn.")
-        self._waiting = gauge("waiting_streams", "Streams without a first token yet.")
-        self._working_set = gauge("working_set_streams", "Streams the policy promised to serve.")
-        self._preemptions = counter("preemptions_total", "Preemptions by cause.", "cause")
-        self._resumes = counter("resumes_total", "Paused streams taken up again.")
-        self._recomputed = histogram(
-            "resume_recomputed_tokens",
-            "Tokens recomputed when a stream was resumed.",
-            RECOMPUTED_TOKENS,
-        )
-        self._loaded = counter(
-            "resume_loaded_tokens_total", "Tokens loaded from host memory by resumes."
-        )
-        self._written = counter(
-            "written_ahead_tokens_total",
-            "Tokens of running streams copied to host memory before anybody was preempted.",
-        )
-        self._needed = counter(
-            "written_ahead_needed_tokens_total",
-            "Of these, tokens of streams that were preempted afterwards: written / needed is the "
-            "write amplification.",
-        )
-        self._tail = histogram(
-            "preemption_tail_tokens",
-            "Tokens of a preempted stream that had no host copy when it left the device.",
-            RECOMPUTED_TOKENS,
-        )
-        self._held = counter(
-            "preempted_tokens_total",
-            "KV tokens that preempted streams held: what a swap of all of it would have copied.",
-        )
-        self._loaded_ahead = counter(
-            "loaded_ahead_tokens_total",
-            "Tokens of paused streams loaded from host memory beside the steps, ahead of a resume.",
-        )
-        self._rate = gauge(
-            "link_tokens_per_second",
-            "KV tokens per second that copies to the host (store) or back (load) run at, as the "
-            "policy expects; NaN: none yet.",
-            "direction",
-        )
-        self._queue = gauge(
-            "link_queue_tokens", "KV tokens of copies that have not landed yet.", "direction"
-        )
-        self._buffer = histogram(
-            "buffer_seconds",
-            "Unread output per stream in seconds of reading, sampled once a second.",
-            BUFFER_SECONDS,
-            "qos_class",
-        )
-        self._stalls = counter("stalls_total", "Reader stalls.", "qos_class")
-        self._stall_seconds = counter(
-            "stall_seconds_total", "Seconds that readers stood still.", "qos_class"
-        )
-        self._effective = counter(
-            "effective_tokens_total",
-            "Tokens weighted by their use to the reader: 1 while less than 10 % of the "
-            "expected output lies unread, down to 0 at 20 %.",
-            "qos_class",
-        )
-        self._mode = gauge("mode", "1 for the scheduler's present mode, 0 for the others.", "mode")
-        self._passes = histogram(
-            "policy_pass_seconds", "Time of one policy pass outside idle mode.", PASS_SECONDS
-        )
-        self._spent = counter(
-            "scheduling_seconds_total",
-            "Time that this package adds to SGLang's scheduler loop: accounting, policy passes, "
-            "preempting, starting copies.",
-        )
-        self._errors = counter(
-            "policy_errors_total", "Policy passes that failed and ran the engine's own policy."
-        )
+        self._metrics = {metric.name: _make(metric, [*labels]) for metric in METRICS.values()}
+        self._children: dict[tuple[str, ...], Any] = {}
         self._last_mode: Mode | None = None
         # A series that exists from the start can be alerted on.
+        for metric in METRICS.values():
+            if metric.kind == "counter" and not metric.labels:
+                self._at(metric.name)
         for cause in Cause:
-            self._preemptions.labels(**self._labels, cause=cause.value)
-        self._errors.labels(**self._labels)
-        self._resumes.labels(**self._labels)
-        self._written.labels(**self._labels)
-        self._needed.labels(**self._labels)
-        self._held.labels(**self._labels)
-        self._loaded_ahead.labels(**self._labels)
-        self._spent.labels(**self._labels)
+            self._at("preemptions_total", cause=cause.value)
+        for source in SOURCES:
+            self._at("resumes_total", source=source)
         self._set_mode(Mode.IDLE)
 
-    def delivered(self, qos_class: str, effective: float, stalls: int, seconds: float) -> None:
-        """Effective tokens, stalls and stall seconds of one iteration, for one rate class."""
-        if effective:
-            self._effective.labels(**self._labels, qos_class=qos_class).inc(effective)
-        if stalls:
-            self._stalls.labels(**self._labels, qos_class=qos_class).inc(stalls)
-            self._stall_seconds.labels(**self._labels, qos_class=qos_class).inc(seconds)
+    def _at(self, name: str, **labels: str) -> Any:
+        key = (name, *labels.values())
+        if key not in self._children:
+            self._children[key] = self._metrics[name].labels(**self._labels, **labels)
+        return self._children[key]
+
+    def count(self, name: str, amount: float, **labels: str) -> None:
+        """A counter of the contract goes up by `amount`."""
+        self._at(name, **labels).inc(amount)
+
+    def observe(self, name: str, values: Any, counts: Any = None, **labels: str) -> None:
+        """Observations of a histogram of the contract; `counts`: how many of each, default one."""
+        _observe(self._at(name, **labels), METRICS[name].buckets, values, counts)
 
     def preempted(self, cause: Cause) -> None:
         """One stream was preempted."""
-        self._preemptions.labels(**self._labels, cause=cause.value).inc()
+        self._at("preemptions_total", cause=cause.value).inc()
 
-    def resumed(self, recomputed: int, loaded: int) -> None:
-        """One paused stream is taken up again, with so many tokens recomputed and loaded."""
-        self._resumes.labels(**self._labels).inc()
-        self._recomputed.labels(**self._labels).observe(recomputed)
-        if loaded:
-            self._loaded.labels(**self._labels).inc(loaded)
+    def resumed(self, recomputed: int, loaded: int, resident: int) -> None:
+        """One paused stream is taken up again: so many tokens recomputed, loaded, found there."""
+        tokens = dict(zip(SOURCES, (resident, loaded, recomputed), strict=True))
+        self._at("resumes_total", source=max(tokens, key=lambda source: tokens[source])).inc()
+        self._at("resume_recomputed_tokens").observe(recomputed)
+        self.count("resume_loaded_tokens_total", loaded)
 
     def written_ahead(self, tokens: int) -> None:
         """So many tokens of running streams are on their way to the host."""
-        self._written.labels(**self._labels).inc(tokens)
+        self.count("written_ahead_tokens_total", tokens)
 
     def released(self, tail: int, needed: int, held: int) -> None:
         """A preempted stream leaves the device."""
-        self._held.labels(**self._labels).inc(held)
-        self._tail.labels(**self._labels).observe(tail)
-        if needed:
-            self._needed.labels(**self._labels).inc(needed)
+        self._at("preemption_tail_tokens").observe(tail)
+        self.count("written_ahead_needed_tokens_total", needed)
+        self.count("preempted_tokens_total", held)
 
     def loaded_ahead(self, tokens: int) -> None:
         """So many tokens of a paused stream are on their way back, beside the steps."""
-        self._loaded_ahead.labels(**self._labels).inc(tokens)
+        self.count("loaded_ahead_tokens_total", tokens)
 
     def link(self, direction: str, rate: float, queued: int) -> None:
         """Tokens per second of a direction, NaN: unknown; tokens that have not landed yet."""
-        self._rate.labels(**self._labels, direction=direction).set(rate)
-        self._queue.labels(**self._labels, direction=direction).set(queued)
+        self._at("link_tokens_per_second", direction=direction).set(rate)
+        self._at("link_queue_tokens", direction=direction).set(queued)
 
-    def spent(self, seconds: float) -> None:
-        """So much time of the scheduler loop went into this package."""
-        self._spent.labels(**self._labels).inc(seconds)
+    def levels(self, levels: Levels) -> None:
+        """How many streams are where now."""
+        self._at("running_streams").set(levels.running)
+        self._at("paused_streams").set(levels.paused)
+        self._at("waiting_streams").set(levels.waiting)
+        self._at("working_set_streams").set(levels.working_set)
+        self._at("demand_tokens_per_second").set(levels.demand)
+        self._at("capacity_tokens_per_second").set(levels.capacity)
 
-    def levels(self, running: int, paused: int, waiting: int, working_set: int) -> None:
-        """How many streams are where."""
-        self._running.labels(**self._labels).set(running)
-        self._paused.labels(**self._labels).set(paused)
-        self._waiting.labels(**self._labels).set(waiting)
-        self._working_set.labels(**self._labels).set(working_set)
+    def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
+        """Unread output of a class's streams now, and how many of their readers stand still."""
+        self._at("stalled_streams", qos_class=qos_class).set(stalled)
+        self.observe("buffer_seconds", seconds, qos_class=qos_class)
+        values = np.percentile(seconds, PERCENTILES) if len(seconds) else np.zeros(len(PERCENTILES))
+        for percentile, value in zip(PERCENTILES, values.tolist(), strict=True):
+            labels = {"qos_class": qos_class, "percentile": str(percentile)}
+            self._at("buffer_percentile_seconds", **labels).set(value)
 
-    def buffer(self, qos_class: str, seconds: float) -> None:
-        """One stream's unread output."""
-        self._buffer.labels(**self._labels, qos_class=qos_class).observe(seconds)
+    def finished(self, qos_class: str, stalled: bool) -> None:
+        """A stream ended after its first token; `stalled`: its reader did, at least once."""
+        self._at(
+            "finished_streams_total", qos_class=qos_class, stalled="yes" if stalled else "no"
+        ).inc()
 
     def policy_pass(self, mode: Mode, seconds: float) -> None:
         """One pass was decided in `mode` and took `seconds`."""
         if mode is not Mode.IDLE:
-            self._passes.labels(**self._labels).observe(seconds)
+            self._at("policy_pass_seconds").observe(seconds)
         if mode is not self._last_mode:
             self._set_mode(mode)
+            self._at("mode_changes_total", mode=mode.value).inc()
 
     def policy_error(self) -> None:
         """The policy raised."""
-        self._errors.labels(**self._labels).inc()
+        self._at("policy_errors_total").inc()
 
     def _set_mode(self, mode: Mode) -> None:
         for each in Mode:
-            self._mode.labels(**self._labels, mode=each.value).set(float(each is mode))
+            self._at("mode", mode=each.value).set(float(each is mode))
         self._last_mode = mode
+
+
+def _make(metric: Metric, labels: Sequence[str]) -> Any:
+    # Only after SGLang has set PROMETHEUS_MULTIPROC_DIR; an earlier import counts nowhere.
+    from prometheus_client import Counter, Gauge, Histogram
+
+    names = [*labels, *metric.labels]
+    match metric.kind:
+        case "counter":
+            return Counter(metric.full_name, metric.help, names)
+        case "gauge":
+            return Gauge(metric.full_name, metric.help, names, multiprocess_mode="mostrecent")
+        case "histogram":
+            return Histogram(metric.full_name, metric.help, names, buckets=metric.buckets)
+
+
+def _observe(child: Any, bounds: Sequence[float], values: Any, counts: Any) -> None:
+    """Many observations at once.
+
+    prometheus_client observes one value at a time, some microseconds each: 500 streams would pay
+    for it with every token. Its own counters per bucket are added to instead (`_buckets`, `_sum`);
+    a test compares with single observations.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if not len(values):
+        return
+    weights = None if counts is None else np.asarray(counts, dtype=np.float64)
+    index = np.searchsorted(np.asarray(bounds, dtype=np.float64), values, side="left")
+    added = np.bincount(index, weights=weights, minlength=len(bounds) + 1)
+    for number in np.nonzero(added)[0].tolist():
+        child._buckets[number].inc(float(added[number]))
+    child._sum.inc(float(values.sum() if weights is None else values @ weights))

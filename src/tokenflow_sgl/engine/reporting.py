@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from tokenflow_sgl.costs import StepTimer
-from tokenflow_sgl.engine.metrics import Recorder
-from tokenflow_sgl.engine.tracking import Progress, StreamTable
+from tokenflow_sgl.engine.metrics import Levels, Recorder
+from tokenflow_sgl.engine.tally import Tally
+from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import Mode, Phase
+from tokenflow_sgl.qos import STALL_TOLERANCE
 
 SAMPLE_SECONDS = 1.0
-"""How often levels and buffers are sampled."""
+"""How often counts are handed on, and levels and buffers sampled."""
 
 
 class Effort:
@@ -45,6 +47,7 @@ class Reporter:
         self._recorder = recorder
         self._timer = timer
         self._effort = effort
+        self._tally = Tally(table, recorder)
         self._sampled = -np.inf
 
     def iteration(self, now: float) -> None:
@@ -52,46 +55,57 @@ class Reporter:
         if not len(self._table):
             if self._sampled > -np.inf:
                 # The clock stands still while nobody is served: say so once.
-                self._recorder.spent(self._effort.take())
-                self._recorder.levels(running=0, paused=0, waiting=0, working_set=0)
+                self._hand_on()
+                self._recorder.levels(Levels(capacity=self._timer.throughput()))
                 self._recorder.policy_pass(Mode.IDLE, 0.0)
+                self._sample_buffers(now)
                 self._sampled = -np.inf
             return
         progress = self._table.collect(now)
         self._timer.produced(now, int(progress.counts.sum()))
-        self._report_delivery(progress)
+        self._tally.add(progress, now)
         if now - self._sampled >= SAMPLE_SECONDS:
             self._sampled = now
+            self._hand_on()
             self._sample(now)
 
-    def _report_delivery(self, progress: Progress) -> None:
-        delivery = progress.delivery
-        got = np.nonzero(progress.counts > 0)[0]
-        if not len(got):
-            return
-        classes = [self._table.qos_class(slot) for slot in progress.slots[got].tolist()]
-        for name in set(classes):
-            mine = got[[each == name for each in classes]]
-            self._recorder.delivered(
-                name,
-                effective=float(delivery.effective[mine].sum()),
-                stalls=int(np.count_nonzero(delivery.was_stall[mine])),
-                seconds=float(delivery.stalled[mine].sum()),
-            )
+    def ended(self, request: Any) -> None:
+        """A stream is about to be forgotten."""
+        slot = self._table.slot(request)
+        if self._table.generated[slot] > 0:
+            stalled = bool(self._table.readers.stall_count[slot])
+            self._recorder.finished(self._table.qos_class(slot), stalled)
+
+    def _hand_on(self) -> None:
+        self._tally.hand_on()
+        self._recorder.count("scheduling_seconds_total", self._effort.take())
 
     def _sample(self, now: float) -> None:
-        self._recorder.spent(self._effort.take())
         table = self._table
         slots = table.order()
         phase = table.phase[slots]
         waiting = phase == Phase.WAITING
+        member = ~waiting | table.admitted[slots]
         self._recorder.levels(
-            running=int(np.count_nonzero((phase == Phase.RUNNING) | (phase == Phase.DRAINING))),
-            paused=int(np.count_nonzero(phase >= Phase.PAUSED)),
-            waiting=int(np.count_nonzero(waiting)),
-            working_set=int(np.count_nonzero(~waiting | table.admitted[slots])),
+            Levels(
+                running=int(np.count_nonzero((phase == Phase.RUNNING) | (phase == Phase.DRAINING))),
+                paused=int(np.count_nonzero(phase >= Phase.PAUSED)),
+                waiting=int(np.count_nonzero(waiting)),
+                working_set=int(np.count_nonzero(member)),
+                demand=float(table.readers.rate[slots[member]].sum()),
+                capacity=self._timer.throughput(),
+            )
         )
+        self._sample_buffers(now)
+
+    def _sample_buffers(self, now: float) -> None:
+        """Of every class that ever was: one whose streams are gone has nobody who stalls."""
+        table = self._table
+        slots = table.order()
         reading = slots[table.generated[slots] > 0]
-        buffers = table.readers.buffer_seconds(reading, now).tolist()
-        for slot, seconds in zip(reading.tolist(), buffers, strict=True):
-            self._recorder.buffer(table.qos_class(slot), seconds)
+        buffers = table.readers.buffer_seconds(reading, now)
+        late = table.readers.slack(reading, now) < -STALL_TOLERANCE
+        number = table.class_number[reading]
+        for each, name in enumerate(table.class_names):
+            mine = number == each
+            self._recorder.buffers(name, buffers[mine], int(np.count_nonzero(late & mine)))

@@ -12,7 +12,7 @@ from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import is_health_check_generate_req
 
-from tokenflow_sgl.engine.clock import SharedClock, device_time
+from tokenflow_sgl.engine.clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.limits import undisturbed_reason
 from tokenflow_sgl.engine.loading import Loader
 from tokenflow_sgl.engine.pausing import Pauser
@@ -32,6 +32,8 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_rates: RateClasses
     tf_table: StreamTable[Any]
     tf_clock: SharedClock
+    tf_undated: list[Any]
+    """Tensor-parallel: streams of this iteration, until the leader says what time it is."""
     tf_pauser: Pauser
     tf_loader: Loader
 
@@ -60,14 +62,24 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         elif req.to_finish is None and not is_health_check_generate_req(req):
             self._tf_track(req)
 
+    def _tf_tick(self, tick: ClockTick) -> None:
+        """The leader's clock; it comes behind the requests that arrived with it."""
+        self.tf_clock.receive(tick)
+        for req in self.tf_undated:
+            if req in self.tf_table:
+                self.tf_table.redate(req, self.tf_clock.now)
+        self.tf_undated.clear()
+
     def _tf_track(self, req: Any) -> None:
         rate, name = req.tf_reader
         arrival = self.tf_clock.now
         if self.server_args.tp_size == 1:
             # Exact; but each rank converts a request's time stamps by a calibration of its own.
-            if created := req.time_stats.created_time:
-                arrival = device_time(created)
+            created = req.time_stats.created_time
+            arrival = device_time(created) if created else local_time()
             self.tf_clock.at_least(arrival)
+        else:
+            self.tf_undated.append(req)
         slot = self.tf_table.track(
             req,
             prompt=len(req.origin_input_ids),

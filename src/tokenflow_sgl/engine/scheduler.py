@@ -15,6 +15,7 @@ from sglang.srt.managers.schedule_batch import (
     NextBatchPlan,
 )
 from sglang.srt.managers.schedule_policy import SchedulePolicy
+from sglang.srt.runtime_context import get_parallel
 from sglang.utils import TypeBasedDispatcher
 
 from tokenflow_sgl.costs import StepTimer
@@ -23,6 +24,7 @@ from tokenflow_sgl.engine.applying import ApplyingScheduler
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.deciding import Decider
+from tokenflow_sgl.engine.decision_log import DecisionLog, log_path, names_of
 from tokenflow_sgl.engine.invariants import checker_with_draining
 from tokenflow_sgl.engine.limits import check_model
 from tokenflow_sgl.engine.loading import Loader
@@ -81,6 +83,7 @@ class TokenFlowScheduler(ApplyingScheduler):
         self.tf_rates = config.rates()
         self.tf_table: StreamTable[Any] = StreamTable(OutputLengths(config.length_quantile))
         self.tf_clock = SharedClock()
+        self.tf_undated = []
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer, self.tf_effort)
@@ -100,7 +103,7 @@ class TokenFlowScheduler(ApplyingScheduler):
             "fcfs", self.tree_cache, self.enable_hierarchical_cache, False, False
         )
         self.tf_decider = Decider(
-            load_policy(config), config.policy, self.tf_table, self.tf_recorder
+            load_policy(config), config.policy, self.tf_table, self.tf_recorder, self._tf_log()
         )
         logger.info(
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
@@ -112,13 +115,22 @@ class TokenFlowScheduler(ApplyingScheduler):
     def init_request_dispatcher(self) -> None:
         """Take in the leader's clock with the requests."""
         super().init_request_dispatcher()
-        self._request_dispatcher += TypeBasedDispatcher([(ClockTick, self.tf_clock.receive)])
+        self._request_dispatcher += TypeBasedDispatcher([(ClockTick, self._tf_tick)])
 
     def init_invariant_checker(self) -> None:
         """Let strict memory checks see draining requests."""
         super().init_invariant_checker()
         self.invariant_checker = checker_with_draining(
             self.invariant_checker, lambda: self.tf_pauser.draining
+        )
+
+    def _tf_log(self) -> DecisionLog | None:
+        """The log of decisions, if there is to be one: on one of the ranks, which decide alike."""
+        path, ranks = self.tf_config.decision_log, get_parallel()
+        if not path or ranks.attn_tp_rank:
+            return None
+        return DecisionLog(
+            log_path(path, (ranks.dp_rank, ranks.pp_rank)), names_of(self.tf_table.request)
         )
 
     def _tf_lag(self) -> int:
@@ -133,7 +145,8 @@ class TokenFlowScheduler(ApplyingScheduler):
     def _poll_timeout_aborts(self) -> list[Any]:
         # Runs on the leader only; what it returns reaches every rank with the requests.
         messages: list[Any] = super()._poll_timeout_aborts()
-        if len(self.tf_table):
+        # Several ranks take a request's arrival from it, so it comes with the first one, too.
+        if len(self.tf_table) or self.server_args.tp_size > 1:
             host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
             messages.append(
                 ClockTick(
@@ -162,6 +175,8 @@ class TokenFlowScheduler(ApplyingScheduler):
         self.tf_reporter.iteration(now)
         # A dict, not a set: ranks must forget in the same order.
         for req in dict.fromkeys([*ended, *self._tf_finished()]):
+            if not isinstance(req.finished_reason, FINISH_ABORT):
+                self.tf_reporter.ended(req)
             self.tf_table.forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
         self._tf_end_aborted()
 

@@ -98,6 +98,13 @@ SEAMS: tuple[Seam, ...] = (
     # Scheduler methods that we call
     Seam(f"{_SCHEDULER}._release_aborted_request", "call", "ends an aborted stream", ("req",)),
     Seam(f"{_SCHEDULER}._prefetch_kvcache", "call", "re-queues as the engine does", ("req",)),
+    Seam(
+        "sglang.srt.observability.trace:TraceReqContext.trace_event",
+        "call",
+        "adds pauses, loads and resumes to the spans",
+        ("name", "level", "attrs"),
+    ),
+    Seam("sglang.srt.runtime_context:get_parallel", "call", "one rank writes the decision log"),
     # Preemption
     Seam(
         "sglang.srt.mem_cache.common:release_kv_cache",

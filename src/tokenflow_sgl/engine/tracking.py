@@ -40,16 +40,22 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "ready": np.bool_,
     "copied": np.int64,
     "ahead": np.int64,
+    "class_number": np.int64,
+    "last_token": np.float64,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one iteration delivered: slots that got tokens, and what it did to their readers."""
+    """What one iteration delivered: to running slots, how many tokens, what their readers met.
+
+    gaps: seconds since the slot's last token; NaN where this is the first delivery.
+    """
 
     slots: NDArray[np.int64]
     counts: NDArray[np.int64]
     delivery: Delivery
+    gaps: NDArray[np.float64]
 
 
 class StreamTable(Generic[R]):
@@ -68,6 +74,10 @@ class StreamTable(Generic[R]):
     """Tokens of a running stream that the prefix tree has, and the host with it."""
     ahead: NDArray[np.int64]
     """Of these, tokens copied while it ran, since it was taken up."""
+    class_number: NDArray[np.int64]
+    """Index of the stream's rate class in `class_names`."""
+    last_token: NDArray[np.float64]
+    """When the last token was delivered; NaN before the first."""
 
     def __init__(self, lengths: OutputLengths, capacity: int = 256) -> None:
         self.readers = ReaderBank(capacity)
@@ -76,7 +86,8 @@ class StreamTable(Generic[R]):
         self._lengths = lengths
         self._requests: list[R | None] = []
         self._slot_of: dict[R, int] = {}  # insertion order is arrival order
-        self._class_of: dict[int, str] = {}
+        self.class_names: list[str] = []
+        """Rate classes seen so far; they come from the server's configuration, so they are few."""
         self._rank_of: dict[int, int] = {}
         self._arrivals = 0
         self._free: list[int] = []
@@ -123,7 +134,9 @@ class StreamTable(Generic[R]):
         )
         self._requests[slot] = request
         self._slot_of[request] = slot
-        self._class_of[slot] = qos_class
+        if qos_class not in self.class_names:
+            self.class_names.append(qos_class)
+        self.class_number[slot] = self.class_names.index(qos_class)
         self._rank_of[slot] = self._arrivals
         self._arrivals += 1
         self.phase[slot] = Phase.WAITING
@@ -135,9 +148,16 @@ class StreamTable(Generic[R]):
         self.preemptible[slot] = True
         self.ready[slot] = False
         self.copied[slot] = self.ahead[slot] = 0
+        self.last_token[slot] = math.nan
         self._order = None
         self.version += 1
         return slot
+
+    def redate(self, request: R, now: float) -> None:
+        """The stream arrived just now, not when it was tracked."""
+        slot = self._slot_of[request]
+        self.readers.redate(slot, now)
+        self.since[slot] = now
 
     def forget(self, request: R, *, cut_off: bool) -> None:
         """The stream is gone; `cut_off`: its output would have been longer."""
@@ -146,7 +166,7 @@ class StreamTable(Generic[R]):
             self._lengths.observe(length, cut_off=cut_off)
         self.readers.close(slot)
         self._requests[slot] = None
-        del self._class_of[slot], self._rank_of[slot]
+        del self._rank_of[slot]
         self._free.append(slot)
         self._order = self._active = None
         self.version += 1
@@ -178,8 +198,10 @@ class StreamTable(Generic[R]):
         return self._rank_of[self._slot_of[request]]
 
     def qos_class(self, slot: int) -> str:
-        """Name of the rate class of the stream in `slot`."""
-        return self._class_of[slot]
+        """Name of the rate class of the stream in `slot`; KeyError if there is none."""
+        if self._requests[slot] is None:
+            raise KeyError(slot)
+        return self.class_names[int(self.class_number[slot])]
 
     def requests(self, phase: Phase) -> list[R]:
         """Streams in `phase`, in order of arrival."""
@@ -210,7 +232,9 @@ class StreamTable(Generic[R]):
         counts = lengths - self.generated[slots]
         delivery = self.readers.deliver(slots, counts, now)
         self.generated[slots] = lengths
-        return Progress(slots, counts, delivery)
+        last = self.last_token[slots]
+        self.last_token[slots] = np.where(counts > 0, now, last)
+        return Progress(slots, counts, delivery, now - last)
 
     # ---- the policy's view ----------------------------------------------------------
 

@@ -145,6 +145,20 @@ class ReaderBank:
         for name, (_, blank) in _FIELDS.items():
             getattr(self, name)[slot] = fresh.get(name, blank)
 
+    def redate(self, slot: int, arrival: float) -> None:
+        """The stream arrived at another time than was said; nothing happens once it has started.
+
+        Args:
+            slot: Index of an open slot.
+            arrival: When the request arrived, in seconds.
+
+        Raises:
+            ValueError: A time that is none.
+        """
+        arrival = float(finite("arrival", arrival))
+        if self.is_open[slot] and not self.started[slot]:
+            self.arrival[slot] = self.next_due[slot] = arrival
+
     def close(self, slot: int) -> None:
         """End a stream: a finished request never stalls. Nothing happens if it is not open."""
         if 0 <= slot < self.capacity:

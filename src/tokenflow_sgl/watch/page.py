@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -73,6 +74,22 @@ class Scrape:
             low, below = bound, upto
         return low
 
+    def since(self, before: Scrape) -> Scrape:
+        """What counters and histograms gained since another scrape of the same server.
+
+        A series that went down began anew, when the server started again.
+        """
+        old = {
+            _key(sample): sample.value for samples in before.samples.values() for sample in samples
+        }
+        gained = {}
+        for name, samples in self.samples.items():
+            gained[name] = tuple(
+                sample._replace(value=_gain(sample, old.get(_key(sample), 0.0)))
+                for sample in samples
+            )
+        return Scrape(gained)
+
     def _of(self, name: str, labels: Mapping[str, str]) -> list[Sample]:
         return [
             sample
@@ -81,28 +98,22 @@ class Scrape:
         ]
 
 
+def _key(sample: Sample) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return sample.name, tuple(sorted(sample.labels.items()))
+
+
+def _gain(sample: Sample, old: float) -> float:
+    return sample.value - old if sample.value >= old else sample.value
+
+
 def scrape(url: str) -> Scrape:
     """The metrics of the server at a base URL.
 
     Raises:
         ScrapeError: Nobody answers there, or what answers has no metrics page.
     """
-    if not _is_address(url):
-        raise ScrapeError(f"{url!r} is no URL of a server; one looks like http://127.0.0.1:30000")
     page = url.rstrip("/") + "/metrics"
-    # No proxy of the environment may come between us and loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(page, timeout=TIMEOUT_SECONDS) as response:
-            text = response.read(MAX_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        step = "; start the server with --enable-metrics" if error.code == 404 else ""
-        raise ScrapeError(f"{page} answers with HTTP {error.code}{step}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise ScrapeError(f"nobody answers at {page} ({reason}); is the server up?") from None
-    if len(text) > MAX_BYTES:
-        raise ScrapeError(f"{page} is longer than {MAX_BYTES} bytes: that is no metrics page")
+    text = fetch(page, missing="start the server with --enable-metrics")
     try:
         return parse(text.decode())
     except ValueError as error:
@@ -115,6 +126,34 @@ def _is_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         return False
+
+
+def fetch(page: str, *, missing: str, **request: Any) -> bytes:
+    """What is at a URL; `request` goes to `urllib.request.Request`.
+
+    missing: What to do where there is no such page.
+
+    Raises:
+        ScrapeError: Nobody answers there, or not with HTTP 200.
+    """
+    if not _is_address(page):
+        raise ScrapeError(f"{page!r} is no URL of a server; one looks like http://127.0.0.1:30000")
+    # No proxy of the environment may come between us and loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(
+            urllib.request.Request(page, **request), timeout=TIMEOUT_SECONDS
+        ) as response:
+            text: bytes = response.read(MAX_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        step = f"; {missing}" if error.code == 404 else ""
+        raise ScrapeError(f"{page} answers with HTTP {error.code}{step}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ScrapeError(f"nobody answers at {page} ({reason}); is the server up?") from None
+    if len(text) > MAX_BYTES:
+        raise ScrapeError(f"{page} is longer than {MAX_BYTES} bytes: that is no metrics page")
+    return text
 
 
 def parse(text: str) -> Scrape:

@@ -1,0 +1,139 @@
+"""``tokenflow dashboard``: Grafana's dashboards of the scheduler's metrics."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+dashboard_app = typer.Typer(
+    help="Grafana dashboards of the scheduler's metrics, as code.", no_args_is_help=True
+)
+TOKEN_VARIABLE = "GRAFANA_TOKEN"
+_SDK = {"grafana_foundation_sdk": "tokenflow-sgl[grafana]"}
+_PLOTS = {"matplotlib": "tokenflow-sgl[replay]"}
+
+
+@dashboard_app.command("build")
+def build(
+    output: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder that the JSON files go to.")
+    ] = Path("grafana/dashboards"),
+) -> None:
+    """Write the dashboards as JSON files that Grafana imports or provisions."""
+    from tokenflow_sgl.dashboards import BOARDS
+
+    _need(_SDK)
+    from tokenflow_sgl.dashboards.grafana import grafana_json
+
+    output.mkdir(parents=True, exist_ok=True)
+    for board in BOARDS:
+        path = output / f"{board.uid}.json"
+        path.write_text(grafana_json(board))
+        typer.echo(f"{path}: {board.title}, {len(board.panels)} panels")
+
+
+@dashboard_app.command("import")
+def import_(
+    url: Annotated[str, typer.Argument(help="Base URL of Grafana.")],
+) -> None:
+    """Import the dashboards into a running Grafana, or update them there.
+
+    GRAFANA_TOKEN is the token of a service account that may write dashboards. Example:
+
+    GRAFANA_TOKEN=glsa_... tokenflow dashboard import http://127.0.0.1:3000
+    """
+    from tokenflow_sgl.dashboards import BOARDS
+    from tokenflow_sgl.watch import ScrapeError, fetch
+
+    _need(_SDK)
+    from tokenflow_sgl.dashboards.grafana import grafana_json
+
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        _fail(f"{TOKEN_VARIABLE} is not set: it is the token of one of Grafana's service accounts")
+    for board in BOARDS:
+        body = {"dashboard": json.loads(grafana_json(board)), "overwrite": True}
+        try:
+            fetch(
+                url.rstrip("/") + "/api/dashboards/db",
+                missing="is this Grafana's base URL?",
+                data=json.dumps(body).encode(),
+                headers={"content-type": "application/json", "authorization": f"Bearer {token}"},
+                method="POST",
+            )
+        except ScrapeError as error:
+            _fail(str(error))
+        typer.echo(f"{board.title}: {url.rstrip('/')}/d/{board.uid}")
+
+
+@dashboard_app.command("render")
+def render(
+    prometheus: Annotated[str, typer.Argument(help="Base URL of Prometheus.")],
+    output: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder that the pictures go to.")
+    ] = Path("dashboards"),
+    last: Annotated[
+        float, typer.Option(metavar="MINUTES", min=0.5, help="How far back the pictures go.")
+    ] = 15.0,
+    baseline: Annotated[
+        str, typer.Option(metavar="INSTANCE", help="Of the replay comparison.")
+    ] = "127.0.0.1:30000",
+    candidate: Annotated[
+        str, typer.Option(metavar="INSTANCE", help="Of the replay comparison.")
+    ] = "127.0.0.1:30001",
+) -> None:
+    """Draw the dashboards from a Prometheus server, without Grafana.
+
+    One PNG per dashboard, of all models, instances and rate classes. Example:
+
+    tokenflow dashboard render http://127.0.0.1:9090 --last 30
+    """
+    from tokenflow_sgl.dashboards import BOARDS
+    from tokenflow_sgl.dashboards.prometheus import EVERYTHING, Prometheus
+    from tokenflow_sgl.watch import ScrapeError
+
+    _need(_PLOTS)
+    from tokenflow_sgl.dashboards.render import render as draw
+
+    sides = {"baseline": baseline, "candidate": candidate}
+    source = Prometheus(prometheus, {**EVERYTHING, **sides})
+    output.mkdir(parents=True, exist_ok=True)
+    end = time.time()
+    console = Console(stderr=True)
+    panels = sum(len(board.panels) for board in BOARDS)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("drawing panels", total=panels)
+        for board in BOARDS:
+            path = output / f"{board.uid}.png"
+            try:
+                draw(
+                    board,
+                    source,
+                    path,
+                    start=end - 60.0 * last,
+                    end=end,
+                    progress=lambda: progress.advance(task),
+                )
+            except ScrapeError as error:
+                _fail(str(error))
+            typer.echo(f"{path}: {board.title}")
+
+
+def _need(packages: dict[str, str]) -> None:
+    for name, package in packages.items():
+        if importlib.util.find_spec(name) is None:
+            typer.echo(f"This needs {name}: pip install '{package}'", err=True)
+            raise typer.Exit(2)
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(f"{text}.", err=True)
+    raise typer.Exit(1)

@@ -1,0 +1,67 @@
+"""``tokenflow top``: a server's streams, readers, memory and links, live in the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from tokenflow_sgl.watch import Scrape, ScrapeError, scrape
+from tokenflow_sgl.watch.view import History, Look, view
+
+KEPT = 60
+"""Looks that the little curves go back."""
+
+
+def top(
+    url: Annotated[str, typer.Argument(help="Base URL of the server.")] = "http://127.0.0.1:30000",
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1.0, help="Time between two looks.")
+    ] = 2.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one picture after two looks, and end.")
+    ] = False,
+) -> None:
+    """Watch a running server: who stalls, who is ahead, what the scheduler does about it.
+
+    The server needs --scheduler tokenflow --enable-metrics. Ends with Ctrl-C.
+    """
+    console = Console()
+    history: History = deque(maxlen=KEPT)
+    try:
+        before = _look(url)
+        if once:
+            time.sleep(interval)
+            console.print(view(url, _compare(before, _look(url), history)))
+            return
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(interval)
+                now = _look(url)
+                live.update(view(url, _compare(before, now, history)), refresh=True)
+                before = now
+    except ScrapeError as error:
+        console.print(f"{error}.", style="bold red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        return
+
+
+def _look(url: str) -> tuple[Scrape, float]:
+    seen = scrape(url)
+    if not seen.has("mode"):
+        raise ScrapeError(
+            f"{url} has no tokenflow:* metrics. Next: start it with --scheduler tokenflow "
+            "--enable-metrics"
+        )
+    return seen, time.monotonic()
+
+
+def _compare(before: tuple[Scrape, float], now: tuple[Scrape, float], history: History) -> Look:
+    look = Look(now[0], now[0].since(before[0]), now[1] - before[1], history)
+    history.append((look.rate("output_tokens_total"), look.rate("effective_tokens_total")))
+    return look

@@ -1,0 +1,237 @@
+"""Every metric of the scheduler: the one place that declares them.
+
+The engine makes its Prometheus objects of this table, docs/metrics.md is generated from it, and
+dashboards, rules and the live view name nothing that is not in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+PREFIX = "tokenflow:"
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: Without the prefix; counters end in `_total`.
+        kind: Prometheus' type.
+        help: What it counts, one sentence.
+        unit: Base unit, or what is counted.
+        labels: Beyond SGLang's own labels of the scheduler.
+        buckets: Upper bounds of a histogram's buckets.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    unit: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """As on the metrics page."""
+        return PREFIX + self.name
+
+
+CLASS, CAUSE, DIRECTION = ("qos_class",), ("cause",), ("direction",)
+
+BUFFER_SECONDS = (0.0, 0.5, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
+TOKENS = (0, 1, 2, 4, 8, 16, 17, 32, 64, 128, 256, 512, 1024, 4096, 16384)
+"""Up to a page and a token: what a preemption may leave, for pages of 1 and of 16."""
+PASS_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
+TTFT_SECONDS = (
+    *(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75),
+    *(1, 1.5, 2, 3, 5, 7.5, 10, 20, 30, 60, 120, 300),
+)
+TBT_SECONDS = (
+    *(0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1),
+    *(0.15, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30),
+)
+
+STREAMS = (
+    Metric("running_streams", "gauge", "Streams that hold KV and are served.", "streams"),
+    Metric("paused_streams", "gauge", "Preempted streams that wait for their turn.", "streams"),
+    Metric("waiting_streams", "gauge", "Streams without a first token yet.", "streams"),
+    Metric("working_set_streams", "gauge", "Streams that the policy promised to serve.", "streams"),
+    Metric("stalled_streams", "gauge", "Streams whose reader stands still now.", "streams", CLASS),
+)
+READERS = (
+    Metric("output_tokens_total", "counter", "Tokens delivered to readers.", "tokens", CLASS),
+    Metric(
+        "effective_tokens_total",
+        "counter",
+        "Tokens weighted by their use to the reader: 1 while less than 10 % of the expected output "
+        "lies unread, down to 0 at 20 %.",
+        "tokens",
+        CLASS,
+    ),
+    Metric(
+        "ttft_seconds",
+        "histogram",
+        "Time from a stream's arrival to its first token.",
+        "seconds",
+        CLASS,
+        TTFT_SECONDS,
+    ),
+    Metric(
+        "tbt_seconds",
+        "histogram",
+        "Time between two tokens of a stream, per token: tokens delivered together are 0 apart.",
+        "seconds",
+        CLASS,
+        TBT_SECONDS,
+    ),
+    Metric(
+        "buffer_seconds",
+        "histogram",
+        "Unread output per stream in seconds of reading, sampled once a second.",
+        "seconds",
+        CLASS,
+        BUFFER_SECONDS,
+    ),
+    Metric(
+        "buffer_percentile_seconds",
+        "gauge",
+        "Unread output now in seconds of reading, by percentile of the class's streams.",
+        "seconds",
+        (*CLASS, "percentile"),
+    ),
+    Metric("stalls_total", "counter", "Reader stalls.", "stalls", CLASS),
+    Metric("stall_seconds_total", "counter", "Seconds that readers stood still.", "seconds", CLASS),
+    Metric(
+        "finished_streams_total",
+        "counter",
+        "Streams that ended after their first token, by whether their reader ever stalled.",
+        "streams",
+        (*CLASS, "stalled"),
+    ),
+)
+SCHEDULING = (
+    Metric("mode", "gauge", "1 for the scheduler's present mode, 0 for the others.", "", ("mode",)),
+    Metric("mode_changes_total", "counter", "Changes into a mode.", "changes", ("mode",)),
+    Metric("preemptions_total", "counter", "Preemptions by cause.", "preemptions", CAUSE),
+    Metric(
+        "resumes_total",
+        "counter",
+        "Paused streams taken up again, by where most of their KV was.",
+        "resumes",
+        ("source",),
+    ),
+    Metric(
+        "demand_tokens_per_second",
+        "gauge",
+        "Sum of the reading rates of the working set.",
+        "tokens per second",
+    ),
+    Metric(
+        "capacity_tokens_per_second",
+        "gauge",
+        "Output tokens that the engine made lately; NaN: not known yet.",
+        "tokens per second",
+    ),
+    Metric(
+        "policy_pass_seconds",
+        "histogram",
+        "Time of one policy pass outside idle mode.",
+        "seconds",
+        (),
+        PASS_SECONDS,
+    ),
+    Metric(
+        "scheduling_seconds_total",
+        "counter",
+        "Time that this package adds to SGLang's scheduler loop: accounting, policy passes, "
+        "preempting, starting copies.",
+        "seconds",
+    ),
+    Metric(
+        "policy_errors_total",
+        "counter",
+        "Policy passes that failed and ran the engine's own policy.",
+        "passes",
+    ),
+)
+SWITCHES = (
+    Metric(
+        "resume_recomputed_tokens",
+        "histogram",
+        "Tokens recomputed when a stream was resumed.",
+        "tokens",
+        (),
+        TOKENS,
+    ),
+    Metric(
+        "resume_loaded_tokens_total",
+        "counter",
+        "Tokens loaded from host memory by resumes.",
+        "tokens",
+    ),
+    Metric(
+        "written_ahead_tokens_total",
+        "counter",
+        "Tokens of running streams copied to host memory before anybody was preempted.",
+        "tokens",
+    ),
+    Metric(
+        "written_ahead_needed_tokens_total",
+        "counter",
+        "Of these, tokens of streams that were preempted afterwards: written / needed is the write "
+        "amplification.",
+        "tokens",
+    ),
+    Metric(
+        "preemption_tail_tokens",
+        "histogram",
+        "Tokens of a preempted stream that had no host copy when it left the device.",
+        "tokens",
+        (),
+        TOKENS,
+    ),
+    Metric(
+        "preempted_tokens_total",
+        "counter",
+        "KV tokens that preempted streams held: what a swap of all of it would have copied.",
+        "tokens",
+    ),
+    Metric(
+        "loaded_ahead_tokens_total",
+        "counter",
+        "Tokens of paused streams loaded from host memory beside the steps, ahead of a resume.",
+        "tokens",
+    ),
+)
+LINK = (
+    Metric(
+        "link_tokens_per_second",
+        "gauge",
+        "KV tokens per second that copies to the host (store) or back (load) run at, as the policy "
+        "expects; NaN: none yet.",
+        "tokens per second",
+        DIRECTION,
+    ),
+    Metric(
+        "link_queue_tokens",
+        "gauge",
+        "KV tokens of copies that have not landed yet.",
+        "tokens",
+        DIRECTION,
+    ),
+)
+"""SGLang counts the copies themselves: sglang:hicache_backup_*, sglang:load_back_*."""
+
+GROUPS: dict[str, tuple[Metric, ...]] = {
+    "Streams": STREAMS,
+    "Readers": READERS,
+    "Scheduling": SCHEDULING,
+    "Context switches": SWITCHES,
+    "Link to host memory": LINK,
+}
+METRICS: dict[str, Metric] = {metric.name: metric for group in GROUPS.values() for metric in group}
+"""By name without the prefix."""

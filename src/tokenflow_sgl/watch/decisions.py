@@ -1,0 +1,113 @@
+"""Reads the log of decisions and tells what happened to a stream, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CAUSES = {
+    "newcomer": "to make room for a stream without a first token",
+    "exchange": "to make room for a paused stream whose reader is closer to a stall",
+    "memory": "because the next decode steps would not have fitted",
+    "park": "because it was far ahead of its reader, and the rest decodes faster without it",
+    "policy": "for a reason of the policy's own",
+}
+
+
+class LogError(Exception):
+    """The file is no log of decisions; the message says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a stream.
+
+    Attributes:
+        time: Unix seconds.
+        rid: The stream's request id.
+        what: "admitted", "taken up", "loading" or "paused".
+        why: In words.
+        line: The whole line of the log.
+    """
+
+    time: float
+    rid: str
+    what: str
+    why: str
+    line: dict[str, Any]
+
+
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a log and of its rotated files, oldest first.
+
+    Raises:
+        LogError: A file cannot be read, or a line of it is none of a log of decisions. A last line
+            that is cut off, because the server is writing it, is left out.
+    """
+    older = sorted(
+        path.parent.glob(f"{path.name}.[0-9]*"),
+        key=lambda each: -int(each.suffix[1:]) if each.suffix[1:].isdigit() else 0,
+    )
+    for each in (*older, path):
+        try:
+            with each.open(encoding="utf-8") as file:
+                yield from _lines(each, file)
+        except OSError as error:
+            raise LogError(f"{each} cannot be read: {error.strerror}") from None
+
+
+def _lines(path: Path, file: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for number, text in enumerate(file, 1):
+        if not text.endswith("\n"):
+            return
+        try:
+            line = json.loads(text)
+            line["time"], line["preempt"], line["candidates"]
+        except (ValueError, KeyError, TypeError):
+            raise LogError(f"{path}, line {number} is not one of a log of decisions") from None
+        yield line
+
+
+def events(lines: Iterable[dict[str, Any]]) -> Iterator[Event]:
+    """What happened to whom. Who stays on the list of those to take up is told of once."""
+    offered: set[str] = set()
+    for line in lines:
+        moment = line["time"]
+        for rid in line["admit"]:
+            yield Event(moment, rid, "admitted", "its reader can be served", line)
+        for each in line["preempt"]:
+            cause = CAUSES.get(each["cause"], each["cause"])
+            yield Event(moment, each["rid"], "paused", _because(line, each["rid"], cause), line)
+        for rid in line["load"]:
+            if rid not in offered:
+                yield Event(moment, rid, "loading", "its KV comes back beside the steps", line)
+        for rid in line["take_up"]:
+            if rid not in offered:
+                yield Event(moment, rid, "taken up", _state(line, rid), line)
+        offered = {*line["take_up"], *line["load"]}
+
+
+def _because(line: dict[str, Any], rid: str, cause: str) -> str:
+    """The cause, with the figures of the stream and of those who come instead."""
+    story = f"{cause}; {_state(line, rid)}"
+    instead = [other for other in line["take_up"] if other != rid][:3]
+    if instead:
+        others = "; ".join(f"{other}: {_state(line, other)}" for other in instead)
+        story += f". Instead: {others}"
+    return story
+
+
+def _state(line: dict[str, Any], rid: str) -> str:
+    for stream in line["candidates"]:
+        if stream["rid"] == rid:
+            slack = stream["slack"]
+            if stream["generated"] == 0:
+                return f"it has waited {abs(slack):.1f} s for its first token"
+            tokens = f"{stream['generated']} of about {stream['expected']} tokens"
+            if slack < 0.0:
+                return f"its reader stands still for {-slack:.1f} s, {tokens}"
+            return f"its reader has {slack:.1f} s unread, {tokens}"
+    return "not among the streams that were written down"

@@ -1,0 +1,107 @@
+"""What readers got, summed per class and handed on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tokenflow_sgl.engine.metrics import Recorder
+from tokenflow_sgl.engine.tally import Tally
+from tokenflow_sgl.engine.tracking import StreamTable
+from tokenflow_sgl.policy import OutputLengths, Phase
+
+
+class Request:
+    def __init__(self) -> None:
+        self.output_ids: list[int] = []
+
+
+class Told(Recorder):
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, str], float] = {}
+        self.seen: dict[tuple[str, str], list[float]] = {}
+
+    def count(self, name: str, amount: float, **labels: str) -> None:
+        key = name, labels["qos_class"]
+        self.counts[key] = self.counts.get(key, 0.0) + amount
+
+    def observe(self, name: str, values: Any, counts: Any = None, **labels: str) -> None:
+        times = np.ones(len(values)) if counts is None else counts
+        self.seen.setdefault((name, labels["qos_class"]), []).extend(
+            np.repeat(values, times.astype(int)).tolist()
+        )
+
+
+@pytest.fixture
+def served():
+    """Two classes of readers of 10 and 20 tokens/s, all running; and how to give them tokens."""
+    table: StreamTable[Request] = StreamTable(OutputLengths())
+    told = Told()
+    tally = Tally(table, told)
+    requests = [Request() for _ in range(3)]
+    for request, (name, rate) in zip(
+        requests, (("slow", 10.0), ("fast", 20.0), ("slow", 10.0)), strict=True
+    ):
+        table.track(request, prompt=5, limit=100, rate=rate, qos_class=name, arrival=1.0, now=1.0)
+        table.move(request, Phase.RUNNING, 1.0)
+
+    def give(now: float, *tokens: int) -> None:
+        for request, count in zip(requests, tokens, strict=True):
+            request.output_ids += [7] * count
+        tally.add(table.collect(now), now)
+
+    return tally, told, give
+
+
+def test_first_tokens_and_gaps_by_class(served) -> None:
+    tally, told, give = served
+    give(1.5, 1, 2, 0)
+    give(1.6, 1, 0, 0)
+    give(1.8, 0, 3, 1)
+    assert not told.counts and not told.seen, "only when it is handed on"
+    tally.hand_on()
+    assert told.seen["ttft_seconds", "slow"] == pytest.approx([0.5, 0.8])
+    assert told.seen["ttft_seconds", "fast"] == pytest.approx([0.5])
+    assert told.seen["tbt_seconds", "slow"] == pytest.approx([0.1])
+    # Two tokens together, then three: gaps of 0 within, and one between.
+    assert sorted(told.seen["tbt_seconds", "fast"]) == pytest.approx([0.0, 0.0, 0.0, 0.3])
+    assert told.counts["output_tokens_total", "slow"] == 3
+    assert told.counts["output_tokens_total", "fast"] == 5
+
+
+def test_every_token_has_a_gap_but_the_first(served) -> None:
+    tally, told, give = served
+    rng = np.random.default_rng(0)
+    given = np.zeros(3, dtype=int)
+    now = 1.0
+    for _ in range(50):
+        now += float(rng.random())
+        tokens = rng.integers(0, 4, 3)
+        given += tokens
+        give(now, *tokens.tolist())
+    tally.hand_on()
+    gaps = sum(len(told.seen["tbt_seconds", name]) for name in ("slow", "fast"))
+    assert gaps == given.sum() - 3
+
+
+def test_stalls_go_to_the_class_of_their_reader(served) -> None:
+    tally, told, give = served
+    give(1.0, 1, 1, 1)
+    give(2.0, 0, 1, 1)  # due after 0.05 s and after 0.1 s
+    tally.hand_on()
+    assert told.counts["stalls_total", "fast"] == told.counts["stalls_total", "slow"] == 1
+    assert told.counts["stall_seconds_total", "fast"] == pytest.approx(0.95)
+    assert told.counts["stall_seconds_total", "slow"] == pytest.approx(0.9)
+
+
+def test_what_was_handed_on_is_not_handed_on_again(served) -> None:
+    tally, told, give = served
+    give(1.5, 1, 1, 1)
+    tally.hand_on()
+    before = dict(told.counts), {key: list(values) for key, values in told.seen.items()}
+    tally.hand_on()
+    give(1.6, 0, 0, 0)
+    tally.hand_on()
+    assert (told.counts, told.seen) == before

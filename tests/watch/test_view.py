@@ -1,0 +1,118 @@
+"""The picture of `tokenflow top`, made of what the server's own recorder writes."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections import deque
+
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY, Gauge, generate_latest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.engine.metrics import Levels, PrometheusRecorder
+from tokenflow_sgl.metrics import METRICS
+from tokenflow_sgl.policy import Cause, Mode
+from tokenflow_sgl.watch import ScrapeError, parse
+from tokenflow_sgl.watch.view import LEVELS, WIDTH, Look, _by_level, _curve, view
+
+command = importlib.import_module("tokenflow_sgl.cli.top")
+
+
+@pytest.fixture
+def recorder():
+    before = set(REGISTRY._collector_to_names)
+    yield PrometheusRecorder({"model_name": "tiny"})
+    for each in set(REGISTRY._collector_to_names) - before:
+        REGISTRY.unregister(each)
+
+
+def page():
+    return parse(generate_latest(REGISTRY).decode())
+
+
+def work(recorder) -> None:
+    """Two seconds of a busy server."""
+    recorder.policy_pass(Mode.WORKING_SET, 0.0004)
+    recorder.levels(Levels(running=12, paused=3, waiting=1, demand=240.0, capacity=300.0))
+    recorder.count("output_tokens_total", 600, qos_class="reading")
+    recorder.count("effective_tokens_total", 480, qos_class="reading")
+    recorder.count("stalls_total", 4, qos_class="reading")
+    recorder.count("stall_seconds_total", 1.0, qos_class="reading")
+    recorder.observe("ttft_seconds", [0.15, 0.15], qos_class="reading")
+    recorder.buffers("reading", np.array([0.0, 0.4, 2.0, 2.5, 30.0, 200.0]), stalled=1)
+    recorder.preempted(Cause.EXCHANGE)
+    recorder.resumed(recomputed=0, loaded=100, resident=1)
+    recorder.link("store", 1e5, 64)
+
+
+def shown(look: Look, width: int = 130) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(view("http://server:30000", look))
+    return console.export_text()
+
+
+def test_a_busy_server(recorder) -> None:
+    before = page()
+    work(recorder)
+    Gauge("sglang:token_usage", "Used.").set(0.9)
+    text = shown(Look(page(), page().since(before), 2.0, deque([(100.0, 80.0), (300.0, 240.0)])))
+    for wanted in (
+        "working-set   12 running   3 paused   1 waiting   1 stalled",
+        "readers take 240 tokens/s, the engine made 300 lately",
+        "2.00 stalls/s, 0.50 readers stand still on average",
+        "0.5 exchange",
+        "0.5 host",
+        "64 tokens under way",
+        "90%",
+    ):
+        assert wanted in text, text
+    assert "tokens/s 300" in " ".join(text.split())
+
+
+def test_levels_are_the_samples_of_their_bounds(recorder) -> None:
+    before = page()
+    work(recorder)
+    # 0.0 | 0.4 | 2.0 2.5 | - | - | 30.0 | 200.0
+    assert _by_level(page().since(before)) == [1, 1, 2, 0, 0, 1, 1]
+    assert set(LEVELS[:-1]) <= set(METRICS["buffer_seconds"].buckets)
+
+
+def test_a_server_without_anything_yet(recorder) -> None:
+    seen = page()
+    text = shown(Look(seen, seen.since(seen), 2.0, deque()))
+    assert "idle   0 running" in text
+    assert "nobody" in text
+
+
+def test_curves_have_the_height_of_their_values() -> None:
+    assert _curve([]) == _curve([0.0, 0.0]) == ""
+    assert _curve([0.0, 5.0, 10.0]) == " ▄█"
+    assert len(_curve([1.0] * 100)) == WIDTH
+
+
+def test_once(recorder, monkeypatch) -> None:
+    pages = iter([page()])
+    work(recorder)
+    pages = iter([next(pages), page()])
+    monkeypatch.setattr(command, "scrape", lambda url: next(pages))
+    monkeypatch.setattr(command.time, "sleep", lambda seconds: None)
+    result = CliRunner().invoke(app, ["top", "http://server:1", "--once"], env={"COLUMNS": "120"})
+    assert result.exit_code == 0, result.output
+    assert "12 running" in result.output
+
+
+def test_a_server_that_is_not_there_or_knows_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(command, "scrape", lambda url: parse("sglang:x 1\n"))
+    result = CliRunner().invoke(app, ["top", "http://server:1"])
+    assert result.exit_code == 1
+    assert "--scheduler tokenflow" in result.output
+
+    def refuse(url):
+        raise ScrapeError("nobody answers")
+
+    monkeypatch.setattr(command, "scrape", refuse)
+    assert CliRunner().invoke(app, ["top", "http://server:1"]).output == "nobody answers.\n"
