@@ -25,7 +25,7 @@ pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "grafana" / "prometheus"
 CACHE = Path.home() / ".cache" / "tokenflow-sgl" / "prometheus"
-LOAD_SECONDS = 25.0
+LOAD_SECONDS = 15.0
 # A prefix with a colon is what SGLang's own metrics have, and ours stand beside them.
 TOLERATED = "metric names should not contain ':'"
 
