@@ -53,8 +53,9 @@ ABLATION: Contenders = {
 
 
 PIECES: Contenders = {
-    f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)
+    f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (16, 64)
 }
+"""Pages of one token are those of the ablation."""
 
 
 def _switching(pattern: str) -> Contenders:
@@ -158,12 +159,14 @@ def _pieces() -> str:
     for path in sorted(RESULTS.glob("pieces-*.json")):
         kept = json.loads(path.read_text())
         size = device_profile(kept["device"]).kv_bytes_per_token
-        for name, run in kept["runs"].items():
+        link = path.stem.partition("-")[2]
+        whole = json.loads((RESULTS / f"ablation-{link}.json").read_text())["runs"]["all of it"]
+        for name, run in {"pages of 1": whole, **kept["runs"]}.items():
             for way, key in (("to the host", "stored"), ("back", "loaded")):
                 copies = run["emulated_device"][key]
                 number, tokens = copies["transfers"], copies["tokens"]
                 cells = (
-                    f"{path.stem.partition('-')[2]} GB/s",
+                    f"{link} GB/s",
                     name.removeprefix("pages of "),
                     way,
                     f"{number:,}",

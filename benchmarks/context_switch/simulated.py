@@ -68,7 +68,7 @@ PATTERNS: Mapping[str, type[RandomPriorityPolicy]] = {
 FREQUENCIES = (0.02, 0.04)
 """Updates of the priorities per iteration, as in the paper."""
 
-CONVERSATIONS = "arrivals=poisson&rate=1.2&think=5"
+CONVERSATIONS = "arrivals=poisson&rate=0.4&think=5"
 CONVERSATIONS_SECONDS = "0:600"
 REUSE: Mapping[str, str | Policy] = {
     "tokenflow": "tokenflow",

@@ -90,7 +90,7 @@ class Served:
         """All samples of tokenflow:* by (name, labels without the server's own)."""
         with urllib.request.urlopen(self.server.url + "/metrics", timeout=30) as response:
             text = response.read().decode()
-        ours = ("cause", "mode", "qos_class", "le")
+        ours = ("cause", "mode", "source", "direction", "qos_class", "percentile", "stalled", "le")
         return {
             (s.name, tuple(sorted((k, v) for k, v in s.labels.items() if k in ours))): s.value
             for family in text_string_to_metric_families(text)
