@@ -5,8 +5,8 @@
 
 Takes some minutes on two cores, needs no server, and writes the tables of README.md beside this
 file: tokenflow on a burst with one mechanism less each, and FastSwitch's changing priorities, both
-at several links between device and host memory; and, of conversations whose file is given, how much
-less is copied to the host because copies are kept.
+at several links between device and host memory. With the file of conversations another table
+instead: how much less is copied to the host because copies are kept.
 """
 
 from __future__ import annotations
@@ -98,6 +98,11 @@ def main() -> None:
     )
     parser.add_argument("--sharegpt", metavar="FILE", help="lengths of conversations")
     given = parser.parse_args()
+    if given.sharegpt:
+        trace = f"sharegpt:{given.sharegpt}?{CONVERSATIONS}"
+        found = _all({who: Job(LINKS[0], policy, trace=trace) for who, policy in REUSE.items()})
+        PAGE.write_text(replace_table(PAGE.read_text(), "reuse", _reuse(found)))
+        return
     ablation = {
         (link, name): Job(link, "tokenflow", *what)
         for link, (name, what) in itertools.product(LINKS, ABLATION.items())
@@ -109,22 +114,20 @@ def main() -> None:
         for link, pattern, frequency in itertools.product(LINKS, PATTERNS, FREQUENCIES)
         for name, (ahead, settings) in SWITCHING.items()
     }
-    reuse = {
-        (who,): Job(LINKS[0], policy, trace=f"sharegpt:{given.sharegpt}?{CONVERSATIONS}")
-        for who, policy in (REUSE.items() if given.sharegpt else ())
-    }
     # The long ones first: constant switches, or what they lost computed again.
-    jobs = dict(reversed({**ablation, **switching, **reuse}.items()))
-    with on_cores() as spread:
-        done = track(spread(_run, None, [*jobs.values()]), "simulating", len(jobs))
-        found = dict(zip(jobs, done, strict=True))
+    found = _all(dict(reversed({**ablation, **switching}.items())))
     page = PAGE.read_text()
     page = replace_table(page, "commit", f"Simulated with {commit()}.\n")
     page = replace_table(page, "ablation", _ablation({key: found[key] for key in ablation}))
     page = replace_table(page, "switching", _switching({key: found[key] for key in switching}))
-    if reuse:
-        page = replace_table(page, "reuse", _reuse({key: found[key] for key in reuse}))
     PAGE.write_text(page)
+
+
+def _all(jobs: Mapping[Any, Job]) -> dict[Any, dict[str, float]]:
+    """What every job found, over the cores."""
+    with on_cores() as spread:
+        done = track(spread(_run, None, [*jobs.values()]), "simulating", len(jobs))
+        return dict(zip(jobs, done, strict=True))
 
 
 def _run(shared: None, job: Job) -> dict[str, float]:
@@ -170,7 +173,7 @@ def _ablation(found: Mapping[tuple[float, str], dict[str, float]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _reuse(found: Mapping[tuple[str], dict[str, float]]) -> str:
+def _reuse(found: Mapping[str, dict[str, float]]) -> str:
     lines = [
         "| policy | preemptions | tokens that they held | copied to the host | less by |",
         "| --- |" + " ---: |" * 4,
@@ -178,9 +181,9 @@ def _reuse(found: Mapping[tuple[str], dict[str, float]]) -> str:
     lines += [
         f"| {who} | {run['switches']:,.0f} | {run['held']:,.0f} | {run['stored']:,.0f} | "
         f"{1 - run['stored'] / run['held']:.0%} |"
-        for (who,), run in found.items()
+        for who, run in found.items()
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + f"\nSimulated with {commit()}.\n"
 
 
 def _switching(found: Mapping[tuple[float, str, float, str], dict[str, float]]) -> str:

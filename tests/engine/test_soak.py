@@ -126,7 +126,7 @@ def test_soak(start, families, expected, pool) -> None:
                 served.assert_clean()
                 # SGLang counts anew with each prefill: what is there then is of this request.
                 served.generate(families[0], max_new_tokens=1)
-                assert host_tokens(served) <= len(families[0]), "pages of the host are leaked"
+                assert_host_holds_at_most(served, len(families[0]))
             counted = {name: served.total(f"tokenflow:{name}") for name in COUNTED}
             print(f"{pool}, page {page}: {asked}, {counted}")
             assert counted["preemptions_total"] > asked.answers
@@ -152,6 +152,14 @@ def test_controls_reading_what_is_still_being_loaded_are_noticed(start, families
     controls = ("no-wait", "no-guard")
     with concurrent.futures.ThreadPoolExecutor(len(controls)) as both:
         assert all("prompt" in message for message in both.map(ask, controls))
+
+
+def assert_host_holds_at_most(served, tokens: int) -> None:
+    """No page of the host is leaked; SGLang reports a prefill a moment after its answer."""
+    end = time.monotonic() + 10.0
+    while (held := host_tokens(served)) > tokens and time.monotonic() < end:
+        time.sleep(0.2)
+    assert held <= tokens
 
 
 def host_tokens(served) -> float:
