@@ -72,11 +72,7 @@ CONVERSATIONS = "arrivals=poisson&rate=0.4&think=5"
 CONVERSATIONS_SECONDS = "0:600"
 REUSE: Mapping[str, str | Policy] = {
     "tokenflow": "tokenflow",
-    **{
-        f"{name}, {frequency:g}": PATTERNS[name](frequency)
-        for name in PATTERNS
-        for frequency in FREQUENCIES
-    },
+    **{f"Markov, {frequency:g}": MarkovPriorityPolicy(frequency) for frequency in FREQUENCIES},
 }
 """Policies whose preemptions are looked at."""
 
