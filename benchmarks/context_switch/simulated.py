@@ -72,7 +72,7 @@ CONVERSATIONS = "arrivals=poisson&rate=0.4&think=5"
 CONVERSATIONS_SECONDS = "0:600"
 REUSE: Mapping[str, str | Policy] = {
     "tokenflow": "tokenflow",
-    **{f"Markov, {frequency:g}": MarkovPriorityPolicy(frequency) for frequency in FREQUENCIES},
+    f"Markov, {FREQUENCIES[0]:g}": MarkovPriorityPolicy(FREQUENCIES[0]),
 }
 """Policies whose preemptions are looked at."""
 
