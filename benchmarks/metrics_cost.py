@@ -17,9 +17,6 @@ import tempfile
 import time
 
 import numpy as np
-
-os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp()
-
 from policy_pass import Request, build
 
 from tokenflow_sgl.costs import StepTimer
@@ -49,13 +46,18 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--steps", type=int, default=4000)
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = scratch  # before anything imports its client
+        measure(options.streams, options.steps)
+
+
+def measure(streams: int, steps: int) -> None:
+    """Print what a step's reporting takes, with and without metrics."""
     profile = load_profile("h200", "llama3-8b")
-    step = float(profile.decode_seconds(options.streams, CONTEXT * options.streams))
-    pair = [
-        reporter(options.streams, recorder) for recorder in (Recorder(), PrometheusRecorder(LABELS))
-    ]
-    taken = np.zeros((options.steps, 2))
-    for number in range(options.steps):
+    step = float(profile.decode_seconds(streams, CONTEXT * streams))
+    pair = [reporter(streams, recorder) for recorder in (Recorder(), PrometheusRecorder(LABELS))]
+    taken = np.zeros((steps, 2))
+    for number in range(steps):
         now = 20.0 + number * step
         for which in (0, 1) if number % 2 else (1, 0):
             reports, live = pair[which]
@@ -64,11 +66,11 @@ def main() -> None:
             begun = time.perf_counter()
             reports.iteration(now)
             taken[number, which] = time.perf_counter() - begun
-    taken = taken[options.steps // 10 :]  # series are made on their first use
+    taken = taken[steps // 10 :]  # series are made on their first use
     without, with_metrics = taken.mean(axis=0) * 1e6
     cost = np.median(np.diff(taken, axis=1)) * 1e6
     print(
-        f"{options.streams} running streams, a step of {1e3 * step:.1f} ms: "
+        f"{streams} running streams, a step of {1e3 * step:.1f} ms: "
         f"{without:.0f} us of reporting per step without metrics, {with_metrics:.0f} with "
         f"(means; a step that hands on costs more: the median difference is {cost:.0f} us); "
         f"{(with_metrics - without) / 1e6 / step:.2%} of the step"

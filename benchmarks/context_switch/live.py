@@ -114,7 +114,10 @@ def ask(url: str) -> dict[str, Any]:
                 and "le" not in sample.labels
                 and not math.isnan(sample.value)
             ):
-                ours = (sample.labels.get(each) for each in ("cause", "direction", "qos_class"))
+                ours = (
+                    sample.labels.get(each)
+                    for each in ("cause", "direction", "source", "qos_class")
+                )
                 name = " ".join([sample.name, *filter(None, ours)])
                 metrics[name] = metrics.get(name, 0.0) + sample.value
     with urllib.request.urlopen(url + "/server_info", timeout=30) as response:
@@ -160,8 +163,10 @@ def _pieces() -> str:
         kept = json.loads(path.read_text())
         size = device_profile(kept["device"]).kv_bytes_per_token
         link = path.stem.partition("-")[2]
-        whole = json.loads((RESULTS / f"ablation-{link}.json").read_text())["runs"]["all of it"]
-        for name, run in {"pages of 1": whole, **kept["runs"]}.items():
+        whole = RESULTS / f"ablation-{link}.json"
+        ones = json.loads(whole.read_text())["runs"].get("all of it") if whole.exists() else None
+        runs = {"pages of 1": ones, **kept["runs"]} if ones else kept["runs"]
+        for name, run in runs.items():
             for way, key in (("to the host", "stored"), ("back", "loaded")):
                 copies = run["emulated_device"][key]
                 number, tokens = copies["transfers"], copies["tokens"]

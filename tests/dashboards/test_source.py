@@ -102,6 +102,6 @@ def test_every_panel_is_drawn(board, tmp_path) -> None:
 def test_lines_are_filled_as_grafana_does() -> None:
     for board in BOARDS:
         lines = _lines_of(board)
-        assert [p for _, panels in lines for p in panels] == list(board.panels)
-        for _, panels in lines:
+        assert [panel for panels in lines for panel in panels] == list(board.panels)
+        for panels in lines:
             assert sum(panel.width for panel in panels) <= 24

@@ -77,6 +77,9 @@ def test_tensor_parallel_ranks_decide_alike(start, prompts, reference) -> None:
         assert served.outputs(prompts) == reference
         assert served.outputs(prompts, stream=True) == reference
         assert served.total("tokenflow:preemptions_total") >= 4 * len(prompts)
+        # Arrivals are the leader's time now, not that of the last request, or none at all.
+        waited = served.total("tokenflow:ttft_seconds_sum")
+        assert 0.0 < waited < 60.0 * served.total("tokenflow:ttft_seconds_count")
         served.assert_clean()
 
 

@@ -128,6 +128,20 @@ def test_a_busy_server_leaves_lines_out_but_no_preemption(log, state) -> None:
     assert [line["left_out"] for line in lines] == [0, 9]
 
 
+def test_a_log_that_fails_raises_nothing(tmp_path, state, capsys) -> None:
+    def nameless(slot: int) -> str:
+        raise RuntimeError("no name")
+
+    made = DecisionLog(tmp_path / "log", nameless)
+    made.write(state, EXCHANGE)
+    assert "no name" in capsys.readouterr().err
+    (tmp_path / "gone").mkdir()
+    made = DecisionLog(tmp_path / "gone" / "log", str)
+    (tmp_path / "gone").rmdir()
+    made.write(state, EXCHANGE)
+    assert "No such file" in capsys.readouterr().err
+
+
 def test_a_line_is_bounded(log) -> None:
     made, _, path = log
     streams = [

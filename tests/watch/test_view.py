@@ -98,7 +98,7 @@ def test_once(recorder, monkeypatch) -> None:
     pages = iter([page()])
     work(recorder)
     pages = iter([next(pages), page()])
-    monkeypatch.setattr(command, "scrape", lambda url: next(pages))
+    monkeypatch.setattr("tokenflow_sgl.watch.page.scrape", lambda url: next(pages))
     monkeypatch.setattr(command.time, "sleep", lambda seconds: None)
     result = CliRunner().invoke(app, ["top", "http://server:1", "--once"], env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.output
@@ -106,7 +106,7 @@ def test_once(recorder, monkeypatch) -> None:
 
 
 def test_a_server_that_is_not_there_or_knows_nothing(monkeypatch) -> None:
-    monkeypatch.setattr(command, "scrape", lambda url: parse("sglang:x 1\n"))
+    monkeypatch.setattr("tokenflow_sgl.watch.page.scrape", lambda url: parse("sglang:x 1\n"))
     result = CliRunner().invoke(app, ["top", "http://server:1"])
     assert result.exit_code == 1
     assert "--scheduler tokenflow" in result.output
@@ -114,5 +114,5 @@ def test_a_server_that_is_not_there_or_knows_nothing(monkeypatch) -> None:
     def refuse(url):
         raise ScrapeError("nobody answers")
 
-    monkeypatch.setattr(command, "scrape", refuse)
+    monkeypatch.setattr("tokenflow_sgl.watch.page.scrape", refuse)
     assert CliRunner().invoke(app, ["top", "http://server:1"]).output == "nobody answers.\n"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tokenflow_sgl.watch import Scrape, ScrapeError, scrape
+from tokenflow_sgl.watch import Scrape, ScrapeError, scheduler_page
 
 DIRECTIONS = {
     "store": ("to the host", "sglang:hicache_backup"),
@@ -20,15 +21,9 @@ DIRECTIONS = {
 def examine(url: str, console: Console) -> None:
     """Print how the scheduler of a running server is doing; exit with 1 if that is not known."""
     try:
-        seen = scrape(url)
+        seen = scheduler_page(url)
     except ScrapeError as error:
         _fail(console, str(error))
-    if not seen.has("mode"):
-        _fail(
-            console,
-            f"{url} has no tokenflow:* metrics. Next: start it with --scheduler tokenflow "
-            "--enable-metrics",
-        )
     console.print(_streams(seen))
     console.print(_links(seen))
     console.print(_switches(seen))
@@ -42,7 +37,7 @@ def examine(url: str, console: Console) -> None:
         )
 
 
-def _fail(console: Console, text: str) -> None:
+def _fail(console: Console, text: str) -> NoReturn:
     console.print(f"{text}.", style="bold red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from tokenflow_sgl.watch import Scrape, ScrapeError, scrape
+from tokenflow_sgl.watch import Scrape, ScrapeError, scheduler_page
 from tokenflow_sgl.watch.view import History, Look, view
 
 KEPT = 60
@@ -52,13 +52,7 @@ def top(
 
 
 def _look(url: str) -> tuple[Scrape, float]:
-    seen = scrape(url)
-    if not seen.has("mode"):
-        raise ScrapeError(
-            f"{url} has no tokenflow:* metrics. Next: start it with --scheduler tokenflow "
-            "--enable-metrics"
-        )
-    return seen, time.monotonic()
+    return scheduler_page(url), time.monotonic()
 
 
 def _compare(before: tuple[Scrape, float], now: tuple[Scrape, float], history: History) -> Look:

@@ -66,11 +66,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A choice at the top of the dashboard: values of a label, or given ones.
+    """A choice at the top of the dashboard: values of a label.
 
     Attributes:
         name, label: In queries, and on the page.
-        query: `label_values(metric, label)`; empty: the values of `values`.
+        query: `label_values(metric, label)`.
         many: Several or all can be chosen.
     """
 

@@ -47,12 +47,12 @@ def render(
         progress: Called after each panel.
     """
     lines = _lines_of(board)
-    heights = [NUMBER_INCHES if _are_numbers(line) else ROW_INCHES for _, line in lines]
+    heights = [NUMBER_INCHES if _are_numbers(line) else ROW_INCHES for line in lines]
     figure = Figure(figsize=(WIDE_INCHES, sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(board.title, x=0.01, ha="left", fontweight="bold")
     strips = figure.subfigures(len(lines), 1, height_ratios=heights, squeeze=False)
-    for strip, (_, panels) in zip(strips[:, 0], lines, strict=True):
+    for strip, panels in zip(strips[:, 0], lines, strict=True):
         widths = [panel.width for panel in panels]
         places = strip.subplots(1, len(panels), width_ratios=widths, squeeze=False)
         for axes, panel in zip(places[0], panels, strict=True):
@@ -61,16 +61,16 @@ def render(
     figure.savefig(path, dpi=80)
 
 
-def _lines_of(board: Board) -> list[tuple[str, list[Panel]]]:
+def _lines_of(board: Board) -> list[list[Panel]]:
     """Panels side by side, as Grafana flows them: by row, as many as fit."""
-    lines: list[tuple[str, list[Panel]]] = []
+    lines: list[list[Panel]] = []
     for row in board.rows:
         taken = COLUMNS
         for panel in row.panels:
             if taken + panel.width > COLUMNS:
-                lines.append((row.title, []))
+                lines.append([])
                 taken = 0
-            lines[-1][1].append(panel)
+            lines[-1].append(panel)
             taken += panel.width
     return lines
 

@@ -55,8 +55,6 @@ class Decider:
         try:
             seen = state()
             decision = self._policy.decide(seen)
-            if self._log is not None:
-                self._log.write(seen, decision)
         except Exception:
             self._recorder.policy_error()
             if not self._failed:
@@ -67,6 +65,9 @@ class Decider:
                     self._name,
                 )
             decision = Decision(Mode.FALLBACK, recollection=self.recollection)
+        else:
+            if self._log is not None:
+                self._log.write(seen, decision)
         self._recorder.policy_pass(decision.mode, time.perf_counter() - started)
         self.recollection = decision.recollection
         if decision.mode is Mode.IDLE:

@@ -46,13 +46,15 @@ class DecisionLog:
         self._quiet_until = 0.0
         self._left_out = 0
         self._taken_up: tuple[int, ...] = ()
-        # Its errors (a full disk) go to stderr and nowhere else: a log stops no server.
         self._handler = logging.handlers.RotatingFileHandler(
             path, maxBytes=MOST_BYTES, backupCount=KEPT_FILES, encoding="utf-8", delay=True
         )
 
     def write(self, state: State, decision: Decision) -> None:
-        """A pass has decided; says nothing where nothing happens to anybody."""
+        """A pass has decided; says nothing where nothing happens to anybody.
+
+        Never raises: what goes wrong (a full disk) is told on stderr, as `logging` does it.
+        """
         if decision.mode is not Mode.WORKING_SET:
             return
         fresh = decision.run if decision.run != self._taken_up else ()
@@ -64,9 +66,13 @@ class DecisionLog:
             self._left_out += 1
             return
         self._quiet_until = now + 1.0 / LINES_PER_SECOND
-        text = json.dumps(self._line(now, state, decision), separators=(",", ":"))
+        record = logging.LogRecord(__name__, logging.INFO, "", 0, "", None, None)
+        try:
+            record.msg = json.dumps(self._line(now, state, decision), separators=(",", ":"))
+        except Exception:
+            self._handler.handleError(record)
+            return
         self._left_out = 0
-        record = logging.LogRecord(__name__, logging.INFO, "", 0, text, None, None)
         self._handler.handle(record)
 
     def close(self) -> None:

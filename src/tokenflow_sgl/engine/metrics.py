@@ -36,7 +36,13 @@ class Levels:
 
 
 class Recorder:
-    """What the scheduler reports. This one reports nowhere: without --enable-metrics."""
+    """What the scheduler reports. This one reports nowhere: without --enable-metrics.
+
+    Attributes:
+        listens: Whether anybody hears; if not, what takes time to put together can be left out.
+    """
+
+    listens = False
 
     def count(self, name: str, amount: float, **labels: str) -> None:
         """A counter of the contract goes up by `amount`."""
@@ -83,6 +89,8 @@ class Recorder:
 
 class PrometheusRecorder(Recorder):
     """Writes `tokenflow:*` metrics with the labels of SGLang's own collector."""
+
+    listens = True
 
     def __init__(self, labels: Mapping[str, Any]) -> None:
         self._labels = dict(labels)

@@ -63,6 +63,8 @@ class Reporter:
             return
         progress = self._table.collect(now)
         self._timer.produced(now, int(progress.counts.sum()))
+        if not self._recorder.listens:
+            return
         self._tally.add(progress, now)
         if now - self._sampled >= SAMPLE_SECONDS:
             self._sampled = now

@@ -16,7 +16,7 @@ from prometheus_client.samples import Sample
 PREFIX = "tokenflow:"
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 32 * 1024 * 1024
-"""More than any metrics page of SGLang's; whatever is longer is none."""
+"""More than any page that is asked for here; whatever is longer is none of them."""
 
 
 class ScrapeError(Exception):
@@ -48,11 +48,6 @@ class Scrape:
             key = sample.labels.get(label, "")
             sums[key] = sums.get(key, 0.0) + sample.value
         return sums
-
-    def mean(self, name: str, **labels: str) -> float:
-        """Mean of a histogram's observations; NaN without any."""
-        count = self.total(f"{name}_count", **labels)
-        return self.total(f"{name}_sum", **labels) / count if count else math.nan
 
     def quantile(self, name: str, share: float, **labels: str) -> float:
         """Quantile of a histogram's observations, linear inside a bucket as PromQL's is.
@@ -128,6 +123,21 @@ def _is_address(url: str) -> bool:
         return False
 
 
+def scheduler_page(url: str) -> Scrape:
+    """The metrics of a server that runs our scheduler.
+
+    Raises:
+        ScrapeError: As `scrape`, or it does not report of the scheduler.
+    """
+    seen = scrape(url)
+    if not seen.has("mode"):
+        raise ScrapeError(
+            f"{url} has no tokenflow:* metrics. Next: start it with --scheduler tokenflow "
+            "--enable-metrics"
+        )
+    return seen
+
+
 def fetch(page: str, *, missing: str, **request: Any) -> bytes:
     """What is at a URL; `request` goes to `urllib.request.Request`.
 
@@ -152,7 +162,7 @@ def fetch(page: str, *, missing: str, **request: Any) -> bytes:
         reason = getattr(error, "reason", error)
         raise ScrapeError(f"nobody answers at {page} ({reason}); is the server up?") from None
     if len(text) > MAX_BYTES:
-        raise ScrapeError(f"{page} is longer than {MAX_BYTES} bytes: that is no metrics page")
+        raise ScrapeError(f"{page} is longer than {MAX_BYTES} bytes; is that the right server?")
     return text
 
 
