@@ -106,7 +106,7 @@ class DecisionLog:
         streams, slack = state.streams, _slack(state)
         moved = {*(each.slot for each in decision.preempt), *decision.admit, *decision.run}
         chosen = np.isin(streams.slot, list(moved))
-        running = streams.phase == Phase.RUNNING
+        running = streams.running
         urgent = np.where(running, np.inf, slack)
         ahead = np.where(running, -slack, np.inf)
         for order in (np.argsort(urgent), np.argsort(ahead)):

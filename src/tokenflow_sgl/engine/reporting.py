@@ -86,13 +86,14 @@ class Reporter:
         table = self._table
         slots = table.order()
         phase = table.phase[slots]
-        waiting = phase == Phase.WAITING
+        number = np.bincount(phase, minlength=len(Phase))
+        waiting = phase == Phase.WAITING.value
         member = ~waiting | table.admitted[slots]
         self._recorder.levels(
             Levels(
-                running=int(np.count_nonzero((phase == Phase.RUNNING) | (phase == Phase.DRAINING))),
-                paused=int(np.count_nonzero(phase >= Phase.PAUSED)),
-                waiting=int(np.count_nonzero(waiting)),
+                running=int(number[Phase.RUNNING] + number[Phase.DRAINING]),
+                paused=int(number[Phase.PAUSED] + number[Phase.LOADING]),
+                waiting=int(number[Phase.WAITING]),
                 working_set=int(np.count_nonzero(member)),
                 demand=float(table.readers.rate[slots[member]].sum()),
                 capacity=self._timer.throughput(),

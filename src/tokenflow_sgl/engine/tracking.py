@@ -45,6 +45,10 @@ _COLUMNS: dict[str, type[np.generic]] = {
 }
 
 
+_PRODUCING = np.isin(list(Phase), (Phase.RUNNING, Phase.DRAINING))
+"""By phase: whether the next result may have a token of the stream."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What one iteration delivered: to running slots, how many tokens, what their readers met.
@@ -212,15 +216,10 @@ class StreamTable(Generic[R]):
     def active(self) -> tuple[list[R], NDArray[np.int64]]:
         """Streams that may have produced since the last look: running and draining."""
         if self._active is None:
-            pairs = [
-                (request, slot)
-                for request, slot in self._slot_of.items()
-                if self.phase[slot] in (Phase.RUNNING, Phase.DRAINING)
-            ]
-            self._active = (
-                [request for request, _ in pairs],
-                np.fromiter((slot for _, slot in pairs), dtype=np.int64, count=len(pairs)),
-            )
+            order = self.order()
+            slots = order[_PRODUCING.take(self.phase.take(order))]
+            requests = [self._requests[slot] for slot in slots.tolist()]
+            self._active = [request for request in requests if request is not None], slots
         return self._active
 
     def collect(self, now: float) -> Progress:
@@ -263,7 +262,7 @@ class StreamTable(Generic[R]):
         prompt = self.prompt.take(order)
         # Of the last token so far the KV is being computed.
         unwritten = prompt + generated - 1 - self.copied.take(order)
-        unwritten[(phase != Phase.RUNNING) | (unwritten < 0) | (not writes)] = 0
+        unwritten[(phase != Phase.RUNNING.value) | (unwritten < 0) | (not writes)] = 0
         return Streams(
             slot=order,
             phase=phase,

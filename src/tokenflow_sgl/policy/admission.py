@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.state import FloatArray, IntArray, Phase, State
+from tokenflow_sgl.policy.state import FloatArray, IntArray, State
 
 HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 300])[:, None]
 """Seconds ahead at which demand is compared with supply, as a column."""
@@ -71,11 +71,10 @@ def admissible(state: State, config: WorkingSetConfig) -> IntArray:
     engine that idles serves nobody.
     """
     streams = state.streams
-    candidates = np.nonzero((streams.phase == Phase.WAITING) & ~streams.admitted)[0]
+    candidates = np.nonzero(streams.waiting & ~streams.admitted)[0]
     if not len(candidates):
         return candidates
-    member = (streams.phase != Phase.WAITING) | streams.admitted
-    members = np.nonzero(member)[0]
+    members = np.nonzero(streams.member)[0]
     fits = _memory_allows(state, config, members, candidates)
     # The whole queue, or the head of it.
     if fits and not (fits == len(candidates) and _clears(state, config, members, candidates)):
@@ -97,9 +96,8 @@ def _memory_allows(
 
 def _final_kv(state: State, index: IntArray) -> FloatArray:
     streams = state.streams
-    generated = streams.generated.take(index)
-    left = streams.expected.take(index) - generated
-    return streams.prompt.take(index) + generated + FINAL_SHARE * left
+    left = streams.expected.take(index) - streams.generated.take(index)
+    return streams.length.take(index) + FINAL_SHARE * left
 
 
 def _clears(
@@ -149,7 +147,7 @@ def _wanted(
     len(candidates)).
     """
     streams, costs = state.streams, state.costs
-    pending = members[streams.phase[members] == Phase.WAITING]
+    pending = members[streams.waiting[members]]
     due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
     due += costs.prefill_seconds(state.memory.device_promised)
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
@@ -163,7 +161,7 @@ def _wanted(
 def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
     """Nobody came for a while, and the queue is all of those who came just before."""
     arrival = state.streams.arrival
-    waiting = arrival[state.streams.phase == Phase.WAITING]
+    waiting = arrival[state.streams.waiting]
     calm = state.now - float(arrival.max()) >= config.calm
     return calm and state.now - float(waiting.min()) <= YOUNG
 
@@ -195,7 +193,7 @@ def _supply(state: State, index: IntArray, unmeasured: float) -> _Supply:
     unmeasured: cost of a token over the model's where nothing was measured.
     """
     streams, total = state.streams, state.memory.device_total
-    mean = max(float((streams.prompt[index] + streams.generated[index]).mean()), SHORTEST_CONTEXT)
+    mean = max(float(streams.length[index].mean()), SHORTEST_CONTEXT)
     step = max(state.costs.decode_seconds(total / mean, total), SHORTEST_STEP)
     modelled = step / total
     measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * modelled
@@ -219,7 +217,7 @@ def _demand(state: State, index: IntArray, supply: _Supply, stock: float) -> Flo
     np.minimum(tokens, HORIZONS * supply.speed, out=tokens)
     np.minimum(tokens, streams.expected.take(index) - generated, out=tokens)
     context = tokens * 0.5
-    context += streams.prompt.take(index) + generated
+    context += streams.length.take(index)
     tokens *= context
     tokens *= supply.token_cost
     return tokens

@@ -23,7 +23,7 @@ import numpy as np
 
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.decision import Cause, Preemption
-from tokenflow_sgl.policy.state import FloatArray, IntArray, Phase, State
+from tokenflow_sgl.policy.state import FloatArray, IntArray, State
 from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve
 
 CONSIDERED = 64
@@ -53,24 +53,22 @@ def useful_band(state: State, config: WorkingSetConfig) -> FloatArray:
 def exchange(state: State, config: WorkingSetConfig, admitted: IntArray) -> Exchange:
     """Plan who runs next; `admitted` are the indices that joined in this very pass."""
     streams, memory, now = state.streams, state.memory, state.now
-    phase = streams.phase
     slack = streams.next_due - now
     band = useful_band(state, config)
-    length = streams.prompt + streams.generated
+    length = streams.length
 
-    ready = phase == Phase.PAUSED
-    ready |= (phase == Phase.WAITING) & streams.admitted
+    ready = streams.paused | (streams.waiting & streams.admitted)
     ready[admitted] = True
     candidates = np.nonzero(ready)[0]
     # Who waits for a first token comes after those who stall: they were promised that they do not.
-    turn = np.where(phase == Phase.WAITING, 0.0, slack)
+    turn = np.where(streams.waiting, 0.0, slack)
     candidates = candidates[np.argsort(turn[candidates], kind="stable")][:CONSIDERED]
     if not len(candidates):
         return Exchange((), ())
 
-    running = int(np.count_nonzero((phase == Phase.RUNNING) | (phase == Phase.DRAINING)))
     # What drains is as good as free: it is released before the plan can be used up.
-    leaving = phase == Phase.DRAINING
+    leaving = streams.draining
+    running = int(np.count_nonzero(streams.running | leaving))
     room = (
         memory.device_free
         + int(length[leaving].sum())
@@ -89,7 +87,7 @@ def exchange(state: State, config: WorkingSetConfig, admitted: IntArray) -> Exch
         need.tolist(),
         slack[candidates].tolist(),
         (slack[candidates] > CONTENT * band[candidates]).tolist(),
-        (phase[candidates] == Phase.WAITING).tolist(),
+        streams.waiting[candidates].tolist(),
         strict=True,
     )
     for index, tokens, ahead, content, newcomer in rows_of_candidates:
@@ -128,7 +126,7 @@ class _Victims:
     ) -> None:
         streams = state.streams
         can = (
-            (streams.phase == Phase.RUNNING)
+            streams.running
             & streams.preemptible
             & (state.now - streams.since >= config.min_run)
             & (streams.generated > 0)

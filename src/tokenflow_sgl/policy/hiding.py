@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from tokenflow_sgl.policy.state import Phase, State
+from tokenflow_sgl.policy.state import State
 
 
 def hidden_loads(
@@ -30,25 +30,22 @@ def hidden_loads(
     if not planned:
         return (), ()
     streams, costs = state.streams, state.costs
-    running = streams.phase == Phase.RUNNING
-    length = streams.prompt + streams.generated
+    running = streams.running
+    length = streams.length
     hidden = np.inf  # where nobody runs, nobody waits
     if costs.decode is not None and running.any():
         rows = int(np.count_nonzero(running))
         hidden = costs.decode_seconds(rows, float(length[running].sum()))
-    index = np.nonzero(np.isin(streams.slot, planned))[0]
-    phase = streams.phase[index]
-    loading = set(streams.slot[index[phase == Phase.LOADING]].tolist())
-    away = index[(phase == Phase.PAUSED) & ~streams.ready[index]]
-    tokens = dict(zip(streams.slot[away].tolist(), length[away].tolist(), strict=True))
+    away = streams.paused & ~streams.ready
     run: list[int] = []
     load: list[int] = []
     first = True
     for slot in planned:
-        if slot in loading:
+        index = streams.index_of.get(slot)  # none: it has ended since it was planned
+        if index is not None and streams.loading[index]:
             continue
-        if slot in tokens and slot not in recompute:
-            seconds = load_seconds(state, tokens[slot])
+        if index is not None and away[index] and slot not in recompute:
+            seconds = load_seconds(state, int(length[index]))
             if seconds > hidden and (ahead or not first):
                 load.append(slot)
                 continue

@@ -15,7 +15,7 @@ import numpy as np
 
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
-from tokenflow_sgl.policy.state import FloatArray, Phase, State
+from tokenflow_sgl.policy.state import FloatArray, State
 from tokenflow_sgl.policy.stress import LOW_SHARE
 
 LOW_SECONDS = 0.3
@@ -27,7 +27,7 @@ STRETCH = 8.0
 def room_for_all(state: State) -> bool:
     """Whether every stream could run at once with ten per cent of the memory to spare."""
     streams, memory = state.streams, state.memory
-    whole = int((streams.prompt + streams.generated).sum())
+    whole = int(streams.length.sum())
     return (
         len(streams) <= memory.max_running
         and whole + memory.device_promised <= (1.0 - LOW_SHARE) * memory.device_total
@@ -37,15 +37,15 @@ def room_for_all(state: State) -> bool:
 def paced(state: State, config: WorkingSetConfig) -> Decision:
     """Start everybody who waits, rest who is ahead, resume who has nearly read all."""
     streams = state.streams
-    phase, slack = streams.phase, streams.next_due - state.now
+    slack = streams.next_due - state.now
     left = streams.expected - streams.generated
     stretch = np.maximum(config.band * streams.expected, STRETCH) / streams.rate
-    running = (phase == Phase.RUNNING) & (streams.generated > 0)
+    running = streams.running & (streams.generated > 0)
     ahead = running & streams.preemptible & (slack >= LOW_SECONDS + stretch) & (left > STRETCH)
-    low = (phase == Phase.PAUSED) & (slack <= LOW_SECONDS)
+    low = streams.paused & (slack <= LOW_SECONDS)
     low_index = np.nonzero(low)[0]
     low_index = low_index[np.argsort(slack[low_index], kind="stable")]
-    waiting = phase == Phase.WAITING
+    waiting = streams.waiting
     run = (*streams.slot[waiting].tolist(), *streams.slot[low_index].tolist())
     return Decision(
         Mode.WORKING_SET,
@@ -60,10 +60,10 @@ def paced(state: State, config: WorkingSetConfig) -> Decision:
 def _next_change(state: State, slack: FloatArray, stretch: FloatArray) -> float:
     """When the next stream will be ahead, or have nearly caught up."""
     streams = state.streams
-    running, paused = streams.phase == Phase.RUNNING, streams.phase == Phase.PAUSED
+    running, paused = streams.running, streams.paused
     moments = [state.now + 1.0]
     if running.any():
-        context = float((streams.prompt + streams.generated)[running].sum())
+        context = float(streams.length[running].sum())
         step = state.costs.decode_seconds(int(np.count_nonzero(running)), context)
         # Each step brings a token, and its reader reads on meanwhile.
         gain = 1.0 / streams.rate[running] - step

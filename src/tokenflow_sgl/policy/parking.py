@@ -19,7 +19,7 @@ import numpy as np
 
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import useful_band
-from tokenflow_sgl.policy.state import IntArray, Phase, State
+from tokenflow_sgl.policy.state import IntArray, State
 
 SMALLEST_BATCH = 8
 """Batches below this are not worth thinning out."""
@@ -47,17 +47,15 @@ def parked(state: State, config: WorkingSetConfig, share: float) -> IntArray:
     """Indices of streams (running or paused) that should rest now, least progressed first."""
     streams = state.streams
     none = np.zeros(0, dtype=np.int64)
-    if share >= 1.0 or state.costs.decode is None or (streams.phase == Phase.WAITING).any():
+    if share >= 1.0 or state.costs.decode is None or streams.waiting.any():
         return none
     count, mean = _load(state)
     if count < SMALLEST_BATCH:
         return none
     keep = _smallest_batch(state, count, mean, share)
     slack = streams.next_due - state.now
-    resting = (streams.phase == Phase.PAUSED) | (
-        (streams.phase == Phase.RUNNING)
-        & streams.preemptible
-        & (state.now - streams.since >= config.min_run)
+    resting = streams.paused | (
+        streams.running & streams.preemptible & (state.now - streams.since >= config.min_run)
     )
     ahead = np.nonzero(resting & (slack > useful_band(state, config)))[0]
     ahead = ahead[np.argsort(streams.generated[ahead], kind="stable")]
@@ -66,9 +64,8 @@ def parked(state: State, config: WorkingSetConfig, share: float) -> IntArray:
 
 def thinned(state: State, rest: IntArray) -> IntArray:
     """`rest` without the running streams that are too many to be parked in one cycle."""
-    phase = state.streams.phase
-    running = phase[rest] == Phase.RUNNING
-    most = max(1, int(THINNED * np.count_nonzero(phase == Phase.RUNNING)))
+    running = state.streams.running[rest]
+    most = max(1, int(THINNED * np.count_nonzero(state.streams.running)))
     kept: IntArray = rest[~running | (np.cumsum(running) <= most)]
     return kept
 
@@ -76,11 +73,11 @@ def thinned(state: State, rest: IntArray) -> IntArray:
 def _load(state: State) -> tuple[int, float]:
     """Streams that could decode, and their mean context in tokens."""
     streams = state.streams
-    live = streams.phase != Phase.WAITING
+    live = ~streams.waiting
     count = int(np.count_nonzero(live))
     if not count:
         return 0, 0.0
-    return count, float((streams.prompt[live] + streams.generated[live]).mean())
+    return count, float(streams.length[live].mean())
 
 
 def _rate(state: State, batch: int, mean: float) -> float:

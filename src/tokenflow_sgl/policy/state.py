@@ -11,7 +11,10 @@ Units: seconds on the body's clock (any origin), tokens, tokens per second.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,14 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 PhaseArray = NDArray[np.int8]
+
+
+_Array = TypeVar("_Array", IntArray, BoolArray)
+
+
+def _sealed(array: _Array) -> _Array:
+    array.setflags(write=False)
+    return array
 
 
 class Phase(enum.IntEnum):
@@ -39,7 +50,7 @@ class Phase(enum.IntEnum):
     """As paused, and its KV is on its way back to the device, which has room for it set aside."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Streams:
     """All tracked streams as parallel arrays of one length n, in arrival order.
 
@@ -76,6 +87,57 @@ class Streams:
 
     def __len__(self) -> int:
         return len(self.slot)
+
+    # What every part of a policy asks for is worked out once per state; nobody may write to it.
+
+    @cached_property
+    def waiting(self) -> BoolArray:
+        """Which streams are `Phase.WAITING`, shape (n,)."""
+        return self._are(Phase.WAITING)
+
+    @cached_property
+    def running(self) -> BoolArray:
+        """Which streams are `Phase.RUNNING`, shape (n,)."""
+        return self._are(Phase.RUNNING)
+
+    @cached_property
+    def draining(self) -> BoolArray:
+        """Which streams are `Phase.DRAINING`, shape (n,)."""
+        return self._are(Phase.DRAINING)
+
+    @cached_property
+    def paused(self) -> BoolArray:
+        """Which streams are `Phase.PAUSED`, shape (n,)."""
+        return self._are(Phase.PAUSED)
+
+    @cached_property
+    def loading(self) -> BoolArray:
+        """Which streams are `Phase.LOADING`, shape (n,)."""
+        return self._are(Phase.LOADING)
+
+    @cached_property
+    def away(self) -> BoolArray:
+        """Which streams have started and hold no row: paused or loading, shape (n,)."""
+        return _sealed(self.paused | self.loading)
+
+    @cached_property
+    def member(self) -> BoolArray:
+        """Which streams are in the working set: admitted, or started; shape (n,)."""
+        return _sealed(~self.waiting | self.admitted)
+
+    @cached_property
+    def index_of(self) -> Mapping[int, int]:
+        """Place of each slot in these arrays."""
+        return dict(zip(self.slot.tolist(), range(len(self)), strict=True))
+
+    @cached_property
+    def length(self) -> IntArray:
+        """Tokens of context: prompt and output so far, shape (n,)."""
+        return _sealed(self.prompt + self.generated)
+
+    def _are(self, phase: Phase) -> BoolArray:
+        # numpy takes five times as long to compare with a member of an enumeration.
+        return _sealed(self.phase == phase.value)
 
 
 @dataclass(frozen=True, slots=True)

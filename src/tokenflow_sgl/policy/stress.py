@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.policy.state import Memory, Phase, State
+from tokenflow_sgl.policy.state import Memory, State
 
 LOW_SHARE = 0.10
 """Below this share of free device memory the policy watches over evictions."""
@@ -34,14 +34,13 @@ def under_stress(state: State, patience: float) -> bool:
     beside ten per cent free; or running streams have used the memory up to that.
     """
     streams, memory = state.streams, state.memory
-    phase = streams.phase
-    if bool((phase >= Phase.DRAINING).any()):
+    if streams.draining.any() or streams.away.any():
         return True
     spare = memory.device_free - memory.device_promised - LOW_SHARE * memory.device_total
-    waiting = phase == Phase.WAITING
+    waiting = streams.waiting
     if not waiting.any():
         return spare < 0
-    running = int(np.count_nonzero(phase == Phase.RUNNING))
+    running = int(np.count_nonzero(streams.running))
     count = int(np.count_nonzero(waiting))
     if running + count > memory.max_running:
         return True

@@ -20,7 +20,7 @@ from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.hiding import hidden_loads
 from tokenflow_sgl.policy.pacing import paced, room_for_all
 from tokenflow_sgl.policy.parking import next_share, parked, thinned
-from tokenflow_sgl.policy.state import IntArray, Phase, Recollection, State
+from tokenflow_sgl.policy.state import Recollection, State
 from tokenflow_sgl.policy.stress import (
     DECODE_MARGIN_STEPS,
     DECODE_TARGET_STEPS,
@@ -69,15 +69,12 @@ class WorkingSetPolicy:
         last = state.recollection.last_cycle
         if state.now - last >= self.config.cycle:
             return True
-        phase = streams.phase
-        if not bool((phase == Phase.RUNNING).any()):
+        if not streams.running.any():
             return True
-        waiting = phase == Phase.WAITING
-        if bool((streams.since[waiting] >= last).any()):
+        if bool((streams.since[streams.waiting] >= last).any()):
             return True
         # A paused reader who runs dry before the next cycle; once dry, it is on the plan.
-        paused = phase == Phase.PAUSED
-        slack = streams.next_due[paused] - state.now
+        slack = streams.next_due[streams.paused] - state.now
         return bool(((slack > 0.0) & (slack < self.config.cycle)).any())
 
     # ---- what -----------------------------------------------------------------------
@@ -95,7 +92,7 @@ class WorkingSetPolicy:
             preempt += tuple(
                 Preemption(int(streams.slot[i]), Cause.PARK)
                 for i in rest
-                if streams.phase[i] == Phase.RUNNING and int(streams.slot[i]) not in gone
+                if streams.running[i] and int(streams.slot[i]) not in gone
             )
         slots = tuple(streams.slot[list(run)].tolist())
         return Decision(
@@ -110,28 +107,27 @@ class WorkingSetPolicy:
     def _carry_on(self, state: State) -> Decision:
         """Between plans: the last plan's streams that have not started yet."""
         streams = state.streams
-        is_open = (streams.phase == Phase.WAITING) | (streams.phase >= Phase.PAUSED)
-        index_of = dict(
-            zip(streams.slot[is_open].tolist(), np.nonzero(is_open)[0].tolist(), strict=True)
-        )
-        left = tuple(slot for slot in state.recollection.plan if slot in index_of)
+        is_open = streams.waiting | streams.away
+        plan = [slot for slot in state.recollection.plan if slot in streams.index_of]
+        left = tuple(slot for slot in plan if is_open[streams.index_of[slot]])
         return Decision(
             Mode.WORKING_SET,
             run=left,
-            recompute=self._recompute(state, tuple(index_of[slot] for slot in left)),
+            recompute=self._recompute(state, tuple(streams.index_of[slot] for slot in left)),
             recollection=dataclasses.replace(state.recollection, plan=left),
         )
 
     def _emergency(self, state: State, leaving: set[int]) -> tuple[Preemption, ...]:
         """Preempt by largest slack when the next decode steps would not fit."""
         streams, memory = state.streams, state.memory
-        running = streams.phase == Phase.RUNNING
+        running = streams.running
         batch = int(np.count_nonzero(running))
         free = memory.device_free - memory.device_promised
         if batch <= 1 or free >= decode_reserve(memory, batch, DECODE_MARGIN_STEPS):
             return ()
-        length = streams.prompt + streams.generated
-        soon = (streams.phase == Phase.DRAINING) | np.isin(streams.slot, list(leaving))
+        length = streams.length
+        soon = streams.draining.copy()
+        soon[[streams.index_of[slot] for slot in leaving]] = True
         free += int(length[soon].sum())
         can = np.nonzero(running & streams.preemptible & ~soon)[0]
         order = can[np.argsort(-(streams.next_due[can] - state.now), kind="stable")]
@@ -158,8 +154,8 @@ class WorkingSetPolicy:
         if costs.load is None or costs.prefill is None or not run:
             return frozenset()
         index = np.array(run, dtype=np.int64)
-        index = index[streams.phase[index] == Phase.PAUSED]
-        tokens = (streams.prompt[index] + streams.generated[index]).tolist()
+        index = index[streams.paused[index]]
+        tokens = streams.length[index].tolist()
         loads = prefills = 0.0
         chosen: list[int] = []
         for slot, length in zip(streams.slot[index].tolist(), tokens, strict=True):
@@ -177,7 +173,7 @@ class WorkingSetPolicy:
         Within [`SHORTEST_CHUNK`, prefill_chunk] while somebody decodes; else the engine's own.
         """
         streams, costs = state.streams, state.costs
-        running = streams.phase == Phase.RUNNING
+        running = streams.running
         if not running.any():
             return None
         longest = self.config.prefill_chunk
@@ -190,7 +186,7 @@ class WorkingSetPolicy:
         pace = 1.0 / streams.rate[running]
         seconds = float(np.maximum(slack, pace).min()) - constant
         # The decoding rows take their part of the step, and a chunk attends to what is before it.
-        context = float((streams.prompt[running] + streams.generated[running]).sum())
+        context = float(streams.length[running].sum())
         rows = int(np.count_nonzero(running))
         seconds -= costs.decode_seconds(rows, context) - costs.decode_seconds(0, 0)
         promised, before = state.memory.device_promised, 0
@@ -207,20 +203,15 @@ class WorkingSetPolicy:
         Prefill still gets at least 1 / (1 + prefill_guard) of the time.
         """
         streams, costs = state.streams, state.costs
-        running = streams.phase == Phase.RUNNING
+        running = streams.running
         promised = state.memory.device_promised
         if not (run or promised) or costs.prefill is None or not running.any():
             return False
         spent = state.now - state.last_prefill_end
         if spent >= self.config.prefill_guard * state.last_prefill_seconds:
             return False
-        planned = _indices(streams.slot, run)
-        fresh = planned[streams.phase[planned] == Phase.WAITING]
+        planned = np.array([streams.index_of[slot] for slot in run], dtype=np.int64)
+        fresh = planned[streams.waiting[planned]]
         tokens = min(promised + int(streams.prompt[fresh].sum()), self.config.prefill_chunk)
         least = float((streams.next_due[running] - state.now).min())
         return least < costs.prefill_seconds(tokens)
-
-
-def _indices(slots: IntArray, wanted: tuple[int, ...]) -> IntArray:
-    """Positions of `wanted` slots in `slots`."""
-    return np.nonzero(np.isin(slots, np.array(wanted, dtype=np.int64)))[0]

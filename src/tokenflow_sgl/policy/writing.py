@@ -6,7 +6,7 @@ import numpy as np
 
 from tokenflow_sgl.offload import CHUNK, Write, plan_writes
 from tokenflow_sgl.policy.decision import Preemption
-from tokenflow_sgl.policy.state import Phase, State
+from tokenflow_sgl.policy.state import State
 
 
 def written_ahead(state: State, preempt: tuple[Preemption, ...]) -> tuple[Write, ...]:
@@ -21,7 +21,7 @@ def written_ahead(state: State, preempt: tuple[Preemption, ...]) -> tuple[Write,
     unwritten = streams.unwritten
     last: tuple[Write, ...] = ()
     if preempt:
-        leaving = np.nonzero(np.isin(streams.slot, [p.slot for p in preempt]))[0]
+        leaving = sorted(streams.index_of[p.slot] for p in preempt)
         tails = zip(streams.slot[leaving].tolist(), unwritten[leaving].tolist(), strict=True)
         last = tuple(Write(slot, tokens // page * page) for slot, tokens in tails if tokens >= page)
     # First what few streams are due at all: this runs in every pass.
@@ -30,11 +30,11 @@ def written_ahead(state: State, preempt: tuple[Preemption, ...]) -> tuple[Write,
         due = due[~np.isin(due, leaving)]
     slack = streams.next_due[due] - state.now
     # Who is about to run dry is not preempted.
-    running = streams.phase == Phase.RUNNING
+    running = streams.running
     able = running[due] & streams.preemptible[due] & (slack > 0.0)
     if not able.any():
         return last
-    length = streams.prompt[running] + streams.generated[running]
+    length = streams.length[running]
     step = state.costs.decode_seconds(len(length), float(length.sum()))
     return last + plan_writes(
         streams.slot[due[able]],

@@ -208,12 +208,12 @@ class PolicedScheduler(StockScheduler):
         core, streams, memory = self.core, self.core.streams, self.core.memory
         phase = streams.phase[present]
         generated = streams.generated[present]
-        preemptible = phase == Phase.RUNNING
+        runs = phase == Phase.RUNNING.value
+        preemptible = runs.copy()
         promised = 0
         if core.chunked is not None:
             preemptible &= present != core.chunked
             promised = self.total(core.chunked) - core.computed
-        runs = phase == Phase.RUNNING
         unwritten = np.zeros(len(present), dtype=np.int64)
         unwritten[runs] = core.unwritten(present[runs])
         expected = self._lengths.expected(generated, streams.limit[present])

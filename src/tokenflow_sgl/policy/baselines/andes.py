@@ -37,7 +37,7 @@ class AndesPolicy(OrderedPolicy):
     def rank(self, state: State, index: IntArray) -> FloatArray:
         """By falling gain per token; who gains nothing runs if there is room, shortest first."""
         streams = state.streams
-        size = (streams.prompt[index] + streams.generated[index]).astype(np.float64)
+        size = streams.length[index].astype(np.float64)
         return -self.gain(state, index) / size - 1e-12 / size
 
     def gain(self, state: State, index: IntArray) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
 from tokenflow_sgl.policy.hiding import hidden_loads
-from tokenflow_sgl.policy.state import FloatArray, IntArray, Phase, State
+from tokenflow_sgl.policy.state import FloatArray, IntArray, State
 from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve, under_stress
 from tokenflow_sgl.policy.writing import written_ahead
 
@@ -49,26 +49,25 @@ class OrderedPolicy(ABC):
         """A new choice every interval under stress; the last one in between."""
         if not len(state.streams) or not under_stress(state, patience=0.0):
             return Decision(Mode.IDLE)
-        last, phase = state.recollection, state.streams.phase
-        if state.now - last.last_cycle < self.interval and (phase == Phase.RUNNING).any():
+        last = state.recollection
+        if state.now - last.last_cycle < self.interval and state.streams.running.any():
             return self._run(state, last.plan, recollection=last)
         return self._choose(state)
 
     def _choose(self, state: State) -> Decision:
         streams, memory = state.streams, state.memory
-        phase = streams.phase
-        there = np.nonzero(phase != Phase.DRAINING)[0]
+        there = np.nonzero(~streams.draining)[0]
         rank = self.rank(state, there)
         order = np.argsort(rank, kind="stable")
         order = order[~np.isnan(rank[order])]
-        size = streams.prompt[there] + streams.generated[there]
-        joined = streams.slot[(phase == Phase.WAITING) & ~streams.admitted]
+        size = streams.length[there]
+        joined = streams.slot[streams.waiting & ~streams.admitted]
         budget = state.recollection.switches + len(joined) * (self._switches or 0.0)
         movable = streams.preemptible[there]
         if self._switches is not None and budget < 1.0:
             movable = np.zeros(len(there), dtype=np.bool_)
-        fixed = (phase[there] == Phase.RUNNING) & ~movable
-        running = int(np.count_nonzero(phase == Phase.RUNNING))
+        fixed = streams.running[there] & ~movable
+        running = int(np.count_nonzero(streams.running))
         room = memory.device_total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
         room -= int(size[fixed].sum())
         rows = memory.max_running - int(np.count_nonzero(fixed))
@@ -84,11 +83,11 @@ class OrderedPolicy(ABC):
             chosen = [int(order[0])]  # alone it may use the reserve
         kept = set(chosen)
         slots = streams.slot[there]
-        run = tuple(int(slots[i]) for i in chosen if phase[there[i]] != Phase.RUNNING)
+        run = tuple(int(slots[i]) for i in chosen if not streams.running[there[i]])
         preempt = tuple(
             Preemption(int(slots[i]), Cause.EXCHANGE)
             for i in range(len(there))
-            if phase[there[i]] == Phase.RUNNING and not fixed[i] and i not in kept
+            if streams.running[there[i]] and not fixed[i] and i not in kept
         )
         preempt = preempt if run else ()
         return self._run(
@@ -114,7 +113,7 @@ class OrderedPolicy(ABC):
         recompute: frozenset[int] = frozenset()
         if self._recompute:
             streams = state.streams
-            paused = streams.slot[streams.phase == Phase.PAUSED]
+            paused = streams.slot[streams.paused]
             recompute = frozenset(run) & frozenset(paused.tolist())
         load: tuple[int, ...] = ()
         if self._ahead:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
-from tokenflow_sgl.policy.state import BoolArray, IntArray, Phase, State
+from tokenflow_sgl.policy.state import BoolArray, IntArray, State
 from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve, under_stress
 
 OVERCOMMIT = 4.0
@@ -56,7 +56,7 @@ class PaperPolicy:
         if not len(state.streams) or not under_stress(state, patience=0.0):
             return Decision(Mode.IDLE)
         last = state.recollection
-        running = state.streams.phase == Phase.RUNNING
+        running = state.streams.running
         if state.now - last.last_cycle < self.config.interval and running.any():
             return Decision(Mode.WORKING_SET, run=last.plan, recollection=last)
         return self._cycle(state)
@@ -65,18 +65,18 @@ class PaperPolicy:
         streams = state.streams
         overloaded = self._overloaded(state)
         joined = np.zeros(0, dtype=np.int64) if overloaded else self._admit(state)
-        member = (streams.phase != Phase.WAITING) | streams.admitted
+        member = streams.member.copy()
         member[joined] = True
         members = np.nonzero(member)[0]
         chosen = self._select(state, members, first_come=overloaded)
         keep = set(members[chosen].tolist())
         slots = streams.slot
-        waiting_to_run = (streams.phase == Phase.WAITING) | (streams.phase == Phase.PAUSED)
+        waiting_to_run = streams.waiting | streams.paused
         run = tuple(int(slots[i]) for i in members.tolist() if i in keep and waiting_to_run[i])
         preempt = tuple(
             Preemption(int(slots[i]), Cause.EXCHANGE)
             for i in members.tolist()
-            if i not in keep and streams.phase[i] == Phase.RUNNING and streams.preemptible[i]
+            if i not in keep and streams.running[i] and streams.preemptible[i]
         )
         return Decision(
             Mode.WORKING_SET,
@@ -94,39 +94,39 @@ class PaperPolicy:
         if not self.config.fallback or np.isnan(capacity):
             return False
         streams = state.streams
-        asked = float(streams.rate[(streams.phase != Phase.WAITING) | streams.admitted].sum())
+        asked = float(streams.rate[streams.member].sum())
         return asked > (RELEASE if state.recollection.overloaded else 1.0) * capacity
 
     def _admit(self, state: State) -> IntArray:
         """Eq. 4 and 5, and the buffer condition b >= mu r (evict + load + schedule)."""
         streams, memory, config = state.streams, state.memory, self.config
-        live = streams.phase != Phase.WAITING
-        length = streams.prompt + streams.generated
+        live = ~streams.waiting
+        length = streams.length
         footprint = max(float(length[live].mean()) if live.any() else float(length.mean()), 1.0)
         static = int(OVERCOMMIT * memory.device_total / footprint)
-        running = int(np.count_nonzero(streams.phase == Phase.RUNNING))
+        running = int(np.count_nonzero(streams.running))
         allowed = int(static - config.adjustment * (static - running))
-        size = int(np.count_nonzero(live | streams.admitted))
+        size = int(np.count_nonzero(streams.member))
         switch = 2 * state.costs.load_seconds(footprint) + config.interval
         slack = streams.next_due - state.now
-        bears = (streams.phase == Phase.RUNNING) & (slack >= config.conservativeness * switch)
+        bears = streams.running & (slack >= config.conservativeness * switch)
         spare = memory.device_free + int(length[bears].sum())
-        candidates = np.nonzero((streams.phase == Phase.WAITING) & ~streams.admitted)[0]
+        candidates = np.nonzero(streams.waiting & ~streams.admitted)[0]
         need = np.cumsum(length[candidates])
         fits = int(np.searchsorted(need, spare, side="right"))
         return candidates[: max(min(fits, allowed - size), 0 if size else 1)]
 
     def _select(self, state: State, members: IntArray, *, first_come: bool) -> BoolArray:
         streams, memory = state.streams, state.memory
-        size = streams.prompt[members] + streams.generated[members]
-        running = int(np.count_nonzero(streams.phase == Phase.RUNNING))
+        size = streams.length[members]
+        running = int(np.count_nonzero(streams.running))
         capacity = memory.device_total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
         if first_come:
             fits: BoolArray = np.cumsum(size) <= capacity
             fits[memory.max_running :] = False
             return fits
         overhead = np.where(
-            streams.phase[members] == Phase.PAUSED,
+            streams.paused[members],
             state.costs.load_seconds(size.astype(np.float64)),
             0.0,
         )
@@ -140,5 +140,5 @@ class PaperPolicy:
         )
         # Ties go to who runs already: switching costs.
         utility = utility - utility.min() + 1e-6
-        utility += 1e-6 * (streams.phase[members] == Phase.RUNNING)
+        utility += 1e-6 * streams.running[members]
         return select(utility, size, capacity, memory.max_running)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.policy.baselines.ordered import OrderedPolicy
-from tokenflow_sgl.policy.state import FloatArray, IntArray, Phase, State
+from tokenflow_sgl.policy.state import FloatArray, IntArray, State
 
 
 class RoundRobinPolicy(OrderedPolicy):
@@ -20,7 +20,7 @@ class RoundRobinPolicy(OrderedPolicy):
         streams = state.streams
         since = streams.since[index]
         spent = state.now - since
-        running = streams.phase[index] == Phase.RUNNING
+        running = streams.running[index]
         group = np.where(running, np.where(spent < self.quantum, 0.0, 2.0), 1.0)
         # Within a group by time; the groups lie further apart than any two times.
         return group * 1e9 + since
