@@ -3,6 +3,7 @@
     python benchmarks/context_switch/live.py ablation --link 25 --link 6 --link 2
     python benchmarks/context_switch/live.py ablation --link 2 --contender "not loaded ahead"
     python benchmarks/context_switch/live.py Markov --link 6
+    python benchmarks/context_switch/live.py fixed --link 25
     python benchmarks/context_switch/live.py pieces --link 25
 
 Runs are like those of `benchmarks/burst/run.py`: a server per contender, one after the other, the
@@ -26,14 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 
 from devices import device_profile
 from run import ROOT, keep, measure
-from suite import CONTENDERS, LOADS
+from suite import CONTENDERS, LOADS, WITH_PRIORITIES
 from table import replace_table
 
 from tokenflow_sgl.watch import scrape
 
 PAGE = Path(__file__).with_name("README.md")
 RESULTS = ROOT / "benchmarks" / "results" / "context_switch"
-WORKLOAD = "4090-b"
 DILATION = 0.4
 TOKENFLOW = CONTENDERS["tokenflow"]
 NO_OFFLOAD = ("--scheduler", "tokenflow", "--tokenflow-hicache", "off")
@@ -70,11 +70,33 @@ def _switching(pattern: str) -> Contenders:
     }
 
 
-SUITES: Mapping[str, Contenders] = {
-    "ablation": ABLATION,
-    "pieces": PIECES,
-    "Markov": _switching("Markov"),
-    "Random": _switching("Random"),
+ROWS = ("--max-running-requests", "16")
+"""So few that rows run short before memory does: only then does SGLang preempt by priority."""
+
+FIXED: Contenders = {
+    WITH_PRIORITIES: (*CONTENDERS[WITH_PRIORITIES], *ROWS),
+    "swap, write-through": (*TOKENFLOW, *ROWS, "--tokenflow-policy", "priorities:FixedSwaps"),
+    "ours": (*TOKENFLOW, *ROWS, "--tokenflow-policy", "priorities:Fixed"),
+}
+"""Priorities that stay. Stock recomputes whom it preempts."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Suite:
+    """Contenders on one workload, or on a part of it."""
+
+    contenders: Contenders
+    workload: str = "4090-b"
+    scale: float | None = None
+
+
+SUITES: Mapping[str, Suite] = {
+    "ablation": Suite(ABLATION),
+    "pieces": Suite(PIECES),
+    "Markov": Suite(_switching("Markov")),
+    "Random": Suite(_switching("Random")),
+    # A burst would be sorted once; with newcomers all the time there is somebody to preempt.
+    "fixed": Suite(FIXED, "4090-d", 0.15),
 }
 
 
@@ -84,23 +106,27 @@ def main() -> None:
     )
     parser.add_argument("suite", choices=SUITES)
     parser.add_argument("--link", type=float, action="append", required=True, help="GB/s each way")
-    names = sorted({name for contenders in SUITES.values() for name in contenders})
+    names = sorted({name for suite in SUITES.values() for name in suite.contenders})
     parser.add_argument("--contender", action="append", choices=names, help="default: all")
     parser.add_argument("--scale", type=float, help="part of the burst, for long runs")
     parser.add_argument("--dilation", type=float, default=DILATION)
     parser.add_argument("--output", type=Path, default=Path("context-switch-results"))
     args = parser.parse_args()
-    trace = WORKLOAD + (f"?scale={args.scale:g}" if args.scale else "")
+    suite = SUITES[args.suite]
+    scale = args.scale or suite.scale
+    trace = suite.workload + (f"?scale={scale:g}" if scale else "")
     for link in args.link:
-        load = dataclasses.replace(LOADS[WORKLOAD], link=link)
-        for name, options in SUITES[args.suite].items():
+        load = dataclasses.replace(LOADS[suite.workload], link=link)
+        for name, options in suite.contenders.items():
             if args.contender and name not in args.contender:
                 continue
             run = f"{args.suite}-{link:g}"
             folder = args.output / run / name.replace(", ", "-").replace(" ", "-")
             options = (*options, "--enable-metrics")
             said = measure(load, trace, name, options, folder, args.dilation, after=ask)
-            keep(RESULTS / f"{run}.json", WORKLOAD, load, trace, name, options, folder, **said)
+            keep(
+                RESULTS / f"{run}.json", suite.workload, load, trace, name, options, folder, **said
+            )
             PAGE.write_text(page(PAGE.read_text()))
 
 
@@ -130,6 +156,7 @@ def page(text: str) -> str:
     for table, suites, first in (
         ("live ablation", ("ablation",), "all of it"),
         ("live switching", ("Markov", "Random"), "recompute"),
+        ("live priorities", ("fixed",), WITH_PRIORITIES),
     ):
         lines = [
             "| link | what | KV | makespan | tokens/s | effective tokens/s | mean TTFT | P95 TTFT "
@@ -145,7 +172,7 @@ def page(text: str) -> str:
                 base = runs.get(first)
                 lines += [
                     _row(link, suite, name, runs[name], base)
-                    for name in SUITES[suite]
+                    for name in SUITES[suite].contenders
                     if name in runs
                 ]
         text = replace_table(text, table, "\n".join(lines) + "\n")

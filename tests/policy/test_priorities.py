@@ -9,7 +9,11 @@ import pytest
 
 from tokenflow_sgl.costs import Link, Links
 from tokenflow_sgl.policy import Mode, Phase
-from tokenflow_sgl.policy.baselines import MarkovPriorityPolicy, RandomPriorityPolicy
+from tokenflow_sgl.policy.baselines import (
+    FixedPriorityPolicy,
+    MarkovPriorityPolicy,
+    RandomPriorityPolicy,
+)
 from tokenflow_sgl.policy.baselines.priorities import ITERATION_SECONDS
 
 
@@ -47,6 +51,38 @@ def test_random_priorities_have_no_memory(crowd):
 @pytest.mark.parametrize("locality", [0.5, 0.9])
 def test_markov_priorities_are_kept_as_often_as_said(crowd, locality):
     assert kept(MarkovPriorityPolicy(locality=locality), crowd) == pytest.approx(locality, abs=0.06)
+
+
+def test_fixed_priorities_stay_and_are_even(crowd):
+    policy = FixedPriorityPolicy(levels=4)
+    assert kept(policy, crowd) == 1.0
+    levels, streams = np.unique(-ranks(policy, crowd, 3), return_counts=True)
+    assert levels.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert (abs(streams - 100) < 30).all()
+
+
+def test_whoever_has_more_takes_the_row_of_who_has_least(make_state, make_stream):
+    """Two rows, taken by who came first; then somebody comes who has the most."""
+    policy = FixedPriorityPolicy(levels=4)
+    turns = []
+    for last in range(100):
+        phases = (Phase.RUNNING, Phase.RUNNING, Phase.WAITING)
+        rows = [
+            make_stream(phase, arrival=arrival)
+            for phase, arrival in zip(phases, (1.0, 2.0, 3.0 + last), strict=True)
+        ]
+        state = make_state(rows, rows_limit=2)
+        first, second, newcomer = ranks(policy, state, 0)
+        decision = policy.decide(state)
+        gone = [each.slot for each in decision.preempt]
+        if newcomer < max(first, second):
+            assert decision.run == (12,)
+            # The later one among equals.
+            assert gone == [10 if first > second else 11]
+        else:
+            assert (decision.run, gone) == ((), [])
+        turns.append(bool(gone))
+    assert 0 < sum(turns) < len(turns)
 
 
 def test_the_same_moment_has_the_same_priorities(crowd):

@@ -147,14 +147,15 @@ class TokenFlowScheduler(ApplyingScheduler):
         messages: list[Any] = super()._poll_timeout_aborts()
         # Several ranks take a request's arrival from it, so it comes with the first one, too.
         if len(self.tf_table) or self.server_args.tp_size > 1:
-            host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
-            messages.append(
-                ClockTick(
-                    local_time(),
-                    host.size if host is not None else 0,
-                    *self.tf_transfers.look(),
+            with self.tf_effort:
+                host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
+                messages.append(
+                    ClockTick(
+                        local_time(),
+                        host.size if host is not None else 0,
+                        *self.tf_transfers.look(),
+                    )
                 )
-            )
         return messages
 
     # ---- one iteration --------------------------------------------------------------
@@ -164,8 +165,9 @@ class TokenFlowScheduler(ApplyingScheduler):
         with self.tf_effort:
             self._tf_account()
         plan = super().get_next_batch_to_run(running_batch, last_batch)
-        crowded = bool(self.tf_pauser.paused)
-        self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
+        with self.tf_effort:
+            crowded = bool(self.tf_pauser.paused)
+            self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
         return plan
 
     def _tf_account(self) -> None:
@@ -208,12 +210,13 @@ class TokenFlowScheduler(ApplyingScheduler):
         try:
             plan = super().get_new_batch_prefill(running_batch)
         finally:
-            left = self.waiting_queue
-            known = set(whole)
-            remaining = {*hidden, *left}
-            self.waiting_queue = [req for req in whole if req in remaining] + [
-                req for req in left if req not in known and req not in self.tf_pauser.paused
-            ]
+            with self.tf_effort:
+                left = self.waiting_queue
+                known = set(whole)
+                remaining = {*hidden, *left}
+                self.waiting_queue = [req for req in whole if req in remaining] + [
+                    req for req in left if req not in known and req not in self.tf_pauser.paused
+                ]
             self.policy = own_policy
         if plan.batch_to_run is not None:
             with self.tf_effort:

@@ -5,6 +5,7 @@ from tokenflow_sgl.policy.baselines.least_slack import LeastSlackPolicy
 from tokenflow_sgl.policy.baselines.ordered import OrderedPolicy
 from tokenflow_sgl.policy.baselines.paper import PaperConfig, PaperPolicy
 from tokenflow_sgl.policy.baselines.priorities import (
+    FixedPriorityPolicy,
     MarkovPriorityPolicy,
     RandomPriorityPolicy,
 )
@@ -13,6 +14,7 @@ from tokenflow_sgl.policy.baselines.stock import StockPolicy
 
 __all__ = [
     "AndesPolicy",
+    "FixedPriorityPolicy",
     "LeastSlackPolicy",
     "MarkovPriorityPolicy",
     "OrderedPolicy",

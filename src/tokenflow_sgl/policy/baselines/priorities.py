@@ -38,11 +38,8 @@ class RandomPriorityPolicy(OrderedPolicy):
 
     def rank(self, state: State, index: IntArray) -> FloatArray:
         """By priority at the present update."""
-        streams = state.streams
         update = int(state.now / self.interval)
-        # A slot is used again by later requests: its arrival tells them apart.
-        arrived = (streams.arrival[index] * 1e3).astype(np.int64).astype(np.uint64)
-        name = _mixed(streams.slot[index].astype(np.uint64) ^ _mixed(arrived))
+        name = _names(state, index)
         updates = np.arange(update, max(update - HISTORY, -1), -1, dtype=np.uint64)
         kept = _share(name[:, None] + _mixed(2 * updates + 1)) < self._locality
         kept[:, -1] = False
@@ -57,6 +54,35 @@ class MarkovPriorityPolicy(RandomPriorityPolicy):
         self, frequency: float = 0.04, locality: float = 0.9, *, ahead: bool = True
     ) -> None:
         super().__init__(frequency, locality, ahead=ahead)
+
+
+class FixedPriorityPolicy(OrderedPolicy):
+    """Priorities that stay: SGLang's priority scheduling, with cheap context switches.
+
+    Who has more priority runs first and takes the place of who has less; first come first among
+    equals.
+
+    Args:
+        levels: How many priorities there are; each is as likely.
+        interval: Seconds between two rankings.
+        ahead: KV is written to the host while streams run, and loaded beside the steps.
+    """
+
+    def __init__(self, levels: int, interval: float = 0.25, *, ahead: bool = True) -> None:
+        super().__init__(interval=interval, ahead=ahead)
+        self._levels = levels
+
+    def rank(self, state: State, index: IntArray) -> FloatArray:
+        """By priority; the streams are in the order of their arrival."""
+        return -np.floor(self._levels * _share(_names(state, index)))
+
+
+def _names(state: State, index: IntArray) -> UIntArray:
+    """A number for each stream, its own for as long as it lives."""
+    streams = state.streams
+    # A slot is used again by later requests: its arrival tells them apart.
+    arrived = (streams.arrival[index] * 1e3).astype(np.int64).astype(np.uint64)
+    return _mixed(streams.slot[index].astype(np.uint64) ^ _mixed(arrived))
 
 
 def _mixed(value: UIntArray) -> UIntArray:
