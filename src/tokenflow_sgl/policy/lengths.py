@@ -35,7 +35,7 @@ class OutputLengths:
         self._quantile = quantile
         self._evidence = evidence
         self._recent: deque[tuple[int, bool]] = deque(maxlen=window)
-        self._curve: _Survival | None = None
+        self._curve: _Curve | None = None
 
     def observe(self, length: int, *, cut_off: bool = False) -> None:
         """A stream ended after `length` output tokens; `cut_off`: not by itself."""
@@ -53,47 +53,48 @@ class OutputLengths:
         if len(self._recent) < self._evidence:
             return np.asarray(np.maximum(limit, floor), dtype=np.float64)
         if self._curve is None:
-            self._curve = _Survival.of(self._recent)
-        guess, longer = self._curve.quantile(self._quantile, generated)
-        guess = np.where(longer >= self._evidence, guess, np.inf)
+            self._curve = _Curve.of(self._recent, self._quantile, self._evidence)
+        guess = self._curve.expected(generated)
         return np.asarray(np.maximum(np.minimum(guess, limit), floor), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
-class _Survival:
-    """Kaplan-Meier's curve.
+class _Curve:
+    """The answer for every length so far: it only changes where an output was seen to end.
 
-    seen: all lengths, sorted. ends: distinct lengths at which an output ended by itself.
-    survival: share of outputs that are longer than that; not increasing.
+    seen: distinct lengths, sorted, shape (n,). answer: the quantile of outputs that are longer than
+        none, the first, the second, ... of them, shape (n + 1,); infinite where that is not known.
     """
 
     seen: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    survival: NDArray[np.float64]
+    answer: NDArray[np.float64]
 
     @classmethod
-    def of(cls, observed: deque[tuple[int, bool]]) -> _Survival:
-        length, cut_off = np.array(observed, dtype=np.int64).T
-        seen = np.sort(length)
-        ends, ended = np.unique(length[cut_off == 0], return_counts=True)
-        at_risk = len(seen) - np.searchsorted(seen, ends, side="left")
-        survival = np.cumprod(1.0 - ended / at_risk, dtype=np.float64)
-        return cls(seen, ends, survival)
+    def of(cls, observed: deque[tuple[int, bool]], share: float, evidence: int) -> _Curve:
+        """Kaplan and Meier's curve, turned into quantiles.
 
-    def quantile(
-        self, share: float, generated: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Length that `share` of those longer than `generated` do not exceed; how many these are.
-
-        Infinite where the curve does not reach so far down: the rest was cut off.
+        observed: length, and whether the output was cut off there. share: the quantile.
+        evidence: longer outputs that an answer needs.
         """
-        longer = len(self.seen) - np.searchsorted(self.seen, generated, side="right")
-        if not len(self.ends):
-            return np.full(len(generated), np.inf), longer
-        first = np.searchsorted(self.ends, generated, side="right")
-        alive = np.where(first > 0, self.survival[first - 1], 1.0)
+        length, cut_off = np.array(observed, dtype=np.int64).T
+        seen, times = np.unique(length, return_counts=True)
+        longer = np.concatenate([[len(length)], len(length) - np.cumsum(times)])
+        ends, ended = np.unique(length[cut_off == 0], return_counts=True)
+        if not len(ends):
+            return cls(seen, np.full(len(longer), np.inf))
+        # Share of outputs that are longer than each of the ends; not increasing.
+        at_risk = longer[np.searchsorted(seen, ends, side="left")]
+        survival = np.cumprod(1.0 - ended / at_risk, dtype=np.float64)
+        first = np.concatenate([[0], np.searchsorted(ends, seen, side="right")])
+        alive = np.where(first > 0, survival[first - 1], 1.0)
         # Rounding in the products must not push the answer one length up.
         goal = (1.0 - share) * alive + 1e-9
-        place = np.maximum(np.searchsorted(-self.survival, -goal, side="left"), first)
-        reached = place < len(self.ends)
-        return np.where(reached, self.ends[np.minimum(place, len(self.ends) - 1)], np.inf), longer
+        place = np.maximum(np.searchsorted(-survival, -goal, side="left"), first)
+        # Where the curve does not reach so far down the rest was cut off.
+        known = (place < len(ends)) & (longer >= evidence)
+        answer = np.where(known, ends[np.minimum(place, len(ends) - 1)], np.inf)
+        return cls(seen, answer)
+
+    def expected(self, generated: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The quantile of outputs longer than `generated`; infinite where it is not known."""
+        return self.answer.take(np.searchsorted(self.seen, generated, side="right"))

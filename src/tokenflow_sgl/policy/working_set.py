@@ -106,6 +106,8 @@ class WorkingSetPolicy:
 
     def _carry_on(self, state: State) -> Decision:
         """Between plans: the last plan's streams that have not started yet."""
+        if not state.recollection.plan:
+            return Decision(Mode.WORKING_SET, recollection=state.recollection)
         streams = state.streams
         is_open = streams.waiting | streams.away
         plan = [slot for slot in state.recollection.plan if slot in streams.index_of]
