@@ -1,4 +1,4 @@
-import importlib
+import importlib.util
 import subprocess
 import sys
 
@@ -7,8 +7,6 @@ from typer.testing import CliRunner
 
 import tokenflow_sgl
 from tokenflow_sgl.cli.app import app
-
-demo_command = importlib.import_module("tokenflow_sgl.cli.demo")
 
 
 def run(*args):
@@ -39,11 +37,16 @@ def test_unknown_scheduler_is_refused():
 
 
 def test_demo_names_what_is_missing(monkeypatch):
-    monkeypatch.setitem(demo_command._NEEDED, "no_such_module", "some-package")
+    found, gone = importlib.util.find_spec, ("sglang", "aiohttp", "pyarrow")
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name in gone else found(name)
+    )
     result = run("demo")
     assert result.exit_code == 2
-    assert "no_such_module" in result.output
-    assert "some-package" in result.output
+    assert result.output == (
+        "The demo needs sglang, aiohttp, pyarrow: "
+        "pip install 'tokenflow-sgl[sglang]' 'tokenflow-sgl[replay]'\n"
+    )
 
 
 @pytest.mark.parametrize("module", ["tokenflow_sgl", "tokenflow_sgl.cli"])

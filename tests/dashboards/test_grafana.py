@@ -10,7 +10,6 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as models
 from typer.testing import CliRunner
 
-from tokenflow_sgl.cli import dashboard as commands
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.dashboards import BOARDS
 from tokenflow_sgl.dashboards.grafana import grafana_json
@@ -91,7 +90,7 @@ def test_import_without_a_token_or_a_grafana(monkeypatch) -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch) -> None:
-    monkeypatch.setattr(commands, "_SDK", {"not_there_at_all": "tokenflow-sgl[grafana]"})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["dashboard", "build"])
     assert result.exit_code == 2
     assert "pip install 'tokenflow-sgl[grafana]'" in result.output

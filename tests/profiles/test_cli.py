@@ -93,7 +93,7 @@ def test_a_picture_without_matplotlib_names_the_extra(monkeypatch: pytest.Monkey
     )
     result = run("show", "rtx4090", "llama3-8b", "--plot", "p.png")
     assert result.exit_code == 2
-    assert 'pip install "tokenflow-sgl[replay]"' in result.output
+    assert "A picture needs matplotlib: pip install 'tokenflow-sgl[replay]'" in result.output
 
 
 def test_fit_writes_a_profile_and_its_residuals(tmp_path: Path) -> None:

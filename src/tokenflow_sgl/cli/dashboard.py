@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import time
@@ -13,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from tokenflow_sgl.cli.extras import need
+
 dashboard_app = typer.Typer(
     help="Grafana dashboards of the scheduler's metrics, as code.", no_args_is_help=True
 )
 TOKEN_VARIABLE = "GRAFANA_TOKEN"
-_SDK = {"grafana_foundation_sdk": "tokenflow-sgl[grafana]"}
-_PLOTS = {"matplotlib": "tokenflow-sgl[replay]"}
 
 
 @dashboard_app.command("build")
@@ -30,7 +29,7 @@ def build(
     """Write the dashboards as JSON files that Grafana imports or provisions."""
     from tokenflow_sgl.dashboards import BOARDS
 
-    _need(_SDK)
+    need("A dashboard", "grafana_foundation_sdk")
     from tokenflow_sgl.dashboards.grafana import grafana_json
 
     output.mkdir(parents=True, exist_ok=True)
@@ -53,7 +52,7 @@ def import_(
     from tokenflow_sgl.dashboards import BOARDS
     from tokenflow_sgl.watch import ScrapeError, fetch
 
-    _need(_SDK)
+    need("A dashboard", "grafana_foundation_sdk")
     from tokenflow_sgl.dashboards.grafana import grafana_json
 
     token = os.environ.get(TOKEN_VARIABLE, "")
@@ -100,7 +99,7 @@ def render(
     from tokenflow_sgl.dashboards.prometheus import EVERYTHING, Prometheus
     from tokenflow_sgl.watch import ScrapeError
 
-    _need(_PLOTS)
+    need("A picture", "matplotlib")
     from tokenflow_sgl.dashboards.render import render as draw
 
     sides = {"baseline": baseline, "candidate": candidate}
@@ -125,13 +124,6 @@ def render(
             except ScrapeError as error:
                 _fail(str(error))
             typer.echo(f"{path}: {board.title}")
-
-
-def _need(packages: dict[str, str]) -> None:
-    for name, package in packages.items():
-        if importlib.util.find_spec(name) is None:
-            typer.echo(f"This needs {name}: pip install '{package}'", err=True)
-            raise typer.Exit(2)
 
 
 def _fail(text: str) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-_NEEDED = {  # module -> what brings it
-    "sglang": "tokenflow-sgl[sglang]",
-    "aiohttp": "tokenflow-sgl[replay]",
-    "pyarrow": "tokenflow-sgl[replay]",
-    "matplotlib": "tokenflow-sgl[replay]",
-    "tokenflow_sgl_emulator": "tokenflow-sgl-emulator",
-}
+from tokenflow_sgl.cli.extras import RUNS, need
 
 # A paused reader's KV lies in host memory. Four times the device's holds the whole burst; SGLang's
 # own default is twice.
@@ -54,12 +47,8 @@ def demo(
     the same bursts of streaming requests, more than the KV cache holds, one server working at a
     time, and compares when tokens arrive. Takes a few minutes, and neither a GPU nor a download.
     """
+    need("The demo", "sglang", "tokenflow_sgl_emulator", "matplotlib", *RUNS)
     console = Console()
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        packages = " ".join(dict.fromkeys(f"'{_NEEDED[name]}'" for name in missing))
-        console.print(f"The demo needs {', '.join(missing)}: install {packages}.", markup=False)
-        raise typer.Exit(2)
 
     # Only here: the CLI must start without what the demo needs.
     from tokenflow_sgl.demo.measure import BurstError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from tokenflow_sgl.cli.extras import need
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles.fit import Residual
@@ -77,7 +78,8 @@ def show(
 ) -> None:
     """Show the step times of a model on a device."""
     console = Console()
-    _need_matplotlib(console, plot)
+    if plot is not None:
+        need("A picture", "matplotlib")
     from tokenflow_sgl.profiles.errors import ProfileError
     from tokenflow_sgl.profiles.load import load_profile
 
@@ -114,7 +116,8 @@ def fit(
 ) -> None:
     """Make a profile from measured step and copy times, and say how well it repeats them."""
     console = Console()
-    _need_matplotlib(console, plot)
+    if plot is not None:
+        need("A picture", "matplotlib")
     from tokenflow_sgl.profiles import fit as fitting
     from tokenflow_sgl.profiles.devices import DEVICES
     from tokenflow_sgl.profiles.errors import ProfileError
@@ -228,11 +231,6 @@ def _write(
             console.print(f"Drawn: {picture}", markup=False, highlight=False, soft_wrap=True)
     except (OSError, ValueError) as error:  # ValueError: a picture format that does not exist
         _fail(console, str(error))
-
-
-def _need_matplotlib(console: Console, picture: Path | None) -> None:
-    if picture is not None and importlib.util.find_spec("matplotlib") is None:
-        _fail(console, 'A picture needs matplotlib: pip install "tokenflow-sgl[replay]".')
 
 
 def _fail(console: Console, sentence: str) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 from enum import StrEnum
@@ -23,13 +22,12 @@ from tokenflow_sgl.cli.chosen_trace import (
     open_chosen,
     pair,
 )
+from tokenflow_sgl.cli.extras import RUNS, need
 
 if TYPE_CHECKING:
     from tokenflow_sgl.replay import ReplayOptions, Run
     from tokenflow_sgl.traces import Trace
 
-_NEEDED = ("aiohttp", "pyarrow")
-_EXTRA = "tokenflow-sgl[replay]"
 _INVALID, _INTERRUPTED = 3, 130
 
 
@@ -164,11 +162,8 @@ def replay(
     and writes what was measured; a second one quits. Exits with 0 if the run is valid, 1 if there
     is none, 3 if it is invalid, 130 if it was interrupted.
     """
+    need("A replay", *RUNS)
     console = Console()
-    missing = [module for module in _NEEDED if importlib.util.find_spec(module) is None]
-    if missing:
-        console.print(f"A replay needs {', '.join(missing)}: install '{_EXTRA}'.", markup=False)
-        raise typer.Exit(2)
 
     # Only here: the CLI must start without what a replay needs.
     from tokenflow_sgl.replay import Api, ReplayError, ReplayOptions, Sessions, write_run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from tokenflow_sgl.cli.extras import PAGES, RUNS, need
+
 if TYPE_CHECKING:
     from tokenflow_sgl.report import Comparison, Figures, Options
 
-_NEEDED = ("aiohttp", "pyarrow")
-_NEEDED_BY_PAGE = ("jinja2", "matplotlib")
 _FILE_WIDTH = 110
-_EXTRA = "tokenflow-sgl[replay]"
 
 
 def report(
@@ -74,7 +72,7 @@ def report(
     if as_json and as_markdown:
         messages.print("--json and --markdown exclude each other.", style="red", markup=False)
         raise typer.Exit(2)
-    _require(_NEEDED if html is None else (*_NEEDED, *_NEEDED_BY_PAGE), messages)
+    need("A report", *RUNS, *(PAGES if html is not None else ()))
 
     # Only here: the CLI must start without what a report needs.
     from tokenflow_sgl.replay.store import RunError
@@ -110,15 +108,6 @@ def report(
         messages.print(
             f"Wrote {html} ({size:.1f} MB).", markup=False, highlight=False, soft_wrap=True
         )
-
-
-def _require(modules: tuple[str, ...], messages: Console) -> None:
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        messages.print(
-            f"A report needs {', '.join(missing)}: install '{_EXTRA}'.", markup=False, style="red"
-        )
-        raise typer.Exit(2)
 
 
 def _read(

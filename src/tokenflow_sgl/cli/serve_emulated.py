@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import tempfile
@@ -11,10 +10,7 @@ from typing import Annotated
 
 import typer
 
-_NEEDED = {  # module -> what brings it
-    "sglang": "tokenflow-sgl[sglang]",
-    "tokenflow_sgl_emulator": "tokenflow-sgl-emulator",
-}
+from tokenflow_sgl.cli.extras import need
 
 
 def serve_emulated(
@@ -54,10 +50,7 @@ def serve_emulated(
     """
     from tokenflow_sgl.profiles import ProfileError, load_profile
 
-    for name, package in _NEEDED.items():
-        if importlib.util.find_spec(name) is None:
-            typer.echo(f"This needs {name}: pip install '{package}'", err=True)
-            raise typer.Exit(2)
+    need("An emulated server", "sglang", "tokenflow_sgl_emulator")
     if profile is None:
         try:
             built = load_profile(device, model)

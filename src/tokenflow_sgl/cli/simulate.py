@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +32,7 @@ from tokenflow_sgl.cli.chosen_trace import (
     Window,
     open_chosen,
 )
+from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from tokenflow_sgl.sim import EngineOptions, Simulation
     from tokenflow_sgl.traces import Trace
 
-_NEEDED = ("aiohttp", "pyarrow", "jinja2", "matplotlib")
-_EXTRA = "tokenflow-sgl[replay]"
 _FILE_WIDTH = 110
 _MOST_FORESEEN = 5000
 """Requests of a trace for which the no-stall schedule is worked out: a few seconds."""
@@ -115,11 +113,8 @@ def simulate(
     Runs SGLang's scheduling in virtual time, with the very policy that the server runs, on the
     device's step times: no GPU, no SGLang, seconds instead of hours.
     """
+    need("A simulation", *RUNS, *PAGES)
     console = Console(stderr=True)
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        console.print(f"This needs {', '.join(missing)}: install '{_EXTRA}'.", markup=False)
-        raise typer.Exit(2)
 
     # Only here: the CLI must start without what a simulation needs.
     from tokenflow_sgl.profiles import ProfileError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import time
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+from tokenflow_sgl.cli.extras import need
 
 if TYPE_CHECKING:
     from tokenflow_sgl.traces import Trace
@@ -47,8 +48,8 @@ def stats(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Describe a trace: arrivals, lengths, sessions, readers, and what was dropped."""
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        _stop("--plot needs matplotlib: install 'tokenflow-sgl[replay]'.")
+    if plot is not None:
+        need("--plot", "matplotlib")
     if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
         _stop(f"--plot is {str(plot)!r}; allowed are names that end in .png, .svg or .pdf.")
     trace = _open(spec)

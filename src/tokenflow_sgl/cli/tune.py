@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,13 +20,13 @@ from tokenflow_sgl.cli.chosen_engine import (
     open_engine,
 )
 from tokenflow_sgl.cli.chosen_trace import Limit, Rate, Sample, SpeedUp, Window, open_chosen
+from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 
 if TYPE_CHECKING:
     from tokenflow_sgl.sim.sweep import Device as Simulated
     from tokenflow_sgl.sim.sweep import Row, Setting
     from tokenflow_sgl.sim.tune import Tuned
 
-_NEEDED = ("optuna", "aiohttp", "pyarrow", "jinja2", "matplotlib")
 _SHOWN = {
     "effective_throughput": "effective tokens/s",
     "token_throughput": "tokens/s",
@@ -89,13 +88,8 @@ def tune(
     What is found fits this trace. With --check you see what is left of it on another one, say of
     another day: believe that.
     """
+    need("A search", "optuna", *RUNS, *PAGES)
     console = Console(stderr=True)
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        console.print(
-            f"This needs {', '.join(missing)}: install 'tokenflow-sgl[replay,tune]'.", markup=False
-        )
-        raise typer.Exit(2)
 
     # Only here: the CLI must start without what a search needs.
     import pyarrow as pa

@@ -1,0 +1,35 @@
+"""What commands need that a plain installation does not bring."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import typer
+
+_REPLAY = "tokenflow-sgl[replay]"
+_BROUGHT_BY = {
+    "aiohttp": _REPLAY,
+    "grafana_foundation_sdk": "tokenflow-sgl[grafana]",
+    "jinja2": _REPLAY,
+    "matplotlib": _REPLAY,
+    "optuna": "tokenflow-sgl[tune]",
+    "pyarrow": _REPLAY,
+    "sglang": "tokenflow-sgl[sglang]",
+    "tokenflow_sgl_emulator": "tokenflow-sgl-emulator",
+}
+RUNS = ("aiohttp", "pyarrow")
+"""Replayed runs, and reading them."""
+PAGES = ("jinja2", "matplotlib")
+"""Pages with plots."""
+
+
+def need(what: str, *modules: str) -> None:
+    """Exit with 2 and the command that installs it, if a module is missing.
+
+    what: who needs them, for the sentence.
+    """
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        packages = " ".join(dict.fromkeys(f"'{_BROUGHT_BY[name]}'" for name in missing))
+        typer.echo(f"{what} needs {', '.join(missing)}: pip install {packages}", err=True)
+        raise typer.Exit(2)
