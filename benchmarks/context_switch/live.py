@@ -2,7 +2,7 @@
 
     python benchmarks/context_switch/live.py ablation --link 25 --link 6 --link 2
     python benchmarks/context_switch/live.py ablation --link 2 --contender "not loaded ahead"
-    python benchmarks/context_switch/live.py Markov --link 6
+    python benchmarks/context_switch/live.py Markov-0.02 --link 6
     python benchmarks/context_switch/live.py fixed --link 25
     python benchmarks/context_switch/live.py pieces --link 25
 
@@ -93,11 +93,14 @@ class Suite:
 SUITES: Mapping[str, Suite] = {
     "ablation": Suite(ABLATION),
     "pieces": Suite(PIECES),
-    "Markov": Suite(_switching("Markov")),
-    "Random": Suite(_switching("Random")),
+    "Markov-0.02": Suite(_switching("Markov2")),
+    "Markov-0.04": Suite(_switching("Markov4")),
+    "Random-0.02": Suite(_switching("Random2")),
+    "Random-0.04": Suite(_switching("Random4")),
     # A burst would be sorted once; with newcomers all the time there is somebody to preempt.
     "fixed": Suite(FIXED, "4090-d", 0.15),
 }
+SWITCHING = ("Markov-0.02", "Markov-0.04", "Random-0.02", "Random-0.04")
 
 
 def main() -> None:
@@ -155,7 +158,7 @@ def page(text: str) -> str:
     """The page with the tables of all results."""
     for table, suites, first in (
         ("live ablation", ("ablation",), "all of it"),
-        ("live switching", ("Markov", "Random"), "recompute"),
+        ("live switching", SWITCHING, "recompute"),
         ("live priorities", ("fixed",), WITH_PRIORITIES),
     ):
         lines = [

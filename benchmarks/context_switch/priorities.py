@@ -1,6 +1,13 @@
-"""Priorities for `--tokenflow-policy`, which calls a class without arguments."""
+"""Policies for `--tokenflow-policy`, which calls what it is given without arguments.
+
+FastSwitch's priorities, updated 0.02 and 0.04 times per iteration, and such as stay, as many as the
+burst benchmark's `stock, priorities` has. `Swaps`: with HiCache as it is; the others write and load
+KV ahead.
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 from tokenflow_sgl.policy.baselines import (
     FixedPriorityPolicy,
@@ -8,49 +15,13 @@ from tokenflow_sgl.policy.baselines import (
     RandomPriorityPolicy,
 )
 
-FREQUENCY = 0.02
-"""Updates per iteration, the lower one of the paper's."""
-PRIORITY_LEVELS = 4
-"""Of the priorities that stay: those of the burst benchmark's `stock, priorities`."""
-
-
-class Markov(MarkovPriorityPolicy):
-    """With locality; KV is written and loaded ahead."""
-
-    def __init__(self) -> None:
-        super().__init__(FREQUENCY)
-
-
-class MarkovSwaps(MarkovPriorityPolicy):
-    """With locality; HiCache as it is."""
-
-    def __init__(self) -> None:
-        super().__init__(FREQUENCY, ahead=False)
-
-
-class Random(RandomPriorityPolicy):
-    """Without locality; KV is written and loaded ahead."""
-
-    def __init__(self) -> None:
-        super().__init__(FREQUENCY)
-
-
-class RandomSwaps(RandomPriorityPolicy):
-    """Without locality; HiCache as it is."""
-
-    def __init__(self) -> None:
-        super().__init__(FREQUENCY, ahead=False)
-
-
-class Fixed(FixedPriorityPolicy):
-    """As SGLang's priorities, as many as its contender has; KV is written and loaded ahead."""
-
-    def __init__(self) -> None:
-        super().__init__(PRIORITY_LEVELS)
-
-
-class FixedSwaps(FixedPriorityPolicy):
-    """As SGLang's priorities; HiCache as it is."""
-
-    def __init__(self) -> None:
-        super().__init__(PRIORITY_LEVELS, ahead=False)
+Markov2 = partial(MarkovPriorityPolicy, 0.02)
+Markov2Swaps = partial(MarkovPriorityPolicy, 0.02, ahead=False)
+Markov4 = partial(MarkovPriorityPolicy, 0.04)
+Markov4Swaps = partial(MarkovPriorityPolicy, 0.04, ahead=False)
+Random2 = partial(RandomPriorityPolicy, 0.02)
+Random2Swaps = partial(RandomPriorityPolicy, 0.02, ahead=False)
+Random4 = partial(RandomPriorityPolicy, 0.04)
+Random4Swaps = partial(RandomPriorityPolicy, 0.04, ahead=False)
+Fixed = partial(FixedPriorityPolicy, 4)
+FixedSwaps = partial(FixedPriorityPolicy, 4, ahead=False)

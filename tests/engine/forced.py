@@ -27,17 +27,17 @@ class PreemptEvery:
         streams = state.streams
         passes = int(state.recollection.park_share) + 1
         memory = type(state.recollection)(park_share=float(passes))
-        running = np.nonzero((streams.phase == Phase.RUNNING) & streams.preemptible)[0]
+        running = np.nonzero(streams.running & streams.preemptible)[0]
         victims: tuple[Preemption, ...] = ()
         if passes % self.every == 0 and len(running):
             start = passes // self.every % len(running)
             order = np.roll(running, -start)[: max(1, len(running) // 2)]
             victims = tuple(Preemption(int(streams.slot[i]), Cause.POLICY) for i in order)
         # Resume on the passes in between, oldest first.
-        resting = passes % self.every < self.rest and bool((streams.phase == Phase.RUNNING).any())
+        resting = passes % self.every < self.rest and bool(streams.running.any())
         phases = (Phase.WAITING,) if resting else (Phase.WAITING, Phase.PAUSED)
         ready = np.nonzero(np.isin(streams.phase, phases))[0]
-        paused = np.nonzero(streams.phase == Phase.PAUSED)[0]
+        paused = np.nonzero(streams.paused)[0]
         page = state.memory.page_size
         whole = np.nonzero(streams.unwritten >= page)[0]
         return Decision(
@@ -80,11 +80,11 @@ class HoldMarked:
     def decide(self, state: State) -> Decision:
         streams = state.streams
         marked = streams.rate == 7.0
-        running = (streams.phase == Phase.RUNNING) & streams.preemptible
+        running = streams.running & streams.preemptible
         churn = streams.rate == 8.0
         victims = np.nonzero(running & (marked & (streams.generated >= 10) | churn))[0]
-        others = (streams.phase == Phase.PAUSED) & ~marked
-        fresh = (streams.phase == Phase.WAITING) & (streams.rate != 3.0)
+        others = streams.paused & ~marked
+        fresh = streams.waiting & (streams.rate != 3.0)
         return Decision(
             Mode.WORKING_SET,
             preempt=tuple(Preemption(int(streams.slot[i]), Cause.POLICY) for i in victims),

@@ -54,7 +54,7 @@ def test_selection_reaches_the_oracle(make_state, make_stream) -> None:
         streams = given.streams
         size = streams.prompt + streams.generated
         index = np.arange(len(streams))
-        overhead = np.where(streams.phase == Phase.PAUSED, 0.05, 0.0)
+        overhead = np.where(streams.paused, 0.05, 0.0)
         utility = utilities(given, index, horizon=1.0, overhead=overhead, gamma=1.0)
         limit = int(rng.integers(3, 60))
         capacity = given.memory.device_total
@@ -97,7 +97,7 @@ def test_the_exchange_reaches_the_oracle(make_state, make_stream) -> None:
         given = instance(rng, make_state, make_stream)
         streams = given.streams
         size = streams.prompt + streams.generated
-        running = streams.phase == Phase.RUNNING
+        running = streams.running
         # Start from a device that holds the running ones, as far as they fit.
         held = running & (np.cumsum(np.where(running, size, 0)) <= given.memory.device_total)
         phase = np.where(held, Phase.RUNNING, Phase.PAUSED).astype(np.int8)
