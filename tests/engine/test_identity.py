@@ -93,32 +93,41 @@ def test_victims_that_are_wanted_back_at_once(start, prompts, reference) -> None
         served.assert_clean()
 
 
-def test_control_releasing_before_the_drain_is_noticed(start, prompts, reference) -> None:
-    """Released with a result in flight and taken back at once: tokens go wrong, or it crashes."""
-    env = {"TOKENFLOW_TEST_BREAK": "no-drain", "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "0"}
-    flags = (*AT_ONCE, "--max-total-tokens", "4000")
-    with start(*flags, launcher=BROKEN, env=env) as served:
-        try:
-            answers = served.together([lambda p=p: served.generate(p) for p in prompts])
-        except OSError:
-            return
-        got = [a.body["output_ids"] if a.status == 200 else None for a in answers]
-        assert got != reference
+def test_controls_are_noticed(start, prompts, reference) -> None:
+    """Broken on purpose: what the tests above compare does change."""
 
+    def released_before_the_drain() -> None:
+        """With a result in flight, and taken back at once: tokens go wrong, or it crashes."""
+        env = {
+            "TOKENFLOW_TEST_BREAK": "no-drain",
+            "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "0",
+        }
+        broken = start(*AT_ONCE, "--max-total-tokens", "4000", launcher=BROKEN, env=env)
+        with broken as served:
+            try:
+                answers = served.together([lambda p=p: served.generate(p) for p in prompts])
+            except OSError:
+                return
+            got = [a.body["output_ids"] if a.status == 200 else None for a in answers]
+            assert got != reference
 
-def test_control_throwing_kv_away_is_noticed(start, prompts, reference) -> None:
-    env = {"TOKENFLOW_TEST_BREAK": "no-keep"}
-    with start(*flags("overlap", 1, "no-hicache"), launcher=BROKEN, env=env) as served:
-        assert served.outputs(prompts) == reference, "recomputed, so still the same text"
-        samples = served.metrics()
-        within = samples[("tokenflow:resume_recomputed_tokens_bucket", (("le", "2.0"),))]
-        assert within < served.total("tokenflow:resumes_total"), "the bound of the cells breaks"
+    def kv_thrown_away() -> None:
+        env = {"TOKENFLOW_TEST_BREAK": "no-keep"}
+        with start(*flags("overlap", 1, "no-hicache"), launcher=BROKEN, env=env) as served:
+            assert served.outputs(prompts) == reference, "recomputed, so still the same text"
+            samples = served.metrics()
+            within = samples[("tokenflow:resume_recomputed_tokens_bucket", (("le", "2.0"),))]
+            assert within < served.total("tokenflow:resumes_total"), "the cells' bound breaks"
 
+    def nothing_copied_to_the_host() -> None:
+        env = {"TOKENFLOW_TEST_BREAK": "no-copy"}
+        with start(*flags("overlap", 1, "hicache"), launcher=BROKEN, env=env) as served:
+            assert served.outputs(prompts) != reference, "what was written ahead is what is loaded"
 
-def test_control_copying_nothing_to_the_host_is_noticed(start, prompts, reference) -> None:
-    env = {"TOKENFLOW_TEST_BREAK": "no-copy"}
-    with start(*flags("overlap", 1, "hicache"), launcher=BROKEN, env=env) as served:
-        assert served.outputs(prompts) != reference, "what was written ahead is what is loaded"
+    controls = (released_before_the_drain, kv_thrown_away, nothing_copied_to_the_host)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for noticed in [pool.submit(control) for control in controls]:
+            noticed.result()
 
 
 def test_paced_streams_rest_without_a_trace_in_their_text(start, prompts, reference) -> None:

@@ -1,6 +1,6 @@
-"""A server under random arrivals, preemptions, writes, loads, aborts and flushes.
+"""Servers under random arrivals, preemptions, writes, loads, aborts and flushes.
 
-For a few seconds; TOKENFLOW_SOAK_MINUTES says for how long instead:
+Two servers for some seconds. TOKENFLOW_SOAK_MINUTES says how long instead; then four take turns:
 
     TOKENFLOW_SOAK_MINUTES=30 make test ARGS=tests/engine/test_soak.py
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.engine
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 BROKEN = (sys.executable, str(Path(__file__).parent / "broken_server.py"))
 PAGES = (1, 16)
-SECONDS = 60.0 * float(os.environ.get("TOKENFLOW_SOAK_MINUTES", "0.3"))
-"""For each page size; the two servers run at once."""
+MINUTES = os.environ.get("TOKENFLOW_SOAK_MINUTES")
+SECONDS = 60.0 * float(MINUTES or 0.2)
 ROUND_SECONDS = 20.0
 """After so long everybody stops, and the server has to be as empty as it was at first."""
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
@@ -37,6 +37,10 @@ POOLS = {
     "large host": ("--max-total-tokens", "448", "--hicache-ratio", "6"),
     "host smaller than the device": ("--max-total-tokens", "448", "--hicache-ratio", "0.5"),
 }
+WHOLE = [[(pool, page) for page in PAGES] for pool in POOLS]
+SHORT = [list(zip(POOLS, PAGES, strict=True))]
+TURNS = WHOLE if MINUTES else SHORT
+"""Servers (host pool, page size) that run at once, a turn after the other."""
 COUNTED = (
     "preemptions_total",
     "written_ahead_tokens_total",
@@ -114,12 +118,12 @@ class Asked:
         self.aborts += sum(client.aborts for client in asking)
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_soak(start, families, expected, pool) -> None:
-    def soak(page: int) -> None:
+@pytest.mark.parametrize("turn", TURNS)
+def test_soak(start, families, expected, turn) -> None:
+    def soak(pool: str, page: int) -> None:
         with start(*FORCED, *POOLS[pool], "--page-size", str(page), env=LATE) as served:
             asked = Asked()
-            end = time.monotonic() + SECONDS / len(POOLS)
+            end = time.monotonic() + SECONDS / len(TURNS)
             while time.monotonic() < end:
                 seconds = min(ROUND_SECONDS, end - time.monotonic())
                 asked.ask(served, families, expected, seconds)
@@ -135,8 +139,8 @@ def test_soak(start, families, expected, pool) -> None:
             missed = "loaded_ahead" if pool == "large host" else "resume_recomputed"
             assert any(value for name, value in counted.items() if name.startswith(missed))
 
-    with concurrent.futures.ThreadPoolExecutor(len(PAGES)) as pages:
-        list(pages.map(soak, PAGES))
+    with concurrent.futures.ThreadPoolExecutor(len(turn)) as servers:
+        list(servers.map(soak, *zip(*turn, strict=True)))
 
 
 def test_controls_reading_what_is_still_being_loaded_are_noticed(start, families, expected) -> None:
