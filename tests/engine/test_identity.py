@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import sys
 from pathlib import Path
@@ -86,11 +87,36 @@ def test_tensor_parallel_ranks_decide_alike(start, prompts, reference) -> None:
 AT_ONCE = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptAndResume")
 
 
-def test_victims_that_are_wanted_back_at_once(start, prompts, reference) -> None:
-    with start(*AT_ONCE, "--max-total-tokens", "4000") as served:
-        assert served.outputs(prompts) == reference
-        assert served.total("tokenflow:preemptions_total") >= 4 * len(prompts)
-        served.assert_clean()
+PACED = ("--scheduler", "tokenflow", "--tokenflow-pace", "--tokenflow-default-rate", "10")
+
+
+@pytest.fixture(scope="module")
+def hasty_and_paced(start):
+    """A server that takes its victims back at once, and one that paces, started at once."""
+    servers = (
+        start(*AT_ONCE, "--max-total-tokens", "4000"),
+        start(*PACED, "--max-total-tokens", "8000"),
+    )
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        yield list(pool.map(stack.enter_context, servers))
+
+
+def test_victims_that_are_wanted_back_at_once(hasty_and_paced, prompts, reference) -> None:
+    served, _ = hasty_and_paced
+    assert served.outputs(prompts) == reference
+    assert served.total("tokenflow:preemptions_total") >= 4 * len(prompts)
+    served.assert_clean()
+
+
+def test_paced_streams_rest_without_a_trace_in_their_text(
+    hasty_and_paced, prompts, reference
+) -> None:
+    _, served = hasty_and_paced
+    assert served.outputs(prompts, stream=True) == reference
+    rests = served.total("tokenflow:preemptions_total")
+    assert rests >= 2 * len(prompts), "the test must disturb"
+    assert served.total("tokenflow:resumes_total") == rests
+    served.assert_clean()
 
 
 def test_controls_are_noticed(start, prompts, reference) -> None:
@@ -128,13 +154,3 @@ def test_controls_are_noticed(start, prompts, reference) -> None:
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for noticed in [pool.submit(control) for control in controls]:
             noticed.result()
-
-
-def test_paced_streams_rest_without_a_trace_in_their_text(start, prompts, reference) -> None:
-    paced = ("--tokenflow-pace", "--tokenflow-default-rate", "10", "--max-total-tokens", "8000")
-    with start("--scheduler", "tokenflow", *paced) as served:
-        assert served.outputs(prompts, stream=True) == reference
-        rests = served.total("tokenflow:preemptions_total")
-        assert rests >= 2 * len(prompts), "the test must disturb"
-        assert served.total("tokenflow:resumes_total") == rests
-        served.assert_clean()
