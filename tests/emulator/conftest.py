@@ -1,12 +1,6 @@
 """Tiny models made once per session, exact references, and real SGLang servers in subprocesses."""
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tokenflow_sgl.demo.server import SglangServer
 from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl_emulator.models import ARCHS, make_tiny_lora, make_tiny_model
-
-START_TIMEOUT_S = 300
 
 
 @pytest.fixture(scope="session")
@@ -97,60 +90,22 @@ StartServer = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
-def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
+def start_server(tmp_path_factory: pytest.TempPathFactory, warm: tuple[str, ...]) -> StartServer:
     """``with start_server(model, *flags, env={}) as server``: starts, waits, and stops it."""
 
     @contextmanager
     def start(model: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "sglang.launch_server"]
-        # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
-        command += ["--model-path", str(model), "--port", str(port), "--sleep-on-idle", *flags]
-        log = tmp_path_factory.mktemp("server") / "log"
-        environment = {
-            **os.environ,
-            "SGLANG_PLATFORM": "tokenflow_emu",
-            "HF_HUB_OFFLINE": "1",
-            **(env or {}),
-        }
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                command, stdout=out, stderr=out, env=environment, start_new_session=True
-            )
-        server = Server(f"http://127.0.0.1:{port}")
-        try:
-            _wait_until_ready(server, process, log)
-            yield server
-        finally:
-            _stop(process)
+        with SglangServer(
+            model,
+            # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
+            ["--sleep-on-idle", *flags],
+            log_path=tmp_path_factory.mktemp("server") / "log",
+            launcher=(*warm, "sglang.launch_server"),
+            env={"SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1", **(env or {})},
+        ) as server:
+            yield Server(server.url)
 
     return start
-
-
-def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, f"server exited:\n{log.read_text()[-4000:]}"
-        # Printed after SGLang's own warm-up request; /health answers before that.
-        if b"The server is fired up" in log.read_bytes():
-            return
-        time.sleep(0.2)
-    pytest.fail(f"no server after {START_TIMEOUT_S} s:\n{log.read_text()[-4000:]}")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    # All of SGLang's processes are in the session that the launcher leads.
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, sent)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            continue
 
 
 @pytest.fixture(scope="session")

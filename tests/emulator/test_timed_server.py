@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tokenflow_sgl.demo.server import ServerError
 from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl_emulator.timed.model_folder import write_model_folder
 
@@ -154,7 +155,7 @@ def test_refused_arguments_are_named(
         "TOKENFLOW_EMU_PROFILE": str(tmp_path / "toy.json"),
     }
     with (
-        pytest.raises(AssertionError, match=r"--tp-size is 2: the emulated device is one device"),
+        pytest.raises(ServerError, match=r"--tp-size is 2: the emulated device is one device"),
         start_server(tmp_path / "model", "--tp-size", "2", env=env),
     ):
         pass

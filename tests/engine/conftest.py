@@ -24,7 +24,9 @@ from tokenflow_sgl_emulator.models import make_tiny_lora, make_tiny_model
 HERE = Path(__file__).parent
 TOKENS = 64
 """Output tokens of each request in the identity runs."""
-MODULE = (sys.executable, "-m", "sglang.launch_server")
+MODULE = "sglang.launch_server"
+COLD = (sys.executable, "-m", MODULE)
+"""A launcher as users start SGLang: it imports everything anew."""
 
 JsonDict = dict[str, Any]
 
@@ -131,19 +133,25 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def start(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Start:
-    """`with start(*flags) as served`: a real server, strict memory checks on."""
+def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[str, ...]) -> Start:
+    """`with start(*flags) as served`: a real server, strict memory checks on.
+
+    A warm one, of a module or a script that stands for it, unless a launcher is named.
+    """
 
     @contextmanager
     def run(
-        *flags: str, launcher: tuple[str, ...] = MODULE, env: dict[str, str] | None = None
+        *flags: str,
+        program: str = MODULE,
+        launcher: tuple[str, ...] | None = None,
+        env: dict[str, str] | None = None,
     ) -> Iterator[Served]:
         with SglangServer(
             models / "qwen3",
             # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
             ["--enable-metrics", "--random-seed", "1", "--sleep-on-idle", *flags],
             log_path=tmp_path_factory.mktemp("server") / "log",
-            launcher=launcher,
+            launcher=launcher or (*warm, program),
             env={
                 "SGLANG_PLATFORM": "tokenflow_emu",
                 "HF_HUB_OFFLINE": "1",
@@ -181,7 +189,7 @@ def undisturbed(
     start: Start, prompts: list[list[int]], families: list[list[int]]
 ) -> tuple[list[list[int]], ...]:
     """What stock SGLang answers, one request at a time, with nothing of ours switched on."""
-    with start("--max-total-tokens", "4000") as served:
+    with start("--max-total-tokens", "4000", launcher=COLD) as served:
         return tuple(
             [served.outputs([prompt])[0] for prompt in asked] for asked in (prompts, families)
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -31,7 +33,7 @@ PENALTIES: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def stock(start, models):
-    """Stock SGLang; asked one request at a time."""
+    """Stock SGLang, with memory for everybody."""
     lora = f"tiny={models / 'lora'}"
     flags = ("--max-total-tokens", "4000", "--lora-paths", lora)
     with start(*COMMON, *flags) as served:
@@ -48,14 +50,28 @@ def forced(start, models):
         served.assert_clean()
 
 
+def answers(served, prompts, each: Sequence[dict[str, Any]] = (), **how: Any) -> list[Any]:
+    """Bodies of the answers to all prompts, served at the same time; `each`: own parameters."""
+    asked = zip(prompts, each or [{}] * len(prompts), strict=True)
+    got = served.together(
+        [lambda p=p, own=own: served.generate(p, **how, **own) for p, own in asked]
+    )
+    assert {answer.status for answer in got} == {200}
+    return [answer.body for answer in got]
+
+
 def both(stock, forced, prompts, **how: Any) -> tuple[list[Any], list[Any]]:
-    """Bodies of undisturbed and of disturbed answers; the latter really were disturbed."""
-    alone = [stock.generate(prompt, **dict(how)) for prompt in prompts]
+    """Undisturbed and disturbed answers, at the same time; the latter really were disturbed.
+
+    That stock SGLang's do not depend on who else is served, test_servers.py shows to the last bit.
+    """
     before = forced.total("tokenflow:resumes_total")
-    together = forced.together([lambda p=p: forced.generate(p, **dict(how)) for p in prompts])
+    with concurrent.futures.ThreadPoolExecutor(2) as servers:
+        undisturbed, disturbed = servers.map(
+            lambda served: answers(served, prompts, **how), (stock, forced)
+        )
     assert forced.total("tokenflow:resumes_total") - before >= len(prompts)
-    assert {a.status for a in [*alone, *together]} == {200}
-    return [a.body for a in alone], [a.body for a in together]
+    return undisturbed, disturbed
 
 
 def ids(bodies: list[Any]) -> list[list[int]]:
@@ -64,16 +80,16 @@ def ids(bodies: list[Any]) -> list[list[int]]:
 
 def test_seeded_sampling(stock, forced, prompts) -> None:
     how = {"temperature": 0.9, "top_p": 0.95, "sampling_seed": 11}
-    alone, together = both(stock, forced, prompts, **how)
-    assert ids(together) == ids(alone)
-    greedy = [stock.generate(prompt).body for prompt in prompts[:3]]
-    assert ids(greedy) != ids(alone)[:3], "the temperature must have an effect"
+    undisturbed, disturbed = both(stock, forced, prompts, **how)
+    assert ids(disturbed) == ids(undisturbed)
+    greedy = answers(stock, prompts[:3])
+    assert ids(greedy) != ids(undisturbed)[:3], "the temperature must have an effect"
 
 
 def test_log_probabilities(stock, forced, prompts) -> None:
-    alone, together = both(stock, forced, prompts, return_logprob=True)
-    assert ids(together) == ids(alone)
-    for one, other in zip(alone, together, strict=True):
+    undisturbed, disturbed = both(stock, forced, prompts, return_logprob=True)
+    assert ids(disturbed) == ids(undisturbed)
+    for one, other in zip(undisturbed, disturbed, strict=True):
         expected = [value for value, *_ in one["meta_info"]["output_token_logprobs"]]
         got = [value for value, *_ in other["meta_info"]["output_token_logprobs"]]
         assert got == pytest.approx(expected, abs=2e-4)
@@ -89,22 +105,19 @@ def test_log_probabilities_do_not_recompute_the_output(forced, prompts) -> None:
 
 def test_stop_strings(stock, forced, prompts) -> None:
     # A piece of each answer's own text, from its middle.
-    texts = [stock.generate(prompt).body["text"] for prompt in prompts]
+    texts = [body["text"] for body in answers(stock, prompts)]
     stops = [text[len(text) // 2 : len(text) // 2 + 3] for text in texts]
-    alone = [stock.generate(p, stop=s).body for p, s in zip(prompts, stops, strict=True)]
-    calls = [
-        lambda p=p, s=s: forced.generate(p, stop=s) for p, s in zip(prompts, stops, strict=True)
-    ]
-    together = [answer.body for answer in forced.together(calls)]
-    assert [b["text"] for b in together] == [b["text"] for b in alone]
-    assert {b["meta_info"]["finish_reason"]["type"] for b in together} == {"stop"}
+    stop = [{"stop": stop} for stop in stops]
+    cut, expected = (answers(served, prompts, stop) for served in (forced, stock))
+    assert [b["text"] for b in cut] == [b["text"] for b in expected]
+    assert {b["meta_info"]["finish_reason"]["type"] for b in cut} == {"stop"}
 
 
 def test_json_schema(stock, forced, prompts) -> None:
     how = {"json_schema": json.dumps(SCHEMA), "max_new_tokens": 120}
-    alone, together = both(stock, forced, prompts[:8], **how)
-    assert [b["text"] for b in together] == [b["text"] for b in alone]
-    finished = [b for b in together if b["meta_info"]["finish_reason"]["type"] == "stop"]
+    undisturbed, disturbed = both(stock, forced, prompts[:8], **how)
+    assert [b["text"] for b in disturbed] == [b["text"] for b in undisturbed]
+    finished = [b for b in disturbed if b["meta_info"]["finish_reason"]["type"] == "stop"]
     for body in finished:
         assert set(json.loads(body["text"])) == {"name", "numbers"}
 
@@ -119,23 +132,23 @@ def test_parallel_samples(stock, forced, prompts) -> None:
             "max_new_tokens": 48,
         },
     }
-    alone = stock.post("/generate", body).body
-    together = forced.post("/generate", body).body
-    assert ids(together) == ids(alone)
-    assert len(together) == 4
+    undisturbed = stock.post("/generate", body).body
+    disturbed = forced.post("/generate", body).body
+    assert ids(disturbed) == ids(undisturbed)
+    assert len(disturbed) == 4
 
 
 def test_lora(stock, forced, prompts) -> None:
-    alone, together = both(stock, forced, prompts[:6], lora_path="tiny")
-    assert ids(together) == ids(alone)
-    plain = [stock.generate(prompt).body for prompt in prompts[:6]]
-    assert ids(plain) != ids(alone), "the adapter must have an effect"
+    undisturbed, disturbed = both(stock, forced, prompts[:6], lora_path="tiny")
+    assert ids(disturbed) == ids(undisturbed)
+    plain = answers(stock, prompts[:6])
+    assert ids(plain) != ids(undisturbed), "the adapter must have an effect"
 
 
 def test_shared_prefixes(stock, forced, prompts) -> None:
     shared = [prompts[0] + [50 + i, 60, 70 + i] for i in range(10)]
-    alone, together = both(stock, forced, shared)
-    assert ids(together) == ids(alone)
+    undisturbed, disturbed = both(stock, forced, shared)
+    assert ids(disturbed) == ids(undisturbed)
 
 
 def test_disconnected_clients_leak_nothing(forced, prompts, reference) -> None:
@@ -217,13 +230,12 @@ def test_penalties(start, prompts) -> None:
     """Without overlap, where SGLang counts every token at once."""
     plain = ("--disable-overlap-schedule", "--max-total-tokens", "4000")
     with start(*plain) as stock:
-        alone = [ids([stock.generate(p, **how).body for p in prompts]) for how in PENALTIES]
-        plain_answers = ids([stock.generate(p).body for p in prompts])
-    assert alone[0] != plain_answers, "the penalties must have an effect"
-    assert alone[1] != plain_answers
+        undisturbed = [ids(answers(stock, prompts, **how)) for how in PENALTIES]
+        plain_answers = ids(answers(stock, prompts))
+    assert undisturbed[0] != plain_answers, "the penalties must have an effect"
+    assert undisturbed[1] != plain_answers
     with start(*FORCED, "--disable-overlap-schedule", "--max-total-tokens", "704") as forced:
-        for how, expected in zip(PENALTIES, alone, strict=True):
-            calls = [lambda p=p, how=how: forced.generate(p, **how) for p in prompts]
-            assert ids([answer.body for answer in forced.together(calls)]) == expected
+        for how, expected in zip(PENALTIES, undisturbed, strict=True):
+            assert ids(answers(forced, prompts, **how)) == expected
         assert forced.total("tokenflow:resumes_total") >= 8 * len(prompts)
         forced.assert_clean()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import itertools
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.engine
 
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
-BROKEN = (sys.executable, str(Path(__file__).parent / "broken_server.py"))
+BROKEN = str(Path(__file__).parent / "broken_server.py")
 PAGES = (1, 16)
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 """Copies land as late as SGLang and we let them."""
@@ -128,7 +127,7 @@ def test_controls_are_noticed(start, prompts, reference) -> None:
             "TOKENFLOW_TEST_BREAK": "no-drain",
             "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "0",
         }
-        broken = start(*AT_ONCE, "--max-total-tokens", "4000", launcher=BROKEN, env=env)
+        broken = start(*AT_ONCE, "--max-total-tokens", "4000", program=BROKEN, env=env)
         with broken as served:
             try:
                 answers = served.together([lambda p=p: served.generate(p) for p in prompts])
@@ -139,7 +138,7 @@ def test_controls_are_noticed(start, prompts, reference) -> None:
 
     def kv_thrown_away() -> None:
         env = {"TOKENFLOW_TEST_BREAK": "no-keep"}
-        with start(*flags("overlap", 1, "no-hicache"), launcher=BROKEN, env=env) as served:
+        with start(*flags("overlap", 1, "no-hicache"), program=BROKEN, env=env) as served:
             assert served.outputs(prompts) == reference, "recomputed, so still the same text"
             samples = served.metrics()
             within = samples[("tokenflow:resume_recomputed_tokens_bucket", (("le", "2.0"),))]
@@ -147,7 +146,7 @@ def test_controls_are_noticed(start, prompts, reference) -> None:
 
     def nothing_copied_to_the_host() -> None:
         env = {"TOKENFLOW_TEST_BREAK": "no-copy"}
-        with start(*flags("overlap", 1, "hicache"), launcher=BROKEN, env=env) as served:
+        with start(*flags("overlap", 1, "hicache"), program=BROKEN, env=env) as served:
             assert served.outputs(prompts) != reference, "what was written ahead is what is loaded"
 
     controls = (released_before_the_drain, kv_thrown_away, nothing_copied_to_the_host)

@@ -20,6 +20,7 @@ from tokenflow_sgl.demo.server import ServerError
 pytestmark = pytest.mark.engine
 
 SERVE = (str(Path(sys.executable).parent / "sglang"), "serve")
+COLD = (sys.executable, "-m", "sglang.launch_server")
 BAD_RATES: list[Any] = ["20", -1, 0, 1e9, True, {"rate": 5}, [5], None]
 
 
@@ -50,11 +51,11 @@ def test_a_burst_is_answered_as_by_stock_sglang(live, prompts, reference) -> Non
 
 
 def test_a_burst_beyond_memory_preempts_and_answers_the_same(live, prompts, start) -> None:
-    how = {"max_new_tokens": 400, "custom_params": {"tokenflow_rate": 10}}
+    how = {"max_new_tokens": 250, "custom_params": {"tokenflow_rate": 10}}
     together = live.outputs(prompts, stream=True, **how)
     assert live.total("tokenflow:preemptions_total") > 0
     for prompt, output in zip(prompts[:4], together, strict=False):
-        assert live.outputs([prompt], max_new_tokens=400)[0] == output
+        assert live.outputs([prompt], max_new_tokens=250)[0] == output
 
 
 def test_metrics_are_on_the_servers_own_page(live) -> None:
@@ -228,7 +229,8 @@ def test_a_wrong_option_stops_the_start_with_a_sentence(start) -> None:
     """One of SGLang's and one of ours; test_flags.py has the rest."""
 
     def refused(flags: tuple[str, ...], sentence: str) -> None:
-        with pytest.raises(ServerError, match=sentence), start("--scheduler", "tokenflow", *flags):
+        wrong = start("--scheduler", "tokenflow", *flags, launcher=COLD)
+        with pytest.raises(ServerError, match=sentence), wrong:
             pass
 
     wrong = (

@@ -1,6 +1,6 @@
 """Servers under random arrivals, preemptions, writes, loads, aborts and flushes.
 
-Two servers for some seconds. TOKENFLOW_SOAK_MINUTES says how long instead; then four take turns:
+Four servers for some seconds. TOKENFLOW_SOAK_MINUTES says how long instead:
 
     TOKENFLOW_SOAK_MINUTES=30 make test ARGS=tests/engine/test_soak.py
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import random
-import sys
 import threading
 import time
 import urllib.request
@@ -25,10 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 pytestmark = pytest.mark.engine
 
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
-BROKEN = (sys.executable, str(Path(__file__).parent / "broken_server.py"))
+BROKEN = str(Path(__file__).parent / "broken_server.py")
 PAGES = (1, 16)
-MINUTES = os.environ.get("TOKENFLOW_SOAK_MINUTES")
-SECONDS = 60.0 * float(MINUTES or 0.2)
+SECONDS = 60.0 * float(os.environ.get("TOKENFLOW_SOAK_MINUTES", "0.4"))
 ROUND_SECONDS = 20.0
 """After so long everybody stops, and the server has to be as empty as it was at first."""
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
@@ -37,9 +35,7 @@ POOLS = {
     "large host": ("--max-total-tokens", "448", "--hicache-ratio", "6"),
     "host smaller than the device": ("--max-total-tokens", "448", "--hicache-ratio", "0.5"),
 }
-WHOLE = [[(pool, page) for page in PAGES] for pool in POOLS]
-SHORT = [list(zip(POOLS, PAGES, strict=True))]
-TURNS = WHOLE if MINUTES else SHORT
+TURNS = [[(pool, page) for page in PAGES] for pool in POOLS]
 """Servers (host pool, page size) that run at once, a turn after the other."""
 COUNTED = (
     "preemptions_total",
@@ -56,8 +52,9 @@ ABORTED = 0.15
 class Client(threading.Thread):
     """Asks one question after the other, and compares what it gets with the reference."""
 
-    def __init__(self, served, number, prompts, reference, until) -> None:
+    def __init__(self, served, number, prompts, reference, until, noticed) -> None:
         super().__init__()
+        self._noticed = noticed
         self._served, self._prompts, self._reference = served, prompts, reference
         self._rng = random.Random(f"{number} {until}")
         self._number, self._until = number, until
@@ -65,9 +62,11 @@ class Client(threading.Thread):
         self.answers = self.aborts = 0
 
     def run(self) -> None:
-        while time.monotonic() < self._until and not self.wrong:
+        while time.monotonic() < self._until and not self._noticed.is_set():
             time.sleep(self._rng.expovariate(5.0))
             self._ask(self._rng.randrange(len(self._prompts)))
+            if self.wrong:
+                self._noticed.set()
 
     def _ask(self, index: int) -> None:
         rng, served = self._rng, self._served
@@ -106,9 +105,11 @@ class Asked:
     aborts: int = 0
 
     def ask(self, served, prompts, reference, seconds: float, clients: int = 16) -> None:
-        """Let clients ask for a while; fails with the first wrong answers."""
-        until = time.monotonic() + seconds
-        asking = [Client(served, number, prompts, reference, until) for number in range(clients)]
+        """Let clients ask for a while, or until one gets a wrong answer: that fails."""
+        until, noticed = time.monotonic() + seconds, threading.Event()
+        asking = [
+            Client(served, number, prompts, reference, until, noticed) for number in range(clients)
+        ]
         for client in asking:
             client.start()
         for client in asking:
@@ -147,7 +148,7 @@ def test_controls_reading_what_is_still_being_loaded_are_noticed(start, families
     def ask(broken: str) -> str:
         env = {**LATE, "TOKENFLOW_TEST_BREAK": broken}
         with (
-            start(*FORCED, *POOLS["large host"], launcher=BROKEN, env=env) as served,
+            start(*FORCED, *POOLS["large host"], program=BROKEN, env=env) as served,
             pytest.raises(AssertionError) as noticed,
         ):
             Asked().ask(served, families, expected, 60.0)

@@ -1,0 +1,41 @@
+"""What tests of several packages share: servers that start fast."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+WARM = Path(__file__).parent / "warm"
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
+    """A launcher for `SglangServer`, to be followed by a module's name or a script's path.
+
+    Its servers have SGLang imported already; see warm/sglang_forks.py.
+    """
+    path = tmp_path_factory.mktemp("warm") / "socket"
+    # What SGLang reads when it is imported.
+    env = {**os.environ, "SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(path))
+        listening.listen()  # who asks before all is imported waits
+        descriptor = listening.fileno()
+        process = subprocess.Popen(
+            [sys.executable, str(WARM / "sglang_forks.py"), str(descriptor)],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[descriptor],
+        )
+    try:
+        # Isolated and without site-packages, since it imports nothing: it starts at once.
+        yield (sys.executable, "-I", "-S", str(WARM / "launch.py"), str(path))
+    finally:
+        process.kill()
+        process.wait()
