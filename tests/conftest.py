@@ -32,6 +32,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
             env=env,
             stdin=subprocess.DEVNULL,
             pass_fds=[descriptor],
+            start_new_session=True,  # a terminal's Ctrl-C reaches only us
         )
     try:
         # Isolated and without site-packages, since it imports nothing: it starts at once.

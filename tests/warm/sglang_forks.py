@@ -30,6 +30,7 @@ PRELOADED = (
     "sglang.srt.managers.scheduler",
 )
 REQUEST_BYTES = 1 << 20
+POLL_SECONDS = 0.1
 
 
 def main(descriptor: int) -> None:
@@ -53,51 +54,51 @@ def next_fork(listening: socket.socket) -> tuple[dict[str, Any], int]:
 
     A fork lives as long as the connection that asked for it, and its exit code is the answer.
     """
+    asked: dict[int, socket.socket] = {}  # the connection of each fork, by its process id
     events = selectors.DefaultSelector()
     events.register(listening, selectors.EVENT_READ)
     while True:
-        for key, _ in events.select():
+        for key, _ in events.select(POLL_SECONDS):
             if key.fileobj is listening:
                 connection, _ = listening.accept()
-                message, (output,), _, _ = socket.recv_fds(connection, REQUEST_BYTES, 1)
+                message, outputs, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 1)
+                if not outputs:  # hung up already
+                    connection.close()
+                    continue
                 pid = os.fork()
+                os.setpgid(pid, pid or os.getpid())  # by both: neither may come too late
                 if pid == 0:
                     events.close()
                     connection.close()
-                    return json.loads(message), output
-                os.close(output)
-                ended = os.pidfd_open(pid)
-                events.register(ended, selectors.EVENT_READ, (connection, pid))
-                events.register(connection, selectors.EVENT_READ, (connection, pid))
-                continue
-            connection, pid = key.data
-            if key.fileobj is connection:  # hung up: the server is not wanted any more
-                events.unregister(connection)
-                signal_group(pid, signal.SIGKILL)
-                continue
-            events.unregister(key.fileobj)
-            os.close(key.fd)
-            _, status = os.waitpid(pid, 0)
-            signal_group(pid, signal.SIGKILL)
-            answer(connection, os.waitstatus_to_exitcode(status))
-            if connection in events.get_map():
-                events.unregister(connection)
-            connection.close()
+                    return json.loads(message), outputs[0]
+                os.close(outputs[0])
+                asked[pid] = connection
+                events.register(connection, selectors.EVENT_READ, pid)
+            else:  # hung up: the server is not wanted any more
+                events.unregister(key.fileobj)
+                kill_group(key.data)
+        for pid in [*asked]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                kill_group(pid)
+                connection = asked.pop(pid)
+                if connection in events.get_map():
+                    events.unregister(connection)
+                answer(connection, os.waitstatus_to_exitcode(status))
 
 
-def signal_group(pid: int, number: signal.Signals) -> None:
+def kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, number)
+        os.killpg(pid, signal.SIGKILL)
 
 
 def answer(connection: socket.socket, code: int) -> None:
-    with contextlib.suppress(BrokenPipeError):
+    with connection, contextlib.suppress(BrokenPipeError):
         connection.send(str(code).encode())
 
 
 def become(request: dict[str, Any], output: int) -> None:
     """Go on as the command that was asked for: a module or a script, and its arguments."""
-    os.setsid()
     die_with_parent()
     for stream in (sys.stdout, sys.stderr):
         os.dup2(output, stream.fileno())
