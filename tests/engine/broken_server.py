@@ -1,6 +1,6 @@
 """Starts SGLang with the pauser broken on purpose: the negative controls of the identity tests.
 
-SGLang's child processes import this file again, so they are broken in the same way.
+SGLang's child processes are forks of this one, or import this file again: broken in the same way.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def test_stop_strings(stock, forced, prompts) -> None:
     # A piece of each answer's own text, from its middle.
     texts = [body["text"] for body in answers(stock, prompts)]
     stops = [text[len(text) // 2 : len(text) // 2 + 3] for text in texts]
-    stop = [{"stop": stop} for stop in stops]
-    cut, expected = (answers(served, prompts, stop) for served in (forced, stock))
+    own = [{"stop": text} for text in stops]
+    cut, expected = (answers(served, prompts, own) for served in (forced, stock))
     assert [b["text"] for b in cut] == [b["text"] for b in expected]
     assert {b["meta_info"]["finish_reason"]["type"] for b in cut} == {"stop"}
 

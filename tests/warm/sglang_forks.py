@@ -1,10 +1,10 @@
 """SGLang, imported once: every server that `launch.py` asks for is a fork of this process.
 
 ``python -m sglang.launch_server`` imports SGLang in three processes, 40 seconds of CPU time in all;
-a fork has it at once. Nothing of ours is imported before the fork and no plugin is loaded, so a
-server still loads them as always, with the variables it is given. What is not as always: its own
-processes are forked too. That both ways are the same server, the reference of the engine tests
-shows: it comes from a cold one.
+a fork has it at once. Before the fork only the emulator's platform is chosen, for which SGLang asks
+when it is imported; plugins are loaded by each server as always, with the variables it is given.
+What is not as always: its own processes are forked too. That both ways are the same server, the
+reference of the engine tests shows: it comes from a cold one.
 """
 
 from __future__ import annotations
