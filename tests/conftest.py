@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["servers.fixtures"]
+
 WARM = Path(__file__).parent / "warm"
 
 

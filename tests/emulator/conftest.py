@@ -1,6 +1,7 @@
 """Tiny models made once per session, exact references, and real SGLang servers in subprocesses."""
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from servers.client import flush_when_idle
 from transformers import AutoModelForCausalLM
 
 from tokenflow_sgl.demo.server import SglangServer
@@ -78,6 +80,18 @@ class Server:
         events = [line.removeprefix("data: ") for line in lines if line]
         assert events[-1] == "[DONE]"
         return [json.loads(event) for event in events[:-1]]
+
+    def flush_when_idle(self) -> None:
+        """Empty the caches, once nothing is served any more."""
+
+        def flush() -> int:
+            try:
+                with self.open("/flush_cache", {}) as response:
+                    return int(response.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        flush_when_idle(flush)
 
     def generate(self, prompts: list[list[int]], new: int, **extra: Any) -> list[Any]:
         sampling = {"temperature": 0, "max_new_tokens": new, "ignore_eos": True}

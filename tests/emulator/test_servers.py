@@ -130,7 +130,7 @@ def test_control_a_corrupted_host_copy_is_noticed(hicache: HiCache) -> None:
     finally:
         hicache.corrupt_flag.unlink()
         # What was loaded wrong is in the device cache, and backed up from there.
-        hicache.server.open("/flush_cache", {}).close()
+        hicache.server.flush_when_idle()
     assert all(details["host"] >= 384 for _, details in warm)  # reported as hits all the same
     assert all(ids != want for (ids, _), want in zip(warm, cold, strict=True))
 

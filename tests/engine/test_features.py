@@ -169,7 +169,6 @@ def test_disconnected_clients_leak_nothing(forced, prompts, reference) -> None:
         time.sleep(rng.uniform(0.0, 0.05))
         connection.close()
     assert forced.outputs(prompts) == reference
-    wait_until_idle(forced)
     forced.assert_clean()
 
 
@@ -191,7 +190,6 @@ def test_random_aborts_leave_the_others_alone(forced, prompts, reference) -> Non
     assert [a.body["output_ids"] for a in answers[20:]] == reference
     for answer in answers[:10]:
         assert answer.body["meta_info"]["finish_reason"]["type"] in ("abort", "length")
-    wait_until_idle(forced)
     forced.assert_clean()
 
 
@@ -201,7 +199,7 @@ def test_flush_is_refused_while_streams_are_paused_and_works_after(forced, promp
     *answers, flushed = forced.together(calls)
     assert flushed.status == 400
     assert {len(a.body["output_ids"]) for a in answers} == {150}
-    wait_until_idle(forced)
+    forced.flush_when_idle()
 
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
@@ -215,15 +213,6 @@ def test_pause_and_continue_generation(forced, prompts, reference, mode) -> None
     calls = [lambda p=p: forced.generate(p) for p in prompts]
     *answers, _ = forced.together([*calls, interrupt])
     assert [a.body["output_ids"] for a in answers] == reference
-
-
-def wait_until_idle(served) -> None:
-    """Until the aborts of the last test have gone through."""
-    for _ in range(100):
-        if served.post("/flush_cache", None).status == 200:
-            return
-        time.sleep(0.1)
-    raise AssertionError("the server does not become idle")
 
 
 def test_penalties(start, prompts) -> None:

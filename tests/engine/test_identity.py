@@ -5,14 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import itertools
-from pathlib import Path
 
 import pytest
+from servers.fixtures import BROKEN
 
 pytestmark = pytest.mark.engine
 
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
-BROKEN = str(Path(__file__).parent / "broken_server.py")
 PAGES = (1, 16)
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 """Copies land as late as SGLang and we let them."""

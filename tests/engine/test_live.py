@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.fixtures import COLD
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
@@ -20,7 +21,6 @@ from tokenflow_sgl.demo.server import ServerError
 pytestmark = pytest.mark.engine
 
 SERVE = (str(Path(sys.executable).parent / "sglang"), "serve")
-COLD = (sys.executable, "-m", "sglang.launch_server")
 BAD_RATES: list[Any] = ["20", -1, 0, 1e9, True, {"rate": 5}, [5], None]
 
 
@@ -213,7 +213,7 @@ def test_a_policy_that_always_fails(failing_and_stock, prompts, reference) -> No
     assert served.log().count("tokenflow policy forced:Raises failed") == 1
     samples = served.metrics()
     assert samples[("tokenflow:mode", (("mode", "fallback"),))] == 1.0
-    assert served.post("/flush_cache", None).status == 200
+    served.flush_when_idle()
 
 
 def test_without_the_flag_nothing_is_replaced(failing_and_stock, prompts, reference) -> None:

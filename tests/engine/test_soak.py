@@ -16,15 +16,14 @@ import threading
 import time
 import urllib.request
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from servers.fixtures import BROKEN
 
 pytestmark = pytest.mark.engine
 
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
-BROKEN = str(Path(__file__).parent / "broken_server.py")
 PAGES = (1, 16)
 SECONDS = 60.0 * float(os.environ.get("TOKENFLOW_SOAK_MINUTES", "0.4"))
 ROUND_SECONDS = 20.0

@@ -1,34 +1,37 @@
-"""Real SGLang servers on the CPU platform, with and without the scheduler, and what they say."""
+"""A client of one real server in a test: asks it, waits until it is idle, reads what it says."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import json
-import random
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl_emulator.models import make_tiny_lora, make_tiny_model
 
-HERE = Path(__file__).parent
 TOKENS = 64
 """Output tokens of each request in the identity runs."""
-MODULE = "sglang.launch_server"
-COLD = (sys.executable, "-m", MODULE)
-"""A launcher as users start SGLang: it imports everything anew."""
+IDLE_SECONDS = 30.0
+"""How long a server may take to become idle after its last answer, on a slow machine."""
 
 JsonDict = dict[str, Any]
+
+
+def flush_when_idle(flush: Callable[[], int], within: float = IDLE_SECONDS) -> None:
+    """Flush the caches of a server that has answered everything; its loop may need a moment more.
+
+    flush: posts /flush_cache and returns the HTTP status. A server that is not idle answers 400.
+    """
+    end = time.monotonic() + within
+    while (status := flush()) != 200:
+        assert time.monotonic() < end, f"/flush_cache: HTTP {status} for {within:g} s"
+        time.sleep(0.2)
 
 
 @dataclass
@@ -108,100 +111,13 @@ class Served:
     def log(self) -> str:
         return self.server.log_path.read_text(errors="replace")
 
+    def flush_when_idle(self, within: float = IDLE_SECONDS) -> None:
+        """Wait until nothing is served any more, and empty the caches."""
+        flush_when_idle(lambda: self.post("/flush_cache", None).status, within)
+
     def assert_clean(self) -> None:
         """Nothing leaked: SGLang's checks are silent, and the idle caches can be flushed."""
-        # The loop may still have an iteration to go when the last answer is out.
-        end = time.monotonic() + 10.0
-        while (flushed := self.post("/flush_cache", None)).status != 200:
-            assert time.monotonic() < end, flushed
-            time.sleep(0.2)
+        self.flush_when_idle()
         text = self.log()
         for trouble in ("leak", "Scheduler hit an exception", "Traceback"):
             assert trouble not in text, text[-6000:]
-
-
-Start = Callable[..., Any]
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the tiny models."""
-    folder = tmp_path_factory.mktemp("models")
-    make_tiny_model(folder / "qwen3", arch="qwen3")
-    make_tiny_lora(folder / "lora", folder / "qwen3")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[str, ...]) -> Start:
-    """`with start(*flags) as served`: a real server, strict memory checks on.
-
-    A warm one, of a module or a script that stands for it, unless a launcher is named.
-    """
-
-    @contextmanager
-    def run(
-        *flags: str,
-        program: str = MODULE,
-        launcher: tuple[str, ...] | None = None,
-        env: dict[str, str] | None = None,
-    ) -> Iterator[Served]:
-        with SglangServer(
-            models / "qwen3",
-            # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
-            ["--enable-metrics", "--random-seed", "1", "--sleep-on-idle", *flags],
-            log_path=tmp_path_factory.mktemp("server") / "log",
-            launcher=launcher or (*warm, program),
-            env={
-                "SGLANG_PLATFORM": "tokenflow_emu",
-                "HF_HUB_OFFLINE": "1",
-                "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
-                "PYTHONPATH": str(HERE),
-                **(env or {}),
-            },
-        ) as server:
-            yield Served(server)
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def prompts() -> list[list[int]]:
-    """Twelve prompts, some longer than the prefill chunk of the tests."""
-    rng = random.Random(5)
-    return [[rng.randrange(10, 200) for _ in range(rng.randrange(8, 90))] for _ in range(12)]
-
-
-@pytest.fixture(scope="session")
-def families() -> list[list[int]]:
-    """Prompts of which each four begin alike: what one loads, another may be about to read."""
-    rng = random.Random(6)
-    beginnings = [[rng.randrange(10, 200) for _ in range(48)] for _ in range(4)]
-    return [
-        [*beginning, *(rng.randrange(10, 200) for _ in range(rng.randrange(4, 40)))]
-        for beginning in beginnings
-        for _ in range(4)
-    ]
-
-
-@pytest.fixture(scope="session")
-def undisturbed(
-    start: Start, prompts: list[list[int]], families: list[list[int]]
-) -> tuple[list[list[int]], ...]:
-    """What stock SGLang answers, one request at a time, with nothing of ours switched on."""
-    with start("--max-total-tokens", "4000", launcher=COLD) as served:
-        return tuple(
-            [served.outputs([prompt])[0] for prompt in asked] for asked in (prompts, families)
-        )
-
-
-@pytest.fixture(scope="session")
-def reference(undisturbed: tuple[list[list[int]], ...]) -> list[list[int]]:
-    """Stock SGLang's answers to `prompts`."""
-    return undisturbed[0]
-
-
-@pytest.fixture(scope="session")
-def expected(undisturbed: tuple[list[list[int]], ...]) -> list[list[int]]:
-    """Stock SGLang's answers to `families`."""
-    return undisturbed[1]

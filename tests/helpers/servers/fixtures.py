@@ -1,0 +1,109 @@
+"""Real SGLang servers on the CPU platform, with and without the scheduler, and what they say."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.client import Served
+
+from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl_emulator.models import make_tiny_lora, make_tiny_model
+
+SERVER_SIDE = Path(__file__).parents[1] / "server_side"
+"""Modules that servers can import: policies by name, and programs that start broken servers."""
+BROKEN = str(SERVER_SIDE / "broken_server.py")
+MODULE = "sglang.launch_server"
+COLD = (sys.executable, "-m", MODULE)
+"""A launcher as users start SGLang: it imports everything anew."""
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny models."""
+    folder = tmp_path_factory.mktemp("models")
+    make_tiny_model(folder / "qwen3", arch="qwen3")
+    make_tiny_lora(folder / "lora", folder / "qwen3")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[str, ...]) -> Start:
+    """`with start(*flags) as served`: a real server, strict memory checks on.
+
+    A warm one, of a module or a script that stands for it, unless a launcher is named.
+    """
+
+    @contextmanager
+    def run(
+        *flags: str,
+        program: str = MODULE,
+        launcher: tuple[str, ...] | None = None,
+        env: dict[str, str] | None = None,
+    ) -> Iterator[Served]:
+        with SglangServer(
+            models / "qwen3",
+            # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
+            ["--enable-metrics", "--random-seed", "1", "--sleep-on-idle", *flags],
+            log_path=tmp_path_factory.mktemp("server") / "log",
+            launcher=launcher or (*warm, program),
+            env={
+                "SGLANG_PLATFORM": "tokenflow_emu",
+                "HF_HUB_OFFLINE": "1",
+                "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+                "PYTHONPATH": str(SERVER_SIDE),
+                **(env or {}),
+            },
+        ) as server:
+            yield Served(server)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[list[int]]:
+    """Twelve prompts, some longer than the prefill chunk of the tests."""
+    rng = random.Random(5)
+    return [[rng.randrange(10, 200) for _ in range(rng.randrange(8, 90))] for _ in range(12)]
+
+
+@pytest.fixture(scope="session")
+def families() -> list[list[int]]:
+    """Prompts of which each four begin alike: what one loads, another may be about to read."""
+    rng = random.Random(6)
+    beginnings = [[rng.randrange(10, 200) for _ in range(48)] for _ in range(4)]
+    return [
+        [*beginning, *(rng.randrange(10, 200) for _ in range(rng.randrange(4, 40)))]
+        for beginning in beginnings
+        for _ in range(4)
+    ]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    start: Start, prompts: list[list[int]], families: list[list[int]]
+) -> tuple[list[list[int]], ...]:
+    """What stock SGLang answers, one request at a time, with nothing of ours switched on."""
+    with start("--max-total-tokens", "4000", launcher=COLD) as served:
+        return tuple(
+            [served.outputs([prompt])[0] for prompt in asked] for asked in (prompts, families)
+        )
+
+
+@pytest.fixture(scope="session")
+def reference(undisturbed: tuple[list[list[int]], ...]) -> list[list[int]]:
+    """Stock SGLang's answers to `prompts`."""
+    return undisturbed[0]
+
+
+@pytest.fixture(scope="session")
+def expected(undisturbed: tuple[list[list[int]], ...]) -> list[list[int]]:
+    """Stock SGLang's answers to `families`."""
+    return undisturbed[1]
