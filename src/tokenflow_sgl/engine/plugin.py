@@ -17,6 +17,7 @@ from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
 from tokenflow_sgl.engine.intake import check_generate, check_http
 from tokenflow_sgl.engine.limits import UnsupportedError
 from tokenflow_sgl.engine.seams import SeamError, check_seams
+from tokenflow_sgl.engine.thinking import owned_kv_len
 from tokenflow_sgl.policy import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 _SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
 _SCHEDULER_MODULE = "sglang.srt.managers.scheduler"
 _SCHEDULER = f"{_SCHEDULER_MODULE}.Scheduler"
+_OWNED_KV = "sglang.srt.managers.schedule_batch.Req.owned_kv_len"
 
 
 def register() -> None:
@@ -76,6 +78,8 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
     from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 
     HookRegistry.register(_SCHEDULER, TokenFlowScheduler, HookType.REPLACE)
+    if server_args.strip_thinking_cache:
+        HookRegistry.register(_OWNED_KV, owned_kv_len, HookType.AROUND)
     HookRegistry.apply_hooks()
     placed = sys.modules[_SCHEDULER_MODULE].Scheduler
     if placed is not TokenFlowScheduler:

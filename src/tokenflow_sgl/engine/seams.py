@@ -70,6 +70,13 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_SCHEDULER}.init_request_dispatcher", "override", "registers the shared clock"),
     Seam(f"{_SCHEDULER}.init_metrics_collector", "override", "adds metrics to /metrics"),
     Seam(f"{_SCHEDULER}.init_invariant_checker", "override", "counts draining rows"),
+    Seam(f"{_SCHEDULER}.init_metrics_reporter", "override", "paused streams in SGLang's gauges"),
+    Seam(f"{_SCHEDULER}.init_load_inquirer", "override", "paused streams in /v1/loads"),
+    Seam(
+        f"{_SCHEDULER}._record_scheduler_state_for_paused_engine",
+        "override",
+        "acknowledges copies while the engine is paused",
+    ),
     Seam(f"{_SCHEDULER}._create_generation_req", "override", "reads the rate", ("recv_req",)),
     Seam(
         f"{_SCHEDULER}._add_request_to_queue",
@@ -77,7 +84,11 @@ SEAMS: tuple[Seam, ...] = (
         "starts tracking a stream",
         ("req", "is_retracted"),
     ),
-    Seam(f"{_SCHEDULER}._poll_timeout_aborts", "override", "sends the leader's clock"),
+    Seam(
+        f"{_SCHEDULER}._poll_timeout_aborts",
+        "override",
+        "sends the leader's clock; pauses do not count as running",
+    ),
     Seam(
         f"{_SCHEDULER}.get_next_batch_to_run",
         "override",
@@ -144,6 +155,33 @@ SEAMS: tuple[Seam, ...] = (
         "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.ready_to_load_host_cache",
         "call",
         "starts that copy, and says which counter a sharing prefill waits for",
+    ),
+    Seam(
+        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.writing_check",
+        "call",
+        "waits for all writes before the caches may be flushed",
+        ("write_back",),
+    ),
+    Seam(
+        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.loading_check",
+        "call",
+        "acknowledges all loads before the caches may be flushed",
+        ("finish_count",),
+    ),
+    Seam(
+        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.check_hicache_events",
+        "call",
+        "acknowledges copies while the engine is paused",
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler_components.load_inquirer:SchedulerLoadInquirer.get_loads",
+        "override",
+        "paused streams in /v1/loads",
+    ),
+    Seam(
+        f"{_BATCH}:Req.owned_kv_len",
+        "hook",
+        "with --strip-thinking-cache, keeps what a paused stream has computed",
     ),
     Seam(f"{_BATCH}:Req.refresh_fill_ids", "call", "ids of what is published"),
     Seam(f"{_BATCH}:Req.reset_for_retract", "call", "makes a request resumable"),

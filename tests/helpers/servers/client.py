@@ -71,9 +71,8 @@ class Served:
             return Answer(status, text)
 
     def generate(self, ids: list[int], *, stream: bool = False, **sampling: Any) -> Answer:
-        extra = {
-            k: sampling.pop(k) for k in ("rid", "return_logprob", "lora_path") if k in sampling
-        }
+        own = ("rid", "return_logprob", "lora_path", "require_reasoning")
+        extra = {key: sampling.pop(key) for key in own if key in sampling}
         params = {"temperature": 0, "max_new_tokens": TOKENS, **sampling}
         body = {"input_ids": ids, "sampling_params": params, "stream": stream, **extra}
         answer = self.post("/generate", body)
@@ -91,6 +90,13 @@ class Served:
         answers = self.together([lambda p=p: self.generate(p, **how) for p in prompts])
         assert [a.status for a in answers] == [200] * len(prompts), answers
         return [a.body["output_ids"] for a in answers]
+
+    def wait_until(self, name: str, value: float, within: float = IDLE_SECONDS) -> None:
+        """Until the sum of a tokenflow metric is `value`; they are sampled once a second."""
+        end = time.monotonic() + within
+        while (now := self.total(f"tokenflow:{name}")) != value:
+            assert time.monotonic() < end, f"{name} is {now}, not {value}, after {within:g} s"
+            time.sleep(0.1)
 
     def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         """All samples of tokenflow:* by (name, labels without the server's own)."""

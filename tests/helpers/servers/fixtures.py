@@ -47,9 +47,10 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
         program: str = MODULE,
         launcher: tuple[str, ...] | None = None,
         env: dict[str, str] | None = None,
+        model: Path | None = None,
     ) -> Iterator[Served]:
         with SglangServer(
-            models / "qwen3",
+            model or models / "qwen3",
             # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
             ["--enable-metrics", "--random-seed", "1", "--sleep-on-idle", *flags],
             log_path=tmp_path_factory.mktemp("server") / "log",
