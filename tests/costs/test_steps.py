@@ -318,3 +318,19 @@ def test_an_earlier_load_is_not_counted_again() -> None:
 
     assert loaded_tokens(SimpleNamespace(host_loaded_length=300, host_hit_length=300)) == 300
     assert loaded_tokens(SimpleNamespace(host_loaded_length=300, host_hit_length=0)) == 0
+
+
+def test_steps_on_a_clock_that_stands_still_are_measured_together() -> None:
+    """Four decode steps, of which only the last ends at a new time."""
+    timer = StepTimer(lag=0)
+    wider = Work(decoding=8, context=3000)
+    iterate(timer, (0.0, DECODE), (0.0, wider), (0.0, DECODE), (0.0, wider), (0.4, None))
+    assert timer.costs().decode_seconds(6, 2000) == pytest.approx(0.1)
+
+
+def test_a_prefill_among_them_teaches_nothing() -> None:
+    timer = StepTimer(lag=0)
+    iterate(timer, (0.0, DECODE), (0.0, PREFILL), (0.4, None))
+    assert timer.costs() == StepCosts()
+    iterate(timer, (0.4, DECODE), (0.8, None))
+    assert timer.costs().decode_seconds(4, 1000) == pytest.approx(0.4)

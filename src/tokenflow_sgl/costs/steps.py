@@ -74,6 +74,7 @@ class StepTimer:
         self._prefilled = 0.0
         self._crowded = 0.0
         self._plain: tuple[Work, float] | None = None
+        self._untimed: list[Work] = []
         self._widest = self._longest = 0
         self._load_seen = -math.inf
         self.last_prefill_end = -math.inf
@@ -84,8 +85,18 @@ class StepTimer:
         seconds = now - self._last
         self._last = now
         work = self._launched[0]
-        if work is None or not 0.0 < seconds < math.inf:
+        if work is None or not 0.0 <= seconds < math.inf:
+            self._untimed.clear()
             return
+        if seconds == 0.0:
+            # A clock that comes with the requests stands still while none are received.
+            self._untimed.append(work)
+            return
+        if self._untimed:
+            work, seconds = self._mean([*self._untimed, work], seconds)
+            self._untimed.clear()
+            if work is None:
+                return
         if work.crowded:
             self._count_reads(work, seconds)
         if work.tokens:
@@ -104,6 +115,19 @@ class StepTimer:
             self._learn_load(work, seconds)
         elif work.tokens >= SHORT_PREFILL:
             self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
+
+    @staticmethod
+    def _mean(steps: list[Work], seconds: float) -> tuple[Work | None, float]:
+        """The mean of decode steps that took `seconds` together; no work if they differ in kind."""
+        if any(step.tokens for step in steps):
+            return None, seconds
+        count = len(steps)
+        mean = Work(
+            decoding=round(sum(step.decoding for step in steps) / count),
+            context=round(sum(step.context for step in steps) / count),
+            crowded=steps[-1].crowded,
+        )
+        return mean, seconds / count
 
     def _learn_load(self, work: Work, seconds: float) -> None:
         """A load overlaps with the step's computing: it takes no longer than the step.
@@ -175,6 +199,7 @@ class StepTimer:
         """The clock starts anew; what steps cost stays known."""
         self._last = self._fitted = self.last_prefill_end = -math.inf
         self._plain = None
+        self._untimed.clear()
         self.last_prefill_seconds = 0.0
 
     def launch(self, work: Work | None) -> None:
