@@ -126,6 +126,7 @@ def test_the_example_policy_decides():
             since=np.zeros(3),
             admitted=np.zeros(3, dtype=np.bool_),
             preemptible=np.ones(3, dtype=np.bool_),
+            streaming=np.ones(3, dtype=np.bool_),
             ready=np.zeros(3, dtype=np.bool_),
             unwritten=np.zeros(3, dtype=np.int64),
         ),

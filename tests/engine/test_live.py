@@ -59,7 +59,8 @@ def test_a_burst_beyond_memory_preempts_and_answers_the_same(live, prompts, star
 
 
 def test_metrics_are_on_the_servers_own_page(live) -> None:
-    live.outputs([[11, 12, 13]], max_new_tokens=8, custom_params={"tokenflow_class": "agent"})
+    agent = {"custom_params": {"tokenflow_class": "agent"}}
+    live.outputs([[11, 12, 13]], stream=True, max_new_tokens=8, **agent)
     time.sleep(2.1)  # what is counted per token is handed on once a second
     names = {name for name, _ in live.metrics()}
     expected = {
@@ -141,14 +142,19 @@ def test_other_streams_do_not_notice_bad_rates(live, prompts, reference) -> None
 
 def test_aborts_return_what_was_generated(start, prompts, reference) -> None:
     """Of a waiting, a paused and a running stream, to clients that do not stream."""
+    never, held, runs, *churned = ([7, 8, 9], *prompts)
+    of = {tuple(prompt): output for prompt, output in zip(prompts, reference, strict=True)}
+    assert not {len(held), len(never)} & {len(prompt) for prompt in (runs, *churned)}
+    env = {
+        "TOKENFLOW_TEST_HELD": str(len(held)),
+        "TOKENFLOW_TEST_CHURNED": ",".join(str(len(p)) for p in churned if len(p) != len(runs)),
+    }
     flags = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked")
-    with start(*flags, "--max-total-tokens", "4000", "--hicache-ratio", "2") as served:
+    with start(*flags, "--max-total-tokens", "4000", "--hicache-ratio", "2", env=env) as served:
 
-        def ask(rid: str, rate: float, after: float) -> Any:
+        def ask(rid: str, prompt: list[int], after: float = 0.0) -> Any:
             time.sleep(after)
-            return served.generate(
-                prompts[0], rid=rid, max_new_tokens=3000, custom_params={"tokenflow_rate": rate}
-            )
+            return served.generate(prompt, rid=rid, max_new_tokens=3000)
 
         def abort(rid: str, after: float) -> Any:
             time.sleep(after)
@@ -156,10 +162,10 @@ def test_aborts_return_what_was_generated(start, prompts, reference) -> None:
 
         waiting, paused, running, *_ = served.together(
             [
-                lambda: ask("waiting", 3.0, after=0.4),
-                lambda: ask("paused", 7.0, after=0.4),
-                # Runs all the while: a policy that serves nobody would be overruled.
-                lambda: ask("running", 10.0, after=0.0),
+                lambda: ask("waiting", never, after=0.4),
+                lambda: ask("paused", held, after=0.4),
+                # Runs all the while: a policy that serves no stream would be overruled.
+                lambda: ask("running", runs),
                 lambda: abort("waiting", after=1.5),
                 lambda: abort("paused", after=1.5),
                 lambda: abort("running", after=2.5),
@@ -170,27 +176,23 @@ def test_aborts_return_what_was_generated(start, prompts, reference) -> None:
         assert waiting.body.get("output_ids", []) == []
         got = paused.body["output_ids"]
         assert 10 <= len(got) <= 20, "paused after ten tokens, and returned with them"
-        assert got == reference[0][: len(got)]
+        assert got == of[tuple(held)][: len(got)]
         got = running.body["output_ids"]
         assert len(got) > 64
-        assert got[:64] == reference[0]
+        assert got[:64] == of[tuple(runs)]
 
         # Streams that drain for a third of their time, aborted one after the other.
-        def churning(number: int) -> Any:
-            rate = {"tokenflow_rate": 8.0}
-            return served.generate(
-                prompts[number], rid=f"churn-{number}", max_new_tokens=3000, custom_params=rate
-            )
-
-        calls = [lambda n=n: churning(n) for n in range(12)]
-        calls += [lambda n=n: abort(f"churn-{n}", after=0.8 + 0.037 * n) for n in range(12)]
-        for number, answer in enumerate(served.together(calls)[:12]):
+        calls = [lambda n=n, p=p: ask(f"churn-{n}", p) for n, p in enumerate(churned)]
+        calls += [
+            lambda n=n: abort(f"churn-{n}", after=0.8 + 0.037 * n) for n in range(len(churned))
+        ]
+        for prompt, answer in zip(churned, served.together(calls), strict=False):
             assert answer.body["meta_info"]["finish_reason"]["type"] == "abort", answer
             got = answer.body["output_ids"]
             assert got, "what was generated comes back"
-            assert got[:64] == reference[number][: len(got)]
-        # Everybody else is served as before.
-        assert served.outputs(prompts) == reference
+            assert got[:64] == of[tuple(prompt)][: len(got)]
+        # All others are served as before.
+        assert served.outputs(prompts[1:]) == reference[1:]
         served.assert_clean()
 
 

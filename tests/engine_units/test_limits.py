@@ -31,6 +31,7 @@ PLAIN = {
     "enable_flexkv": False,
     "radix_cache_backend": None,
     "enable_session_radix_cache": False,
+    "hicache_host_memory_mode": "cache",
 }
 EXCLUDED = {
     "tokenizer_worker_num": 4,
@@ -39,6 +40,7 @@ EXCLUDED = {
     "speculative_algorithm": "EAGLE",
     "dllm_algorithm": "LowConfidence",
     "radix_cache_backend": "other",
+    "hicache_host_memory_mode": "buffer_only",
 }
 
 

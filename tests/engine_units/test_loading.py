@@ -31,6 +31,14 @@ class Tree:
         self.ongoing_load_back = {}
         self.refuses = refuses
         self.quotas = []
+        self.acknowledged = []
+
+    def writing_check(self, write_back):
+        assert write_back
+        self.acknowledged.append("every write")
+
+    def loading_check(self, finish_count):
+        self.acknowledged.append(finish_count)
 
     def init_load_back(self, params):
         self.quotas.append(params.mem_quota)
@@ -79,16 +87,15 @@ def test_a_load_from_start_to_end():
     assert loader.request is None
 
 
-def test_a_pause_waits_for_the_load():
+def test_a_pause_waits_for_all_copies_and_acknowledges_them():
     tree = Tree()
     loader = Loader(tree)
     assert loader.settle() is None
     loader.start([PAUSED], [], room=100)
-    waited = []
-    event = SimpleNamespace(synchronize=lambda: waited.append(True))
-    tree.cache_controller.ack_load_queue = [SimpleNamespace(finish_event=event)]
+    tree.cache_controller.ack_load_queue = [None, None]
+    tree.acknowledged.clear()
     assert loader.settle() is PAUSED
-    assert waited
+    assert tree.acknowledged == ["every write", 2]
     assert loader.request is None
     assert loader.ended() is None
 

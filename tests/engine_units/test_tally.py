@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.engine.metrics import Recorder
+from tokenflow_sgl.engine.rates import NOT_STREAMED
 from tokenflow_sgl.engine.tally import Tally
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import OutputLengths, Phase
@@ -105,3 +106,26 @@ def test_what_was_handed_on_is_not_handed_on_again(served) -> None:
     give(1.6, 0, 0, 0)
     tally.hand_on()
     assert (told.counts, told.seen) == before
+
+
+def test_requests_that_do_not_stream_have_tokens_and_no_reader(served) -> None:
+    tally, told, give = served
+    table = tally._table
+    unread = Request()
+    table.track(
+        unread,
+        prompt=5,
+        limit=9,
+        rate=1000.0,
+        qos_class=NOT_STREAMED,
+        arrival=1.0,
+        now=1.0,
+        streaming=False,
+    )
+    table.move(unread, Phase.RUNNING, 1.0)
+    unread.output_ids += [7] * 4
+    give(3.0, 1, 1, 1)
+    tally.hand_on()
+    assert told.counts[("output_tokens_total", NOT_STREAMED)] == 4.0
+    assert {name for name, of in told.counts if of == NOT_STREAMED} == {"output_tokens_total"}
+    assert not [name for name, of in told.seen if of == NOT_STREAMED]

@@ -66,6 +66,12 @@ def test_a_new_stream_waits_with_what_it_asked_for(table) -> None:
     assert (seen.admitted.tolist(), seen.preemptible.tolist()) == ([False], [False])
 
 
+def test_streams_that_are_held_nowhere_are_found_in_order_of_arrival(table) -> None:
+    first, second, third = (running(table) for _ in range(3))
+    assert table.lost({first, second, third, Request()}) == []
+    assert table.lost({second}) == [first, third]
+
+
 def test_a_move_is_remembered_with_its_time(table) -> None:
     request = Request()
     slot = track(table, request)

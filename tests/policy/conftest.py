@@ -31,6 +31,7 @@ def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
         "since": 90.0 if started else 99.0,
         "admitted": started,
         "preemptible": started,
+        "streaming": True,
         "ready": False,
         "unwritten": 0,
     }
@@ -74,6 +75,7 @@ def state(
             since=column("since", np.float64),
             admitted=column("admitted", np.bool_),
             preemptible=column("preemptible", np.bool_),
+            streaming=column("streaming", np.bool_),
             ready=column("ready", np.bool_),
             unwritten=column("unwritten", np.int64),
         ),

@@ -281,3 +281,9 @@ def test_plans_fit_and_take_only_from_the_preemptible(
     assert alone or sum(size[i] for i in outcome.run) <= max(room, 0)
     assert running - len(victims) + len(outcome.run) <= state.memory.max_running
     assert outcome.run or not victims
+
+
+def test_a_stream_without_a_reader_makes_no_room(plan, make_stream) -> None:
+    dry = make_stream(Phase.PAUSED, slack=-1.0)
+    assert plan([dry, make_stream(slack=60.0)]) == ([10], [11])
+    assert plan([dry, make_stream(slack=60.0, streaming=False)]) == ([], [])

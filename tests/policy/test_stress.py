@@ -88,3 +88,9 @@ def test_patience_is_the_callers(make_state, make_stream) -> None:
     state = make_state([make_stream(Phase.WAITING, since=99.0)])
     assert under_stress(state, patience=0.5)
     assert not under_stress(dataclasses.replace(state, now=99.4), patience=0.5)
+
+
+def test_streams_without_readers_are_sglangs_business(make_state, make_stream) -> None:
+    unread = make_stream(Phase.PAUSED, streaming=False)
+    assert not under_stress(make_state([unread] * 3, free=0), PATIENCE)
+    assert under_stress(make_state([unread, make_stream()], free=0), PATIENCE)

@@ -51,6 +51,7 @@ def make_state(*rows) -> State:
             since=95.0 * same,
             admitted=same > 0,
             preemptible=same > 0,
+            streaming=same > 0,
             ready=same < 0,
             unwritten=np.zeros(len(rows), dtype=np.int64),
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokenflow_sgl.engine.metrics import Recorder
 from tokenflow_sgl.engine.penalties import rebuild_rows
 from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.steps import loaded_tokens
@@ -17,7 +16,6 @@ from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS
 class ApplyingScheduler(TrackingScheduler):
     """Moves streams in and out of the batch; `TokenFlowScheduler` decides which."""
 
-    tf_recorder: Recorder
     tf_writer: Writer
 
     # ---- what there is --------------------------------------------------------------
@@ -97,5 +95,7 @@ class ApplyingScheduler(TrackingScheduler):
             if self.tf_table.phase[self.tf_table.slot(req)] != Phase.RUNNING:
                 self.tf_table.move(req, Phase.RUNNING, self.tf_clock.now)
         self.tf_pauser.resume(batch.reqs)
+        for req in resumed:
+            self.tf_paused_time.end(req)
         if resumed:
             rebuild_rows(batch, resumed, overlap=self.enable_overlap)

@@ -30,6 +30,7 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("enable_flexkv", False, "only HiCache's host memory has been tried"),
     ("radix_cache_backend", None, "only SGLang's own radix cache has been tried"),
     ("enable_session_radix_cache", False, "sessions own their KV"),
+    ("hicache_host_memory_mode", "cache", "paused streams' KV is kept in the host's memory"),
 )
 
 

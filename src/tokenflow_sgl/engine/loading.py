@@ -92,11 +92,16 @@ class Loader:
         return request
 
     def settle(self) -> Any | None:
-        """Wait for the load, and return whose it was: the tree may be emptied now."""
+        """Wait for all copies and acknowledge them; returns whose load it was, if there was one.
+
+        A paused engine acknowledges nothing by itself, and until then its caches cannot be flushed.
+        Every rank waits for all that it has begun, so all ranks acknowledge the same copies.
+        """
+        tree = self._tree_cache
+        if tree.cache_controller is not None:
+            tree.writing_check(write_back=True)  # waits for every write, whatever the write policy
+            tree.loading_check(finish_count=len(tree.cache_controller.ack_load_queue))
         request, self.request = self.request, None
-        if request is not None:
-            for copy in self._tree_cache.cache_controller.ack_load_queue:
-                copy.finish_event.synchronize()
         return request
 
     def guard(self, batch: Any) -> None:

@@ -86,6 +86,9 @@ class Recorder:
     def policy_error(self) -> None:
         """The policy raised."""
 
+    def lost(self) -> None:
+        """A stream was in no batch and no queue any more."""
+
 
 class PrometheusRecorder(Recorder):
     """Writes `tokenflow:*` metrics with the labels of SGLang's own collector."""
@@ -186,6 +189,10 @@ class PrometheusRecorder(Recorder):
     def policy_error(self) -> None:
         """The policy raised."""
         self._at("policy_errors_total").inc()
+
+    def lost(self) -> None:
+        """A stream was in no batch and no queue any more."""
+        self._at("lost_streams_total").inc()
 
     def _set_mode(self, mode: Mode) -> None:
         for each in Mode:

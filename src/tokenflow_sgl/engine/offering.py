@@ -15,15 +15,15 @@ def offer(
     waiting: list[Any],
     paused: list[Any],
     busy: bool,
-) -> tuple[list[Any], list[Any]]:
-    """(requests to offer in order, waiting requests to hold back).
+) -> list[Any]:
+    """Requests to offer, in their order.
 
     waiting: SGLang's queue. paused: our paused streams that are not aborted. busy: something
     runs or is about to. Requests that the table does not know (health checks, rejected ones)
     go first: they are not the policy's business.
     """
     if decision.mode is not Mode.WORKING_SET:
-        return _everybody(table, waiting, paused), []
+        return _all(table, waiting, paused)
     eligible = {*waiting, *paused}
     chosen = [table.request(slot) for slot in decision.run]
     offered = [
@@ -31,12 +31,11 @@ def offer(
         *(req for req in chosen if req in eligible),
     ]
     if not offered and not busy and decision.until is None:
-        # A policy that forgets everybody must not idle the engine; one that says until when may.
-        return _everybody(table, waiting, paused), []
-    taken = set(offered)
-    return offered, [req for req in waiting if req not in taken]
+        # A policy that forgets all streams must not idle the engine; one that says until when may.
+        return _all(table, waiting, paused)
+    return offered
 
 
-def _everybody(table: StreamTable[Any], waiting: list[Any], paused: list[Any]) -> list[Any]:
+def _all(table: StreamTable[Any], waiting: list[Any], paused: list[Any]) -> list[Any]:
     """In order of arrival: who is paused came before who still waits."""
     return [*sorted(paused, key=table.rank), *waiting]

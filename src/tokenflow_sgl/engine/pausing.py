@@ -74,6 +74,11 @@ class Pauser:
                 self._release(request, keep=False)
         self.draining = []
 
+    def hold(self, request: Any) -> None:
+        """The engine itself has taken this request's KV away: it is paused, too."""
+        self.paused[request] = None
+        self._on_released(request)
+
     def resume(self, requests: Iterable[Any]) -> None:
         """These requests run again."""
         for request in requests:
@@ -84,9 +89,11 @@ class Pauser:
             self._on_release(request)
         release_kv_cache(request, self._tree_cache, checkpoint=keep)
         request.reset_for_retract()
+        if keep:
+            # Paused is not retracted: a client's meta_info counts what the engine threw away.
+            request.retraction_count -= 1
         if request.return_logprob and request.logprob.input_token_logprobs_val is not None:
             # The prompt's log probabilities are out. Left as it is, the start index would cap
             # the prefix match at the prompt and recompute every output token.
             request.logprob_start_len = -1
-        self.paused[request] = None
-        self._on_released(request)
+        self.hold(request)

@@ -14,6 +14,9 @@ RATE_KEY = "tokenflow_rate"
 CLASS_KEY = "tokenflow_class"
 LOWEST_RATE, HIGHEST_RATE = 0.1, 1000.0
 """Tokens per second. Below, a stream lasts for hours; above, nobody reads."""
+NOT_STREAMED = "not-streamed"
+"""Class of requests that do not stream: no reader follows them, and their rate is not asked for.
+No class that an operator names can be called so: those are identifiers."""
 NAMED_RATES: Mapping[str, float] = {
     # 300 words a minute, a fast silent reader, at 1.3 tokens a word, and some reserve.
     "reading": 10.0,

@@ -9,6 +9,7 @@ import numpy as np
 
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.metrics import Levels, Recorder
+from tokenflow_sgl.engine.rates import NOT_STREAMED
 from tokenflow_sgl.engine.tally import Tally
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import Mode, Phase
@@ -74,7 +75,7 @@ class Reporter:
     def ended(self, request: Any) -> None:
         """A stream is about to be forgotten."""
         slot = self._table.slot(request)
-        if self._table.generated[slot] > 0:
+        if self._table.generated[slot] > 0 and self._table.streaming[slot]:
             stalled = bool(self._table.readers.stall_count[slot])
             self._recorder.finished(self._table.qos_class(slot), stalled)
 
@@ -89,13 +90,14 @@ class Reporter:
         number = np.bincount(phase, minlength=len(Phase))
         waiting = phase == Phase.WAITING.value
         member = ~waiting | table.admitted[slots]
+        read = member & table.streaming[slots]
         self._recorder.levels(
             Levels(
                 running=int(number[Phase.RUNNING] + number[Phase.DRAINING]),
                 paused=int(number[Phase.PAUSED] + number[Phase.LOADING]),
                 waiting=int(number[Phase.WAITING]),
                 working_set=int(np.count_nonzero(member)),
-                demand=float(table.readers.rate[slots[member]].sum()),
+                demand=float(table.readers.rate[slots[read]].sum()),
                 capacity=self._timer.throughput(),
             )
         )
@@ -105,10 +107,12 @@ class Reporter:
         """Of every class that ever was: one whose streams are gone has nobody who stalls."""
         table = self._table
         slots = table.order()
-        reading = slots[table.generated[slots] > 0]
+        reading = slots[(table.generated[slots] > 0) & table.streaming[slots]]
         buffers = table.readers.buffer_seconds(reading, now)
         late = table.readers.slack(reading, now) < -STALL_TOLERANCE
         number = table.class_number[reading]
         for each, name in enumerate(table.class_names):
+            if name == NOT_STREAMED:
+                continue
             mine = number == each
             self._recorder.buffers(name, buffers[mine], int(np.count_nonzero(late & mine)))

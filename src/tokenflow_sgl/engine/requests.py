@@ -6,17 +6,23 @@ What it overrides of SGLang, and why: see the seams ledger.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import is_health_check_generate_req
 
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.limits import undisturbed_reason
+from tokenflow_sgl.engine.load_report import ReportedScheduler, inquirer_with_paused
 from tokenflow_sgl.engine.loading import Loader
+from tokenflow_sgl.engine.metrics import Recorder
 from tokenflow_sgl.engine.pausing import Pauser
-from tokenflow_sgl.engine.rates import RateClasses, RateError
+from tokenflow_sgl.engine.rates import HIGHEST_RATE, NOT_STREAMED, RateClasses, RateError
+from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import Phase
 
@@ -28,14 +34,36 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
 
     # SGLang's own, which this class also assigns.
     waiting_queue: list[Any]
+    load_inquirer: Any
 
+    tf_recorder: Recorder
     tf_rates: RateClasses
     tf_table: StreamTable[Any]
     tf_clock: SharedClock
     tf_undated: list[Any]
     """Tensor-parallel: streams of this iteration, until the leader says what time it is."""
     tf_pauser: Pauser
+    tf_paused_time: PausedTime
     tf_loader: Loader
+    tf_whole: list[Any] | None
+    """SGLang's queue while its admission sees only what is offered."""
+    tf_offered: frozenset[Any]
+
+    # ---- what is reported -----------------------------------------------------------
+
+    def init_metrics_reporter(self) -> None:
+        """Count paused streams in SGLang's gauges and log lines."""
+        super().init_metrics_reporter()
+        self.metrics_reporter.scheduler = ReportedScheduler(self, lambda: self.tf_pauser.paused)
+
+    def init_load_inquirer(self) -> None:
+        """Count paused streams in /v1/loads."""
+        super().init_load_inquirer()
+        self.load_inquirer = inquirer_with_paused(
+            self.load_inquirer, self._tf_waiting, lambda: self.tf_pauser.paused
+        )
+
+    # ---- requests come --------------------------------------------------------------
 
     def _create_generation_req(self, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
         req = super()._create_generation_req(recv_req, *args, **kwargs)
@@ -44,23 +72,75 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         except RateError:
             # The front end answers bad rates; what comes around it reads at the default.
             rate, name = self.tf_rates.default, "default"
-        req.tf_reader = rate, name
+        # Without a stream there is no reader: the sooner the whole answer is there, the better.
+        req.tf_reader = (rate, name) if req.stream else (HIGHEST_RATE, NOT_STREAMED)
         return req
 
     def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
-        super()._add_request_to_queue(req, is_retracted=is_retracted)
-        if not (self.waiting_queue and self.waiting_queue[-1] is req):
-            return  # turned away
-        if req in self.tf_table:
-            # Thrown out by the engine itself (memory, or pause_generation).
-            if req.output_ids:
-                self.waiting_queue.pop()
-                self.tf_pauser.paused[req] = None
-                self.tf_table.move(req, Phase.PAUSED, self.tf_clock.now)
-            else:
-                self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
+        known = req in self.tf_table
+        if known and req.output_ids:
+            # Thrown out by the engine itself (memory, or pause_generation) in the middle of its
+            # answer: it waits as preempted ones do, not in the queue, whose limit is for newcomers.
+            self.tf_pauser.hold(req)
+            return
+        with self._tf_whole_queue() as queue:
+            super()._add_request_to_queue(req, is_retracted=is_retracted)
+            turned_away = not queue or queue[-1] is not req
+        if turned_away:
+            if known:
+                self._tf_forget(req, cut_off=True)
+        elif known:
+            self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
         elif req.to_finish is None and not is_health_check_generate_req(req):
             self._tf_track(req)
+
+    @contextmanager
+    def _tf_offering(self, offered: list[Any]) -> Iterator[None]:
+        """SGLang's admission sees `offered`; what it admits leaves the whole queue."""
+        self.tf_whole, self.tf_offered = self.waiting_queue, frozenset(offered)
+        self.waiting_queue = offered
+        try:
+            yield
+        finally:
+            self.waiting_queue, self.tf_whole = self._tf_waiting(), None
+
+    def _tf_waiting(self) -> list[Any]:
+        """SGLang's queue, whole also while admission sees only what is offered."""
+        if self.tf_whole is None:
+            return self.waiting_queue
+        taken = self.tf_offered.difference(self.waiting_queue)
+        return [req for req in self.tf_whole if req not in taken]
+
+    @contextmanager
+    def _tf_whole_queue(self) -> Iterator[list[Any]]:
+        """Puts the whole queue back while admission sees only what is offered.
+
+        What SGLang queues in the middle of admission (a request whose grammar is ready) counts
+        against the limit of the whole queue, and is the policy's business in the next pass.
+        """
+        if self.tf_whole is None:
+            yield self.waiting_queue
+            return
+        offered, self.waiting_queue = self.waiting_queue, self.tf_whole
+        try:
+            yield self.waiting_queue
+        finally:
+            self.tf_whole, self.waiting_queue = self.waiting_queue, offered
+
+    def _tf_forget(self, req: Any, *, cut_off: bool) -> None:
+        """The stream is gone; `cut_off`: its output would have been longer."""
+        self.tf_table.forget(req, cut_off=cut_off)
+        self.tf_paused_time.forget(req)
+
+    def _tf_drop_lost(self, *batches: Any) -> None:
+        """Forget streams that are in no batch and no queue: the engine has ended them by itself."""
+        held = {*self.waiting_queue, *self.tf_pauser.draining, *self.tf_pauser.paused}
+        held.add(self.chunked_req)
+        for batch in (*batches, *(batch for batch, _ in self.result_queue)):
+            held.update(batch.reqs if batch is not None else ())
+        for req in self.tf_table.lost(held):
+            self._tf_forget(req, cut_off=True)
+            self.tf_recorder.lost()
 
     def _tf_tick(self, tick: ClockTick) -> None:
         """The leader's clock; it comes behind the requests that arrived with it."""
@@ -88,11 +168,24 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             qos_class=name,
             arrival=arrival,
             now=self.tf_clock.now,
+            streaming=bool(req.stream),
         )
         reason = undisturbed_reason(req)
         if reason is not None:
             self.tf_table.preemptible[slot] = False
             logger.debug("request %s runs without preemption: %s", req.rid, reason)
+
+    # ---- requests end ---------------------------------------------------------------
+
+    def _poll_timeout_aborts(self) -> list[Any]:
+        """A stream that has started does not time out for having been paused."""
+        aborts: list[Any] = super()._poll_timeout_aborts()
+        if not aborts:
+            return aborts
+        started = {req.rid: req for req in self.tf_table.started()}
+        named = [started[abort.rid] for abort in aborts if abort.rid in started]
+        overdue = self.tf_paused_time.overdue(named, envs.SGLANG_REQ_RUNNING_TIMEOUT.get())
+        return [abort for abort in aborts if abort.rid not in started or abort.rid in overdue]
 
     def _collect_inflight_batches(self) -> list[Any]:
         batches: list[Any] = super()._collect_inflight_batches()
@@ -105,27 +198,35 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         queued = set(self.waiting_queue)
         for req in self.tf_table.requests(Phase.WAITING):
             if req not in queued:
-                self.tf_table.forget(req, cut_off=True)
+                self._tf_forget(req, cut_off=True)
         self._tf_end_aborted()
 
     def _tf_end_aborted(self) -> None:
         """Finish paused streams that were aborted, with the output that they have."""
         for req in [req for req in self.tf_pauser.paused if req.to_finish is not None]:
             self.tf_pauser.resume([req])
-            self.tf_table.forget(req, cut_off=True)
+            self._tf_forget(req, cut_off=True)
             self._release_aborted_request(req)
             req.update_finish_state(0)
             req.time_stats.set_completion_time()
             self.output_streamer.stream_output([req], req.return_logprob)
 
+    # ---- the engine is paused, or idle ----------------------------------------------
+
     def pause_generation(self, recv_req: Any) -> None:
-        """Drop the KV of draining requests and end a load, too: the weights may change now."""
+        """Drop the KV of draining requests and end all copies: the weights may change now."""
         super().pause_generation(recv_req)
+        if recv_req.mode == "retract":
+            self.tf_pauser.drop_draining()
         landed = self.tf_loader.settle()
         if landed is not None and landed in self.tf_table:
             self.tf_table.move(landed, Phase.PAUSED, self.tf_clock.now)
-        if recv_req.mode == "retract":
-            self.tf_pauser.drop_draining()
+
+    def _record_scheduler_state_for_paused_engine(self) -> None:
+        """Go on to acknowledge copies, as the loop does: a flush waits for those to storage."""
+        super()._record_scheduler_state_for_paused_engine()
+        if self.enable_hierarchical_cache:
+            self.tree_cache.check_hicache_events()
 
     def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
         """Paused and draining streams are work, and so is a load, whosever it was."""
@@ -135,8 +236,9 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         return idle and (ignore_waiting or not self.tf_pauser.paused)
 
     def _tf_paused(self, req: Any) -> None:
-        """A preempted request's KV has gone to the tree: wait as the engine's own waiters do."""
+        """A request left the device: it waits as the engine's own waiters do."""
         self.tf_table.move(req, Phase.PAUSED, self.tf_clock.now)
+        self.tf_paused_time.begin(req)
         req.storage_prefetch_retry_attempts = 0
         req.storage_prefetch_last_match_len = None
         req.staged_prefetch_plan = None

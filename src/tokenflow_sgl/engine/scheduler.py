@@ -35,6 +35,7 @@ from tokenflow_sgl.engine.pausing import Pauser
 from tokenflow_sgl.engine.policies import load_policy
 from tokenflow_sgl.engine.reporting import Effort, Reporter
 from tokenflow_sgl.engine.steps import work_of
+from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.engine.transfers import TransferWatch
 from tokenflow_sgl.engine.writing import Writer
@@ -81,6 +82,8 @@ class TokenFlowScheduler(ApplyingScheduler):
         )
         self.tf_config: TokenFlowConfig = config
         self.tf_rates = config.rates()
+        self.tf_whole, self.tf_offered = None, frozenset()
+        self.tf_paused_time = PausedTime()
         self.tf_table: StreamTable[Any] = StreamTable(OutputLengths(config.length_quantile))
         self.tf_clock = SharedClock()
         self.tf_undated = []
@@ -145,32 +148,34 @@ class TokenFlowScheduler(ApplyingScheduler):
     def _poll_timeout_aborts(self) -> list[Any]:
         # Runs on the leader only; what it returns reaches every rank with the requests.
         messages: list[Any] = super()._poll_timeout_aborts()
-        # Several ranks take a request's arrival from it, so it comes with the first one, too.
-        if len(self.tf_table) or self.server_args.tp_size > 1:
+        if self.server_args.tp_size > 1:
+            # Even while there is no stream: all ranks take the first one's arrival from it.
             with self.tf_effort:
-                host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
-                messages.append(
-                    ClockTick(
-                        local_time(),
-                        host.size if host is not None else 0,
-                        *self.tf_transfers.look(),
-                    )
-                )
+                messages.append(self._tf_measure())
         return messages
+
+    def _tf_measure(self) -> ClockTick:
+        host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
+        return ClockTick(
+            local_time(), host.size if host is not None else 0, *self.tf_transfers.look()
+        )
 
     # ---- one iteration --------------------------------------------------------------
 
     def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
         """Account what the last step delivered, then let SGLang choose."""
         with self.tf_effort:
-            self._tf_account()
+            if self.server_args.tp_size == 1 and len(self.tf_table):
+                # By itself: a message would be lost where --scheduler-recv-interval skips a turn.
+                self._tf_tick(self._tf_measure())
+            self._tf_account(running_batch, last_batch)
         plan = super().get_next_batch_to_run(running_batch, last_batch)
         with self.tf_effort:
             crowded = bool(self.tf_pauser.paused)
             self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
         return plan
 
-    def _tf_account(self) -> None:
+    def _tf_account(self, running_batch: Any, last_batch: Any) -> None:
         now = self.tf_clock.now
         self.tf_timer.begin(now)
         ended = self.tf_pauser.finish_draining(self._tf_inflight)
@@ -179,8 +184,9 @@ class TokenFlowScheduler(ApplyingScheduler):
         for req in dict.fromkeys([*ended, *self._tf_finished()]):
             if not isinstance(req.finished_reason, FINISH_ABORT):
                 self.tf_reporter.ended(req)
-            self.tf_table.forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
+            self._tf_forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
         self._tf_end_aborted()
+        self._tf_drop_lost(running_batch, last_batch)
 
     def _tf_finished(self) -> list[Any]:
         requests, _ = self.tf_table.active()
@@ -190,7 +196,7 @@ class TokenFlowScheduler(ApplyingScheduler):
         """Decide, preempt, and offer SGLang's admission the chosen requests in their order."""
         with self.tf_effort:
             decision = self._tf_decide(running_batch)
-            offered, hidden = self._tf_offer(decision, running_batch)
+            offered = self._tf_offer(decision, running_batch)
         follow = decision.mode is Mode.WORKING_SET
         self.is_mixed_chunk = self.tf_mixing.mixes(follow)
         # SGLang does not mix in rows that return log probabilities.
@@ -201,22 +207,15 @@ class TokenFlowScheduler(ApplyingScheduler):
         self.tf_limits.active = follow
         self.tf_limits.prefill_limit = decision.prefill_limit
         self.tf_limits.recompute = frozenset(map(self.tf_table.request, decision.recompute))
-        whole, own_policy = self.waiting_queue, self.policy
-        self.waiting_queue = offered
+        own_policy = self.policy
         if follow:
             self.policy = self.tf_keep_order
             if offered:
                 running_batch.batch_is_full = False
         try:
-            plan = super().get_new_batch_prefill(running_batch)
+            with self._tf_offering(offered):
+                plan = super().get_new_batch_prefill(running_batch)
         finally:
-            with self.tf_effort:
-                left = self.waiting_queue
-                known = set(whole)
-                remaining = {*hidden, *left}
-                self.waiting_queue = [req for req in whole if req in remaining] + [
-                    req for req in left if req not in known and req not in self.tf_pauser.paused
-                ]
             self.policy = own_policy
         if plan.batch_to_run is not None:
             with self.tf_effort:
@@ -240,8 +239,8 @@ class TokenFlowScheduler(ApplyingScheduler):
         self.tf_table.admit(decision.admit)
         return decision
 
-    def _tf_offer(self, decision: Decision, running_batch: Any) -> tuple[list[Any], list[Any]]:
-        """Requests that SGLang may take up now, in their order, and those that it may not see."""
+    def _tf_offer(self, decision: Decision, running_batch: Any) -> list[Any]:
+        """Requests that SGLang may admit now, in their order."""
         return offer(
             decision,
             self.tf_table,

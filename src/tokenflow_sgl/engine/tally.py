@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.engine.metrics import Recorder
+from tokenflow_sgl.engine.rates import NOT_STREAMED
 from tokenflow_sgl.engine.tracking import Progress, StreamTable
 
 
@@ -63,6 +64,8 @@ class Tally:
         names = self._table.class_names
         sums = np.bincount(number, weights=values, minlength=len(names))
         for qos_class, value in zip(names, sums.tolist(), strict=True):
+            if qos_class == NOT_STREAMED and counter != "output_tokens_total":
+                continue  # no reader follows: nothing to be early or late for
             # Zeros, too: a series that is not there cannot be reckoned with.
             self._recorder.count(counter, value, qos_class=qos_class)
 
@@ -70,6 +73,8 @@ class Tally:
         for each in np.unique(number).tolist():
             mine = number == each
             name = self._table.class_names[each]
+            if name == NOT_STREAMED:
+                continue
             self._recorder.observe(histogram, *(column[mine] for column in values), qos_class=name)
 
 

@@ -7,7 +7,7 @@ lengths of the requests that run. Knows nothing of SGLang beyond `output_ids`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -37,6 +37,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "since": np.float64,
     "admitted": np.bool_,
     "preemptible": np.bool_,
+    "streaming": np.bool_,
     "ready": np.bool_,
     "copied": np.int64,
     "ahead": np.int64,
@@ -72,6 +73,8 @@ class StreamTable(Generic[R]):
     since: NDArray[np.float64]
     admitted: NDArray[np.bool_]
     preemptible: NDArray[np.bool_]
+    streaming: NDArray[np.bool_]
+    """A reader follows the text as it is made; otherwise it is sent as a whole at its end."""
     ready: NDArray[np.bool_]
     """Paused, and there is no load to wait for: it has landed, or there is none to begin."""
     copied: NDArray[np.int64]
@@ -127,8 +130,12 @@ class StreamTable(Generic[R]):
         qos_class: str,
         arrival: float,
         now: float,
+        streaming: bool = True,
     ) -> int:
-        """A new stream: `prompt` tokens in, at most `limit` out, read at `rate` tokens/s."""
+        """A new stream: `prompt` tokens in, at most `limit` out, read at `rate` tokens/s.
+
+        streaming: a reader follows the text as it is made.
+        """
         if not self._free:
             self._grow(2 * len(self._requests))
         slot = self._free.pop()
@@ -150,6 +157,7 @@ class StreamTable(Generic[R]):
         self.since[slot] = now
         self.admitted[slot] = False
         self.preemptible[slot] = True
+        self.streaming[slot] = streaming
         self.ready[slot] = False
         self.copied[slot] = self.ahead[slot] = 0
         self.last_token[slot] = math.nan
@@ -174,6 +182,12 @@ class StreamTable(Generic[R]):
         self._free.append(slot)
         self._order = self._active = None
         self.version += 1
+
+    def lost(self, held: Set[R]) -> list[R]:
+        """Streams that are not in `held`, in order of arrival."""
+        if self._slot_of.keys() <= held:
+            return []
+        return [request for request in self._slot_of if request not in held]
 
     def move(self, request: R, phase: Phase, now: float) -> None:
         """The stream enters `phase`."""
@@ -210,6 +224,11 @@ class StreamTable(Generic[R]):
     def requests(self, phase: Phase) -> list[R]:
         """Streams in `phase`, in order of arrival."""
         return [request for request, slot in self._slot_of.items() if self.phase[slot] == phase]
+
+    def started(self) -> list[R]:
+        """Streams that are not `Phase.WAITING`, in order of arrival."""
+        waiting = Phase.WAITING
+        return [request for request, slot in self._slot_of.items() if self.phase[slot] != waiting]
 
     # ---- the running ones -----------------------------------------------------------
 
@@ -275,6 +294,7 @@ class StreamTable(Generic[R]):
             since=self.since.take(order),
             admitted=self.admitted.take(order),
             preemptible=preemptible,
+            streaming=self.streaming.take(order),
             ready=self.ready.take(order),
             unwritten=unwritten,
         )

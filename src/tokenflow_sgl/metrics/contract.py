@@ -152,6 +152,13 @@ SCHEDULING = (
         "seconds",
     ),
     Metric(
+        "lost_streams_total",
+        "counter",
+        "Streams that SGLang ended without a word to the scheduler (no memory for the last one, "
+        "say) and that it has forgotten.",
+        "streams",
+    ),
+    Metric(
         "policy_errors_total",
         "counter",
         "Policy passes that failed and ran the engine's own policy.",

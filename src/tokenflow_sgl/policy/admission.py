@@ -169,7 +169,7 @@ def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
 def _dry(state: State, speed: float) -> float:
     """Share of the started streams that stall now, of those whose readers the engine can follow."""
     streams = state.streams
-    kept = (streams.generated > 0) & (streams.rate < speed)
+    kept = (streams.generated > 0) & (streams.rate < speed) & streams.streaming
     if not kept.any():
         return 0.0
     return float((streams.next_due[kept] < state.now).mean())

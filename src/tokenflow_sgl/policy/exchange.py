@@ -128,6 +128,8 @@ class _Victims:
         can = (
             streams.running
             & streams.preemptible
+            # Where no reader is ahead, there is no slack to give away.
+            & streams.streaming
             & (state.now - streams.since >= config.min_run)
             & (streams.generated > 0)
         )

@@ -66,6 +66,8 @@ class Streams:
     since: when it entered its phase.
     admitted: member of the working set (the policy promised to serve it).
     preemptible: the body can preempt it now.
+    streaming: a reader follows its text as it is made. Otherwise the answer is sent as a whole at
+        its end: no reader stalls, but no pause is free either. Its `rate` is then the highest.
     ready: a paused stream that can be taken up at once: its KV was brought back to the device since
         it was paused, or the body found that it cannot be loaded beside the steps.
     unwritten: of a running stream, tokens of computed KV that have no copy on the host.
@@ -82,6 +84,7 @@ class Streams:
     since: FloatArray
     admitted: BoolArray
     preemptible: BoolArray
+    streaming: BoolArray
     ready: BoolArray
     unwritten: IntArray
 

@@ -27,13 +27,15 @@ def decode_reserve(memory: Memory, batch: int, steps: int) -> int:
 
 
 def under_stress(state: State, patience: float) -> bool:
-    """True if somebody has to wait for memory, or soon will.
+    """True if a stream has to wait for memory, or soon will, and readers follow some of them.
 
     Stress is: a stream is paused or draining; the engine's own policy has passed over a
     waiting stream for more than `patience` seconds; the waiting prompts do not all fit
     beside ten per cent free; or running streams have used the memory up to that.
     """
     streams, memory = state.streams, state.memory
+    if not streams.streaming.any():
+        return False
     if streams.draining.any() or streams.away.any():
         return True
     spare = memory.device_free - memory.device_promised - LOW_SHARE * memory.device_total

@@ -176,16 +176,17 @@ class WorkingSetPolicy:
         """
         streams, costs = state.streams, state.costs
         running = streams.running
-        if not running.any():
+        reading = running & streams.streaming
+        if not reading.any():
             return None
         longest = self.config.prefill_chunk
         if costs.prefill is None:
             return longest
         constant, per_token, per_work = costs.prefill
-        slack = streams.next_due[running] - state.now
+        slack = streams.next_due[reading] - state.now
         # Who decodes beside the prefill gets a token per step: steps as long as he reads one do
         # not make it worse.
-        pace = 1.0 / streams.rate[running]
+        pace = 1.0 / streams.rate[reading]
         seconds = float(np.maximum(slack, pace).min()) - constant
         # The decoding rows take their part of the step, and a chunk attends to what is before it.
         context = float(streams.length[running].sum())
@@ -205,9 +206,9 @@ class WorkingSetPolicy:
         Prefill still gets at least 1 / (1 + prefill_guard) of the time.
         """
         streams, costs = state.streams, state.costs
-        running = streams.running
+        reading = streams.running & streams.streaming
         promised = state.memory.device_promised
-        if not (run or promised) or costs.prefill is None or not running.any():
+        if not (run or promised) or costs.prefill is None or not reading.any():
             return False
         spent = state.now - state.last_prefill_end
         if spent >= self.config.prefill_guard * state.last_prefill_seconds:
@@ -215,5 +216,5 @@ class WorkingSetPolicy:
         planned = np.array([streams.index_of[slot] for slot in run], dtype=np.int64)
         fresh = planned[streams.waiting[planned]]
         tokens = min(promised + int(streams.prompt[fresh].sum()), self.config.prefill_chunk)
-        least = float((streams.next_due[running] - state.now).min())
+        least = float((streams.next_due[reading] - state.now).min())
         return least < costs.prefill_seconds(tokens)

@@ -231,6 +231,7 @@ class PolicedScheduler(StockScheduler):
                 since=streams.since[present],
                 admitted=streams.admitted[present],
                 preemptible=preemptible,
+                streaming=np.ones(len(present), dtype=np.bool_),
                 ready=streams.ready[present],
                 unwritten=unwritten,
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import numpy as np
 
@@ -74,20 +75,36 @@ class HoldMarked:
     """Pauses streams read at 7 tokens/s after ten tokens, for good; never starts those at 3.
 
     Those read at 8 churn: preempted whenever they run, resumed whenever they are paused, so
-    that they drain for a third of their time.
+    that they drain for a third of their time. Requests that do not stream have no rate: of those,
+    prompts of the lengths in TOKENFLOW_TEST_HELD are paused, of 3 tokens never started, and of the
+    lengths in TOKENFLOW_TEST_CHURNED churn.
     """
+
+    def __init__(self) -> None:
+        self._held = _lengths("TOKENFLOW_TEST_HELD")
+        self._churned = _lengths("TOKENFLOW_TEST_CHURNED")
 
     def decide(self, state: State) -> Decision:
         streams = state.streams
-        marked = streams.rate == 7.0
+
+        def marked(rate: float, lengths: list[int]) -> np.ndarray:
+            unread = ~streams.streaming & np.isin(streams.prompt, lengths)
+            return (streams.streaming & (streams.rate == rate)) | unread
+
+        held = marked(7.0, self._held)
         running = streams.running & streams.preemptible
-        churn = streams.rate == 8.0
-        victims = np.nonzero(running & (marked & (streams.generated >= 10) | churn))[0]
-        others = streams.paused & ~marked
-        fresh = streams.waiting & (streams.rate != 3.0)
+        leaving = (held & (streams.generated >= 10)) | marked(8.0, self._churned)
+        victims = np.nonzero(running & leaving)[0]
+        others = streams.paused & ~held
+        fresh = streams.waiting & ~marked(3.0, [3])
         return Decision(
             Mode.WORKING_SET,
             preempt=tuple(Preemption(int(streams.slot[i]), Cause.POLICY) for i in victims),
             run=tuple(streams.slot[others | fresh].tolist()),
+            until=state.now + 1.0,  # an engine that idles meanwhile is what it wants
             recollection=state.recollection,
         )
+
+
+def _lengths(variable: str) -> list[int]:
+    return [int(length) for length in os.environ.get(variable, "").split(",") if length]

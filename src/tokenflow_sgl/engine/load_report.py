@@ -1,0 +1,62 @@
+"""Paused streams in what SGLang reports of its load: /v1/loads, its gauges and its log lines.
+
+SGLang reports the requests that run and those in its waiting queue. Paused streams are in neither;
+a router that does not see them sends its next requests to the busiest server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+from typing import Any
+
+from msgspec.structs import replace
+from sglang.srt.managers.load_snapshot import LoadSnapshot
+from sglang.srt.managers.scheduler_components.load_inquirer import SchedulerLoadInquirer
+
+Requests = Callable[[], Collection[Any]]
+
+
+def inquirer_with_paused(
+    inquirer: SchedulerLoadInquirer, waiting: Requests, paused: Requests
+) -> SchedulerLoadInquirer:
+    """`inquirer` rebuilt so that /v1/loads counts paused streams as waiting, with their tokens.
+
+    waiting: SGLang's queue, whole at any time. Their KV is kept, so paused streams add nothing to
+    the tokens that wait for a prefill.
+    """
+
+    class PausedAwareInquirer(SchedulerLoadInquirer):  # type: ignore[misc]
+        def get_loads(self) -> LoadSnapshot:
+            loads = super().get_loads()
+            held = paused()
+            tokens = sum(req.seqlen for req in held)
+            return replace(
+                loads,
+                num_waiting_reqs=loads.num_waiting_reqs + len(held),
+                num_total_tokens=loads.num_total_tokens + tokens,
+                num_active_tokens=loads.num_active_tokens + tokens,
+                queues=replace(loads.queues, paused=loads.queues.paused + len(held)),
+            )
+
+    fields = {f.name: getattr(inquirer, f.name) for f in dataclasses.fields(inquirer)}
+    return PausedAwareInquirer(**{**fields, "get_waiting_queue": waiting})
+
+
+class ReportedScheduler:
+    """A scheduler as SGLang's reporter of metrics should see it: paused streams wait, too.
+
+    The reporter counts the scheduler's waiting queue for sglang:num_queue_reqs and for its log.
+    """
+
+    def __init__(self, scheduler: Any, paused: Requests) -> None:
+        self._scheduler = scheduler
+        self._paused = paused
+
+    @property
+    def waiting_queue(self) -> list[Any]:
+        """SGLang's queue and the paused streams."""
+        return [*self._scheduler.waiting_queue, *self._paused()]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)

@@ -1,0 +1,109 @@
+"""What operators, routers and clients see of paused streams."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+pytestmark = pytest.mark.engine
+
+HOLD = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked")
+HELD = {"custom_params": {"tokenflow_rate": 7.0}, "max_new_tokens": 40}
+"""Paused after ten tokens, for good."""
+CHURNED = {"custom_params": {"tokenflow_rate": 8.0}}
+
+
+@pytest.fixture(scope="module")
+def served(start):
+    with start(*HOLD) as server:
+        yield server
+        server.assert_clean()
+
+
+@contextlib.contextmanager
+def paused(served, prompts) -> Iterator[list[Any]]:
+    """These prompts' streams, paused; their answers once they are aborted at the end."""
+    answers: list[Any] = [None] * len(prompts)
+
+    def ask(number: int, prompt: list[int]) -> None:
+        answers[number] = served.generate(prompt, stream=True, rid=f"held-{number}", **HELD)
+
+    asking = [threading.Thread(target=ask, args=pair) for pair in enumerate(prompts)]
+    for thread in asking:
+        thread.start()
+    try:
+        served.wait_until("paused_streams", len(prompts))
+        yield answers
+    finally:
+        served.post("/abort_request", {"rid": "", "abort_all": True})
+        for thread in asking:
+            thread.join()
+
+
+def wait_until(holds, within: float = 30.0) -> None:
+    end = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def loads(served) -> dict[str, Any]:
+    with urllib.request.urlopen(served.server.url + "/v1/loads", timeout=30) as response:
+        (each,) = json.load(response)["loads"]
+    return each
+
+
+def sglang_total(served, name: str) -> float:
+    with urllib.request.urlopen(served.server.url + "/metrics", timeout=30) as response:
+        text = response.read().decode()
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name
+    )
+
+
+def test_loads_and_gauges_count_paused_streams(served, prompts) -> None:
+    tokens = sum(len(prompt) + 10 for prompt in prompts[:6])
+    with paused(served, prompts[:6]):
+        wait_until(lambda: loads(served)["num_waiting_reqs"] == 6)
+        seen = loads(served)
+        assert seen["num_running_reqs"] == 0
+        assert seen["queues"] == {**seen["queues"], "waiting": 0, "paused": 6}
+        assert tokens <= seen["num_total_tokens"] <= tokens + 6 * 2
+        assert seen["num_waiting_uncached_tokens"] == 0, "their KV is kept"
+        # The gauge is written with a batch: another request's.
+        served.generate(prompts[7], max_new_tokens=50)
+        wait_until(lambda: sglang_total(served, "sglang:num_queue_reqs") == 6)
+    served.flush_when_idle()
+    wait_until(lambda: loads(served)["queues"]["paused"] == loads(served)["num_waiting_reqs"] == 0)
+
+
+def test_a_pause_is_not_a_retraction(served, prompts, reference) -> None:
+    answer = served.generate(prompts[0], stream=True, **CHURNED)
+    assert answer.body["output_ids"] == reference[0]
+    assert served.total("tokenflow:preemptions_total") > 10, "the test must disturb"
+    assert answer.body["meta_info"]["num_retractions"] == 0
+
+
+def test_a_paused_stream_does_not_time_out_and_a_running_one_does(start, prompts) -> None:
+    timeout = 2
+    with start(*HOLD, env={"SGLANG_REQ_RUNNING_TIMEOUT": str(timeout)}) as served:
+        with paused(served, prompts[:3]) as answers:
+            time.sleep(1.5 * timeout)
+            assert answers == [None] * 3, "they are still there"
+        for answer in answers:
+            assert answer.body["meta_info"]["finish_reason"]["message"] == "Aborted"
+        # What runs for too long is ended by SGLang, as ever.
+        ended = served.generate(prompts[0], stream=True, max_new_tokens=3500)
+        assert "Request running timeout reached" in str(ended)
+        served.assert_clean()
