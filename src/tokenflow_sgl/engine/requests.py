@@ -6,7 +6,7 @@ What it overrides of SGLang, and why: see the seams ledger.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,6 +45,9 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_pauser: Pauser
     tf_paused_time: PausedTime
     tf_loader: Loader
+    tf_named: list[Any] | None = None
+    """While an abort is carried out: the draining and paused streams that it names. When a thousand
+    readers leave at once, none of their aborts may look through all of them in SGLang's ways."""
     tf_whole: list[Any] | None
     """SGLang's queue while its admission sees only what is offered."""
     tf_offered: frozenset[Any]
@@ -85,11 +88,10 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             return
         with self._tf_whole_queue() as queue:
             super()._add_request_to_queue(req, is_retracted=is_retracted)
-            turned_away = not queue or queue[-1] is not req
-        if turned_away:
-            if known:
-                self._tf_forget(req, cut_off=True)
-        elif known:
+            queued = bool(queue) and queue[-1] is req
+        if not queued:
+            return  # turned away
+        if known:
             self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
         elif req.to_finish is None and not is_health_check_generate_req(req):
             self._tf_track(req)
@@ -189,23 +191,32 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
 
     def _collect_inflight_batches(self) -> list[Any]:
         batches: list[Any] = super()._collect_inflight_batches()
-        held = [*self.tf_pauser.draining, *self.tf_pauser.paused]
+        held = self.tf_named
+        if held is None:
+            held = [*self.tf_pauser.draining, *self.tf_pauser.paused]
         return [*batches, ScheduleBatch(reqs=held)] if held else batches
 
     def abort_request(self, recv_req: Any) -> None:
         """End aborted streams wherever they are; a paused one with its output so far."""
-        super().abort_request(recv_req)
-        queued = set(self.waiting_queue)
-        for req in self.tf_table.requests(Phase.WAITING):
-            if req not in queued:
-                self._tf_forget(req, cut_off=True)
-        self._tf_end_aborted()
+        held = (*self.tf_pauser.draining, *self.tf_pauser.paused)
+        self.tf_named = [r for r in held if recv_req.abort_all or r.rid.startswith(recv_req.rid)]
+        try:
+            super().abort_request(recv_req)
+            self._tf_end_aborted(self.tf_named)
+        finally:
+            self.tf_named = None
 
-    def _tf_end_aborted(self) -> None:
-        """Finish paused streams that were aborted, with the output that they have."""
-        for req in [req for req in self.tf_pauser.paused if req.to_finish is not None]:
-            self.tf_pauser.resume([req])
+    def _release_aborted_request(self, req: Any) -> None:
+        """The engine drops a request that holds no row: turned away, or aborted while it waits."""
+        super()._release_aborted_request(req)
+        if req in self.tf_table:
             self._tf_forget(req, cut_off=True)
+
+    def _tf_end_aborted(self, among: Iterable[Any]) -> None:
+        """Finish those paused streams that were aborted, with the output that they have."""
+        paused = self.tf_pauser.paused
+        for req in [req for req in among if req in paused and req.to_finish is not None]:
+            self.tf_pauser.resume([req])
             self._release_aborted_request(req)
             req.update_finish_state(0)
             req.time_stats.set_completion_time()

@@ -185,7 +185,7 @@ class TokenFlowScheduler(ApplyingScheduler):
             if not isinstance(req.finished_reason, FINISH_ABORT):
                 self.tf_reporter.ended(req)
             self._tf_forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
-        self._tf_end_aborted()
+        self._tf_end_aborted(self.tf_pauser.paused)
         self._tf_drop_lost(running_batch, last_batch)
 
     def _tf_finished(self) -> list[Any]:

@@ -103,11 +103,16 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(f"{_SCHEDULER}.get_prefill_adder_class", "override", "memory by need, not by maximum"),
     Seam(f"{_SCHEDULER}._collect_inflight_batches", "override", "aborts find paused streams"),
-    Seam(f"{_SCHEDULER}.abort_request", "override", "forgets aborted streams", ("recv_req",)),
+    Seam(f"{_SCHEDULER}.abort_request", "override", "ends paused streams", ("recv_req",)),
+    Seam(
+        f"{_SCHEDULER}._release_aborted_request",
+        "override",
+        "forgets what is turned away or aborted without a row",
+        ("req",),
+    ),
     Seam(f"{_SCHEDULER}.pause_generation", "override", "drops draining KV", ("recv_req",)),
     Seam(f"{_SCHEDULER}.is_fully_idle", "override", "paused streams are work", ("ignore_waiting",)),
     # Scheduler methods that we call
-    Seam(f"{_SCHEDULER}._release_aborted_request", "call", "ends an aborted stream", ("req",)),
     Seam(f"{_SCHEDULER}._prefetch_kvcache", "call", "re-queues as the engine does", ("req",)),
     Seam(
         "sglang.srt.observability.trace:TraceReqContext.trace_event",

@@ -223,7 +223,11 @@ class StreamTable(Generic[R]):
 
     def requests(self, phase: Phase) -> list[R]:
         """Streams in `phase`, in order of arrival."""
-        return [request for request, slot in self._slot_of.items() if self.phase[slot] == phase]
+        order = self.order()
+        # numpy takes five times as long to compare with a member of an enumeration.
+        slots = order[self.phase.take(order) == phase.value]
+        found = [self._requests[slot] for slot in slots.tolist()]
+        return [request for request in found if request is not None]
 
     def started(self) -> list[R]:
         """Streams that are not `Phase.WAITING`, in order of arrival."""
