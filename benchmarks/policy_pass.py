@@ -34,9 +34,13 @@ COSTS = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.004, 6e-5, 1e-9), load=
 
 @dataclass(eq=False)
 class Request:
-    """Stands in for SGLang's: the table reads its output length only."""
+    """Stands in for SGLang's: the table reads its output's length, and how much of it was sent."""
 
     output_ids: list[int] = field(default_factory=list)
+
+    @property
+    def send_token_offset(self) -> int:
+        return len(self.output_ids)
 
 
 def build(streams: int, stress: bool) -> tuple[StreamTable[Request], list[Request]]:

@@ -18,6 +18,10 @@ class Request:
     def __init__(self) -> None:
         self.output_ids: list[int] = []
 
+    @property
+    def send_token_offset(self) -> int:
+        return len(self.output_ids)
+
 
 class Told(Recorder):
     def __init__(self) -> None:

@@ -13,13 +13,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import OutputLengths, Phase
 
+PRODUCING = (Phase.RUNNING, Phase.DRAINING)
+
 
 @dataclass(eq=False)
 class Request:
     output_ids: list[int] = field(default_factory=list)
+    held_back: int = 0
 
-    def produce(self, count: int) -> None:
+    @property
+    def send_token_offset(self) -> int:
+        return len(self.output_ids) - self.held_back
+
+    def produce(self, count: int, held_back: int = 0) -> None:
         self.output_ids.extend(range(count))
+        self.held_back = held_back
 
 
 @pytest.fixture
@@ -103,17 +111,42 @@ def test_collect_hands_new_tokens_to_the_readers(table) -> None:
     assert table.collect(4.5).counts.tolist() == [0, 0]
 
 
-def test_draining_streams_are_still_collected_and_paused_ones_are_not(table) -> None:
-    drains, rests = running(table), running(table)
+def test_a_reader_has_what_was_sent_and_the_memory_what_was_made(table) -> None:
+    request = running(table)
+    request.produce(1)
+    table.collect(4.0)
+    request.produce(30, held_back=30)
+    progress = table.collect(5.0)
+    assert (progress.counts.tolist(), progress.produced) == ([0], 30)
+    seen = table.streams(())
+    assert seen.generated.tolist() == [31]
+    assert seen.next_due.tolist() == pytest.approx([4.1]), "the reader has one token of 0.1 s"
+    request.produce(10)
+    progress = table.collect(6.0)
+    assert (progress.counts.tolist(), progress.produced) == ([40], 10)
+    assert progress.delivery.stalled.tolist() == pytest.approx([1.9])
+    assert table.streams(()).next_due.tolist() == pytest.approx([10.0])
+
+
+def test_without_a_reader_what_is_made_counts_as_delivered(table) -> None:
+    request = running(table, streaming=False)
+    request.produce(5, held_back=5)
+    assert table.collect(4.0).counts.tolist() == [5]
+
+
+def test_who_leaves_the_batch_is_looked_at_once_more(table) -> None:
+    drains, rests, goes, returns = (running(table) for _ in range(4))
     table.move(drains, Phase.DRAINING, 3.0)
-    table.move(rests, Phase.PAUSED, 3.0)
-    drains.produce(1)
-    rests.produce(1)
-    assert table.collect(4.0).slots.tolist() == [table.slot(drains)]
-    # What came in while it was not looked at is delivered when it runs again.
-    table.move(rests, Phase.RUNNING, 5.0)
-    table.collect(6.0)
-    assert table.streams(()).generated.tolist() == [1, 1]
+    for request in (rests, goes, returns):
+        table.move(request, Phase.PAUSED, 3.0)
+    for request in (drains, rests, goes, returns):
+        request.produce(1)
+    table.forget(goes, cut_off=True)
+    table.move(returns, Phase.RUNNING, 3.0)
+    slots = [table.slot(request) for request in (drains, returns, rests)]
+    assert table.collect(4.0).slots.tolist() == slots
+    assert table.streams(()).generated.tolist() == [1, 1, 1]
+    assert table.collect(5.0).slots.tolist() == slots[:2]
 
 
 def test_collecting_nothing_is_fine(table) -> None:
@@ -272,7 +305,8 @@ class AgainstADictionary(RuleBasedStateMachine):
     def start(self) -> None:
         self.table: StreamTable[Request] = StreamTable(OutputLengths(), capacity=1)
         self.phases: dict[Request, Phase] = {}
-        self.told: dict[Request, int] = {}
+        self.told: dict[Request, tuple[int, int]] = {}  # made, sent
+        self.left: set[Request] = set()
         self.now = 0.0
 
     @rule()
@@ -280,13 +314,15 @@ class AgainstADictionary(RuleBasedStateMachine):
         request = Request()
         track(self.table, request, arrival=self.now, now=self.now)
         self.phases[request] = Phase.WAITING
-        self.told[request] = 0
+        self.told[request] = 0, 0
 
     @precondition(lambda self: self.phases)
     @rule(data=st.data(), phase=st.sampled_from(list(Phase)))
     def move(self, data: st.DataObject, phase: Phase) -> None:
         request = list(self.phases)[data.draw(st.integers(0, len(self.phases) - 1))]
         self.table.move(request, phase, self.now)
+        if self.phases[request] in PRODUCING and phase not in PRODUCING:
+            self.left.add(request)
         self.phases[request] = phase
 
     @precondition(lambda self: self.phases)
@@ -296,15 +332,18 @@ class AgainstADictionary(RuleBasedStateMachine):
         self.table.forget(request, cut_off=cut_off)
         del self.phases[request], self.told[request]
 
-    @rule(count=st.integers(0, 3))
-    def step(self, count: int) -> None:
+    @rule(count=st.integers(0, 3), held_back=st.integers(0, 2))
+    def step(self, count: int, held_back: int) -> None:
         self.now += 0.1
         for request, phase in self.phases.items():
-            if phase in (Phase.RUNNING, Phase.DRAINING):
-                request.produce(count)
+            if phase in PRODUCING:
+                # Never more than there is to hold back, and what was sent stays sent.
+                unsent = request.held_back + count
+                request.produce(count, min(held_back, unsent))
         for request, phase in self.phases.items():
-            if phase in (Phase.RUNNING, Phase.DRAINING):
-                self.told[request] = len(request.output_ids)
+            if phase in PRODUCING or request in self.left:
+                self.told[request] = len(request.output_ids), request.send_token_offset
+        self.left.clear()
         self.table.collect(self.now)
 
     @invariant()
@@ -312,8 +351,9 @@ class AgainstADictionary(RuleBasedStateMachine):
         seen = self.table.streams(())
         assert [self.table.request(s) for s in seen.slot.tolist()] == list(self.phases)
         assert seen.phase.tolist() == list(self.phases.values())
-        assert seen.generated.tolist() == list(self.told.values())
-        assert self.table.readers.delivered[seen.slot].tolist() == list(self.told.values())
+        assert seen.generated.tolist() == [made for made, _ in self.told.values()]
+        delivered = self.table.readers.delivered[seen.slot].tolist()
+        assert delivered == [sent for _, sent in self.told.values()]
         assert len(self.table) == len(self.phases)
 
 

@@ -63,7 +63,7 @@ class Reporter:
                 self._sampled = -np.inf
             return
         progress = self._table.collect(now)
-        self._timer.produced(now, int(progress.counts.sum()))
+        self._timer.produced(now, progress.produced)
         if not self._recorder.listens:
             return
         self._tally.add(progress, now)
@@ -75,7 +75,7 @@ class Reporter:
     def ended(self, request: Any) -> None:
         """A stream is about to be forgotten."""
         slot = self._table.slot(request)
-        if self._table.generated[slot] > 0 and self._table.streaming[slot]:
+        if self._table.readers.started[slot] and self._table.streaming[slot]:
             stalled = bool(self._table.readers.stall_count[slot])
             self._recorder.finished(self._table.qos_class(slot), stalled)
 
@@ -107,7 +107,7 @@ class Reporter:
         """Of every class that ever was: one whose streams are gone has nobody who stalls."""
         table = self._table
         slots = table.order()
-        reading = slots[(table.generated[slots] > 0) & table.streaming[slots]]
+        reading = slots[table.readers.started[slots] & table.streaming[slots]]
         buffers = table.readers.buffer_seconds(reading, now)
         late = table.readers.slack(reading, now) < -STALL_TOLERANCE
         number = table.class_number[reading]

@@ -250,8 +250,23 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         """A request left the device: it waits as the engine's own waiters do."""
         self.tf_table.move(req, Phase.PAUSED, self.tf_clock.now)
         self.tf_paused_time.begin(req)
+        self._tf_hand_over(req)
         req.storage_prefetch_retry_attempts = 0
         req.storage_prefetch_last_match_len = None
         req.staged_prefetch_plan = None
         self._prefetch_kvcache(req)
         req.time_stats.set_wait_queue_entry_time()
+
+    def _tf_hand_over(self, req: Any) -> None:
+        """Send what a paused stream has made, though SGLang's stream interval is not full yet.
+
+        Its next tokens may be long in coming. What may be the beginning of a stop string is kept.
+        """
+        if not req.stream or req.send_token_offset >= len(req.output_ids):
+            return
+        sampling = req.sampling_params
+        interval, sampling.stream_interval = sampling.stream_interval, 1
+        try:
+            self.output_streamer.stream_output([req], req.return_logprob)
+        finally:
+            sampling.stream_interval = interval

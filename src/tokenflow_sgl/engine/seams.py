@@ -202,8 +202,13 @@ SEAMS: tuple[Seam, ...] = (
         "sglang.srt.managers.scheduler_components.output_streamer:"
         "SchedulerOutputStreamer.stream_output",
         "call",
-        "sends an aborted stream's output",
+        "sends an aborted stream's output, and what a paused one has unsent",
         ("reqs", "return_logprob"),
+    ),
+    Seam(
+        "sglang.srt.sampling.sampling_params:SamplingParams.stream_interval",
+        "call",
+        "holds tokens back, which a pause sends",
     ),
     Seam(
         "sglang.srt.managers.scheduler_components.invariant_checker:"

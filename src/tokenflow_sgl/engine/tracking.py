@@ -1,7 +1,9 @@
 """The table of live streams: what the policy sees of every request, in numpy columns.
 
-Filled as requests come and go, brought up to date once per iteration from the output
-lengths of the requests that run. Knows nothing of SGLang beyond `output_ids`.
+Filled as requests come and go, brought up to date once per iteration from what the requests
+that run have made (it takes memory), and what of it was sent (a reader can read it): SGLang holds
+tokens back for `--stream-interval`, and where a stop string may have begun. Knows nothing of SGLang
+beyond these two lengths.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ class Generating(Protocol):
     @property
     def output_ids(self) -> Sequence[int]:
         """Output tokens so far."""
+        ...
+
+    @property
+    def send_token_offset(self) -> int:
+        """How many of them were handed to the front end."""
         ...
 
 
@@ -52,15 +59,17 @@ _PRODUCING = np.isin(list(Phase), (Phase.RUNNING, Phase.DRAINING))
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one iteration delivered: to running slots, how many tokens, what their readers met.
+    """What one iteration delivered: to which slots, how many tokens, what their readers met.
 
     gaps: seconds since the slot's last token; NaN where this is the first delivery.
+    produced: tokens that the engine made, delivered or not.
     """
 
     slots: NDArray[np.int64]
     counts: NDArray[np.int64]
     delivery: Delivery
     gaps: NDArray[np.float64]
+    produced: int
 
 
 class StreamTable(Generic[R]):
@@ -69,6 +78,7 @@ class StreamTable(Generic[R]):
     phase: NDArray[np.int8]
     prompt: NDArray[np.int64]
     generated: NDArray[np.int64]
+    """Output tokens made; what of them was sent is `readers.delivered`."""
     limit: NDArray[np.int64]
     since: NDArray[np.float64]
     admitted: NDArray[np.bool_]
@@ -101,6 +111,8 @@ class StreamTable(Generic[R]):
         self._grow(capacity)
         self._order: NDArray[np.int64] | None = None
         self._active: tuple[list[R], NDArray[np.int64]] | None = None
+        self._left: list[R] = []
+        """Stopped running since the last look, perhaps with a token more."""
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -192,6 +204,8 @@ class StreamTable(Generic[R]):
     def move(self, request: R, phase: Phase, now: float) -> None:
         """The stream enters `phase`."""
         slot = self._slot_of[request]
+        if _PRODUCING[self.phase[slot]] and not _PRODUCING[phase]:
+            self._left.append(request)
         self.ready[slot] = self.phase[slot] == Phase.LOADING and phase == Phase.PAUSED
         self.phase[slot] = phase
         self.since[slot] = now
@@ -246,17 +260,29 @@ class StreamTable(Generic[R]):
         return self._active
 
     def collect(self, now: float) -> Progress:
-        """Hand what was produced since the last call to the readers, at time `now`."""
+        """Hand what was sent since the last call to the readers, at time `now`.
+
+        Without a reader there is nothing to wait for: what is made counts as delivered.
+        """
         requests, slots = self.active()
-        lengths = np.fromiter(
-            (len(request.output_ids) for request in requests), dtype=np.int64, count=len(requests)
-        )
-        counts = lengths - self.generated[slots]
+        if self._left:
+            running = set(requests)
+            left = dict.fromkeys(r for r in self._left if r in self._slot_of and r not in running)
+            requests = [*requests, *left]
+            slots = np.concatenate([slots, [self._slot_of[request] for request in left]])
+            slots = slots.astype(np.int64)
+            self._left.clear()
+        number = len(requests)
+        made = np.fromiter((len(r.output_ids) for r in requests), dtype=np.int64, count=number)
+        sent = np.fromiter((r.send_token_offset for r in requests), dtype=np.int64, count=number)
+        sent = np.where(self.streaming.take(slots), sent, made)
+        produced = int((made - self.generated.take(slots)).sum())
+        self.generated[slots] = made
+        counts = sent - self.readers.delivered.take(slots)
         delivery = self.readers.deliver(slots, counts, now)
-        self.generated[slots] = lengths
         last = self.last_token[slots]
         self.last_token[slots] = np.where(counts > 0, now, last)
-        return Progress(slots, counts, delivery, now - last)
+        return Progress(slots, counts, delivery, now - last, produced)
 
     # ---- the policy's view ----------------------------------------------------------
 

@@ -61,7 +61,8 @@ class Streams:
     next_due: when its reader runs dry if nothing more is delivered. Slack is
         `next_due - now`. For a stream without a first token: its arrival.
     prompt: prompt tokens.
-    generated: output tokens produced so far.
+    generated: output tokens produced so far, sent to the reader or not: with the prompt, the
+        memory that the stream takes.
     expected: estimated total output tokens (never below generated + 1).
     since: when it entered its phase.
     admitted: member of the working set (the policy promised to serve it).
