@@ -40,6 +40,7 @@ class Request:
 
     @property
     def send_token_offset(self) -> int:
+        """All of it was sent."""
         return len(self.output_ids)
 
 

@@ -14,6 +14,7 @@ with warnings.catch_warnings():
     from sglang.srt.managers.scheduler import Scheduler
 
     from tokenflow_sgl.engine.requests import TrackingScheduler
+    from tokenflow_sgl.engine.timeouts import PausedTime
 
 from tokenflow_sgl.engine.pausing import Pauser
 from tokenflow_sgl.engine.tracking import StreamTable
@@ -73,6 +74,7 @@ def scheduler(monkeypatch):
     )
     made.tf_table = StreamTable(OutputLengths())
     made.tf_pauser = Pauser(None, lambda req: None, lambda req: None)
+    made.tf_paused_time = PausedTime()
     monkeypatch.setattr(Scheduler, "_release_aborted_request", lambda self, req: None)
     monkeypatch.setattr(
         Scheduler, "send_abort_output", lambda self, _abort, req: self.sent.append(req.rid)
