@@ -47,6 +47,7 @@ OTHER = {
     "rate_class": ("subtitles=15",),
     "length_quantile": 0.5,
     "decision_log": "decisions.jsonl",
+    "check_ranks": True,
     "eta": 2.0,
     "burst_eta": 3.0,
     "calm": 1.0,

@@ -14,6 +14,8 @@ from functools import cache
 
 from sglang.srt.platforms import current_platform
 
+from tokenflow_sgl.engine.agreement import Digests
+
 
 @cache
 def _time_dilation() -> float:
@@ -42,12 +44,14 @@ class ClockTick:
     now: seconds on `local_time` of the leader.
     host_total: capacity of the host KV pool in tokens, 0 without one.
     store_rate, load_rate: tokens per second that copies to the host and back run at; NaN: unknown.
+    passes: what the leader has done so far, while ranks are checked (see agreement.py).
     """
 
     now: float
     host_total: int
     store_rate: float = math.nan
     load_rate: float = math.nan
+    passes: tuple[int, Digests] | None = None
 
 
 class SharedClock:

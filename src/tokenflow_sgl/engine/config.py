@@ -59,6 +59,12 @@ class TokenFlowConfig:
         "their request ids and the figures that decided, for tokenflow explain; rotated at 32 MiB, "
         "five files; empty: none",
     )
+    check_ranks: bool = setting(
+        False,
+        "for debugging, with several tensor-parallel ranks: compare in every pass what each rank "
+        "decided and did with what the leader did, and end the server with a sentence where they "
+        "differ",
+    )
     working_set: WorkingSetConfig = field(default_factory=WorkingSetConfig)
 
     def __post_init__(self) -> None:

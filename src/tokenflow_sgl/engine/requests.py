@@ -15,6 +15,7 @@ from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import is_health_check_generate_req
 
+from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.limits import undisturbed_reason
 from tokenflow_sgl.engine.load_report import ReportedScheduler, inquirer_with_paused
@@ -45,6 +46,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_pauser: Pauser
     tf_paused_time: PausedTime
     tf_loader: Loader
+    tf_agreement: Agreement | None
     tf_named: list[Any] | None = None
     """While an abort is carried out: the draining and paused streams that it names. When a thousand
     readers leave at once, none of their aborts may look through all of them in SGLang's ways."""
@@ -146,6 +148,8 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
 
     def _tf_tick(self, tick: ClockTick) -> None:
         """The leader's clock; it comes behind the requests that arrived with it."""
+        if self.tf_agreement is not None and tick.passes is not None:
+            self.tf_agreement.compare(tick.passes)
         self.tf_clock.receive(tick)
         for req in self.tf_undated:
             if req in self.tf_table:

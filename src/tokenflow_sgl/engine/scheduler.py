@@ -20,6 +20,7 @@ from sglang.utils import TypeBasedDispatcher
 
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.adder import AdmissionLimits, adder_class
+from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.applying import ApplyingScheduler
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
@@ -86,6 +87,8 @@ class TokenFlowScheduler(ApplyingScheduler):
         self.tf_paused_time = PausedTime()
         self.tf_table: StreamTable[Any] = StreamTable(OutputLengths(config.length_quantile))
         self.tf_clock = SharedClock()
+        rank = get_parallel().attn_tp_rank
+        self.tf_agreement = Agreement(rank) if config.check_ranks else None
         self.tf_undated = []
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
@@ -157,7 +160,10 @@ class TokenFlowScheduler(ApplyingScheduler):
     def _tf_measure(self) -> ClockTick:
         host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
         return ClockTick(
-            local_time(), host.size if host is not None else 0, *self.tf_transfers.look()
+            local_time(),
+            host.size if host is not None else 0,
+            *self.tf_transfers.look(),
+            passes=self.tf_agreement.report() if self.tf_agreement else None,
         )
 
     # ---- one iteration --------------------------------------------------------------
@@ -173,6 +179,8 @@ class TokenFlowScheduler(ApplyingScheduler):
         with self.tf_effort:
             crowded = bool(self.tf_pauser.paused)
             self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
+            if self.tf_agreement is not None:
+                self.tf_agreement.passed(self, plan)
         return plan
 
     def _tf_account(self, running_batch: Any, last_batch: Any) -> None:
@@ -231,6 +239,8 @@ class TokenFlowScheduler(ApplyingScheduler):
         decision = self.tf_decider.decide(
             self.tf_clock.now, self._tf_free() / self.max_total_num_tokens, self._tf_state
         )
+        if self.tf_agreement is not None:
+            self.tf_agreement.decided(decision)
         if decision.write:
             self.tf_writer.apply(decision.write, set(running_batch.reqs))
         self._tf_preempt(decision, running_batch)

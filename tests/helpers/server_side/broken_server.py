@@ -10,8 +10,10 @@ import sys
 
 from sglang.srt.managers.cache_controller import LayerDoneCounter
 from sglang.srt.plugins import load_plugins
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import prepare_server_args
 
+from tokenflow_sgl.engine.clock import SharedClock, local_time
 from tokenflow_sgl.engine.loading import Loader
 from tokenflow_sgl.engine.pausing import Pauser
 from tokenflow_sgl_emulator.host_pool import TorchCopies
@@ -39,6 +41,15 @@ def wait_for_nothing(self, *args) -> None:
     """Whoever reads trusts that it has been loaded."""
 
 
+received = SharedClock.receive
+
+
+def receive_and_look_at_its_own(self, tick) -> None:
+    received(self, tick)
+    if get_parallel().tp_rank == 1:
+        self.now = max(self.now, local_time())
+
+
 match os.environ["TOKENFLOW_TEST_BREAK"]:
     case "no-drain":
         Pauser.preempt = release_without_draining
@@ -48,6 +59,8 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         TorchCopies.backup_from_device_all_layer = copy_nothing
     case "no-wait":
         LayerDoneCounter.wait_until = wait_for_nothing
+    case "own-clock":
+        SharedClock.receive = receive_and_look_at_its_own
     case "no-guard":
         Loader.guard = wait_for_nothing
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 
 import numpy as np
+from sglang.srt.runtime_context import get_parallel
 
 from tokenflow_sgl.offload import Write
 from tokenflow_sgl.policy import Cause, Decision, Mode, Phase, Preemption, State
@@ -51,6 +52,18 @@ class PreemptEvery:
             ),
             recollection=memory,
         )
+
+
+class PreemptOthersOnOneRank(PreemptEvery):
+    """Agrees with itself for a while; then rank 1 has the victims in another order."""
+
+    agreed = 60
+
+    def decide(self, state: State) -> Decision:
+        decision = super().decide(state)
+        if decision.recollection.park_share > self.agreed and get_parallel().tp_rank == 1:
+            return dataclasses.replace(decision, preempt=decision.preempt[::-1])
+        return decision
 
 
 class PreemptAndResume(PreemptEvery):
