@@ -2,6 +2,7 @@
 #
 #   make demo   stock SGLang against tokenflow, one burst of readers, on this machine
 #   make test   lint, format check, types, import contracts, tests
+#   make test-slow   ten minutes of random attacks on live servers
 #   make lint   all of that but the tests
 #   make lock   pin all dependencies anew (requirements/dev.txt)
 
@@ -21,7 +22,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 # Other environments that happen to be active are none of our business.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME
 
-.PHONY: demo test lint format install lock clean
+.PHONY: demo test test-slow lint format install lock clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -29,6 +30,10 @@ demo: $(STAMP)
 
 test: lint
 	$(BIN)/pytest $(ARGS)
+
+# What is marked slow; `make test` leaves it out.
+test-slow: $(STAMP)
+	$(BIN)/pytest -m slow $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)

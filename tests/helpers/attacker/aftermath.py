@@ -1,0 +1,109 @@
+"""What must hold when nobody asks any more: alive, idle, empty, and nothing in the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from attacker.clients import post
+from attacker.truth import Subject
+from prometheus_client.parser import text_string_to_metric_families
+from servers.client import Served
+
+SETTLE_SECONDS = 15.0
+SAMPLE_SECONDS = 1.2
+"""Gauges are handed on once a second."""
+EMPTY = (
+    "tokenflow:running_streams",
+    "tokenflow:paused_streams",
+    "tokenflow:waiting_streams",
+    "tokenflow:stalled_streams",
+    "tokenflow:policy_errors_total",
+    "sglang:num_running_reqs",
+    "sglang:num_queue_reqs",
+    "sglang:num_grammar_queue_reqs",
+)
+"""Metrics that are zero."""
+HELD = ("sglang:num_used_tokens", "sglang:hicache_host_used_tokens")
+"""Metrics that are zero but for the last, short answer."""
+TROUBLE = ("leak", "Scheduler hit an exception", "Traceback", "ranks disagree", "failed; this pass")
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """A server that was attacked.
+
+    Attributes:
+        served: The server.
+        probe: What it is asked when all is over.
+    """
+
+    served: Served
+    probe: Subject
+
+    def check(self) -> None:
+        """Raises AssertionError."""
+        served = self.served
+        assert served.server.is_alive(), served.server.log_tail()
+        served.flush_when_idle()
+        loads = self._loads()
+        held = {name: loads[name] for name in ("num_running_reqs", "num_waiting_reqs")}
+        assert not any(held.values()), f"/v1/loads of an idle server: {loads}"
+        # SGLang counts anew with each prefill: what is there then is of this request.
+        answer: Any = served.generate(list(self.probe.prompt), max_new_tokens=1)
+        assert answer.status == 200, answer
+        assert tuple(answer.body["output_ids"]) == self.probe.ids[:1], answer
+        self._settle()
+        served.flush_when_idle()
+        loads = self._loads()
+        assert loads["num_used_tokens"] == 0, f"/v1/loads after a flush: {loads}"
+        text = served.log()
+        for trouble in TROUBLE:
+            assert trouble not in text, text[-6000:]
+
+    def _loads(self) -> dict[str, Any]:
+        status, text = post(self.served.server.port, "/v1/loads", None, "GET")
+        assert status == 200, text
+        loads: dict[str, Any] = json.loads(text)["loads"][0]
+        return loads
+
+    def _settle(self) -> None:
+        """Wait until the gauges say that nothing is left."""
+        time.sleep(SAMPLE_SECONDS)  # what they said before may be of another moment
+        end = time.monotonic() + SETTLE_SECONDS
+        while left := self._left():
+            assert time.monotonic() < end, f"left on an idle server: {left}"
+            time.sleep(0.2)
+
+    def _left(self) -> dict[str, float]:
+        _, text = post(self.served.server.port, "/metrics", None, "GET")
+        left: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                allowed = len(self.probe.prompt) if sample.name in HELD else 0
+                if sample.name in (*EMPTY, *HELD) and sample.value > allowed:
+                    left[f"{sample.name} {sample.labels.get('tp_rank', '')}"] = sample.value
+        return left
+
+
+def resident(port: int) -> int:
+    """Bytes that all processes of the server on `port` hold, what they share counted each time."""
+    group = next(
+        os.getpgid(listening.pid)
+        for listening in psutil.net_connections("tcp")
+        if listening.status == psutil.CONN_LISTEN
+        and listening.laddr.port == port
+        and listening.pid is not None
+    )
+    total = 0
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == group:
+                total += process.memory_info().rss
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return total
