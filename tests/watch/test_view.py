@@ -17,7 +17,7 @@ from tokenflow_sgl.engine.metrics import Levels, PrometheusRecorder
 from tokenflow_sgl.metrics import METRICS
 from tokenflow_sgl.policy import Cause, Mode
 from tokenflow_sgl.watch import ScrapeError, parse
-from tokenflow_sgl.watch.view import LEVELS, WIDTH, Look, _by_level, _curve, view
+from tokenflow_sgl.watch.view import LEVELS, MODES, WIDTH, Look, _by_level, _curve, view
 
 command = importlib.import_module("tokenflow_sgl.cli.top")
 
@@ -61,7 +61,8 @@ def test_a_busy_server(recorder) -> None:
     Gauge("sglang:token_usage", "Used.").set(0.9)
     text = shown(Look(page(), page().since(before), 2.0, deque([(100.0, 80.0), (300.0, 240.0)])))
     for wanted in (
-        "working-set   12 running   3 paused   1 waiting   1 stalled",
+        "streams: 12 running, 3 paused, 1 waiting, 1 stalled",
+        "scheduler: working-set, the policy orders admission and preemption",
         "readers take 240 tokens/s, the engine made 300 lately",
         "2.00 stalls/s, 0.50 readers stand still on average",
         "0.5 exchange",
@@ -84,7 +85,26 @@ def test_levels_are_the_samples_of_their_bounds(recorder) -> None:
 def test_a_server_without_anything_yet(recorder) -> None:
     seen = page()
     text = shown(Look(seen, seen.since(seen), 2.0, deque()))
-    assert "idle   0 running" in text
+    assert "streams: 0 running, 0 paused, 0 waiting, 0 stalled" in text
+
+
+def test_a_policy_that_rests_is_not_a_server_that_does(recorder) -> None:
+    recorder.policy_pass(Mode.IDLE, 0.0)
+    recorder.levels(Levels(running=30))
+    seen = page()
+    first, second, third = shown(Look(seen, seen.since(seen), 2.0, deque())).splitlines()[:3]
+    assert first.strip() == "http://server:30000"
+    assert second.strip() == "streams: 30 running, 0 paused, 0 waiting, 0 stalled"
+    assert third.strip() == "scheduler: idle, streams fit as they are and SGLang's own order stands"
+
+
+def test_every_mode_is_explained() -> None:
+    assert set(MODES) == {mode.value for mode in Mode}
+
+
+def test_a_server_without_anything_has_nobody(recorder) -> None:
+    seen = page()
+    text = shown(Look(seen, seen.since(seen), 2.0, deque()))
     assert "nobody" in text
 
 

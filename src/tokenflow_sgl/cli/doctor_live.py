@@ -51,7 +51,7 @@ def _table(*heads: str) -> Table:
 
 def _streams(seen: Scrape) -> Table:
     modes = [mode for mode, on in seen.by("mode", "mode").items() if on > 0]
-    table = _table("streams", "running", "paused", "waiting", "working set", "mode")
+    table = _table("streams", "running", "paused", "waiting", "working set", "scheduler mode")
     levels = (
         _count(seen.total(f"{name}_streams"))
         for name in ("running", "paused", "waiting", "working_set")

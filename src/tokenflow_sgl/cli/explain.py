@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -12,9 +13,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tokenflow_sgl.watch.decisions import Event, LogError, events, read_log
+from tokenflow_sgl.watch.decisions import (
+    Event,
+    LogError,
+    events,
+    identifiers,
+    named,
+    read_log,
+    short_names,
+)
 
 MOST_SHOWN = 40
+AROUND_SECONDS = 60.0
+"""How far from the time of `--at` an event may lie."""
+_WRONG_INPUT, _NOT_FOUND = 2, 1
 
 
 def explain(
@@ -22,61 +34,131 @@ def explain(
         Path, typer.Argument(help="File that the server was given with --tokenflow-decision-log.")
     ],
     stream: Annotated[
-        str | None, typer.Option(metavar="RID", help="Only what happened to this request.")
+        str | None,
+        typer.Option(
+            metavar="RID",
+            help="Only what happened to this request: its id, or a beginning that no other has.",
+        ),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="HH:MM:SS", help="Around this time of the server's clock."),
+        typer.Option(
+            metavar="[DATE]TIME",
+            help="Within a minute of this time, like 12:03:04 or 2026-11-22T12:03:04; in this "
+            "machine's time zone, if none is given.",
+        ),
     ] = None,
-    last: Annotated[int, typer.Option(min=1, help="So many of the latest events.")] = MOST_SHOWN,
+    last: Annotated[
+        int, typer.Option(min=1, help="So many of the latest events; with --at, of the nearest.")
+    ] = MOST_SHOWN,
 ) -> None:
-    """Tell who was admitted, paused and taken up again, when, and for which reason.
+    """Tell which streams were admitted, paused and resumed, when, and for which reason.
 
-    Start the server with --tokenflow-decision-log FILE. Examples:
+    Start the server with --tokenflow-decision-log FILE. Exits with 1 where the log has nothing of
+    what was asked for. Examples:
 
     tokenflow explain decisions.jsonl --stream 7f3a91 --at 12:03:04
     """
     console = Console()
     try:
-        found = list(events(read_log(log)))
+        lines = list(read_log(log))
     except LogError as error:
-        _fail(str(error))
-    chosen = [event for event in found if stream is None or event.rid == stream]
-    if stream is not None and not chosen:
-        known = Counter(event.rid for event in found).most_common(3)
-        examples = ", ".join(rid for rid, _ in known) or "nobody at all"
-        _fail(f"nothing is written down of {stream}; there is of {examples}")
+        _fail(str(error), _WRONG_INPUT)
+    names = short_names(identifiers(lines))
+    found = list(events(lines, names))
+    if not found:
+        _fail(f"{log} has no events: no stream was admitted, paused or resumed", _NOT_FOUND)
+    chosen = found
+    if stream is not None:
+        stream = _stream(stream, found)
+        chosen = [event for event in found if event.rid == stream]
     if at is not None:
-        chosen = _around(chosen, at, last)
-    _show(console, chosen[-last:])
+        chosen = _around(chosen, _moment(at, found), last, stream)
+    if stream is not None:
+        console.print(f"stream {stream}", markup=False, highlight=False, soft_wrap=True)
+    _show(console, chosen[-last:], names)
     counts = Counter(event.what for event in found)
     console.print(
-        f"{sum(counts.values()):,} events in the log: "
+        f"{len(found):,} events in the log: "
         + ", ".join(f"{count:,} {what}" for what, count in counts.most_common())
+        + f"; {_span(found)}",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
-def _around(found: list[Event], at: str, most: int) -> list[Event]:
-    """The events nearest to a time of day, in their order."""
-    try:
-        wanted = datetime.time.fromisoformat(at)
-    except ValueError:
-        _fail(f"--at is {at!r}; allowed is a time of day like 12:03:04")
-    seconds = wanted.hour * 3600 + wanted.minute * 60 + wanted.second
-
-    def distance(event: Event) -> float:
-        moment = datetime.datetime.fromtimestamp(event.time)
-        return abs(moment.hour * 3600 + moment.minute * 60 + moment.second - seconds)
-
-    nearest = sorted(found, key=distance)[:most]
-    return sorted(nearest, key=lambda event: event.time)
+def _stream(asked: str, found: Sequence[Event]) -> str:
+    """The one stream that is asked for."""
+    rids = [event.rid for event in found]
+    meant = named(asked, rids)
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        more = f" or one of {len(meant) - 3} others" * (len(meant) > 3)
+        _fail(f"--stream {asked} may be {' or '.join(meant[:3])}{more}", _WRONG_INPUT)
+    examples = ", ".join(rid for rid, _ in Counter(rids).most_common(3))
+    _fail(f"the log has nothing of a stream {asked}; it has {examples}", _NOT_FOUND)
 
 
-def _show(console: Console, found: list[Event]) -> None:
-    table = Table("time", "stream", "", "why", box=None, pad_edge=False)
+def _moment(at: str, found: Sequence[Event]) -> float:
+    """The one time, in Unix seconds, that is asked for and lies in what the log spans."""
+    asked = _parsed(at)
+    first, latest = found[0].time - AROUND_SECONDS, found[-1].time + AROUND_SECONDS
+    if isinstance(asked, datetime.datetime):
+        moments = [asked.timestamp()]
+    else:
+        days = range((_local(latest).date() - _local(first).date()).days + 1)
+        dates = (_local(first).date() + datetime.timedelta(days=day) for day in days)
+        moments = [datetime.datetime.combine(date, asked).timestamp() for date in dates]
+    meant = [moment for moment in moments if first <= moment <= latest]
+    if not meant:
+        _fail(f"{at} is not in the log, which goes {_span(found)}", _NOT_FOUND)
+    if len(meant) > 1:
+        dates_meant = " and ".join(str(_local(moment).date()) for moment in meant)
+        example = _local(meant[-1]).isoformat(timespec="seconds")
+        _fail(f"{at} is in the log on {dates_meant}; say which, like --at {example}", _WRONG_INPUT)
+    return meant[0]
+
+
+def _parsed(at: str) -> datetime.datetime | datetime.time:
+    for kind in (datetime.time, datetime.datetime):
+        try:
+            return kind.fromisoformat(at)
+        except ValueError:
+            continue
+    _fail(f"--at is {at!r}; allowed is a time like 12:03:04 or 2026-11-22T12:03:04", _WRONG_INPUT)
+
+
+def _around(found: Sequence[Event], moment: float, most: int, stream: str | None) -> list[Event]:
+    """The events nearest to a time, in their order; of other minutes none."""
+    near = [event for event in found if abs(event.time - moment) <= AROUND_SECONDS]
+    if near:
+        nearest = sorted(near, key=lambda event: abs(event.time - moment))[:most]
+        return sorted(nearest, key=lambda event: event.time)
+    before = [event.time for event in found if event.time < moment]
+    after = [event.time for event in found if event.time > moment]
+    neighbours = [f"the event before is at {_clock(before[-1])}"] if before else []
+    if after:
+        neighbours.append(f"the {'next' if before else 'first'} at {_clock(after[0])}")
+    _fail(
+        f"nothing happened{f' to {stream}' if stream else ''} within {AROUND_SECONDS:.0f} s of "
+        f"{_clock(moment)}; {', '.join(neighbours)}",
+        _NOT_FOUND,
+    )
+
+
+def _show(console: Console, found: Sequence[Event], names: Mapping[str, str]) -> None:
+    table = Table("time", box=None, pad_edge=False)
+    # Identifiers are short, and whatever is short of room breaks the sentences first.
+    table.add_column("stream", min_width=min(max(len(names[event.rid]) for event in found), 36))
+    table.add_column("")
+    table.add_column("why")
+    for column in table.columns:
+        column.overflow = "fold"
     styles = {"paused": "yellow", "taken up": "green", "admitted": "cyan"}
+    one_day = len({_local(event.time).date() for event in found}) == 1
     for event in found:
-        moment = datetime.datetime.fromtimestamp(event.time).strftime("%H:%M:%S.%f")[:-5]
+        moment = _local(event.time).strftime("%H:%M:%S.%f" if one_day else "%Y-%m-%d %H:%M:%S.%f")
         memory = 1 - event.line["device_free"] / event.line["device_total"]
         counts = event.line["streams"]
         why = (
@@ -84,10 +166,22 @@ def _show(console: Console, found: list[Event]) -> None:
             f"{counts['waiting']} waiting, memory {memory:.0%} taken)"
         )
         style = styles.get(event.what, "")
-        table.add_row(moment, Text(event.rid), Text(event.what, style=style), Text(why))
+        table.add_row(moment[:-5], names[event.rid], Text(event.what, style=style), Text(why))
     console.print(table)
 
 
-def _fail(text: str) -> NoReturn:
+def _local(moment: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(moment)
+
+
+def _clock(moment: float) -> str:
+    return _local(moment).isoformat(sep=" ", timespec="seconds")
+
+
+def _span(found: Sequence[Event]) -> str:
+    return f"from {_clock(found[0].time)} to {_clock(found[-1].time)}"
+
+
+def _fail(text: str, code: int) -> NoReturn:
     typer.echo(f"{text}.", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(code)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ CAUSES = {
     "park": "because it was far ahead of its reader, and the rest decodes faster without it",
     "policy": "for a reason of the policy's own",
 }
+SHORTEST_NAME = 8
+"""Characters that are kept of a request id at least."""
 
 
 class LogError(Exception):
@@ -71,8 +74,55 @@ def _lines(path: Path, file: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield line
 
 
-def events(lines: Iterable[dict[str, Any]]) -> Iterator[Event]:
-    """What happened to whom. Who stays on the list of those to take up is told of once."""
+def identifiers(lines: Iterable[dict[str, Any]]) -> set[str]:
+    """All request ids that a log mentions, of streams that nothing happened to, too."""
+    return {
+        rid
+        for line in lines
+        for rid in (
+            *(each["rid"] for each in (*line["preempt"], *line["candidates"])),
+            *line["admit"],
+            *line["load"],
+            *line["take_up"],
+        )
+    }
+
+
+def short_names(rids: Iterable[str]) -> dict[str, str]:
+    """What each identifier is called on a narrow screen: so much of it as no other begins with.
+
+    An identifier that another one begins with stays whole: `named` finds it, since whole ones go
+    first.
+    """
+    ordered = sorted(set(rids))
+    needed = dict.fromkeys(ordered, SHORTEST_NAME)
+    for one, other in pairwise(ordered):  # the longest common beginning is that of a neighbour
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+        shared = len(list(same)) + 1
+        for each in (one, other):
+            needed[each] = max(needed[each], shared)
+    return {rid: rid[:length] for rid, length in needed.items()}
+
+
+def named(asked: str, rids: Iterable[str]) -> list[str]:
+    """The identifiers that somebody may mean: this one, or all that begin so, in order."""
+    known = set(rids)
+    return [asked] if asked in known else sorted(rid for rid in known if rid.startswith(asked))
+
+
+def events(
+    lines: Iterable[dict[str, Any]], names: Mapping[str, str] | None = None
+) -> Iterator[Event]:
+    """What happened to which stream. One that stays on the list of those to resume is told of once.
+
+    Args:
+        lines: Of a log, in its order.
+        names: What `Event.why` calls other streams, by request id; the ids themselves if None.
+    """
+
+    def name(rid: str) -> str:
+        return rid if names is None else names[rid]
+
     offered: set[str] = set()
     for line in lines:
         moment = line["time"]
@@ -80,7 +130,8 @@ def events(lines: Iterable[dict[str, Any]]) -> Iterator[Event]:
             yield Event(moment, rid, "admitted", "its reader can be served", line)
         for each in line["preempt"]:
             cause = CAUSES.get(each["cause"], each["cause"])
-            yield Event(moment, each["rid"], "paused", _because(line, each["rid"], cause), line)
+            because = _because(line, each["rid"], cause, name)
+            yield Event(moment, each["rid"], "paused", because, line)
         for rid in line["load"]:
             if rid not in offered:
                 yield Event(moment, rid, "loading", "its KV comes back beside the steps", line)
@@ -90,12 +141,12 @@ def events(lines: Iterable[dict[str, Any]]) -> Iterator[Event]:
         offered = {*line["take_up"], *line["load"]}
 
 
-def _because(line: dict[str, Any], rid: str, cause: str) -> str:
-    """The cause, with the figures of the stream and of those who come instead."""
+def _because(line: dict[str, Any], rid: str, cause: str, name: Callable[[str], str]) -> str:
+    """The cause, with the figures of the stream and of those that come instead."""
     story = f"{cause}; {_state(line, rid)}"
     instead = [other for other in line["take_up"] if other != rid][:3]
     if instead:
-        others = "; ".join(f"{other}: {_state(line, other)}" for other in instead)
+        others = "; ".join(f"{name(other)}: {_state(line, other)}" for other in instead)
         story += f". Instead: {others}"
     return story
 

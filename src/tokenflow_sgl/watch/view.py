@@ -21,6 +21,13 @@ BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 36
 LEVELS = (0.0, 1.0, 3.0, 8.0, 21.0, 89.0, math.inf)
 """Upper bounds of the levels of unread output, seconds; bounds of the histogram's buckets."""
+MODES = {
+    "idle": "streams fit as they are and SGLang's own order stands",
+    "working-set": "the policy orders admission and preemption",
+    "fallback": "the policy fails and SGLang's own serves",
+}
+"""What the scheduler does, by its mode: "idle" is the policy's, and no word about the server."""
+_LEVELS = ("running", "paused", "waiting")
 STYLES = ("bold red", "red", "yellow", "green", "cyan", "blue", "magenta")
 
 
@@ -61,13 +68,16 @@ def view(url: str, look: Look) -> RenderableType:
 
 
 def _head(url: str, look: Look) -> Text:
+    """Three lines: the server, its streams, its scheduler; each says what it is about."""
     modes = [mode for mode, on in look.now.by("mode", "mode").items() if on > 0]
     stalled = look.level("stalled_streams")
-    text = Text(f"{url}   ", style="bold")
-    text.append(", ".join(modes), style="red" if "fallback" in modes else "green")
-    for name in ("running", "paused", "waiting"):
-        text.append(f"   {look.level(f'{name}_streams'):,.0f} {name}", style="default")
-    text.append(f"   {stalled:,.0f} stalled", style="bold red" if stalled else "green")
+    text = Text(f"{url}\n", style="bold")
+    levels = (f"{look.level(f'{name}_streams'):,.0f} {name}" for name in _LEVELS)
+    text.append(f"streams: {', '.join(levels)}, ", style="not bold")
+    text.append(f"{stalled:,.0f} stalled", style="bold red" if stalled else "not bold green")
+    text.append("\nscheduler: ", style="not bold")
+    said = "; ".join(f"{mode}, {MODES.get(mode, 'a mode unknown here')}" for mode in modes)
+    text.append(said, style="red" if "fallback" in modes else "not bold green")
     return text
 
 
