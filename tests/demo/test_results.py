@@ -12,7 +12,7 @@ from tokenflow_sgl.demo.report import result_table, write_json
 
 @pytest.fixture
 def runs(make_record):
-    stock = measure("stock", [make_record(1.0), make_record(9.0, gap_s=0.2)])
+    stock = measure("stock", [make_record(1.0), make_record(9.0, gap_s=0.25)])
     ours = measure("ours", [make_record(0.5), make_record(1.5)])
     return stock, ours
 
@@ -29,11 +29,11 @@ def test_figures_are_those_of_the_readers(runs):
     assert rows["TTFT, mean"].first == pytest.approx(5.0)
     assert rows["TTFT, mean"].second == pytest.approx(1.0)
     assert rows["TTFT, mean"].ratio == pytest.approx(0.2)
-    # The slow stream comes every 0.2 s to a reader of 10 tokens/s: 0.1 s of stall for 19 tokens.
-    assert rows["stalls, all readers"].first == pytest.approx(1.9)
-    assert rows["stalled > 0.1 s"].first == 50.0
-    assert rows["stalled > 0.1 s"].second == 0.0
-    assert rows["whole burst"].first == pytest.approx(9.0 + 19 * 0.2)
+    # The slow stream comes every 0.25 s to a reader of 10 tokens/s: 0.15 s of stall for 19 tokens.
+    assert rows["stalled time, all readers"].first == pytest.approx(19 * 0.15)
+    assert rows["stalled > 0.1 s at a time"].first == 50.0
+    assert rows["stalled > 0.1 s at a time"].second == 0.0
+    assert rows["whole burst"].first == pytest.approx(9.0 + 19 * 0.25)
     assert rows["token throughput"].second == pytest.approx(40 / (1.5 + 19 * 0.05))
 
 
@@ -47,7 +47,7 @@ def test_stalls_are_means_over_the_bursts(make_record):
     # 0.1 s of stall for 19 tokens in one burst of two, none in the other.
     runs = [measure("stock", [make_record(gap_s=gap)]) for gap in (0.2, 0.05)]
     rows = {row.label: row for row in compare(runs, runs)}
-    assert rows["stalls, all readers"].first == pytest.approx(1.9 / 2)
+    assert rows["stalled time, all readers"].first == pytest.approx(1.9 / 2)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class SlowReader:
 
     @property
     def stall_count(self) -> int:
-        return sum(stall > 0 for stall in self.stalls)
+        return sum(stall > Fraction(1, 10) for stall in self.stalls)
 
     @property
     def effective(self) -> Fraction:

@@ -100,9 +100,9 @@ def test_equals_slow_readers(
             for _ in range(count):
                 reader.push(now)
             new = len(reader.stalls) - count
-            stalled = float(sum(reader.stalls[new:]))
-            assert delivery.stalled[at] == pytest.approx(stalled, abs=1e-9)
-            assert delivery.was_stall[at] == (stalled > 0)
+            stalled = sum(reader.stalls[new:], Fraction(0))
+            assert delivery.stalled[at] == pytest.approx(float(stalled), abs=1e-9)
+            assert delivery.was_stall[at] == (stalled > Fraction(1, 10))
             weight = float(sum(reader.weights[new:]))
             assert delivery.effective[at] == pytest.approx(weight, abs=1e-6)
 

@@ -25,7 +25,7 @@ FIGURES = (
     "497 running",
     "12,346 tokens/s",
     "TTFT P50 0.12 s, P99 4.57 s",
-    "17 stalled now",
+    "17 stalled for over 0.1 s now",
 )
 
 

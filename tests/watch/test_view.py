@@ -64,7 +64,7 @@ def test_a_busy_server(recorder) -> None:
         "streams: 12 running, 3 paused, 1 waiting, 1 stalled",
         "scheduler: working-set, the policy orders admission and preemption",
         "readers take 240 tokens/s, the engine made 300 lately",
-        "2.00 stalls/s, 0.50 readers stand still on average",
+        "2.00 stalls/s for longer than 0.1 s, 0.50 readers stand",
         "0.5 exchange",
         "0.5 host",
         "64 tokens under way",

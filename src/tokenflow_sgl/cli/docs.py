@@ -45,9 +45,11 @@ comes from a request except `qos_class`, which is one of the server's rate class
 per scheduler and 72 for each class.
 
 Gauges are refreshed, and what is counted per token is handed on, once a second while the scheduler
-has work. A stall is counted when the token that ends it arrives, with the seconds it lasted; the
-reader it happens to is the model of a reader with the request's rate, on the server's side, so
-delays on the network are not in it. SGLang counts the copies of KV themselves:
+has work. A stall is counted when the token that ends it arrives, if it was longer than 0.1 s, the
+limit of what a person takes as instantaneous; stalled seconds are summed whole, so that a stream
+that comes slower than it is read, by a little at each token, shows in the seconds and not in the
+count. The reader is the model of a reader with the request's rate, on the server's side, so delays
+on the network are not in it. SGLang counts the copies of KV themselves:
 `sglang:hicache_backup_*` to the host, `sglang:load_back_*` back.
 """
 
@@ -80,8 +82,8 @@ _METRICS_END = """
 | `load` | back to the device |
 
 `percentile` is 10, 50 or 90; `stalled` is `yes` for a stream whose reader stood still at least
-once, else `no`. Streams that were aborted, or ended without a token, are not among the finished
-ones.
+once for longer than 0.1 s, else `no`. Streams that were aborted, or ended without a token, are not
+among the finished ones.
 """
 
 

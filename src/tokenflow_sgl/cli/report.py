@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
+from tokenflow_sgl.qos import NOTICEABLE_STALL
 
 if TYPE_CHECKING:
     from tokenflow_sgl.report import Comparison, Figures, Options
@@ -54,6 +55,12 @@ def report(
         float,
         typer.Option(help="mu of Eq. 2, tokens per second of stall; the paper gives none."),
     ] = 0.0,
+    stall_threshold: Annotated[
+        float,
+        typer.Option(
+            help="Count stalls that are longer than this, seconds; stalled time is summed whole."
+        ),
+    ] = NOTICEABLE_STALL,
     resamples: Annotated[
         int, typer.Option(help="Bootstrap samples behind each interval of a comparison.")
     ] = 2000,
@@ -84,6 +91,7 @@ def report(
         options = Options(
             ttft_penalty=ttft_penalty,
             stall_penalty=stall_penalty,
+            stall_threshold_s=stall_threshold,
             ttft_slo_s=ttft_slo,
             tbt_slo_s=tbt_slo,
             tbt_rule=TbtRule(tbt_rule),

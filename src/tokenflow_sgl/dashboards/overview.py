@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tokenflow_sgl.dashboards.panels import Board, Kind, Panel, Query, Row, Variable
 from tokenflow_sgl.dashboards.promql import CLASS, RANGE, SERVER, level, quantile, rate
+from tokenflow_sgl.metrics import LONGER
 
 VARIABLES = (
     Variable("model", "Model", "label_values(tokenflow:mode, model_name)"),
@@ -23,7 +24,8 @@ NOW = Row(
     (
         Panel(
             "Readers standing still",
-            "Streams whose reader has nothing left to read and waits for the next token.",
+            "Streams whose reader has nothing left to read and has waited for the next token "
+            f"{LONGER}.",
             "short",
             (Query(level("tokenflow:stalled_streams", CLASS), "stalled"),),
             Kind.NUMBER,
@@ -62,7 +64,7 @@ NOW = Row(
         ),
         Panel(
             "Streams without a stall",
-            "Of the streams that ended, the share whose reader never stood still.",
+            f"Of the streams that ended, the share whose reader never stood still {LONGER}.",
             "percentunit",
             (
                 Query(
@@ -107,14 +109,14 @@ READERS = Row(
         ),
         Panel(
             "Readers standing still",
-            "Mean number of readers who waited for a token, by class.",
+            "Mean number of readers who waited for a token, however shortly, by class.",
             "short",
             (Query(rate("tokenflow:stall_seconds_total", "qos_class", CLASS), "{{qos_class}}"),),
             thresholds=((1, "red"),),
         ),
         Panel(
             "Stalls",
-            "Stalls per second, by class.",
+            f"Stalls {LONGER}, per second, by class.",
             "short",
             (Query(rate("tokenflow:stalls_total", "qos_class", CLASS), "{{qos_class}}"),),
         ),
@@ -128,7 +130,8 @@ READERS = Row(
         ),
         Panel(
             "Streams without a stall",
-            "Of the streams that ended, the share whose reader never stood still, by class.",
+            "Of the streams that ended, the share whose reader never stood still "
+            f"{LONGER}, by class.",
             "percentunit",
             (
                 Query(

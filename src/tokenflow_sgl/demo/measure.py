@@ -12,10 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tokenflow_sgl.demo.client import StreamRecord
-from tokenflow_sgl.qos import RunQoS, StreamQoS, evaluate_run, evaluate_stream
-
-NOTICEABLE_STALL_S = 0.1
-"""A reader whose stalls sum up to less than this is not counted as stalled in the table."""
+from tokenflow_sgl.qos import NOTICEABLE_STALL, RunQoS, StreamQoS, evaluate_run, evaluate_stream
 
 
 class BurstError(RuntimeError):
@@ -33,9 +30,8 @@ class BurstRun:
 
     @property
     def stalled_percent(self) -> float:
-        """Share of the readers who stalled noticeably, percent."""
-        stalled = sum(stream.stall_seconds > NOTICEABLE_STALL_S for stream in self.streams)
-        return 100 * stalled / len(self.streams)
+        """Share of the readers with at least one stall that they could notice, percent."""
+        return 100 * self.qos.stalled_share
 
 
 @dataclass(frozen=True)
@@ -54,12 +50,13 @@ class Row:
         return self.second / self.first if self.first else math.nan
 
 
+_STALLED = f"stalled > {NOTICEABLE_STALL:g} s at a time"
 _FIGURES: tuple[tuple[str, str, bool, Callable[[BurstRun], float]], ...] = (
     ("TTFT, mean", "s", False, lambda run: run.qos.ttft.mean),
     ("TTFT, P50", "s", False, lambda run: run.qos.ttft.p50),
     ("TTFT, P99", "s", False, lambda run: run.qos.ttft.p99),
-    ("stalls, all readers", "s", False, lambda run: run.qos.stall_seconds),
-    (f"stalled > {NOTICEABLE_STALL_S:g} s", "% readers", False, lambda run: run.stalled_percent),
+    ("stalled time, all readers", "s", False, lambda run: run.qos.stall_seconds),
+    (_STALLED, "% readers", False, lambda run: run.stalled_percent),
     ("effective throughput", "tokens/s", True, lambda run: run.qos.effective_throughput),
     ("token throughput", "tokens/s", True, lambda run: run.qos.token_throughput),
     ("whole burst", "s", False, lambda run: run.qos.duration),

@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from tokenflow_sgl.demo.measure import BurstRun
-from tokenflow_sgl.qos import STALL_TOLERANCE, play
+from tokenflow_sgl.qos import NOTICEABLE_STALL, play
 
 _WAITING, _READING, _STALLED = "#c9ced6", "#4c8dd6", "#d1352b"
 _RATES = colormaps["viridis"].resampled(256)(np.linspace(0.0, 0.85, 256))  # no pale yellow
@@ -88,7 +88,7 @@ def _reader_rows(axes: Axes, run: BurstRun) -> None:
     for row, record in enumerate(run.records):
         playback = play(record.token_times_s, record.request.rate)
         first, last = playback.consumed[0], playback.consumed[-1]
-        stalled = playback.stalls > STALL_TOLERANCE
+        stalled = playback.stalls > 0.0
         # A stall ends when its token is taken up at last.
         stalls = zip(
             playback.consumed[stalled] - playback.stalls[stalled],
@@ -100,4 +100,7 @@ def _reader_rows(axes: Axes, run: BurstRun) -> None:
         axes.broken_barh([(first, last - first)], bar, color=_READING, linewidth=0)
         axes.broken_barh(list(stalls), bar, color=_STALLED, linewidth=0)
     axes.set(xlabel="seconds since the burst began", ylim=(len(run.records), 0))
-    axes.set_title(f"{run.qos.stall_seconds:.1f} s of stalls in all")
+    axes.set_title(
+        f"{run.qos.stall_seconds:.1f} s of stalls in all, "
+        f"{run.qos.stall_count:,} longer than {NOTICEABLE_STALL:g} s"
+    )

@@ -23,7 +23,7 @@ def result_table(servers: tuple[str, str], bursts: int, rows: Sequence[Row]) -> 
     The ratio is green where the second server is better and red where it is worse.
     """
     first, second = servers
-    title = "One burst" if bursts == 1 else f"Medians of {bursts} bursts; stalls: means"
+    title = "One burst" if bursts == 1 else f"Medians of {bursts} bursts; stalled: means"
     table = Table(title=title, title_justify="left", show_edge=False)
     table.add_column("")
     table.add_column(first, justify="right")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tokenflow_sgl.policy import Decision, Mode, Phase, State
+from tokenflow_sgl.qos import noticed
 
 MOST_BYTES = 32 * 1024 * 1024
 KEPT_FILES = 4
@@ -87,7 +88,7 @@ class DecisionLog:
             "time": round(now, 3),
             "left_out": self._left_out,
             "streams": counts,
-            "stalled": int(np.count_nonzero(_slack(state)[streams.generated > 0] < 0.0)),
+            "stalled": int(np.count_nonzero(noticed(-_slack(state)[streams.generated > 0]))),
             "device_free": memory.device_free,
             "device_total": memory.device_total,
             "preempt": [

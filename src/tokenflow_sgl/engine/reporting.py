@@ -13,7 +13,7 @@ from tokenflow_sgl.engine.rates import NOT_STREAMED
 from tokenflow_sgl.engine.tally import Tally
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import Mode, Phase
-from tokenflow_sgl.qos import STALL_TOLERANCE
+from tokenflow_sgl.qos import noticed
 
 SAMPLE_SECONDS = 1.0
 """How often counts are handed on, and levels and buffers sampled."""
@@ -109,7 +109,7 @@ class Reporter:
         slots = table.order()
         reading = slots[table.readers.started[slots] & table.streaming[slots]]
         buffers = table.readers.buffer_seconds(reading, now)
-        late = table.readers.slack(reading, now) < -STALL_TOLERANCE
+        late = noticed(-table.readers.slack(reading, now))
         number = table.class_number[reading]
         for each, name in enumerate(table.class_names):
             if name == NOT_STREAMED:

@@ -39,12 +39,11 @@ class Tally:
         some = got > 0
         tokens = got[some].astype(np.int64)
         number = _joined([number for number, _, _ in steps])[some].astype(np.int64)
-        stall = _joined([step.delivery.was_stall for _, _, step in steps])[some]
         sums = {
             "output_tokens_total": tokens,
             "effective_tokens_total": _joined([s.delivery.effective for _, _, s in steps])[some],
-            "stalls_total": stall,
-            "stall_seconds_total": _joined([s.delivery.stalled for _, _, s in steps])[some] * stall,
+            "stalls_total": _joined([s.delivery.was_stall for _, _, s in steps])[some],
+            "stall_seconds_total": _joined([s.delivery.stalled for _, _, s in steps])[some],
         }
         for counter, values in sums.items():
             self._count(counter, number, values)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tokenflow_sgl.qos import NOTICEABLE_STALL
+
 PREFIX = "tokenflow:"
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -40,6 +42,8 @@ class Metric:
         return PREFIX + self.name
 
 
+LONGER = f"for longer than {NOTICEABLE_STALL:g} s"
+"""Which stalls are counted, for whoever shows a count of them."""
 CLASS, CAUSE, DIRECTION = ("qos_class",), ("cause",), ("direction",)
 
 BUFFER_SECONDS = (0.0, 0.5, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
@@ -60,7 +64,13 @@ STREAMS = (
     Metric("paused_streams", "gauge", "Preempted streams that wait for their turn.", "streams"),
     Metric("waiting_streams", "gauge", "Streams without a first token yet.", "streams"),
     Metric("working_set_streams", "gauge", "Streams that the policy promised to serve.", "streams"),
-    Metric("stalled_streams", "gauge", "Streams whose reader stands still now.", "streams", CLASS),
+    Metric(
+        "stalled_streams",
+        "gauge",
+        f"Streams whose reader has stood still {LONGER}.",
+        "streams",
+        CLASS,
+    ),
 )
 READERS = (
     Metric("output_tokens_total", "counter", "Tokens delivered to readers.", "tokens", CLASS),
@@ -103,12 +113,19 @@ READERS = (
         "seconds",
         (*CLASS, "percentile"),
     ),
-    Metric("stalls_total", "counter", "Reader stalls.", "stalls", CLASS),
-    Metric("stall_seconds_total", "counter", "Seconds that readers stood still.", "seconds", CLASS),
+    Metric("stalls_total", "counter", f"Reader stalls {LONGER}.", "stalls", CLASS),
+    Metric(
+        "stall_seconds_total",
+        "counter",
+        "Seconds that readers stood still, however short each time.",
+        "seconds",
+        CLASS,
+    ),
     Metric(
         "finished_streams_total",
         "counter",
-        "Streams that ended after their first token, by whether their reader ever stalled.",
+        "Streams that ended after their first token, by whether their reader ever stalled "
+        f"{LONGER}.",
         "streams",
         (*CLASS, "stalled"),
     ),

@@ -7,7 +7,7 @@ follow one reader model (`consumed_at` draws it) and one pair of weights (`token
 
 from __future__ import annotations
 
-from tokenflow_sgl.qos.playback import STALL_TOLERANCE, Playback, consumed_at, play
+from tokenflow_sgl.qos.playback import NOTICEABLE_STALL, Playback, consumed_at, noticed, play
 from tokenflow_sgl.qos.reader import Delivery, ReaderBank
 from tokenflow_sgl.qos.runs import RunQoS, evaluate_run
 from tokenflow_sgl.qos.streams import StreamQoS, evaluate_stream
@@ -15,7 +15,7 @@ from tokenflow_sgl.qos.summary import Summary
 from tokenflow_sgl.qos.weights import effective_weight, token_weight
 
 __all__ = [
-    "STALL_TOLERANCE",
+    "NOTICEABLE_STALL",
     "Delivery",
     "Playback",
     "ReaderBank",
@@ -26,6 +26,7 @@ __all__ = [
     "effective_weight",
     "evaluate_run",
     "evaluate_stream",
+    "noticed",
     "play",
     "token_weight",
 ]

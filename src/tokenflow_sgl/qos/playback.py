@@ -15,16 +15,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from tokenflow_sgl.qos.checks import FloatArray, positive, token_times
 
-STALL_TOLERANCE = 1e-6
-"""Lateness in seconds up to which a token is on time when stalls are *counted*.
+NOTICEABLE_STALL = 0.1
+"""Seconds for which playback must stand still, at a time, to be *counted* as a stall.
 
-A server that paces exactly at the reader's rate is late by rounding errors alone (2.4e-7 s for
-clocks that count from 1970). Stalled *time* is summed without a tolerance.
+A tenth of a second is the limit of what a person takes as instantaneous (R. B. Miller, AFIPS
+1968). Below it, a count says how a server's steps jitter and nothing of its readers: one that
+pauses streams makes many stalls of a millisecond and few of a second. Stalled *time* is summed
+whole, however short its parts: it adds up, it is what Eq. 2 charges, and a stream that comes
+slower than it is read, by a little at each token, shows in it alone.
 """
+_ROUNDING = 1e-6
+"""Clocks that count from 1970 are off by 2.4e-7 s: a stall of just the threshold is not longer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +46,11 @@ class Playback:
     consumed: FloatArray
     stalls: FloatArray
     buffer_met: FloatArray
+
+
+def noticed(stalls: FloatArray, threshold: float = NOTICEABLE_STALL) -> NDArray[np.bool_]:
+    """Which stalls (seconds) are counted: those longer than the threshold, in seconds."""
+    return stalls > threshold + _ROUNDING
 
 
 def play(times: ArrayLike, rate: float) -> Playback:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from tokenflow_sgl.qos.checks import FloatArray, decay_band, finite, positive, whole
-from tokenflow_sgl.qos.playback import STALL_TOLERANCE
+from tokenflow_sgl.qos.playback import noticed
 from tokenflow_sgl.qos.weights import TAU1, TAU2, together_weight
 
 # Each array and what a slot holds before its first use. Numbers that are safe to compute with, so
@@ -50,7 +50,7 @@ class Delivery:
 
     Attributes:
         stalled: Seconds that playback stood still until this delivery; 0 where no token came.
-        was_stall: Whether that counts as a stall (more than `STALL_TOLERANCE`).
+        was_stall: Whether that counts as a stall (longer than `NOTICEABLE_STALL`).
         buffer_tokens: Buffer met by the first token, in tokens; 0 where the reader had not started.
         effective: Summed effective weight (7.1.3) of the tokens, with `expected_tokens` as L.
     """
@@ -87,7 +87,7 @@ class ReaderBank:
         delivered: Tokens delivered.
         first_token: Time of the first delivery, NaN until then.
         stall_seconds: Time stalled so far. A stall in progress is not in it yet: it is `-slack`.
-        stall_count: Stalls so far, likewise.
+        stall_count: Stalls so far that were longer than `NOTICEABLE_STALL`, likewise.
         effective: Summed effective weight of the tokens delivered.
     """
 
@@ -191,7 +191,7 @@ class ReaderBank:
         ahead = np.where(reading, due, now) - now
         spare = np.maximum(ahead, 0.0)
         stalled = np.maximum(-ahead, 0.0) * got
-        was_stall = stalled > STALL_TOLERANCE
+        was_stall = noticed(stalled)
         buffer = spare * rate
         size = tokens.astype(np.float64)
         effective = together_weight(buffer, size, self._tau1 * length, self._tau2 * length)

@@ -24,8 +24,8 @@ class RunQoS:
         ttft: Time to first token over all streams, seconds; never-served ones with the time waited.
         tbt: Time between tokens, pooled over all streams, seconds.
         stall_seconds: Stalled time, summed over the streams, seconds.
-        stall_count: Stalls, summed over the streams.
-        stalled_share: Share of the streams that stalled at least once, 0 to 1.
+        stall_count: Stalls longer than the threshold, summed over the streams.
+        stalled_share: Share of the streams with at least one such stall, 0 to 1.
         streams: Number of streams.
         unserved: How many of them never got a token.
         unfinished: How many did not get their whole output, the unserved ones included.

@@ -19,7 +19,7 @@ from tokenflow_sgl.qos.checks import (
     positive,
     whole,
 )
-from tokenflow_sgl.qos.playback import STALL_TOLERANCE, play
+from tokenflow_sgl.qos.playback import NOTICEABLE_STALL, noticed, play
 from tokenflow_sgl.qos.summary import Summary
 from tokenflow_sgl.qos.weights import TAU1, TAU2, effective_weight, token_weight
 
@@ -38,7 +38,7 @@ class StreamQoS:
             bound, so that a request that was never served does not improve a mean.
         stall_seconds: Rebuffer_i of Eq. 2, the time that playback stood still, in seconds; a stall
             that the end of the recording cut off counts up to there.
-        stall_count: Stalls longer than `STALL_TOLERANCE`.
+        stall_count: Stalls longer than the threshold of perception, `NOTICEABLE_STALL` or as asked.
         effective_tokens: Sum of the effective weights (7.1.3).
         weighted_tokens: Sum of the weights of Eq. 1.
         tbt_seconds: Time between tokens, seconds, shape (delivered - 1,). Tokens delivered together
@@ -69,7 +69,7 @@ class StreamQoS:
 
     @property
     def stalled(self) -> bool:
-        """Whether playback stalled at least once."""
+        """Whether playback stalled at least once for longer than the threshold."""
         return self.stall_count > 0
 
     @property
@@ -89,6 +89,7 @@ def evaluate_stream(
     alpha: float | None = None,
     tau1: float = TAU1,
     tau2: float = TAU2,
+    stall_threshold: float = NOTICEABLE_STALL,
 ) -> StreamQoS:
     """Judge one recorded stream.
 
@@ -106,6 +107,7 @@ def evaluate_stream(
             weighted tokens equal the effective tokens.
         tau1: Lower end of the decay band of 7.1.3, as a fraction of L.
         tau2: Upper end of that band, as a fraction of L.
+        stall_threshold: Seconds above which a stall is counted; stalled time is summed whole.
 
     Returns:
         The stream's figures.
@@ -145,7 +147,8 @@ def evaluate_stream(
             cut_off = max(end - (float(playback.consumed[-1]) + 1.0 / rate), 0.0)
 
     met = playback.buffer_met
-    stalls = np.count_nonzero(playback.stalls > STALL_TOLERANCE) + (cut_off > STALL_TOLERANCE)
+    threshold = float(non_negative("stall_threshold", stall_threshold))
+    stalls = np.count_nonzero(noticed(np.append(playback.stalls, cut_off), threshold))
     return StreamQoS(
         rate=float(rate),
         arrival=arrival,

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tokenflow_sgl.qos import NOTICEABLE_STALL
 from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask, Endpoint
 from tokenflow_sgl.replay.live import Snapshot
 from tokenflow_sgl.replay.options import ReplayError, ReplayOptions
@@ -320,5 +321,5 @@ class _Replayer:
             tokens_per_s=(tokens - before) / elapsed if elapsed > 0 else 0.0,
             ttft_p50_s=float(p50),
             ttft_p99_s=float(p99),
-            stalled=self._client.stalled(),
+            stalled=self._client.stalled(NOTICEABLE_STALL * self.clock.scale),
         )

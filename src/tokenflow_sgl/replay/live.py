@@ -13,6 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tokenflow_sgl.qos import NOTICEABLE_STALL
+
 _LINE_EVERY_S = 10.0
 
 
@@ -30,7 +32,7 @@ class Snapshot:
         tokens_per_s: Tokens per second since the last snapshot.
         ttft_p50_s: Median time to first token of the last 1,000 that came; NaN: none came.
         ttft_p99_s: Its 99th percentile.
-        stalled: Readers that wait for more now, having read all that came.
+        stalled: Readers that have read all that came and have waited noticeably for more, now.
     """
 
     time_s: float
@@ -105,4 +107,4 @@ def _figures(snapshot: Snapshot) -> tuple[list[str], list[str]]:
     tokens = [f"{snapshot.tokens_per_s:,.0f} tokens/s"]
     if not math.isnan(snapshot.ttft_p50_s):
         tokens.append(f"TTFT P50 {snapshot.ttft_p50_s:.2f} s, P99 {snapshot.ttft_p99_s:.2f} s")
-    return requests, [*tokens, f"{snapshot.stalled:,} stalled now"]
+    return requests, [*tokens, f"{snapshot.stalled:,} stalled for over {NOTICEABLE_STALL:g} s now"]

@@ -119,10 +119,10 @@ class StreamClient:
         for stream in [each for each in self.running if now - each.last_arrival > timeout_s]:
             stream.end(now, f"given up: nothing came for {timeout_s:g} s of the wall clock")
 
-    def stalled(self) -> int:
-        """Readers that have read all that came and wait for more, now."""
-        now = time.monotonic()
-        return sum(1 for stream in self.running if stream.times and stream.next_due < now)
+    def stalled(self, threshold_s: float) -> int:
+        """Readers that have read all that came and have waited so many seconds for more, now."""
+        due = time.monotonic() - threshold_s
+        return sum(1 for stream in self.running if stream.times and stream.next_due < due)
 
     async def close(self) -> None:
         """Read what has arrived, then cut off every stream that still runs."""

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from tokenflow_sgl.qos import Summary
 from tokenflow_sgl.report.metrics import Figures
+from tokenflow_sgl.report.options import Options
 from tokenflow_sgl.report.recording import FloatArray
 from tokenflow_sgl.report.sample import GAP_RESOLUTION, Sample, divide
 from tokenflow_sgl.report.text import number
@@ -32,7 +33,7 @@ class Figure:
 
     Attributes:
         key: Name for programs, unique.
-        label: Name for people.
+        label: Name for people; `title` fills in what it says of a report's options.
         unit: Unit that it is shown in.
         scale: Shown value per stored value: 1000 for seconds shown as ms, 100 for shares as %.
         section: Where it is shown.
@@ -53,6 +54,10 @@ class Figure:
     resampled: Callable[[Sample], FloatArray]
     resolution: float = 1e-6
     whole: bool = False
+
+    def title(self, options: Options) -> str:
+        """Name for people: where stalls are counted, with the threshold of the report."""
+        return self.label.format(threshold=options.stall_threshold_s)
 
     def show(self, value: float) -> str:
         """Write a value in the figure's unit, without the unit."""
@@ -164,7 +169,7 @@ CATALOGUE: tuple[Figure, ...] = (
     ),
     Figure(
         "stall_seconds",
-        "stalls, all readers",
+        "stalled time, all readers",
         *_SECONDS,
         Section.reader,
         False,
@@ -173,7 +178,7 @@ CATALOGUE: tuple[Figure, ...] = (
     ),
     Figure(
         "stall_p99",
-        "stall per request, P99",
+        "stalled time per request, P99",
         *_SECONDS,
         Section.reader,
         False,
@@ -182,7 +187,7 @@ CATALOGUE: tuple[Figure, ...] = (
     ),
     Figure(
         "stall_count",
-        "stalls, number",
+        "stalls > {threshold:g} s, number",
         "",
         1.0,
         Section.reader,
@@ -193,7 +198,7 @@ CATALOGUE: tuple[Figure, ...] = (
     ),
     Figure(
         "stalled_share",
-        "readers who stalled",
+        "readers with a stall > {threshold:g} s",
         *_PERCENT,
         Section.reader,
         False,

@@ -101,6 +101,7 @@ def judge(recording: Recording, options: Options) -> Judged:
             until=float(gave_up[row]),
             tau1=options.tau1,
             tau2=options.tau2,
+            stall_threshold=options.stall_threshold_s,
         )
         streams.append(stream)
         qoe[row] = andes_qoe(

@@ -40,7 +40,7 @@ def markdown_table(runs: Figures | Comparison, keys: Sequence[str] | None = None
         lines.append(_row(["completed", "requests", *done, *("" for _ in others)]))
     for figure in _chosen(members, keys):
         at = CATALOGUE.index(figure)
-        cells = [figure.label, figure.unit]
+        cells = [figure.title(members[0].options), figure.unit]
         cells += [figure.show(figure.value(figures)) for figures in members]
         cells += [_ratio(other.changes[at]) for other in others]
         lines.append(_row(cells))

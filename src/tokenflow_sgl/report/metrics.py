@@ -87,9 +87,9 @@ class Readers:
 
     Attributes:
         stall_seconds: Stalled (rebuffering) time, all readers together, seconds.
-        stall_count: Stalls, all readers together.
+        stall_count: Stalls longer than the options' threshold, all readers together.
         stall_mean: Stalled time per request, seconds.
-        stalled_share: Share of the requests whose reader stalled at least once.
+        stalled_share: Share of the requests whose reader had at least one such stall.
         rebuffer_share: Stalled time as a share of all time from first token to the end of reading.
         stall: Stalled time per request, seconds.
         qos: TokenFlow's Eq. 2, weighted tokens per second after penalties.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tokenflow_sgl.qos import NOTICEABLE_STALL
 from tokenflow_sgl.qos.weights import TAU1, TAU2
 
 
@@ -33,6 +34,7 @@ class Options:
         ttft_penalty: lambda of TokenFlow's Eq. 2, tokens per second of TTFT. The paper gives no
             value; 0 leaves the term out.
         stall_penalty: mu of Eq. 2, tokens per second of stall. The paper gives no value either.
+        stall_threshold_s: Seconds above which a stall is counted; stalled time is summed whole.
         tau1: Share of the output length up to which a buffered token counts in full (7.1.3).
         tau2: Share of the output length from which on it counts for nothing (7.1.3).
         ttft_slo_s: TTFT objective, seconds, of requests that carry none; None: they have none.
@@ -47,6 +49,7 @@ class Options:
 
     ttft_penalty: float = 0.0
     stall_penalty: float = 0.0
+    stall_threshold_s: float = NOTICEABLE_STALL
     tau1: float = TAU1
     tau2: float = TAU2
     ttft_slo_s: float | None = None
@@ -58,7 +61,7 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("ttft_penalty", "stall_penalty", "expected_ttft_s"):
+        for name in ("ttft_penalty", "stall_penalty", "stall_threshold_s", "expected_ttft_s"):
             _require(name, getattr(self, name), ">= 0", lambda value: value >= 0)
         for name in ("ttft_slo_s", "tbt_slo_s"):
             value = getattr(self, name)

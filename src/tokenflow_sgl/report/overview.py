@@ -38,7 +38,7 @@ def latency_rows(figures: Figures) -> list[tuple[str, ...]]:
 def section_rows(figures: Figures, section: Section) -> list[Row]:
     """The figures of a section as label and value with unit."""
     rows = [
-        (figure.label, _with_unit(figure.show(figure.value(figures)), figure.unit))
+        (figure.title(figures.options), _with_unit(figure.show(figure.value(figures)), figure.unit))
         for figure in CATALOGUE
         if figure.section is section
     ]
@@ -77,6 +77,7 @@ def option_rows(figures: Figures) -> list[Row]:
     ttft, tbt = options.ttft_slo_s, options.tbt_slo_s
     return [
         ("Eq. 2: lambda, mu", f"{options.ttft_penalty:g}, {options.stall_penalty:g} tokens/s"),
+        ("stalls are counted from", f"{options.stall_threshold_s:g} s on; stalled time is whole"),
         ("effective throughput: tau1, tau2", f"{options.tau1:.0%}, {options.tau2:.0%}"),
         ("TTFT objective", own if ttft is None else f"{ttft:g} s where it carries none"),
         ("TBT objective", own if tbt is None else f"{tbt:g} s where it carries none"),

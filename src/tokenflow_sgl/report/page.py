@@ -42,7 +42,7 @@ _TILES = (
 _WORST = 12
 _WORST_COLUMNS = (
     *("request", "due, s", "prompt", "answer", "asked for", "rate"),
-    *("TTFT, s", "TBT P99, ms", "stalls", "stalled, s", "Andes QoE", "outcome"),
+    *("TTFT, s", "TBT P99, ms", "stalls > {threshold:g} s", "stalled, s", "Andes QoE", "outcome"),
 )
 _VERDICTS = {
     Verdict.better: ("better", "▲ better"),
@@ -102,7 +102,7 @@ def page(runs: Figures | Comparison, progress: Callable[[str], None] = lambda st
         tiles=_tiles(members, shown),
         plots=_plots(members, readings, progress),
         latency_columns=LATENCY_COLUMNS,
-        worst_columns=_WORST_COLUMNS,
+        worst_columns=[head.format(threshold=options.stall_threshold_s) for head in _WORST_COLUMNS],
         options=option_rows(members[0]),
         bootstrap_note=(
             f"Intervals hold {options.confidence:.0%} of {options.resamples:,} bootstrap samples "
@@ -184,7 +184,7 @@ def _worst(figures: Figures, row: int) -> list[str]:
 def _tiles(members: Sequence[Figures], shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     tiles: list[dict[str, Any]] = [
         {
-            "label": BY_KEY[key].label,
+            "label": BY_KEY[key].title(members[0].options),
             "unit": BY_KEY[key].unit,
             "shown": [
                 {"text": BY_KEY[key].show(BY_KEY[key].value(figures)), "run": run}
@@ -206,7 +206,7 @@ def _against(other: Against, run: dict[str, Any]) -> dict[str, Any]:
     for section in Section:
         rows = [
             {
-                "label": change.figure.label,
+                "label": change.figure.title(other.figures.options),
                 "baseline": change.figure.show(change.baseline),
                 "value": change.figure.show(change.value),
                 "unit": change.figure.unit,
@@ -267,13 +267,15 @@ def _plots(
         ),
         (
             "Stalls",
-            f"{_rows_note(readings)} Up to the run's last token. Colours mix by share of time.",
+            f"{_rows_note(readings)} Up to the run's last token. Stalls of any length; colours mix "
+            "by share of time.",
             True,
             lambda: plots.stall_maps(members, readings),
         ),
         (
             "Stalled time",
-            "Share of the requests whose readers stood still for at most so long altogether.",
+            "Share of the requests whose readers stood still for at most so long altogether, "
+            "stalls of any length summed.",
             False,
             lambda: plots.stall_cdf(members),
         ),

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tokenflow_sgl.qos import Playback, play
+from tokenflow_sgl.qos import NOTICEABLE_STALL, Playback, play
 from tokenflow_sgl.report.judged import Judged
 from tokenflow_sgl.report.recording import FloatArray, IntArray
 
@@ -138,13 +138,14 @@ class Reading:
 def pick_streams(runs: Sequence[Judged]) -> list[tuple[str, int, int]]:
     """Streams worth a look, as title, run and row.
 
-    The longest stalls of all runs, if there are any; the longest and the median TTFT of the first.
+    The longest stalls of all runs, if a reader could notice them; the longest and the median TTFT
+    of the first.
     """
     picked: list[tuple[str, int, int]] = []
-    longest = 0.0
+    longest = NOTICEABLE_STALL
     for run, judged in enumerate(runs):
         for row, stream in enumerate(judged.streams):
-            if stream.stalled and stream.stall_seconds > longest:
+            if stream.stall_seconds > longest:
                 longest = stream.stall_seconds
                 picked = [("longest stalls", run, row)]
     if len(runs[0]):

@@ -13,6 +13,7 @@ from rich.text import Text
 from tokenflow_sgl.report.catalogue import CATALOGUE, Section
 from tokenflow_sgl.report.compare import Change, Comparison, Verdict
 from tokenflow_sgl.report.metrics import Figures
+from tokenflow_sgl.report.options import Options
 from tokenflow_sgl.report.overview import (
     LATENCY_COLUMNS,
     Row,
@@ -133,17 +134,17 @@ def _against_table(comparison: Comparison, position: int) -> Table:
         if rows:
             table.add_row(Text(section.value, "bold"))
         for change in rows:
-            table.add_row(*_change_cells(change))
+            table.add_row(*_change_cells(change, comparison.baseline.options))
         if rows:
             table.add_section()
     return table
 
 
-def _change_cells(change: Change) -> tuple[RenderableType, ...]:
+def _change_cells(change: Change, options: Options) -> tuple[RenderableType, ...]:
     figure = change.figure
     mark, style = _MARKS[change.verdict]
     return (
-        Text(f"  {figure.label}" + (f", {figure.unit}" if figure.unit else "")),
+        Text(f"  {figure.title(options)}" + (f", {figure.unit}" if figure.unit else "")),
         Text(figure.show(change.baseline)),
         Text(figure.show(change.value)),
         Text(interval(change.ratio, change.ratio_low, change.ratio_high)),
