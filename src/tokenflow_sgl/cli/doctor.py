@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import platform
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from tokenflow_sgl.engine.seams import Seam
@@ -26,6 +28,8 @@ PLUGIN = "tokenflow"
 PLUGIN_GROUP = "sglang.srt.plugins"
 PLATFORM_GROUP = "sglang.srt.platforms"
 _OURS = "tokenflow_sgl."
+_NAME_WIDTH = len("tokenflow-sgl-emulator")
+"""All tables' first columns, so that they stand as one."""
 _INSTALL = "pip install 'tokenflow-sgl[sglang]'"
 _REINSTALL = "install tokenflow-sgl again, into the environment that runs SGLang"
 
@@ -49,6 +53,13 @@ def doctor(
     seams: Annotated[
         bool, typer.Option("--seams", help="Show every hold on SGLang, not only broken ones.")
     ] = False,
+    launch_options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- [LAUNCH OPTIONS]",
+            help="Options that python -m sglang.launch_server is to be given.",
+        ),
+    ] = None,
     live: Annotated[
         str | None,
         typer.Option(
@@ -60,11 +71,20 @@ def doctor(
 ) -> None:
     """Tell whether --scheduler tokenflow would start in this environment, and why not.
 
-    Prints the versions, whether SGLang will load the plugin, and every hold on SGLang that is
-    broken. Starts no server. Exits with 0 if the scheduler would start, else with 1. With --live:
-    what a running server has measured; exits with 1 if it says nothing or its policy fails.
+    Prints the versions, whether SGLang will load the plugin, every hold on SGLang that is broken
+    and the device that SGLang finds. With the options of a launch: what that launch would refuse,
+    SGLang's own checks and ours. Starts no server, loads no weights, downloads nothing. Exits with
+    0 if the scheduler would start, else with 1. Example:
+
+    tokenflow doctor -- --model-path Qwen/Qwen3-8B --scheduler tokenflow --tp-size 2
+
+    With --live: what a running server has measured; exits with 1 if it says nothing or its policy
+    fails.
     """
     console = Console()
+    if live is not None and launch_options:
+        typer.echo("--live is about a server that runs: leave out the launch options.", err=True)
+        raise typer.Exit(2)
     if live is not None:
         from tokenflow_sgl.cli.doctor_live import examine
 
@@ -74,13 +94,19 @@ def doctor(
     console.print(_overview(checks))
 
     if not any(check.name in ("sglang", "platform") and check.problem for check in checks):
-        states = _seams()
+        with _working("Importing SGLang"):
+            states = _seams()
         check = _seam_check(states)
         checks.append(check)
         console.print(f"Seams: {check.found}", markup=False, highlight=False, soft_wrap=True)
         shown = [state for state in states if seams or state[1]]
         if shown:
             console.print(_seam_table(shown))
+        if not any(check.problem for check in checks):
+            with _working("Trying the launch"):
+                tried = _launch(launch_options)
+            console.print(_overview_of(tried))
+            checks += tried
 
     failed = next((check for check in checks if check.problem), None)
     if failed is None:
@@ -105,15 +131,31 @@ def _version(distribution: str) -> str | None:
 
 def _overview(checks: list[Check]) -> Table:
     """Versions and checks as one table; what stands in the way is red."""
-    table = Table(box=None, show_header=False, pad_edge=False)
+    table = _pairs()
     table.add_row("python", f"{platform.python_version()} ({sys.executable})")
     # SGLang has a row of its own among the checks.
     for name in ("tokenflow-sgl", "tokenflow-sgl-emulator", "torch"):
         version = _version(name)
         if version is not None or name != "tokenflow-sgl-emulator":
             table.add_row(name, version or "not installed")
+    return _with_checks(table, checks)
+
+
+def _overview_of(checks: list[Check]) -> Table:
+    return _with_checks(_pairs(), checks)
+
+
+def _pairs() -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(min_width=_NAME_WIDTH)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _with_checks(table: Table, checks: list[Check]) -> Table:
     for check in checks:
-        table.add_row(check.name, check.found, style="red" if check.problem else None)
+        style = "red" if check.problem else None
+        table.add_row(check.name, Text(check.found), style=style)
     return table
 
 
@@ -210,6 +252,63 @@ def _is_ours(point: importlib.metadata.EntryPoint) -> bool:
     return point.name == PLUGIN and point.value.startswith(_OURS)
 
 
+# ---- would it launch ----------------------------------------------------------------
+
+
+def _launch(options: list[str] | None) -> list[Check]:
+    """Device and options, as a launch would find them; without options only the device."""
+    from tokenflow_sgl.engine.launching import NO_MODEL, Launch, try_launch
+
+    given = options if options else ["--model-path", NO_MODEL, "--scheduler", "tokenflow"]
+    try:
+        with _silence():
+            launch = try_launch(given)
+    except Exception as error:  # SGLang's modules run their own code when imported
+        launch = Launch(refusal=f"SGLang cannot be asked: {type(error).__name__}: {error}")
+    refusal = launch.refusal
+    checks = []
+    if launch.device is not None or launch.no_device:
+        step = (
+            "run it where the accelerator is, name a platform with SGLANG_PLATFORM, or try "
+            "tokenflow serve-emulated, which needs none"
+        )
+        none = refusal if launch.no_device else None
+        checks.append(Check("device", launch.device or "none", none, step))
+    if options:
+        unknown = "But what depends on the model was not checked." if launch.elsewhere else ""
+        checks.append(Check("model", launch.model, note=unknown))
+        text = shlex.join(options)
+        if refusal is not None and not launch.no_device:
+            checks.append(Check("options", text, refusal, "change what it names"))
+        elif not launch.scheduler:
+            checks.append(
+                Check(
+                    "options",
+                    text,
+                    "these options start SGLang's own scheduler",
+                    "add --scheduler tokenflow",
+                )
+            )
+        else:
+            checks.append(Check("options", text))
+    elif refusal is not None and not launch.no_device:
+        checks.append(Check("options", "none", refusal, "start without --scheduler tokenflow"))
+    return checks
+
+
+@contextlib.contextmanager
+def _working(what: str) -> Iterator[None]:
+    """Say what takes so long: a spinner on a terminal, a line on stderr elsewhere."""
+    # Its own hold on stderr: what is imported meanwhile prints into nothing.
+    console = Console(file=sys.stderr)
+    if console.is_terminal:
+        with console.status(f"{what} ..."):
+            yield
+    else:
+        console.print(f"{what} ...", highlight=False)
+        yield
+
+
 # ---- seams --------------------------------------------------------------------------
 
 
@@ -261,7 +360,8 @@ def _seam_check(states: list[tuple[Seam, str | None]]) -> Check:
 
 def _seam_table(states: list[tuple[Seam, str | None]]) -> Table:
     table = Table("target", "kind", "why", "state", box=None, pad_edge=False)
-    table.columns[0].overflow = "fold"
+    for column in table.columns:
+        column.overflow = "fold"
     for seam, trouble in states:
         state = trouble.removeprefix(seam.target).strip() if trouble else "ok"
         table.add_row(seam.target, seam.kind, seam.why, state, style="red" if trouble else None)

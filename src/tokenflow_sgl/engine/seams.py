@@ -65,6 +65,24 @@ SEAMS: tuple[Seam, ...] = (
         "answers a bad rate on a /generate stream before its HTTP 200",
         ("obj", "request"),
     ),
+    # What tokenflow doctor walks through
+    Seam("sglang.srt.plugins:load_plugins", "call", "loads us as a launch does"),
+    Seam(
+        "sglang.srt.server_args:prepare_server_args",
+        "call",
+        "parses the options of a launch that the doctor is asked about",
+        ("argv",),
+    ),
+    Seam("sglang.srt.server_args:ServerArgs.resolve_once", "call", "checks them together"),
+    Seam("sglang.srt.server_args:ServerArgs.check_server_args", "call", "the same"),
+    Seam("sglang.srt.utils.common:get_device", "call", "finds the device"),
+    Seam(
+        "sglang.srt.arg_groups.model_override_base:model_config_of",
+        "call",
+        "reads what kind of model it is",
+        ("server_args",),
+    ),
+    Seam("sglang.srt.mem_cache.kv_cache_builder:uses_ssm_state", "call", "the same"),
     # Scheduler methods that we override
     Seam(f"{_SCHEDULER}.init_schedule_policy", "override", "builds the policy and the tables"),
     Seam(f"{_SCHEDULER}.init_request_dispatcher", "override", "registers the shared clock"),

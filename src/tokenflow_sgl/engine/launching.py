@@ -1,0 +1,165 @@
+"""What `sglang.launch_server` with some options would refuse, found without launching it.
+
+For `tokenflow doctor`. The options go the way that a launch takes them: SGLang's plugins, its
+parser, our checks, the device, SGLang's resolution of the record, the model's kind. No weights are
+loaded, nothing is downloaded, no port is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenflow_sgl.engine.config import config_of
+from tokenflow_sgl.engine.limits import UnsupportedError, check_model
+
+NOT_LOOKED_AT = "not looked at"
+NO_MODEL = "dummy"
+"""SGLang's own word for a model path that is none: the record is checked as far as that goes."""
+ELSEWHERE = "not on this machine, so what depends on it was not checked"
+LONGEST_REASON = 400
+_OURS = "tokenflow: "
+"""How our refusals begin when SGLang's start is ended by them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How far a launch would come.
+
+    Attributes:
+        scheduler: Whether the options switch our scheduler on.
+        device: What SGLang would run on; None where it finds nothing or was not asked.
+        model: What was looked at of the model.
+        refusal: Why it would not start, without a full stop; None if nothing of this stands in
+            the way.
+        no_device: Whether that is the device.
+        elsewhere: Whether the model would have to be downloaded, and was not looked at.
+    """
+
+    scheduler: bool = False
+    device: str | None = None
+    model: str = NOT_LOOKED_AT
+    refusal: str | None = None
+    no_device: bool = False
+    elsewhere: bool = False
+
+
+class _RefusedError(Exception):
+    """A step of the launch failed; the message says which and why."""
+
+
+def try_launch(options: Sequence[str]) -> Launch:
+    """Walk through a launch with these options, up to where it would begin to load the model.
+
+    Changes this process (SGLang's hooks, the environment, logging): for one that ends soon.
+    """
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
+
+    load_plugins()
+    scheduler, device, model = False, None, NOT_LOOKED_AT
+    try:
+        record = _step("SGLang refuses these options", lambda: prepare_server_args([*options]))
+        scheduler = config_of(record) is not None
+        try:
+            device = _device(record)
+        except _RefusedError as error:
+            return Launch(scheduler, None, model, str(error), no_device=True)
+        model = record.model_path
+        if not _is_here(record):
+            return Launch(scheduler, device, f"{model}: {ELSEWHERE}", elsewhere=True)
+        _step("SGLang refuses these options", record.resolve_once)
+        if model != NO_MODEL:
+            _step("SGLang refuses these options", record.check_server_args)
+            _step("the model cannot be served", lambda: _check_model(record, scheduler))
+            model = f"{model}: its configuration was read, its weights were not"
+    except _RefusedError as error:
+        return Launch(scheduler, device, model, str(error))
+    return Launch(scheduler, device, model)
+
+
+def _step(what: str, step: Callable[[], Any]) -> Any:
+    """Do one step of a launch; SGLang fails by exceptions of all kinds and by ending the process.
+
+    Raises:
+        _RefusedError: It did.
+    """
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return step()
+    except SystemExit as error:
+        # argparse ends with a line on stderr, we with our sentence as the exit code.
+        lines = said.getvalue().strip().splitlines()
+        reason = error.code if isinstance(error.code, str) else lines[-1] if lines else "no reason"
+        reason = reason.partition(": error: ")[2] or reason
+    except UnsupportedError as error:
+        reason = f"{_OURS}{error}"
+    except Exception as error:
+        text = str(error).strip()
+        reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    reason = " ".join(reason.split())[:LONGEST_REASON].rstrip(".")
+    if reason.startswith(_OURS):
+        raise _RefusedError(f"tokenflow refuses: {reason.removeprefix(_OURS)}")
+    raise _RefusedError(f"{what}: {reason}")
+
+
+def _device(record: Any) -> str:
+    """The device that SGLang would run on, found as it finds it.
+
+    Raises:
+        _RefusedError: There is none, or not the one that the options name.
+    """
+    from sglang.srt.utils.common import get_device
+
+    named: str | None = record.device
+    if named == "cpu":
+        return "cpu, by --device"
+    found: str = _step("SGLang finds no device here", get_device)
+    if named is not None and named.partition(":")[0] != found.partition(":")[0]:
+        raise _RefusedError(f"--device {named} is not here; SGLang finds {found}")
+    return found
+
+
+def _is_here(record: Any) -> bool:
+    """Whether the model can be looked at without a download.
+
+    Raises:
+        _RefusedError: Its path is one of this machine, and nothing is there.
+    """
+    path: str = record.model_path
+    if path == NO_MODEL or Path(path).exists():
+        return True
+    if path.startswith(("/", ".", "~")):
+        raise _RefusedError(f"--model-path {path} does not exist")
+    return _in_hub_cache(path, record.revision)
+
+
+def _in_hub_cache(name: str, revision: str | None) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except HFValidationError:
+        return False
+    return isinstance(found, (str, os.PathLike))
+
+
+def _check_model(record: Any, scheduler: bool) -> None:
+    """As the scheduler does when it has loaded the model."""
+    from sglang.srt.arg_groups.model_override_base import model_config_of
+    from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
+
+    config = model_config_of(record)
+    if scheduler:
+        check_model(
+            is_generation=config.is_generation,
+            is_hybrid_swa=config.is_hybrid_swa,
+            is_hybrid_ssm=uses_ssm_state(config),
+        )
