@@ -136,12 +136,15 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         self.tf_table.forget(req, cut_off=cut_off)
         self.tf_paused_time.forget(req)
 
-    def _tf_drop_lost(self, *batches: Any) -> None:
+    def _tf_drop_lost(self, running_batch: Any, last_batch: Any) -> None:
         """Forget streams that are in no batch and no queue: the engine has ended them by itself."""
         held = {*self.waiting_queue, *self.tf_pauser.draining, *self.tf_pauser.paused}
-        held.add(self.chunked_req)
-        for batch in (*batches, *(batch for batch, _ in self.result_queue)):
+        held.update(running_batch.reqs)
+        if not self.tf_table.lost(held):
+            return  # as in nearly every pass
+        for batch in (last_batch, *(batch for batch, _ in self.result_queue)):
             held.update(batch.reqs if batch is not None else ())
+        held.add(self.chunked_req)
         for req in self.tf_table.lost(held):
             self._tf_forget(req, cut_off=True)
             self.tf_recorder.lost()
