@@ -67,7 +67,9 @@ def test_chooses_the_dilation_for_the_pool_that_is_asked_for(
     [
         (["--", "--model-path", "x"], "--model-path cannot be given"),
         (["--", "--device=cuda"], "--device=cuda cannot be given"),
-        (["--time-dilation", "fast"], "--time-dilation is 'fast'; allowed is a number or auto"),
+        (["--time-dilation", "fast"], "--time-dilation is 'fast'; allowed is auto or a number"),
+        (["--time-dilation", "-1"], "--time-dilation is '-1'; allowed is auto or a number from"),
+        (["--time-dilation", "nan"], "--time-dilation is 'nan'; allowed is auto or a number from"),
     ],
 )
 def test_refuses_in_a_sentence(

@@ -60,6 +60,21 @@ def test_a_late_submission_starves_the_device(
     assert device.count.starved_seconds == pytest.approx(0.005)  # 10 ms of wall clock at 2x
 
 
+def test_it_counts_what_a_larger_dilation_would_mend(
+    make_profile: MakeProfile, clock: SimpleNamespace
+) -> None:
+    device = EmulatedDevice(make_profile(), dilation=2.0)
+    step(device, clock, seconds=0.010, real=0.001)  # ends at 50.020
+    clock.time = 50.030  # so the CPU needed 30 ms of the wall clock for the next one
+    step(device, clock, seconds=0.010, real=0.050)  # late: 50 ms for 20
+    starved = {factor: each.starved_seconds for factor, each in device.slower.items()}
+    assert starved[1.25] == pytest.approx((0.030 - 0.025) / 2.5)
+    assert starved[1.5] == pytest.approx(0.0) and starved[16.0] == 0.0
+    late = {factor: each.late_steps for factor, each in device.slower.items()}
+    assert (late[1.25], late[2.0], late[3.0]) == (1, 1, 0)
+    assert device.report()["at_dilation"]["6"] == {"late_steps": 0, "starved_seconds": 0.0}
+
+
 def test_waiting_for_requests_is_not_starving(
     make_profile: MakeProfile, clock: SimpleNamespace
 ) -> None:

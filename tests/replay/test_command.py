@@ -84,7 +84,7 @@ def test_a_run_is_never_written_over_another(ask, trace_file, command, stub_proc
     (tmp_path / "run").mkdir()
     (tmp_path / "run/run.json").write_text("{}")
     with stub_process() as url:
-        text = output_of(command(trace_file(ask()), "--url", url, "--output", "run"), 1)
+        text = output_of(command(trace_file(ask()), "--url", url, "--output", "run"), 2)
     assert "run exists: a run is never written over another" in text
     assert (tmp_path / "run/run.json").read_text() == "{}"
 
@@ -92,7 +92,7 @@ def test_a_run_is_never_written_over_another(ask, trace_file, command, stub_proc
 def test_no_server_no_run(ask, trace_file, command, tmp_path):
     text = output_of(command(trace_file(ask()), "--url", "http://127.0.0.1:9"), 1)
     assert "No replay: no server answers at http://127.0.0.1:9" in text
-    assert not (tmp_path / "replay-results/small-1").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["readers.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -155,6 +155,48 @@ def test_an_invalid_run_is_said_aloud(ask, trace_file, command, stub_process, tm
         text = output_of(command(trace_file(ask()), "--url", url), 3)
     assert "INVALID: The emulated device was late in 5 of 10 steps" in text
     assert read_run(tmp_path / "replay-results/small-1").info.invalid
+
+
+@pytest.mark.parametrize(
+    ("rate", "arguments"), [(None, ("--rate", "5000")), (0.05, ()), (5000.0, ())]
+)
+def test_rates_that_servers_refuse_are_not_sent(
+    ask, trace_file, command, rate, arguments, tmp_path
+):
+    """Before the server is looked for: the same sentence with none there."""
+    text = output_of(
+        command(trace_file(ask(rate=rate)), "--url", "http://127.0.0.1:9", *arguments), 2
+    )
+    refused = 5000 if rate is None else rate
+    assert f"is read at {refused:g} tokens/s; servers take 0.1 to 1000" in text
+    assert "--rate" in text and "--no-send-rates" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["readers.jsonl"]
+
+
+def test_rates_that_are_not_sent_may_be_any(ask, trace_file, command, stub_process):
+    with stub_process() as url:
+        output_of(command(trace_file(ask(rate=5000.0)), "--url", url, "--no-send-rates"), 0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "requests", "code", "verdict"),
+    [
+        ({0: "400"}, 1, 3, "None of 1 requests was served, most often for: HTTP 400"),
+        ({0: "500", 1: "500"}, 10, 3, "Only 8 of 10 requests were served (allowed: 90%), most"),
+        ({0: "500"}, 10, 0, None),
+    ],
+)
+def test_a_run_that_served_too_little_is_invalid_and_says_so_first(
+    ask, trace_file, command, stub_process, tmp_path, failures, requests, code, verdict
+):
+    trace = trace_file(*(ask(0.05 * number) for number in range(requests)))
+    with stub_process(failures=failures) as url:
+        text = output_of(command(trace, "--url", url), code)
+    started, first, *_ = text.splitlines()
+    assert started.startswith(f"{requests} requests of small")
+    assert first.startswith(f"INVALID: {verdict}") is (code == 3)
+    run = read_run(tmp_path / "replay-results/small-1")
+    assert len(run.info.invalid) == (code == 3)
 
 
 def test_a_missing_module_is_named(monkeypatch):

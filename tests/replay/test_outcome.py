@@ -1,7 +1,10 @@
+import math
+
 import pytest
 
 from tokenflow_sgl.replay import MAX_LAG_S, ReplayOptions, Target
 from tokenflow_sgl.replay.outcome import make_run
+from tokenflow_sgl.replay.pace import Pace
 from tokenflow_sgl.replay.preparation import make_records
 from tokenflow_sgl.replay.recording import TraceClock
 
@@ -10,7 +13,7 @@ from tokenflow_sgl.replay.recording import TraceClock
 def judged(ask, trace_of):
     """A run in which nothing was sent, with these lags."""
 
-    def judge(send_lag_s, loop_lag_s, invalid=(), server_lag_s=()):
+    def judge(send_lag_s, loop_lag_s, invalid=(), server_lag_s=(), pace=None):
         trace = trace_of(ask())
         return make_run(
             trace,
@@ -26,6 +29,7 @@ def judged(ask, trace_of):
             server_lag_s=server_lag_s,
             notes=["a note"],
             invalid=invalid,
+            pace=pace or Pace(),
         ).info
 
     return judge
@@ -62,3 +66,29 @@ def test_an_emulated_servers_lag_counts_by_the_devices_clock(judged):
     assert judged([], [], server_lag_s=[0.099] * 5).invalid == ()
     (reason,) = judged([], [], server_lag_s=[0.12] * 5).invalid
     assert "HTTP process took 60 ms of the device's time" in reason
+    assert reason.endswith("Next: retry with a server that has --time-dilation 2.5.")
+
+
+@pytest.mark.parametrize(
+    ("needed", "lag_s", "step"),
+    [
+        (3.0, 0.0, "--time-dilation 3."),
+        (3.01, 0.0, "--time-dilation 3.25."),
+        (0.375, 0.0, "--time-dilation 0.4."),
+        (3.0, 0.22, "--time-dilation 4.5."),
+        (math.inf, 0.0, "a much larger --time-dilation than 2, or on a faster machine."),
+    ],
+)
+def test_what_was_too_fast_says_how_fast_it_may_be(judged, needed, lag_s, step):
+    """The fixture's clock has a dilation of 2. One step, for all that was lost."""
+    lost = Pace(("The device starved.", "The device was late."), needed)
+    reasons = judged([], [], server_lag_s=[lag_s], pace=lost).invalid
+    assert len(reasons) == 2 + (lag_s > 0)
+    for reason in reasons:
+        assert reason.endswith(f"Next: retry with a server that has {step}")
+
+
+def test_every_reason_names_a_next_step(judged):
+    slow = [MAX_LAG_S * 1.2] * 10
+    for reason in judged(slow, slow, server_lag_s=[1.0], pace=Pace(("Late.",), 3.0)).invalid:
+        assert " Next: " in reason

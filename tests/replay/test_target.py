@@ -4,7 +4,8 @@ import json
 import pytest
 
 from tokenflow_sgl.replay import ReplayError, find_target
-from tokenflow_sgl.replay.target import lost_pace, words_to_tokens
+from tokenflow_sgl.replay.options import TargetError
+from tokenflow_sgl.replay.target import words_to_tokens
 
 EMULATED = {
     "version": "0.5.23",
@@ -87,65 +88,17 @@ def test_nobody_there(stub):
         return url
 
     gone = ask_stub(stub, question)
-    with pytest.raises(ReplayError, match=f"no server answers at {gone}"):
+    said = rf"no server answers at {gone} \(Connection refused\): is it up"
+    with pytest.raises(TargetError, match=said) as raised:
         asyncio.run(find_target(gone))
+    assert "ssl" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("late", "reason"), [(0, None), (1, None), (2, "late in 2 of 100 steps")])
-def test_an_emulated_device_must_keep_its_pace(stub, late, reason):
-    """One step in a hundred may be late; what was late before the run does not count."""
-
-    async def question(server, url):
-        target = await find_target(url)
-        server.posts += 1
-        return await lost_pace(target)
-
-    said = ask_stub(
-        stub, question, server_info=EMULATED, steps_per_request=100, late_per_request=late
-    )
-    assert [reason in each for each in said] == ([] if reason is None else [True])
-
-
-@pytest.mark.parametrize(
-    ("starved_s", "serial", "reason"),
-    [(0.09, False, None), (0.2, False, "starved for 2.0% of its time"), (0.2, True, None)],
-)
-def test_an_emulated_device_must_not_starve_but_where_a_real_one_would(
-    stub, starved_s, serial, reason
-):
-    """It computes for 9.8 to 9.9 s more; that it starved before the run does not count."""
-    info = json.loads(json.dumps(EMULATED))
-    info["disable_overlap_schedule"] = serial
-    device = info["internal_states"][0]["emulated_device"]
-    device |= {"busy_seconds": 5.0, "starved_seconds": 3.0}
-
-    async def question(server, url):
-        target = await find_target(url)
-        device["busy_seconds"] += 10.0 - starved_s
-        device["starved_seconds"] += starved_s
-        return await lost_pace(target)
-
-    said = ask_stub(stub, question, server_info=info)
-    assert [reason in each for each in said] == ([] if reason is None else [True])
-
-
-def test_a_device_that_cannot_be_asked_afterwards(stub):
-    async def question(server, url):
-        target = await find_target(url)
-        server.behaviour.server_info = None
-        return await lost_pace(target)
-
-    (said,) = ask_stub(stub, question, server_info=EMULATED)
-    assert "did not say afterwards" in said
-
-
-def test_a_real_device_is_not_asked():
-    async def main():
-        from tokenflow_sgl.replay import Target
-
-        return await lost_pace(Target("http://127.0.0.1:9"))
-
-    assert asyncio.run(main()) == []
+@pytest.mark.parametrize("url", ["", "127.0.0.1", "ftp://127.0.0.1", "http://", "http://["])
+def test_what_is_no_address(url):
+    with pytest.raises(ReplayError, match="allowed is http://HOST") as raised:
+        asyncio.run(find_target(url))
+    assert not isinstance(raised.value, TargetError)
 
 
 def test_words_are_measured_in_the_servers_tokens(stub):

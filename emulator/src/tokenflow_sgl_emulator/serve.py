@@ -13,7 +13,7 @@ from pathlib import Path
 from tokenflow_sgl.profiles import DeviceProfile, ProfileError
 from tokenflow_sgl_emulator import PLATFORM_NAME
 from tokenflow_sgl_emulator.timed.device import DILATION_VARIABLE, PROFILE_VARIABLE
-from tokenflow_sgl_emulator.timed.dilation import choose_dilation
+from tokenflow_sgl_emulator.timed.dilation import choose_dilation, parse_dilation
 
 MAX_RUNNING = 2048
 """SGLang's own limit of running requests for a pool that would hold more."""
@@ -60,11 +60,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _dilation(text: str, profile: DeviceProfile, sglang_args: Sequence[str]) -> float:
-    if text != "auto":
-        try:
-            return float(text)
-        except ValueError:
-            raise ValueError(f"--time-dilation is {text!r}; allowed is a number or auto") from None
+    given = parse_dilation(text)
+    if given is not None:
+        return given
     sizes = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     sizes.add_argument("--max-total-tokens", type=int, default=profile.kv_pool_tokens)
     sizes.add_argument("--max-running-requests", type=int, default=MAX_RUNNING)

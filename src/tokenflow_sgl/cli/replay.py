@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from tokenflow_sgl.cli.checks import address, finite, output_folder, positive
 from tokenflow_sgl.cli.chosen_trace import (
     Limit,
     Rate,
@@ -23,12 +24,11 @@ from tokenflow_sgl.cli.chosen_trace import (
     pair,
 )
 from tokenflow_sgl.cli.extras import RUNS, need
+from tokenflow_sgl.cli.failing import Exit, failing
 
 if TYPE_CHECKING:
     from tokenflow_sgl.replay import ReplayOptions, Run
     from tokenflow_sgl.traces import Trace
-
-_INVALID, _INTERRUPTED = 3, 130
 
 
 class ApiChoice(StrEnum):
@@ -53,12 +53,15 @@ def replay(
     trace: Annotated[
         str, typer.Argument(help="What to replay: PATH, FORMAT:PATH or a workload, and its keys.")
     ],
-    url: Annotated[str, typer.Option(help="Base URL of the server.")] = "http://127.0.0.1:30000",
+    url: Annotated[
+        str, typer.Option(help="Base URL of the server.", callback=address)
+    ] = "http://127.0.0.1:30000",
     output: Annotated[
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Folder for the run; must not exist. Default: replay-results/NAME-N.",
+            help="Folder for the run; new or empty. Default: replay-results/NAME-N.",
+            callback=output_folder,
         ),
     ] = None,
     name: Annotated[
@@ -118,7 +121,8 @@ def replay(
         ),
     ] = False,
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="Sampling temperature.", rich_help_panel=_SENT)
+        float,
+        typer.Option(min=0.0, help="Sampling temperature.", rich_help_panel=_SENT, callback=finite),
     ] = 0.0,
     timeout: Annotated[
         float,
@@ -126,6 +130,7 @@ def replay(
             metavar="SECONDS",
             help="Give up a stream that brings nothing for so long.",
             rich_help_panel=_SENT,
+            callback=positive,
         ),
     ] = 600.0,
     api_key_env: Annotated[
@@ -159,20 +164,21 @@ def replay(
 
     Sends each request when it is due, whether the server keeps up or not. Works with SGLang, with
     or without this package, and with other servers that have the endpoint. Ctrl-C ends the replay
-    and writes what was measured; a second one quits. Exits with 0 if the run is valid, 1 if there
-    is none, 3 if it is invalid, 130 if it was interrupted.
+    and writes what was measured; a second one quits. Exits with 0 if the run is valid, 1 if the
+    server failed and there is none, 2 if an option or the trace cannot be used, 3 if the run is
+    invalid (nearly nothing was served, say), 130 if it was interrupted.
     """
     need("A replay", *RUNS)
     console = Console()
 
     # Only here: the CLI must start without what a replay needs.
-    from tokenflow_sgl.replay import Api, ReplayError, ReplayOptions, Sessions, write_run
+    from tokenflow_sgl.replay import Api, ReplayOptions, Sessions, write_run
     from tokenflow_sgl.replay.folder import new_folder
+    from tokenflow_sgl.replay.preparation import check_trace
     from tokenflow_sgl.replay.summary import print_summary
-    from tokenflow_sgl.traces import TraceError
 
     warm_up_requests, warm_up_s = _warm_up(warm_up)
-    try:
+    with failing("No replay"):
         chosen = open_chosen(
             trace,
             console,
@@ -200,17 +206,15 @@ def replay(
             temperature=temperature,
             timeout_s=timeout,
         )
+        check_trace(chosen, options)
         with new_folder(output, name or chosen.name) as folder:
             run = _run(chosen, url, _api_key(api_key_env), options, console)
             write_run(folder, run)
-    except (ReplayError, TraceError, OSError) as error:
-        console.print(f"No replay: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
     print_summary(run, folder, console)
     if run.info.interrupted:
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(Exit.interrupted)
     if run.info.invalid:
-        raise typer.Exit(_INVALID)
+        raise typer.Exit(Exit.invalid)
 
 
 def _warm_up(text: str) -> tuple[int, float]:

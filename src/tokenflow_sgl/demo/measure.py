@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tokenflow_sgl.demo.client import StreamRecord
+from tokenflow_sgl.errors import FailedError
 from tokenflow_sgl.qos import NOTICEABLE_STALL, RunQoS, StreamQoS, evaluate_run, evaluate_stream
 
 
-class BurstError(RuntimeError):
+class BurstError(FailedError):
     """A burst that must not be compared, because answers failed or ended early."""
 
 

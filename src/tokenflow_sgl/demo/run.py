@@ -24,6 +24,7 @@ from tokenflow_sgl.demo.plot import draw
 from tokenflow_sgl.demo.report import result_table, write_json
 from tokenflow_sgl.demo.server import SglangServer
 from tokenflow_sgl.demo.workload import BurstConfig, make_burst, make_warm_up
+from tokenflow_sgl.errors import FailedError
 
 PLATFORM_ENV = {"SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1"}
 """Environment of a server that runs on the CPU reference platform and downloads nothing."""
@@ -56,7 +57,7 @@ class DemoConfig:
     kv_tokens: int = 5000
 
 
-class ModelError(RuntimeError):
+class ModelError(FailedError):
     """The tiny model could not be made."""
 
 

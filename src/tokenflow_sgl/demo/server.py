@@ -21,11 +21,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from tokenflow_sgl.errors import FailedError
+
 _POLL_S = 0.2
 _PR_SET_PDEATHSIG = 1
 
 
-class ServerError(RuntimeError):
+class ServerError(FailedError):
     """The server did not start; the message ends with the tail of its log."""
 
 

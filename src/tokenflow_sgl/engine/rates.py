@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tokenflow_sgl.qos.rates import HIGHEST_RATE, LOWEST_RATE
+
 RATE_KEY = "tokenflow_rate"
 CLASS_KEY = "tokenflow_class"
-LOWEST_RATE, HIGHEST_RATE = 0.1, 1000.0
-"""Tokens per second. Below, a stream lasts for hours; above, nobody reads."""
 NOT_STREAMED = "not-streamed"
 """Class of requests that do not stream: no reader follows them, and their rate is not asked for.
 No class that an operator names can be called so: those are identifiers."""

@@ -20,9 +20,10 @@ import numpy as np
 from tokenflow_sgl.qos import NOTICEABLE_STALL
 from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask, Endpoint
 from tokenflow_sgl.replay.live import Snapshot
-from tokenflow_sgl.replay.options import ReplayError, ReplayOptions
+from tokenflow_sgl.replay.options import ReplayOptions, TargetError
 from tokenflow_sgl.replay.outcome import make_run
-from tokenflow_sgl.replay.preparation import make_prompts, make_records
+from tokenflow_sgl.replay.pace import pace
+from tokenflow_sgl.replay.preparation import check_trace, make_prompts, make_records
 from tokenflow_sgl.replay.probe import HttpProbe
 from tokenflow_sgl.replay.prompts import Prompt, Prompts, continues
 from tokenflow_sgl.replay.recording import Record, TraceClock
@@ -31,7 +32,7 @@ from tokenflow_sgl.replay.steady import LoopLag, no_collections
 from tokenflow_sgl.replay.store import Run
 from tokenflow_sgl.replay.stream import Stream
 from tokenflow_sgl.replay.streams import StreamClient
-from tokenflow_sgl.replay.target import Target, lost_pace
+from tokenflow_sgl.replay.target import Target
 from tokenflow_sgl.traces.request import Trace, TraceRequest
 
 _BURST_TOKENS = 32
@@ -69,9 +70,10 @@ async def replay(
         The run; `Run.info.invalid` says why its figures must not be trusted, if so.
 
     Raises:
-        ReplayError: It cannot start: the server does not answer, the warm-up burst fails, or
-            something is not known that must be (rates, token ids).
+        ReplayError: It cannot start: rates or token ids are not known, or are none that a server
+            takes; a TargetError if the server does not answer or the warm-up burst fails.
     """
+    check_trace(trace, options)
     records = make_records(trace)
     notes: list[str] = []
     prompts = await make_prompts(target, options, notes)
@@ -90,7 +92,6 @@ async def replay(
             lag.stop()
     finally:
         await client.close()
-    reasons = [] if replayer.gone is None else [replayer.gone]
     return make_run(
         trace,
         target,
@@ -104,7 +105,8 @@ async def replay(
         loop_lag_s=lag.late_s,
         server_lag_s=replayer.probe.lag_s,
         notes=notes,
-        invalid=[*reasons, *await lost_pace(target)],
+        invalid=[] if replayer.gone is None else [replayer.gone],
+        pace=await pace(target),
     )
 
 
@@ -151,7 +153,7 @@ class _Replayer:
         """Send the warm-up burst, all at once, and wait for its answers.
 
         Raises:
-            ReplayError: One failed.
+            TargetError: One failed.
         """
         ended: asyncio.Queue[Stream] = asyncio.Queue()
         burst = self._records[: self._options.warm_up_burst]
@@ -164,7 +166,7 @@ class _Replayer:
         for _ in burst:
             stream = await ended.get()
             if stream.error is not None:
-                raise ReplayError(f"the warm-up burst failed: {stream.error}")
+                raise TargetError(f"the warm-up burst failed: {stream.error}")
 
     def prepare(self) -> None:
         """Write what is due at once: hundreds of prompts take longer than one may be late."""
@@ -280,7 +282,8 @@ class _Replayer:
         if self._refusals >= _REFUSALS:
             self.gone = (
                 f"The server was gone: {self._refusals} connections in a row failed, the last one "
-                f"with: {stream.error}. Requests that were due later were not sent."
+                f"with: {stream.error}. Requests that were due later were not sent. Next: look for "
+                "the reason in its log, start it again, and replay again."
             )
             self._stop()
         else:

@@ -8,9 +8,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from tokenflow_sgl.errors import FailedError, InputError
 
-class ReplayError(ValueError):
+
+class ReplayError(InputError):
     """A replay cannot start or go on; the message is a sentence that says why."""
+
+
+class TargetError(ReplayError, FailedError):
+    """The server is not there, refuses this client or fails: nothing that was given is wrong."""
 
 
 class Api(StrEnum):

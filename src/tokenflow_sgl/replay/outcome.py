@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tokenflow_sgl.replay.options import Api, ReplayOptions
+from tokenflow_sgl.replay.pace import Pace
 from tokenflow_sgl.replay.recording import Record, TraceClock, tables
 from tokenflow_sgl.replay.store import Run, RunInfo
 from tokenflow_sgl.replay.target import Target
 from tokenflow_sgl.traces.request import Trace
 
+MIN_SERVED = 0.9
+"""A run is invalid if a smaller share of its requests was served to the end of the answer."""
 MAX_LAG_S = 0.05
 """A run is invalid if a lag is above this at its 99th percentile.
 
@@ -37,6 +42,7 @@ def make_run(
     server_lag_s: ArrayLike,
     notes: Sequence[str],
     invalid: Sequence[str],
+    pace: Pace,
 ) -> Run:
     """Put a run together.
 
@@ -55,9 +61,11 @@ def make_run(
             wall-clock seconds; empty on real ones.
         notes: Remarks on how it was done, in sentences.
         invalid: Reasons to distrust it that are known already, in sentences.
+        pace: How an emulated device did.
     """
     requests, tokens = tables(records, clock, server_counts=options.api is Api.chat)
-    device = {"emulated_device": dict(target.device)} if target.device else {}
+    told = {name: value for name, value in target.device.items() if name != "at_dilation"}
+    device = {"emulated_device": told} if told else {}
     info = RunInfo(
         name=options.name or trace.name,
         source="replay",
@@ -79,15 +87,31 @@ def make_run(
         time_scale=clock.scale,
         interrupted=interrupted,
         invalid=(
+            *_hardly_served(records),
             *invalid,
             *_late("requests were sent", send_lag_s),
             *_late("the client's event loop ran", loop_lag_s),
-            *_slow_server(server_lag_s, clock.scale),
+            *_too_fast(pace, server_lag_s, clock.scale),
         ),
         send_lag_p99_s=_p99(send_lag_s),
         started_at=started_at,
     )
     return Run(info, requests, tokens)
+
+
+def _hardly_served(records: Sequence[Record]) -> list[str]:
+    """Figures of the few that were served are no figures of the trace."""
+    errors = Counter(record.error for record in records if record.error is not None)
+    served, failed = sum(record.ok for record in records), errors.total()
+    if failed == 0 or served >= MIN_SERVED * (served + failed):
+        return []
+    (often, _), *_ = errors.most_common(1)
+    few = (
+        f"Only {served:,} of {served + failed:,} requests were served (allowed: {MIN_SERVED:.0%})"
+        if served
+        else f"None of {failed:,} requests was served"
+    )
+    return [f"{few}, most often for: {often}. Next: mend what this says, and replay again."]
 
 
 def _late(what: str, lag_s: ArrayLike) -> list[str]:
@@ -96,19 +120,32 @@ def _late(what: str, lag_s: ArrayLike) -> list[str]:
         return []
     return [
         f"At the 99th percentile {what} {p99 * 1000:.0f} ms late (allowed: "
-        f"{MAX_LAG_S * 1000:.0f} ms): the client's machine is too slow or too busy."
+        f"{MAX_LAG_S * 1000:.0f} ms): the client's machine is too slow or too busy. Next: end what "
+        "else runs on it, or replay from another one."
     ]
 
 
-def _slow_server(lag_s: ArrayLike, scale: float) -> list[str]:
-    p99 = _p99(lag_s)
-    if p99 is None or p99 <= MAX_LAG_S * scale:
-        return []
-    return [
-        f"At the 99th percentile the emulated server's HTTP process took {p99 / scale * 1000:.0f} "
-        f"ms of the device's time to answer a small question (allowed: {MAX_LAG_S * 1000:.0f} "
-        "ms): tokens come late although every step may have been in time."
-    ]
+def _too_fast(pace: Pace, server_lag_s: ArrayLike, scale: float) -> list[str]:
+    """That an emulated device ran too fast for its machine, and how fast it may."""
+    lost, needed = list(pace.lost), pace.dilation
+    p99 = _p99(server_lag_s)
+    if p99 is not None and p99 > MAX_LAG_S * scale:
+        # Answering takes as long by the wall clock however slowly the device runs.
+        needed = max(needed, p99 / MAX_LAG_S)
+        lost.append(
+            "At the 99th percentile the emulated server's HTTP process took "
+            f"{p99 / scale * 1000:.0f} ms of the device's time to answer a small question "
+            f"(allowed: {MAX_LAG_S * 1000:.0f} ms): tokens come late although every step may have "
+            "been in time."
+        )
+    if not needed:
+        return lost
+    if math.isinf(needed):
+        step = f"a much larger --time-dilation than {scale:g}, or on a faster machine"
+    else:
+        unit = 0.25 if needed > 1 else 0.05
+        step = f"--time-dilation {math.ceil(round(needed / unit, 6)) * unit:g}"
+    return [f"{reason} Next: retry with a server that has {step}." for reason in lost]
 
 
 def _estimates(records: Sequence[Record]) -> list[str]:

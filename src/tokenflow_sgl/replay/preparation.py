@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tokenflow_sgl.qos.rates import HIGHEST_RATE, LOWEST_RATE
 from tokenflow_sgl.replay.options import Api, ReplayError, ReplayOptions
 from tokenflow_sgl.replay.prompts import ChatPrompts, Prompts, TokenPrompts
 from tokenflow_sgl.replay.recording import Record
@@ -9,25 +10,37 @@ from tokenflow_sgl.replay.target import Target, words_to_tokens
 from tokenflow_sgl.traces.request import Trace
 
 
-def make_records(trace: Trace) -> list[Record]:
-    """A record for every request of the trace, nothing sent yet.
+def check_trace(trace: Trace, options: ReplayOptions) -> None:
+    """Refuse a trace that cannot be replayed, before any server is asked.
 
     Raises:
-        ReplayError: The trace is empty, or does not state a request's rate.
+        ReplayError: The trace is empty, does not state a request's rate, or states one that no
+            server takes although the options say that rates are sent.
     """
     if not trace.requests:
         raise ReplayError(f"trace {trace.name} has no requests")
-    records = [
+    rates = [request.rate for request in trace.requests if request.rate is not None]
+    if len(rates) < len(trace.requests):
+        raise ReplayError(
+            f"trace {trace.name} states no rate for {len(trace.requests) - len(rates)} of its "
+            f"{len(trace.requests)} requests: say how fast they are read with --rate"
+        )
+    refused = [rate for rate in rates if not LOWEST_RATE <= rate <= HIGHEST_RATE]
+    if options.send_rates and refused:
+        raise ReplayError(
+            f"{len(refused)} of {len(rates)} requests of {trace.name} state rates that servers "
+            f"refuse: the first is read at {refused[0]:g} tokens/s; servers take {LOWEST_RATE:g} "
+            f"to {HIGHEST_RATE:g}. Give another --rate, or --no-send-rates to keep them to yourself"
+        )
+
+
+def make_records(trace: Trace) -> list[Record]:
+    """A record for every request of a trace that `check_trace` has passed, nothing sent yet."""
+    return [
         Record(request, request.rate, request.arrival_s)
         for request in trace.requests
         if request.rate is not None
     ]
-    if len(records) < len(trace.requests):
-        raise ReplayError(
-            f"trace {trace.name} states no rate for {len(trace.requests) - len(records)} of its "
-            f"{len(trace.requests)} requests: say how fast they are read with --rate"
-        )
-    return records
 
 
 async def make_prompts(target: Target, options: ReplayOptions, notes: list[str]) -> Prompts:

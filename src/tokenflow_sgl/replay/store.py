@@ -20,6 +20,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenflow_sgl.errors import InputError
+
 FORMAT = 1
 """Version of the format; a reader refuses others."""
 
@@ -53,7 +55,7 @@ TOKEN_SCHEMA = pa.schema(
 """Sorted by request, then by time; tokens that came in one chunk have equal times."""
 
 
-class RunError(ValueError):
+class RunError(InputError):
     """A run folder cannot be read; the message says which file and why."""
 
 

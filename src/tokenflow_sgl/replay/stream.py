@@ -6,6 +6,7 @@ Times are `time.monotonic()`. `streams` says why stamping and reading are apart.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from array import array
 from collections.abc import Callable
@@ -181,5 +182,8 @@ class Stream(asyncio.Protocol):
 
 
 def in_words(error: BaseException) -> str:
-    """An error's message, or its kind where it has none."""
-    return str(error) or type(error).__name__
+    """The system's words for an error, its message, or its kind where it has neither."""
+    number = getattr(error, "errno", None) or 0
+    if isinstance(error, OSError) and number > 0:
+        return os.strerror(number)
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

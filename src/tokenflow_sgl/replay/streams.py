@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from tokenflow_sgl.replay.answers import Answer
-from tokenflow_sgl.replay.options import ReplayError
+from tokenflow_sgl.replay.options import ReplayError, TargetError
 from tokenflow_sgl.replay.stream import Stream, in_words
 
 _SLICE = 64
@@ -73,12 +73,12 @@ class StreamClient:
         """Find the address that answers, once, so that no request waits for a name.
 
         Raises:
-            ReplayError: None does.
+            TargetError: None does.
         """
         try:
             transport, _ = await asyncio.wait_for(self._connection(asyncio.Protocol), _CONNECT_S)
         except (OSError, TimeoutError) as error:
-            raise ReplayError(
+            raise TargetError(
                 f"no connection to {self._host}:{self._port}: {in_words(error)}"
             ) from (None)
         self._address = transport.get_extra_info("peername")[0]

@@ -18,11 +18,11 @@ _ERRORS_SHOWN = 3
 
 def print_summary(run: Run, folder: Path, console: Console) -> None:
     """Say what a run was worth, whether it counts, and where it is."""
-    console.print(summary_table(run))
+    for reason in run.info.invalid:  # first, lest figures be read that mean nothing
+        console.print(f"INVALID: {reason}", style="bold red", markup=False, soft_wrap=True)
     if run.info.interrupted:
         console.print("Interrupted: what was measured until then is written.", style="yellow")
-    for reason in run.info.invalid:
-        console.print(f"INVALID: {reason}", style="bold red", markup=False, soft_wrap=True)
+    console.print(summary_table(run))
     for note in run.info.target["notes"]:
         console.print(f"Note: {note}", highlight=False, markup=False, soft_wrap=True)
     console.print(

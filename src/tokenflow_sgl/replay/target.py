@@ -16,13 +16,11 @@ import aiohttp
 
 from tokenflow_sgl.replay.answers import ChatAnswer
 from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask
-from tokenflow_sgl.replay.options import Api, ReplayError
+from tokenflow_sgl.replay.options import Api, ReplayError, TargetError
 from tokenflow_sgl.replay.prompts import ChatPrompts
+from tokenflow_sgl.replay.stream import in_words
 
 _TIMEOUT_S = 30.0
-MAX_LATE_SHARE = 0.01
-"""Share of an emulated device's steps that may be late, and of its time that it may starve."""
-
 _MODEL_FIELDS = ("model_path", "served_model_name", "model_type", "weight_version")
 _SERVER_FIELDS = (
     "version",
@@ -63,6 +61,7 @@ _DEVICE_FIELDS = (
     "late_steps",
     "busy_seconds",
     "starved_seconds",
+    "at_dilation",
 )
 
 
@@ -77,7 +76,8 @@ class Target:
         time_scale: Wall-clock seconds per second of its device's clock; 1 on real devices.
         known: What it says of itself, for `RunInfo.target`.
         device: The emulated device, as it was then: `device`, `model`, `time_dilation`, `steps`,
-            `late_steps`, `busy_seconds`, `starved_seconds` as far as told; empty on real ones.
+            `late_steps`, `busy_seconds`, `starved_seconds`, `at_dilation` as far as told; empty on
+            real ones.
         headers: Additional headers of every request. They may be secret and are stored nowhere.
     """
 
@@ -98,16 +98,17 @@ async def find_target(url: str, *, api_key: str | None = None) -> Target:
         api_key: Sent as a bearer token with every request; None: nothing is sent.
 
     Raises:
-        ReplayError: Nobody answers there, or it says of its time what cannot be.
+        ReplayError: `url` is none; a TargetError if nothing answers there, or the server says of
+            its time what cannot be.
     """
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     target = Target(url.rstrip("/"), headers=headers)
     async with open_session(target) as session:
-        server = await _get(session, target, "/server_info")
-        model = await _get(session, target, "/model_info")
-        names = await _get(session, target, "/v1/models")
+        server = await get_json(session, target, "/server_info")
+        model = await get_json(session, target, "/model_info")
+        names = await get_json(session, target, "/v1/models")
         vocabulary = _vocabulary(server, model) or await _refused_vocabulary(session, target)
-    device = _emulated_device(server)
+    device = emulated_device(server)
     known = {name: model[name] for name in _MODEL_FIELDS if name in model}
     arguments = {name: server[name] for name in _SERVER_FIELDS if name in server}
     arguments |= {name: server[name] for name in server if name.startswith("tokenflow_")}
@@ -121,42 +122,6 @@ async def find_target(url: str, *, api_key: str | None = None) -> Target:
         known={**known, **({"server": arguments} if arguments else {})},
         device=device,
     )
-
-
-async def lost_pace(before: Target) -> list[str]:
-    """Why a run must not be trusted that has just ended on an emulated device, in sentences.
-
-    The device must have done its steps in time, and must not have starved because the CPU did not
-    submit them. Without overlap scheduling a real device starves too, so there that is no reason.
-    """
-    if not before.device:
-        return []
-    async with open_session(before) as session:
-        try:
-            now = _emulated_device(await _get(session, before, "/server_info"))
-        except ReplayError:
-            now = {}
-    if not now:
-        return ["The server did not say afterwards whether its emulated device kept its pace."]
-
-    def since(name: str) -> float:
-        return float(now.get(name, 0.0)) - float(before.device.get(name, 0.0))
-
-    reasons = []
-    steps, late = since("steps"), since("late_steps")
-    if late > MAX_LATE_SHARE * steps:
-        reasons.append(
-            f"The emulated device was late in {late:.0f} of {steps:.0f} steps (allowed: "
-            f"{MAX_LATE_SHARE:.0%}): the machine is too slow for its time dilation."
-        )
-    busy_s, starved_s = since("busy_seconds"), since("starved_seconds")
-    serial = before.known.get("server", {}).get("disable_overlap_schedule", False)
-    if starved_s > MAX_LATE_SHARE * (busy_s + starved_s) and not serial:
-        reasons.append(
-            f"The emulated device starved for {starved_s / (busy_s + starved_s):.1%} of its time "
-            f"(allowed: {MAX_LATE_SHARE:.0%}): the machine is too slow for its time dilation."
-        )
-    return reasons
 
 
 async def words_to_tokens(target: Target, seed: int) -> tuple[float, float] | None:
@@ -197,20 +162,26 @@ def open_session(target: Target) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(headers=target.headers, timeout=timeout)
 
 
-async def _get(session: aiohttp.ClientSession, target: Target, path: str) -> dict[str, Any]:
+async def get_json(session: aiohttp.ClientSession, target: Target, path: str) -> dict[str, Any]:
     """The JSON object at a path; empty where the server has none there."""
     try:
         async with session.get(f"{target.url}{path}") as response:
             if response.status in (401, 403):
-                raise ReplayError(
+                raise TargetError(
                     f"{target.url} refuses this client (HTTP {response.status}): give it an API key"
                 )
             if response.status != 200:
                 return {}
             answer = await response.json(content_type=None)
-    except (aiohttp.ClientConnectionError, aiohttp.InvalidURL, TimeoutError) as error:
+    except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
         raise ReplayError(
-            f"no server answers at {target.url}: {str(error) or 'time-out'}"
+            f"url is {target.url!r}; allowed is http://HOST[:PORT] or https://..."
+        ) from None
+    except (aiohttp.ClientConnectionError, TimeoutError) as error:
+        # What aiohttp says of a connection names its own settings; the cause is the system's.
+        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        raise TargetError(
+            f"no server answers at {target.url} ({in_words(cause)}): is it up, and is this its URL?"
         ) from None
     except (aiohttp.ClientError, ValueError):
         return {}
@@ -243,7 +214,12 @@ async def _refused_vocabulary(session: aiohttp.ClientSession, target: Target) ->
     return None if limits is None else int(limits[1]) + 1
 
 
-def _emulated_device(server: Mapping[str, Any]) -> dict[str, Any]:
+def emulated_device(server: Mapping[str, Any]) -> dict[str, Any]:
+    """What `/server_info` says of an emulated device; empty on real ones.
+
+    Raises:
+        TargetError: It says of its time what cannot be.
+    """
     states = server.get("internal_states")
     state = states[0] if isinstance(states, list) and states else {}
     device = state.get("emulated_device") if isinstance(state, dict) else None
@@ -251,7 +227,7 @@ def _emulated_device(server: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     dilation = device.get("time_dilation")
     if not (isinstance(dilation, int | float) and math.isfinite(dilation) and dilation > 0):
-        raise ReplayError(
+        raise TargetError(
             f"the server's emulated device has time_dilation {dilation!r}; "
             "allowed is a number above 0"
         )

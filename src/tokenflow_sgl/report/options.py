@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tokenflow_sgl.errors import InputError
 from tokenflow_sgl.qos import NOTICEABLE_STALL
 from tokenflow_sgl.qos.weights import TAU1, TAU2
 
 
-class ReportError(ValueError):
+class ReportError(InputError):
     """A report cannot be made; the message is a sentence that says why."""
 
 

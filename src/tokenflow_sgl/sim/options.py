@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokenflow_sgl.errors import InputError
+
 WRITE_POLICIES = ("write_through", "write_back")
 """Of those that HiCache has: what is simulated."""
 
 
-class SimulationError(ValueError):
+class SimulationError(InputError):
     """A simulation cannot run; the message names the field, its value and what is allowed."""
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tokenflow_sgl.errors import InputError
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixBlock:
@@ -105,5 +107,5 @@ class Trace:
     priority_updates: tuple[PriorityUpdate, ...] = ()
 
 
-class TraceError(ValueError):
+class TraceError(InputError):
     """A trace cannot be used; the message is a sentence with file, line and column."""

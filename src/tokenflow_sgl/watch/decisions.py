@@ -9,6 +9,8 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
+from tokenflow_sgl.errors import InputError
+
 CAUSES = {
     "newcomer": "to make room for a stream without a first token",
     "exchange": "to make room for a paused stream whose reader is closer to a stall",
@@ -20,7 +22,7 @@ SHORTEST_NAME = 8
 """Characters that are kept of a request id at least."""
 
 
-class LogError(Exception):
+class LogError(InputError):
     """The file is no log of decisions; the message says where."""
 
 

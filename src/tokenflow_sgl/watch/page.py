@@ -13,13 +13,15 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tokenflow_sgl.errors import FailedError
+
 PREFIX = "tokenflow:"
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 32 * 1024 * 1024
 """More than any page that is asked for here; whatever is longer is none of them."""
 
 
-class ScrapeError(Exception):
+class ScrapeError(FailedError):
     """The page cannot be read; the message says why, and what to do."""
 
 

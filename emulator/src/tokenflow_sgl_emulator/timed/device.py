@@ -14,12 +14,15 @@ from typing import Any
 import torch
 
 from tokenflow_sgl.profiles import DeviceProfile, Link
+from tokenflow_sgl_emulator.timed.dilation import HIGHEST, LOWEST
 from tokenflow_sgl_emulator.timed.streams import Stream, current_stream, now
 
 PROFILE_VARIABLE = "TOKENFLOW_EMU_PROFILE"
 """Path of the device profile (JSON); timing is on where it is set."""
 DILATION_VARIABLE = "TOKENFLOW_EMU_TIME_DILATION"
 """Wall-clock seconds per emulated second; 1 where it is not set."""
+SLOWER = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+"""Factors on the dilation for which it is counted what would still be late: what to try next."""
 
 
 @dataclass(slots=True)
@@ -34,6 +37,17 @@ class StepCount:
     steps: int = 0
     late_steps: int = 0
     busy_seconds: float = 0.0
+    starved_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Slower:
+    """What would have been late or starved at a larger dilation, as in `StepCount`.
+
+    The CPU's work takes the same wall-clock time there, while every step has longer for it.
+    """
+
+    late_steps: int = 0
     starved_seconds: float = 0.0
 
 
@@ -71,15 +85,19 @@ class EmulatedDevice:
     """
 
     def __init__(self, profile: DeviceProfile, dilation: float) -> None:
-        if not 0.01 <= dilation <= 1000:
+        if not LOWEST <= dilation <= HIGHEST:
             raise ValueError(
-                f"{DILATION_VARIABLE} is {dilation!r}; allowed is a factor from 0.01 to 1000"
+                f"{DILATION_VARIABLE} is {dilation!r}; allowed is a factor from {LOWEST:g} to "
+                f"{HIGHEST:g}"
             )
         self.profile = profile
         self.dilation = dilation
         self.count = StepCount()
+        self.slower = {factor: Slower() for factor in SLOWER}
         self.stored, self.loaded = CopyCount(), CopyCount()
         self._computed_until: float | None = None  # None: idle, so no gap to account for
+        self._began = 0.0
+        self._computed = 0.0  # wall-clock seconds of the last step
 
     def begin_step(self) -> Stream:
         """A forward pass is submitted: it starts on this stream, not before now."""
@@ -87,8 +105,17 @@ class EmulatedDevice:
         stream.done_at = max(stream.done_at, now())
         if self._computed_until is not None:
             gap = stream.done_at - self._computed_until
-            self.count.starved_seconds += max(gap, 0.0) / self.dilation
+            if gap > 0.0:
+                self._starve(gap)
+        self._began = stream.done_at
         return stream
+
+    def _starve(self, gap: float) -> None:
+        """No step was there for so long, by the wall clock, after the last one was computed."""
+        self.count.starved_seconds += gap / self.dilation
+        for factor, slower in self.slower.items():
+            left = self._computed + gap - factor * self._computed
+            slower.starved_seconds += max(left, 0.0) / (factor * self.dilation)
 
     def compute(self, stream: Stream, seconds: float) -> None:
         """The step computes for so long."""
@@ -98,7 +125,12 @@ class EmulatedDevice:
     def end_step(self, stream: Stream) -> None:
         """The real work of the step is done: in time?"""
         self.count.steps += 1
-        self.count.late_steps += now() > stream.done_at
+        self._computed = stream.done_at - self._began
+        late_s = now() - stream.done_at
+        if late_s > 0.0:
+            self.count.late_steps += 1
+            for factor, slower in self.slower.items():
+                slower.late_steps += self._computed + late_s > factor * self._computed
         self._computed_until = stream.done_at
 
     def copy(self, tokens: int, layers: int, link: Link) -> None:
@@ -121,6 +153,10 @@ class EmulatedDevice:
             "late_steps": self.count.late_steps,
             "busy_seconds": self.count.busy_seconds,
             "starved_seconds": self.count.starved_seconds,
+            "at_dilation": {
+                f"{factor * self.dilation:g}": asdict(slower)
+                for factor, slower in self.slower.items()
+            },
             "stored": asdict(self.stored),
             "loaded": asdict(self.loaded),
         }

@@ -7,11 +7,14 @@ the target's step times over all batch sizes that its KV pool allows.
 """
 
 import json
+import math
 import os
 import time
 
 from tokenflow_sgl.profiles import DeviceProfile
 
+LOWEST, HIGHEST = 0.01, 1000.0
+"""What a dilation may be."""
 STEP_SECONDS = 2.5e-3
 """Real work per step, whatever its size, on the reference machine with two cores."""
 ROW_SECONDS = 1.0e-4
@@ -42,6 +45,26 @@ def choose_dilation(profile: DeviceProfile, kv_tokens: int, max_running: int) ->
         if batch == largest:
             return -(-needed // 0.25) * 0.25
         batch = min(2 * batch, largest)
+
+
+def parse_dilation(text: str) -> float | None:
+    """A dilation as it is typed; None for auto.
+
+    Raises:
+        ValueError: It is neither auto nor a number in range.
+    """
+    if text == "auto":
+        return None
+    try:
+        dilation = float(text)
+    except ValueError:
+        dilation = math.nan
+    if not LOWEST <= dilation <= HIGHEST:
+        raise ValueError(
+            f"--time-dilation is {text!r}; allowed is auto or a number from {LOWEST:g} to "
+            f"{HIGHEST:g}"
+        )
+    return dilation
 
 
 def machine_slowness() -> float:

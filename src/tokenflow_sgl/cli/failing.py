@@ -1,0 +1,56 @@
+"""How every command fails: one sentence on standard error, and an exit code by kind of mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+from tokenflow_sgl.errors import FailedError, InputError
+
+
+class Exit(IntEnum):
+    """What an exit code means, in all commands alike; docs/exit-codes.md shows them to users."""
+
+    failed = 1
+    """What was asked for failed, or the answer is no: no server there, a server that ended."""
+    usage = 2
+    """What was given cannot be used: an option, a file, a place to write to, a missing package."""
+    invalid = 3
+    """A run was written, but its figures must not be trusted."""
+    interrupted = 130
+    """Ctrl-C; what was measured until then is written."""
+
+
+def fail(sentence: str, kind: Exit) -> NoReturn:
+    """End the command with a sentence on standard error."""
+    console = Console(stderr=True)
+    console.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(kind)
+
+
+@contextmanager
+def failing(result: str = "") -> Iterator[None]:
+    """End the command where its input cannot be used or its work fails.
+
+    Args:
+        result: What there is not then, in front of the sentence, as in "No report".
+    """
+    before = f"{result}: " if result else ""
+    try:
+        yield
+    except FailedError as error:  # first: an error may be of both kinds
+        fail(before + _sentence(str(error)), Exit.failed)
+    except InputError as error:
+        fail(before + _sentence(str(error)), Exit.usage)
+    except OSError as error:  # of files: whether they can be written was looked at before the work
+        place = f"{error.filename}: " if error.filename else ""
+        fail(before + _sentence(place + (error.strerror or str(error))), Exit.failed)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "\n")) else f"{text}."
