@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.profiles import DeviceProfile, load_profile
 
 runner = CliRunner()
 
@@ -49,7 +49,7 @@ def test_becomes_the_emulators_launcher_with_a_profile(executed: list[str], tmp_
 
 def test_takes_a_profile_of_the_users(executed: list[str], tmp_path: Path) -> None:
     mine = tmp_path / "mine.json"
-    mine.write_text("{}")  # judged by the launcher
+    load_profile("rtx4090", "llama3-8b").save(mine)
     result = runner.invoke(app, ["serve-emulated", "--profile", str(mine)])
     assert result.exit_code == 0, result.output
     assert value(executed, "--profile") == str(mine)
@@ -57,15 +57,15 @@ def test_takes_a_profile_of_the_users(executed: list[str], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("option", "name", "sentence"),
-    [("--device", "rtx9090", "device is 'rtx9090'"), ("--model", "gpt-9", "model is 'gpt-9'")],
+    ("option", "name", "known"),
+    [("--device", "rtx9090", "rtx4090"), ("--model", "gpt-9", "llama3-8b")],
 )
 def test_unknown_names_get_a_sentence_with_the_known_ones(
-    executed: list[str], option: str, name: str, sentence: str
+    executed: list[str], option: str, name: str, known: str
 ) -> None:
-    result = runner.invoke(app, ["serve-emulated", option, name])
+    result = runner.invoke(app, ["serve-emulated", option, name], env={"COLUMNS": "300"})
     assert result.exit_code == 2
-    assert sentence in result.output and "allowed are" in result.output
+    assert name in result.output and known in result.output
     assert not executed
 
 

@@ -75,7 +75,7 @@ def test_import_without_a_token_or_a_grafana(monkeypatch) -> None:
     result = CliRunner().invoke(
         app, ["dashboard", "import", "http://127.0.0.1:9"], env={"GRAFANA_TOKEN": ""}
     )
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "GRAFANA_TOKEN is not set" in result.output
 
     def refuse(url, **request):

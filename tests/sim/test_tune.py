@@ -117,5 +117,5 @@ def test_the_command_prints_flags_and_checks_them_elsewhere(tmp_path, monkeypatc
 
 def test_the_command_says_what_is_wrong() -> None:
     done = CliRunner().invoke(app, ["tune", "--trace", "4090-a", "--objective", "speed"])
-    assert done.exit_code == 1
-    assert "No search: objective is 'speed'" in done.output
+    assert done.exit_code == 2
+    assert "Invalid value for '--objective'" in done.output

@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokenflow_sgl.cli import choices
+from tokenflow_sgl.cli.checks import finite
+
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
     from tokenflow_sgl.sim import EngineOptions
 
 _SERVER = "The server"
+_MOST_TOKENS = 10**9
+"""Bound of sizes in tokens: no device comes near, and sums of them stay exact."""
 
-Device = Annotated[str, typer.Option(help="Device; `tokenflow profile list` shows them.")]
-Model = Annotated[str, typer.Option(help="Model.")]
+Device = Annotated[
+    choices.Device, typer.Option(help="Device; `tokenflow profile list` describes them.")
+]
+Model = Annotated[choices.Model, typer.Option(help="Model.")]
 ProfileFile = Annotated[
     Path | None,
     typer.Option(
@@ -26,23 +33,33 @@ ProfileFile = Annotated[
 KvTokens = Annotated[
     int | None,
     typer.Option(
+        min=1,
+        max=_MOST_TOKENS,
         help="KV tokens on the device. Default: what SGLang would find room for.",
         rich_help_panel=_SERVER,
     ),
 ]
 PageSize = Annotated[
     int,
-    typer.Option(help="Tokens of a KV page, SGLang's option.", rich_help_panel=_SERVER),
+    typer.Option(
+        min=1,
+        max=_MOST_TOKENS,
+        help="Tokens of a KV page, SGLang's option.",
+        rich_help_panel=_SERVER,
+    ),
 ]
 HicacheRatio = Annotated[
     float,
     typer.Option(
+        min=0.0,
+        max=1000.0,
+        callback=finite,
         help="KV tokens on the host, per one on the device, for policies that preempt.",
         rich_help_panel=_SERVER,
     ),
 ]
 WritePolicy = Annotated[
-    str,
+    choices.WritePolicy,
     typer.Option(
         help="When KV is copied to the host: write_through, as soon as nobody uses it, or "
         "write_back, when its room is needed.",
@@ -59,6 +76,8 @@ LoadEvictOverlap = Annotated[
 ChunkedPrefillSize = Annotated[
     int | None,
     typer.Option(
+        min=1,
+        max=_MOST_TOKENS,
         help="Tokens of a prefill step at most. Default: SGLang's for the device.",
         rich_help_panel=_SERVER,
     ),
@@ -90,13 +109,10 @@ def open_engine(
 
     Raises:
         ProfileError: There is no such device or model, or the file is none.
-        SimulationError: A setting is outside its range.
     """
     from tokenflow_sgl.profiles import DeviceProfile, load_profile, pool
-    from tokenflow_sgl.sim import EngineOptions, SimulationError
+    from tokenflow_sgl.sim import EngineOptions
 
-    if not 0.0 <= hicache_ratio <= 1000.0:
-        raise SimulationError(f"hicache-ratio is {hicache_ratio!r}; allowed is 0 to 1000")
     found = DeviceProfile.load(profile) if profile else load_profile(device, model)
     if chunked_prefill_size is None:
         chunked_prefill_size = pool.chunked_prefill_size(found.device_memory)

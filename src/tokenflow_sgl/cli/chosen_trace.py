@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console
+
+from tokenflow_sgl.cli.checks import positive
 
 if TYPE_CHECKING:
     from tokenflow_sgl.traces import Trace
@@ -30,11 +34,16 @@ Sample = Annotated[
 ]
 SpeedUp = Annotated[
     float | None,
-    typer.Option(metavar="FACTOR", help="Arrivals so many times as fast.", rich_help_panel=_TRACE),
+    typer.Option(
+        metavar="FACTOR",
+        help="Arrivals so many times as fast.",
+        rich_help_panel=_TRACE,
+        callback=positive,
+    ),
 ]
 Limit = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Only the first N requests.", rich_help_panel=_TRACE),
+    typer.Option(min=1, metavar="N", help="Only the first N requests.", rich_help_panel=_TRACE),
 ]
 Rate = Annotated[
     str | None,
@@ -51,6 +60,7 @@ TtftSlo = Annotated[
         metavar="SECONDS",
         help="Time to first token that every request asks for.",
         rich_help_panel=_READERS,
+        callback=positive,
     ),
 ]
 TbtSlo = Annotated[
@@ -59,6 +69,7 @@ TbtSlo = Annotated[
         metavar="SECONDS",
         help="Time between tokens that every request asks for.",
         rich_help_panel=_READERS,
+        callback=positive,
     ),
 ]
 
@@ -81,7 +92,8 @@ def open_chosen(
     """Read a trace and apply the options' changes, always in this order.
 
     Raises:
-        TraceError: It cannot be read, or a change leaves nothing of it.
+        TraceError: It cannot be read, or a change leaves nothing of it; the message names the
+            option.
     """
     from tokenflow_sgl.traces import open_trace, transform
     from tokenflow_sgl.traces.rates import parse_rates
@@ -89,18 +101,33 @@ def open_chosen(
     with console.status(f"reading {spec}"):
         trace = open_trace(spec)
     if window is not None:
-        trace = transform.window(trace, *pair(window, float, "--window", "START:SECONDS"))
+        with _named("--window"):
+            trace = transform.window(trace, *pair(window, float, "--window", "START:SECONDS"))
     if sample is not None:
-        trace = transform.sample(trace, sample, seed)
+        with _named("--sample"):
+            trace = transform.sample(trace, sample, seed)
     if speed_up is not None:
-        trace = transform.speed_up(trace, speed_up)
+        with _named("--speed-up"):
+            trace = transform.speed_up(trace, speed_up)
     if limit is not None:
         trace = transform.limit(trace, limit)
     if rate is not None:
-        trace = transform.with_rates(trace, parse_rates(rate), seed)
+        with _named("--rate"):
+            trace = transform.with_rates(trace, parse_rates(rate), seed)
     if ttft_slo is not None or tbt_slo is not None:
         trace = transform.with_slos(trace, ttft_slo, tbt_slo)
     return trace
+
+
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    """Put the option in front of what is wrong with its value."""
+    from tokenflow_sgl.traces import TraceError
+
+    try:
+        yield
+    except TraceError as error:
+        raise TraceError(f"{option}: {error}") from None
 
 
 def pair(text: str, number: type[T], option: str, form: str) -> tuple[T, T]:

@@ -6,24 +6,30 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from tokenflow_sgl.cli.checks import address, finite, output_folder
 from tokenflow_sgl.cli.extras import need
+from tokenflow_sgl.cli.failing import Exit, fail, failing
 
 dashboard_app = typer.Typer(
     help="Grafana dashboards of the scheduler's metrics, as code.", no_args_is_help=True
 )
 TOKEN_VARIABLE = "GRAFANA_TOKEN"
+_MOST_MINUTES = 366 * 24 * 60.0
 
 
 @dashboard_app.command("build")
 def build(
     output: Annotated[
-        Path, typer.Option(file_okay=False, help="Folder that the JSON files go to.")
+        Path,
+        typer.Option(
+            file_okay=False, help="Folder that the JSON files go to.", callback=output_folder
+        ),
     ] = Path("grafana/dashboards"),
 ) -> None:
     """Write the dashboards as JSON files that Grafana imports or provisions."""
@@ -32,16 +38,17 @@ def build(
     need("A dashboard", "grafana_foundation_sdk")
     from tokenflow_sgl.dashboards.grafana import grafana_json
 
-    output.mkdir(parents=True, exist_ok=True)
     for board in BOARDS:
         path = output / f"{board.uid}.json"
-        path.write_text(grafana_json(board))
+        with failing():
+            output.mkdir(parents=True, exist_ok=True)
+            path.write_text(grafana_json(board))
         typer.echo(f"{path}: {board.title}, {len(board.panels)} panels")
 
 
 @dashboard_app.command("import")
 def import_(
-    url: Annotated[str, typer.Argument(help="Base URL of Grafana.")],
+    url: Annotated[str, typer.Argument(help="Base URL of Grafana.", callback=address)],
 ) -> None:
     """Import the dashboards into a running Grafana, or update them there.
 
@@ -50,17 +57,20 @@ def import_(
     GRAFANA_TOKEN=glsa_... tokenflow dashboard import http://127.0.0.1:3000
     """
     from tokenflow_sgl.dashboards import BOARDS
-    from tokenflow_sgl.watch import ScrapeError, fetch
+    from tokenflow_sgl.watch import fetch
 
     need("A dashboard", "grafana_foundation_sdk")
     from tokenflow_sgl.dashboards.grafana import grafana_json
 
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token:
-        _fail(f"{TOKEN_VARIABLE} is not set: it is the token of one of Grafana's service accounts")
+        fail(
+            f"{TOKEN_VARIABLE} is not set: it is the token of one of Grafana's service accounts.",
+            Exit.usage,
+        )
     for board in BOARDS:
         body = {"dashboard": json.loads(grafana_json(board)), "overwrite": True}
-        try:
+        with failing():
             fetch(
                 url.rstrip("/") + "/api/dashboards/db",
                 missing="is this Grafana's base URL?",
@@ -68,19 +78,27 @@ def import_(
                 headers={"content-type": "application/json", "authorization": f"Bearer {token}"},
                 method="POST",
             )
-        except ScrapeError as error:
-            _fail(str(error))
         typer.echo(f"{board.title}: {url.rstrip('/')}/d/{board.uid}")
 
 
 @dashboard_app.command("render")
 def render(
-    prometheus: Annotated[str, typer.Argument(help="Base URL of Prometheus.")],
+    prometheus: Annotated[str, typer.Argument(help="Base URL of Prometheus.", callback=address)],
     output: Annotated[
-        Path, typer.Option(file_okay=False, help="Folder that the pictures go to.")
+        Path,
+        typer.Option(
+            file_okay=False, help="Folder that the pictures go to.", callback=output_folder
+        ),
     ] = Path("dashboards"),
     last: Annotated[
-        float, typer.Option(metavar="MINUTES", min=0.5, help="How far back the pictures go.")
+        float,
+        typer.Option(
+            metavar="MINUTES",
+            min=0.5,
+            max=_MOST_MINUTES,
+            help="How far back the pictures go.",
+            callback=finite,
+        ),
     ] = 15.0,
     baseline: Annotated[
         str, typer.Option(metavar="INSTANCE", help="Of the replay comparison.")
@@ -97,14 +115,12 @@ def render(
     """
     from tokenflow_sgl.dashboards import BOARDS
     from tokenflow_sgl.dashboards.prometheus import EVERYTHING, Prometheus
-    from tokenflow_sgl.watch import ScrapeError
 
     need("A picture", "matplotlib")
     from tokenflow_sgl.dashboards.render import render as draw
 
     sides = {"baseline": baseline, "candidate": candidate}
     source = Prometheus(prometheus, {**EVERYTHING, **sides})
-    output.mkdir(parents=True, exist_ok=True)
     end = time.time()
     console = Console(stderr=True)
     panels = sum(len(board.panels) for board in BOARDS)
@@ -112,7 +128,7 @@ def render(
         task = progress.add_task("drawing panels", total=panels)
         for board in BOARDS:
             path = output / f"{board.uid}.png"
-            try:
+            with failing():
                 draw(
                     board,
                     source,
@@ -121,11 +137,4 @@ def render(
                     end=end,
                     progress=lambda: progress.advance(task),
                 )
-            except ScrapeError as error:
-                _fail(str(error))
             typer.echo(f"{path}: {board.title}")
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(f"{text}.", err=True)
-    raise typer.Exit(1)

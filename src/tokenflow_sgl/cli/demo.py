@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tokenflow_sgl.cli.checks import output_folder
 from tokenflow_sgl.cli.extras import RUNS, need
+from tokenflow_sgl.cli.failing import Exit, failing
 
 # A paused reader's KV lies in host memory. Four times the device's holds the whole burst; SGLang's
 # own default is twice.
@@ -36,9 +38,14 @@ def demo(
         int, typer.Option(min=1000, help="KV cache of each server, in tokens.")
     ] = 5000,
     bursts: Annotated[int, typer.Option(min=1, help="Bursts on each server.")] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of the first burst.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first burst.")] = 0,
     output: Annotated[
-        Path, typer.Option(file_okay=False, help="Folder for picture, figures and server logs.")
+        Path,
+        typer.Option(
+            file_okay=False,
+            help="Folder for picture, figures and server logs.",
+            callback=output_folder,
+        ),
     ] = Path("demo-results"),
 ) -> None:
     """Show on this machine what buffer-aware scheduling does to a burst of readers.
@@ -51,9 +58,7 @@ def demo(
     console = Console()
 
     # Only here: the CLI must start without what the demo needs.
-    from tokenflow_sgl.demo.measure import BurstError
-    from tokenflow_sgl.demo.run import Contender, DemoConfig, ModelError, run_demo
-    from tokenflow_sgl.demo.server import ServerError
+    from tokenflow_sgl.demo.run import Contender, DemoConfig, run_demo
     from tokenflow_sgl.demo.workload import BurstConfig
 
     second = (
@@ -68,10 +73,7 @@ def demo(
         bursts=bursts,
         kv_tokens=kv_tokens,
     )
-    try:
+    with failing("The demo failed"):
         same = run_demo(config, console)
-    except (BurstError, ModelError, ServerError) as error:
-        console.print(f"The demo failed. {error}", style="red", markup=False)
-        raise typer.Exit(1) from None
     if not same:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.failed)

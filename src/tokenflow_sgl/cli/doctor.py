@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tokenflow_sgl.cli.checks import address
+
 if TYPE_CHECKING:
     from tokenflow_sgl.engine.seams import Seam
 
@@ -64,6 +66,7 @@ def doctor(
         str | None,
         typer.Option(
             metavar="URL",
+            callback=address,
             help="Examine the server that runs there instead: streams, what the link to host "
             "memory was measured to do, what context switches cost.",
         ),

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tokenflow_sgl.cli.failing import Exit, fail
 from tokenflow_sgl.watch.decisions import (
     Event,
     LogError,
@@ -26,7 +27,6 @@ from tokenflow_sgl.watch.decisions import (
 MOST_SHOWN = 40
 AROUND_SECONDS = 60.0
 """How far from the time of `--at` an event may lie."""
-_WRONG_INPUT, _NOT_FOUND = 2, 1
 
 
 def explain(
@@ -63,11 +63,11 @@ def explain(
     try:
         lines = list(read_log(log))
     except LogError as error:
-        _fail(str(error), _WRONG_INPUT)
+        _fail(str(error), Exit.usage)
     names = short_names(identifiers(lines))
     found = list(events(lines, names))
     if not found:
-        _fail(f"{log} has no events: no stream was admitted, paused or resumed", _NOT_FOUND)
+        _fail(f"{log} has no events: no stream was admitted, paused or resumed", Exit.failed)
     chosen = found
     if stream is not None:
         stream = _stream(stream, found)
@@ -95,9 +95,9 @@ def _stream(asked: str, found: Sequence[Event]) -> str:
         return meant[0]
     if meant:
         more = f" or one of {len(meant) - 3} others" * (len(meant) > 3)
-        _fail(f"--stream {asked} may be {' or '.join(meant[:3])}{more}", _WRONG_INPUT)
+        _fail(f"--stream {asked} may be {' or '.join(meant[:3])}{more}", Exit.usage)
     examples = ", ".join(rid for rid, _ in Counter(rids).most_common(3))
-    _fail(f"the log has nothing of a stream {asked}; it has {examples}", _NOT_FOUND)
+    _fail(f"the log has nothing of a stream {asked}; it has {examples}", Exit.failed)
 
 
 def _moment(at: str, found: Sequence[Event]) -> float:
@@ -112,11 +112,11 @@ def _moment(at: str, found: Sequence[Event]) -> float:
         moments = [datetime.datetime.combine(date, asked).timestamp() for date in dates]
     meant = [moment for moment in moments if first <= moment <= latest]
     if not meant:
-        _fail(f"{at} is not in the log, which goes {_span(found)}", _NOT_FOUND)
+        _fail(f"{at} is not in the log, which goes {_span(found)}", Exit.failed)
     if len(meant) > 1:
         dates_meant = " and ".join(str(_local(moment).date()) for moment in meant)
         example = _local(meant[-1]).isoformat(timespec="seconds")
-        _fail(f"{at} is in the log on {dates_meant}; say which, like --at {example}", _WRONG_INPUT)
+        _fail(f"{at} is in the log on {dates_meant}; say which, like --at {example}", Exit.usage)
     return meant[0]
 
 
@@ -126,7 +126,7 @@ def _parsed(at: str) -> datetime.datetime | datetime.time:
             return kind.fromisoformat(at)
         except ValueError:
             continue
-    _fail(f"--at is {at!r}; allowed is a time like 12:03:04 or 2026-11-22T12:03:04", _WRONG_INPUT)
+    _fail(f"--at is {at!r}; allowed is a time like 12:03:04 or 2026-11-22T12:03:04", Exit.usage)
 
 
 def _around(found: Sequence[Event], moment: float, most: int, stream: str | None) -> list[Event]:
@@ -143,7 +143,7 @@ def _around(found: Sequence[Event], moment: float, most: int, stream: str | None
     _fail(
         f"nothing happened{f' to {stream}' if stream else ''} within {AROUND_SECONDS:.0f} s of "
         f"{_clock(moment)}; {', '.join(neighbours)}",
-        _NOT_FOUND,
+        Exit.failed,
     )
 
 
@@ -182,6 +182,5 @@ def _span(found: Sequence[Event]) -> str:
     return f"from {_clock(found[0].time)} to {_clock(found[-1].time)}"
 
 
-def _fail(text: str, code: int) -> NoReturn:
-    typer.echo(f"{text}.", err=True)
-    raise typer.Exit(code)
+def _fail(text: str, kind: Exit) -> NoReturn:
+    fail(f"{text}.", kind)

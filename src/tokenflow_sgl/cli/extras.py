@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-import typer
+from tokenflow_sgl.cli.failing import Exit, fail
 
 _REPLAY = "tokenflow-sgl[replay]"
 _BROUGHT_BY = {
@@ -31,5 +31,4 @@ def need(what: str, *modules: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         packages = " ".join(dict.fromkeys(f"'{_BROUGHT_BY[name]}'" for name in missing))
-        typer.echo(f"{what} needs {', '.join(missing)}: pip install {packages}", err=True)
-        raise typer.Exit(2)
+        fail(f"{what} needs {', '.join(missing)}: pip install {packages}", Exit.usage)

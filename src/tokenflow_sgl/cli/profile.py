@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from tokenflow_sgl.cli import choices
+from tokenflow_sgl.cli.checks import finite, output_file, picture
 from tokenflow_sgl.cli.extras import need
+from tokenflow_sgl.cli.failing import Exit, fail, failing
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles.fit import Residual
@@ -20,6 +23,12 @@ profile_app = typer.Typer(
     help="Step and copy times of devices, for the emulator and the simulator.",
     no_args_is_help=True,
 )
+Picture = Annotated[
+    Path | None,
+    typer.Option(
+        dir_okay=False, help="Draw decode and prefill times into this picture.", callback=picture
+    ),
+]
 
 
 @profile_app.command("list")
@@ -66,27 +75,24 @@ def list_profiles() -> None:
 
 @profile_app.command()
 def show(
-    device: Annotated[str, typer.Argument(help="Name of a device, as in 'list'.")],
-    model: Annotated[str, typer.Argument(help="Name of a model, as in 'list'.")],
-    plot: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Draw decode and prefill times into this picture."),
-    ] = None,
+    device: Annotated[choices.Device, typer.Argument(help="A device.")],
+    model: Annotated[choices.Model, typer.Argument(help="A model.")],
+    plot: Picture = None,
     save: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write the profile into this JSON file.")
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="Write the profile into this JSON file.", callback=output_file
+        ),
     ] = None,
 ) -> None:
     """Show the step times of a model on a device."""
     console = Console()
     if plot is not None:
         need("A picture", "matplotlib")
-    from tokenflow_sgl.profiles.errors import ProfileError
     from tokenflow_sgl.profiles.load import load_profile
 
-    try:
+    with failing():
         profile = load_profile(device, model)
-    except ProfileError as error:
-        _fail(console, str(error))
     _print(console, profile)
     _write(console, profile, plot, save)
 
@@ -97,22 +103,23 @@ def fit(
         Path, typer.Argument(exists=True, dir_okay=False, help="CSV file; see docs/devices.md.")
     ],
     device: Annotated[str, typer.Option(help="Name of the device that was measured.")],
-    model: Annotated[str, typer.Option(help="Name of the model that it served, as in 'list'.")],
+    model: Annotated[choices.Model, typer.Option(help="The model that it served.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", dir_okay=False, help="JSON file to write.")
+        Path,
+        typer.Option(
+            "--output", "-o", dir_okay=False, help="JSON file to write.", callback=output_file
+        ),
     ],
     memory_gib: Annotated[
         float | None,
         typer.Option(
             min=1.0,
             max=4096.0,
+            callback=finite,
             help="Device memory in GiB; needed for a device that 'list' does not know.",
         ),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Draw decode and prefill times into this picture."),
-    ] = None,
+    plot: Picture = None,
 ) -> None:
     """Make a profile from measured step and copy times, and say how well it repeats them."""
     console = Console()
@@ -120,7 +127,6 @@ def fit(
         need("A picture", "matplotlib")
     from tokenflow_sgl.profiles import fit as fitting
     from tokenflow_sgl.profiles.devices import DEVICES
-    from tokenflow_sgl.profiles.errors import ProfileError
     from tokenflow_sgl.profiles.load import find_model
     from tokenflow_sgl.profiles.measured import read_measurements
 
@@ -129,8 +135,11 @@ def fit(
     elif device in DEVICES:
         memory = DEVICES[device].memory
     else:
-        _fail(console, f"device is {device!r}, which 'list' does not know: say its --memory-gib.")
-    try:
+        fail(
+            f"--device is {device!r}, which 'list' does not know: say its --memory-gib.",
+            Exit.usage,
+        )
+    with failing():
         profile, residuals = fitting.fit(
             read_measurements(measurements),
             device=device,
@@ -138,8 +147,6 @@ def fit(
             memory=memory,
             source=f"fitted to {measurements.name}",
         )
-    except ProfileError as error:
-        _fail(console, str(error))
     _print(console, profile)
     console.print(_residuals(residuals))
     _write(console, profile, plot, output)
@@ -214,25 +221,20 @@ def _table(*columns: str, right: Iterable[int]) -> Table:
     return table
 
 
-# ---- files and failures -------------------------------------------------------------
+# ---- files -----------------------------------------------------------------------
 
 
 def _write(
-    console: Console, profile: DeviceProfile, picture: Path | None, document: Path | None
+    console: Console, profile: DeviceProfile, drawing: Path | None, document: Path | None
 ) -> None:
-    try:
+    with failing():
         if document is not None:
+            document.parent.mkdir(parents=True, exist_ok=True)
             profile.save(document)
             console.print(f"Written: {document}", markup=False, highlight=False, soft_wrap=True)
-        if picture is not None:
+        if drawing is not None:
             from tokenflow_sgl.profiles.plot import plot
 
-            plot(profile, picture)
-            console.print(f"Drawn: {picture}", markup=False, highlight=False, soft_wrap=True)
-    except (OSError, ValueError) as error:  # ValueError: a picture format that does not exist
-        _fail(console, str(error))
-
-
-def _fail(console: Console, sentence: str) -> NoReturn:
-    console.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(2)
+            drawing.parent.mkdir(parents=True, exist_ok=True)
+            plot(profile, drawing)
+            console.print(f"Drawn: {drawing}", markup=False, highlight=False, soft_wrap=True)

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from tokenflow_sgl.cli import choices
+from tokenflow_sgl.cli.checks import finite, output_file, positive
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
+from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.qos import NOTICEABLE_STALL
 
 if TYPE_CHECKING:
@@ -23,48 +26,74 @@ _FILE_WIDTH = 110
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of runs; the first is the baseline."),
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of runs, or folders that have runs in them, as `tokenflow simulate` "
+            "writes them; the first run is the baseline.",
+        ),
     ],
     html: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Also write a page with plots to this file."),
+        typer.Option(
+            dir_okay=False,
+            help="Also write a page with plots to this file.",
+            callback=output_file,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print a Markdown table instead of tables.")
     ] = False,
     ttft_slo: Annotated[
-        float | None, typer.Option(help="TTFT objective of requests that carry none, seconds.")
+        float | None,
+        typer.Option(
+            help="TTFT objective of requests that carry none, seconds.", callback=positive
+        ),
     ] = None,
     tbt_slo: Annotated[
-        float | None, typer.Option(help="TBT objective of requests that carry none, seconds.")
+        float | None,
+        typer.Option(help="TBT objective of requests that carry none, seconds.", callback=positive),
     ] = None,
     tbt_rule: Annotated[
-        str,
+        choices.TbtRule,
         typer.Option(help="A request meets its TBT objective by: p99 of its gaps, mean, or every."),
-    ] = "p99",
+    ] = choices.TbtRule.p99,
     expected_ttft: Annotated[
         float,
-        typer.Option(help="Andes QoE: seconds to the first token that a reader expects."),
+        typer.Option(
+            min=0.0,
+            help="Andes QoE: seconds to the first token that a reader expects.",
+            callback=finite,
+        ),
     ] = 1.0,
     ttft_penalty: Annotated[
         float,
-        typer.Option(help="lambda of Eq. 2, tokens per second of TTFT; the paper gives none."),
+        typer.Option(
+            min=0.0,
+            help="lambda of Eq. 2, tokens per second of TTFT; the paper gives none.",
+            callback=finite,
+        ),
     ] = 0.0,
     stall_penalty: Annotated[
         float,
-        typer.Option(help="mu of Eq. 2, tokens per second of stall; the paper gives none."),
+        typer.Option(
+            min=0.0,
+            help="mu of Eq. 2, tokens per second of stall; the paper gives none.",
+            callback=finite,
+        ),
     ] = 0.0,
     stall_threshold: Annotated[
         float,
         typer.Option(
-            help="Count stalls that are longer than this, seconds; stalled time is summed whole."
+            min=0.0,
+            help="Count stalls that are longer than this, seconds; stalled time is summed whole.",
+            callback=finite,
         ),
     ] = NOTICEABLE_STALL,
     resamples: Annotated[
-        int, typer.Option(help="Bootstrap samples behind each interval of a comparison.")
+        int, typer.Option(min=100, help="Bootstrap samples behind each interval of a comparison.")
     ] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     allow_different: Annotated[
         bool,
         typer.Option("--allow-different", help="Compare runs of different traces, unpaired."),
@@ -77,17 +106,13 @@ def report(
     """
     messages = Console(stderr=True)
     if as_json and as_markdown:
-        messages.print("--json and --markdown exclude each other.", style="red", markup=False)
-        raise typer.Exit(2)
+        fail("--json and --markdown exclude each other.", Exit.usage)
     need("A report", *RUNS, *(PAGES if html is not None else ()))
 
     # Only here: the CLI must start without what a report needs.
-    from tokenflow_sgl.replay.store import RunError
-    from tokenflow_sgl.report import Options, ReportError, TbtRule
+    from tokenflow_sgl.report import Options, TbtRule
 
-    try:
-        if tbt_rule not in list(TbtRule):
-            raise ReportError(f"tbt-rule must be {', '.join(TbtRule)}, got {tbt_rule!r}")
+    with failing("No report"):
         options = Options(
             ttft_penalty=ttft_penalty,
             stall_penalty=stall_penalty,
@@ -99,23 +124,37 @@ def report(
             resamples=resamples,
             seed=seed,
         )
+        folders = _runs(runs, messages)
         with messages.status("reading") as status:
-            shown = _read(runs, options, status.update, allow_different=allow_different)
+            shown = _read(folders, options, status.update, allow_different=allow_different)
             if html is not None:
                 from tokenflow_sgl.report.page import page
 
                 text = page(shown, status.update)
                 html.parent.mkdir(parents=True, exist_ok=True)
                 html.write_text(text, encoding="utf-8")
-    except (ReportError, RunError, OSError) as error:
-        messages.print(f"No report: {error}.", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
     _print(shown, as_json=as_json, as_markdown=as_markdown)
     if html is not None:
         size = html.stat().st_size / 1e6
         messages.print(
             f"Wrote {html} ({size:.1f} MB).", markup=False, highlight=False, soft_wrap=True
         )
+
+
+def _runs(folders: list[Path], messages: Console) -> list[Path]:
+    """The runs that are meant: each folder, or those in it; what that comes to is said."""
+    from tokenflow_sgl.replay.store import runs_in
+
+    found = []
+    for folder in folders:
+        inside = runs_in(folder)
+        if inside != [folder]:
+            names = ", ".join(run.name for run in inside)
+            messages.print(
+                f"Runs in {folder}: {names}.", markup=False, highlight=False, soft_wrap=True
+            )
+        found += inside
+    return found
 
 
 def _read(

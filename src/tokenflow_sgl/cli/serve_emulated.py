@@ -10,14 +10,19 @@ from typing import Annotated
 
 import typer
 
+from tokenflow_sgl.cli import choices
 from tokenflow_sgl.cli.extras import need
+from tokenflow_sgl.cli.failing import Exit, fail, failing
 
 
 def serve_emulated(
     device: Annotated[
-        str, typer.Option(help="Device to emulate; `tokenflow profile list` shows them.")
-    ] = "h200",
-    model: Annotated[str, typer.Option(help="Model to emulate.")] = "llama3-8b",
+        choices.Device,
+        typer.Option(help="Device to emulate; `tokenflow profile list` describes them."),
+    ] = choices.Device.h200,
+    model: Annotated[choices.Model, typer.Option(help="Model to emulate.")] = (
+        choices.Model.llama3_8b
+    ),
     profile: Annotated[
         Path | None,
         typer.Option(
@@ -48,19 +53,25 @@ def serve_emulated(
 
     tokenflow serve-emulated --device h200 --model llama3-8b -- --scheduler tokenflow --port 30000
     """
-    from tokenflow_sgl.profiles import ProfileError, load_profile
+    from tokenflow_sgl.profiles import DeviceProfile, load_profile
 
     need("An emulated server", "sglang", "tokenflow_sgl_emulator")
-    if profile is None:
-        try:
+    from tokenflow_sgl_emulator.timed.dilation import parse_dilation
+
+    try:
+        parse_dilation(time_dilation)
+    except ValueError as error:
+        fail(f"{error}.", Exit.usage)
+    with failing("No server"):
+        if profile is None:
             built = load_profile(device, model)
-        except ProfileError as error:
-            typer.echo(str(error), err=True)
-            raise typer.Exit(2) from None
-        profile = _cache() / f"{device}-{model}.json"
-        with tempfile.TemporaryDirectory(dir=profile.parent) as scratch:
-            built.save(Path(scratch) / profile.name)
-            os.replace(Path(scratch) / profile.name, profile)  # another server may be reading it
+            profile = _cache() / f"{device}-{model}.json"
+            with tempfile.TemporaryDirectory(dir=profile.parent) as scratch:
+                built.save(Path(scratch) / profile.name)
+                # Another server may be reading it.
+                os.replace(Path(scratch) / profile.name, profile)
+        else:
+            DeviceProfile.load(profile)  # the server's process would say it in more words
     command = [sys.executable, "-m", "tokenflow_sgl_emulator.serve"]
     command += ["--profile", str(profile), "--time-dilation", time_dilation]
     # The process is replaced: signals and the exit code are the server's.

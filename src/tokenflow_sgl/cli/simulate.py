@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tokenflow_sgl.cli import choices
+from tokenflow_sgl.cli.checks import output_folder
 from tokenflow_sgl.cli.chosen_engine import (
     ChunkedPrefillSize,
     Device,
@@ -33,11 +36,13 @@ from tokenflow_sgl.cli.chosen_trace import (
     open_chosen,
 )
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
+from tokenflow_sgl.cli.failing import failing
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
     from tokenflow_sgl.report import Comparison, Figures
     from tokenflow_sgl.sim import EngineOptions, Simulation
+    from tokenflow_sgl.sim.sweep import Setting
     from tokenflow_sgl.traces import Trace
 
 _FILE_WIDTH = 110
@@ -51,12 +56,15 @@ def simulate(
     trace: Annotated[
         str, typer.Option(help="What is asked: PATH, FORMAT:PATH or a workload, and its keys.")
     ],
-    device: Device = "h200",
-    model: Model = "llama3-8b",
+    device: Device = choices.Device.h200,
+    model: Model = choices.Model.llama3_8b,
     policy: Annotated[
         str,
         typer.Option(
-            metavar="NAMES", help="Policies to compare, with commas; the first is the baseline."
+            metavar="NAMES",
+            help="Policies to compare, with commas; the first is the baseline. Of: fcfs, chunked, "
+            "priority, vtc, tokenflow, paper, andes, least-slack, round-robin, or your own, "
+            "package.module:Class.",
         ),
     ] = _COMPARED,
     output: Annotated[
@@ -64,26 +72,25 @@ def simulate(
         typer.Option(
             metavar="FOLDER",
             help="Folder for the runs and the page. Default: simulate-results/TRACE-N.",
+            callback=output_folder,
         ),
     ] = None,
     profile: ProfileFile = None,
     kv_tokens: KvTokens = None,
     page_size: PageSize = 1,
     hicache_ratio: HicacheRatio = 2.0,
-    hicache_write_policy: WritePolicy = "write_through",
+    hicache_write_policy: WritePolicy = choices.WritePolicy.write_through,
     load_evict_overlap: LoadEvictOverlap = True,
     chunked_prefill_size: ChunkedPrefillSize = None,
     mixed_chunk: MixedChunk = False,
     replicas: Annotated[
-        int, typer.Option(help="Servers of this kind behind a router.", rich_help_panel=_SERVER)
+        int,
+        typer.Option(min=1, help="Servers of this kind behind a router.", rich_help_panel=_SERVER),
     ] = 1,
     router: Annotated[
-        str,
-        typer.Option(
-            help="Which server gets a request: round-robin, least-loaded, buffer-aware.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = "least-loaded",
+        choices.Router,
+        typer.Option(help="Which server gets a request.", rich_help_panel=_SERVER),
+    ] = choices.Router.least_loaded,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -117,16 +124,21 @@ def simulate(
     console = Console(stderr=True)
 
     # Only here: the CLI must start without what a simulation needs.
-    from tokenflow_sgl.profiles import ProfileError
     from tokenflow_sgl.replay import write_run
     from tokenflow_sgl.replay.folder import new_folder
-    from tokenflow_sgl.report import ReportError
-    from tokenflow_sgl.sim import SimulationError
+    from tokenflow_sgl.sim import SimulationError, parse_sweep
     from tokenflow_sgl.sim.policies import settings_of
-    from tokenflow_sgl.traces import TraceError
 
     names = list(dict.fromkeys(policy.split(",")))
-    try:
+    with failing("No simulation"):
+        if ray and not sweep:
+            raise SimulationError("--ray is for sweeps; allowed is --ray with --sweep")
+        if sweep and (replicas > 1 or policy not in (_COMPARED, "tokenflow")):
+            raise SimulationError(
+                "--sweep varies tokenflow on one server; allowed with it is no other --policy, "
+                "and no --replicas"
+            )
+        settings = parse_sweep(sweep or ())
         chosen = open_chosen(
             trace,
             console,
@@ -153,16 +165,9 @@ def simulate(
         )
         for name in names:
             settings_of(name, options)
-        if ray and not sweep:
-            raise SimulationError("ray is for sweeps; allowed is --ray with --sweep")
         with new_folder(output, chosen.name, runs=Path("simulate-results")) as folder:
             if sweep:
-                if replicas > 1 or policy not in (_COMPARED, "tokenflow"):
-                    raise SimulationError(
-                        "sweep varies tokenflow on one server; allowed with it is no other "
-                        "--policy, and no --replicas"
-                    )
-                _sweep(chosen, target, options, sweep, folder, console, ray=ray)
+                _sweep(chosen, target, options, settings, folder, console, ray=ray)
                 return
             done = [
                 _simulate(chosen, target, options, name, replicas, router, console)
@@ -171,13 +176,16 @@ def simulate(
             for name, simulation in zip(names, done, strict=True):
                 write_run(folder / name, simulation.run)
             shown = _judge(done, folder / "report.html", console)
-    except (SimulationError, ProfileError, TraceError, ReportError, OSError) as error:
-        console.print(f"No simulation: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
     _print(shown)
     if replicas == 1:
         _print_bounds(chosen, target, options)
-    console.print(f"Runs and {folder / 'report.html'} written.", markup=False, soft_wrap=True)
+    runs = " ".join(str(folder / name) for name in names)
+    console.print(
+        f"Runs and {folder / 'report.html'} written. All figures: tokenflow report {runs}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> None:
@@ -244,7 +252,7 @@ def _sweep(
     trace: Trace,
     profile: DeviceProfile,
     options: EngineOptions,
-    texts: list[str],
+    settings: Sequence[Setting],
     folder: Path,
     console: Console,
     *,
@@ -253,11 +261,10 @@ def _sweep(
     import pyarrow.parquet as pq
     from rich.progress import Progress
 
-    from tokenflow_sgl.sim import parse_sweep, sweep
+    from tokenflow_sgl.sim import sweep
     from tokenflow_sgl.sim.spread import on_cores, on_ray
     from tokenflow_sgl.sim.sweep_plot import plot_sweep
 
-    settings = parse_sweep(texts)
     places = on_ray() if ray else on_cores()
     with Progress(console=console, transient=True) as progress, places as spread:
         task = progress.add_task("settings", total=len(settings))

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from tokenflow_sgl.cli.checks import address, finite
 from tokenflow_sgl.watch import Scrape, ScrapeError, scheduler_page
 from tokenflow_sgl.watch.view import History, Look, view
 
@@ -18,9 +19,18 @@ KEPT = 60
 
 
 def top(
-    url: Annotated[str, typer.Argument(help="Base URL of the server.")] = "http://127.0.0.1:30000",
+    url: Annotated[
+        str, typer.Argument(help="Base URL of the server.", callback=address)
+    ] = "http://127.0.0.1:30000",
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="Time between two looks.")
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=1.0,
+            max=3600.0,
+            help="Time between two looks.",
+            callback=finite,
+        ),
     ] = 2.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print one picture after two looks, and end.")

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from tokenflow_sgl.cli.checks import output_file, picture, positive
 from tokenflow_sgl.cli.extras import need
+from tokenflow_sgl.cli.failing import failing
 
 if TYPE_CHECKING:
     from tokenflow_sgl.traces import Trace
@@ -35,7 +37,14 @@ Spec = Annotated[
     ),
 ]
 Output = Annotated[
-    Path, typer.Option("--output", "-o", dir_okay=False, help="File to write, native format.")
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        dir_okay=False,
+        help="File to write, native format.",
+        callback=output_file,
+    ),
 ]
 
 
@@ -43,15 +52,14 @@ Output = Annotated[
 def stats(
     spec: Spec,
     plot: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Also draw it: PNG, SVG or PDF.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Also draw it: PNG, SVG or PDF.", callback=picture),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Describe a trace: arrivals, lengths, sessions, readers, and what was dropped."""
     if plot is not None:
         need("--plot", "matplotlib")
-    if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
-        _stop(f"--plot is {str(plot)!r}; allowed are names that end in .png, .svg or .pdf.")
     trace = _open(spec)
     from tokenflow_sgl.traces import summarise
     from tokenflow_sgl.traces.show import show, to_json
@@ -64,7 +72,8 @@ def stats(
     if plot is not None:
         from tokenflow_sgl.traces.plot import draw
 
-        with _writing(plot):
+        with failing():
+            plot.parent.mkdir(parents=True, exist_ok=True)
             draw(plot, trace)
         if not as_json:
             typer.echo(f"Wrote {plot}.")
@@ -88,10 +97,13 @@ def make(
         ),
     ],
     requests: Annotated[
-        int | None, typer.Option(help="Requests to make; sessions, with --sessions.")
+        int | None, typer.Option(min=1, help="Requests to make; sessions, with --sessions.")
     ] = None,
     duration: Annotated[
-        float | None, typer.Option(help="Instead of --requests: seconds in which they arrive.")
+        float | None,
+        typer.Option(
+            help="Instead of --requests: seconds in which they arrive.", callback=positive
+        ),
     ] = None,
     prompts: Annotated[
         str | None,
@@ -127,10 +139,12 @@ def make(
         ),
     ] = None,
     ttft_slo: Annotated[
-        float | None, typer.Option(help="Objective for the time to first token, seconds.")
+        float | None,
+        typer.Option(help="Objective for the time to first token, seconds.", callback=positive),
     ] = None,
     tbt_slo: Annotated[
-        float | None, typer.Option(help="Objective for the time between tokens, seconds.")
+        float | None,
+        typer.Option(help="Objective for the time between tokens, seconds.", callback=positive),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the trace; if not given, the file's.")
@@ -138,7 +152,7 @@ def make(
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
 ) -> None:
     """Make a synthetic trace. The same options make the same trace."""
-    from tokenflow_sgl.traces import TraceConfig, TraceError, make_trace
+    from tokenflow_sgl.traces import TraceConfig, make_trace
     from tokenflow_sgl.traces.arrivals import ARRIVALS
     from tokenflow_sgl.traces.parameters import choose
     from tokenflow_sgl.traces.priorities import PRIORITIES
@@ -149,7 +163,7 @@ def make(
     made_of = [f"arrivals {arrivals}", lengths or f"prompts {prompts}, outputs {outputs}"]
     made_of += [f"sessions {sessions}"] if sessions else []
     made_of += [f"readers of {rates} tokens/s"] if rates else []
-    with _errors(TraceError):
+    with failing():
         trace = make_trace(
             TraceConfig(
                 name=name or output.name.partition(".")[0],
@@ -177,16 +191,17 @@ def make(
 
 
 def _open(spec: str) -> Trace:
-    from tokenflow_sgl.traces import TraceError, open_trace
+    from tokenflow_sgl.traces import open_trace
 
-    with _errors(TraceError), _progress() as progress:
+    with failing(), _progress() as progress:
         return open_trace(spec, progress=progress)
 
 
 def _write(path: Path, trace: Trace) -> None:
     from tokenflow_sgl.traces import write_native
 
-    with _writing(path):
+    with failing():
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_native(path, trace)
     typer.echo(f"Wrote {path}: {len(trace.requests):,} requests.")
 
@@ -241,24 +256,3 @@ def _progress() -> Iterator[Progress]:
     finally:
         if bar.live.is_started:
             bar.stop()
-
-
-@contextlib.contextmanager
-def _errors(kind: type[Exception]) -> Iterator[None]:
-    try:
-        yield
-    except kind as error:
-        _stop(str(error))
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        _stop(f"{path}: cannot be written: {error.strerror or error}")
-
-
-def _stop(problem: str) -> None:
-    Console(stderr=True).print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(1) from None

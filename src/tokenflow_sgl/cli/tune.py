@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tokenflow_sgl.cli import choices
+from tokenflow_sgl.cli.checks import output_file
 from tokenflow_sgl.cli.chosen_engine import (
     ChunkedPrefillSize,
     Device,
@@ -21,6 +23,7 @@ from tokenflow_sgl.cli.chosen_engine import (
 )
 from tokenflow_sgl.cli.chosen_trace import Limit, Rate, Sample, SpeedUp, Window, open_chosen
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
+from tokenflow_sgl.cli.failing import failing
 
 if TYPE_CHECKING:
     from tokenflow_sgl.sim.sweep import Device as Simulated
@@ -42,15 +45,15 @@ def tune(
         str, typer.Option(help="What is asked: PATH, FORMAT:PATH or a workload, and its keys.")
     ],
     objective: Annotated[
-        str,
+        choices.Objective,
         typer.Option(
             help="What to look for: waiting (TTFT and stalls together), effective (throughput), "
             "p99-ttft. Parameters that cost more than 1% of all tokens per second, or let "
             "readers wait longer on average than those shipped, are out."
         ),
-    ] = "waiting",
+    ] = choices.Objective.waiting,
     trials: Annotated[
-        int, typer.Option(help="Simulations, the shipped parameters' included.")
+        int, typer.Option(min=2, help="Simulations, the shipped parameters' included.")
     ] = 60,
     check: Annotated[
         str | None,
@@ -67,10 +70,12 @@ def tune(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, help="All runs, as Parquet."),
+        typer.Option(
+            metavar="FILE", dir_okay=False, help="All runs, as Parquet.", callback=output_file
+        ),
     ] = None,
-    device: Device = "h200",
-    model: Model = "llama3-8b",
+    device: Device = choices.Device.h200,
+    model: Model = choices.Model.llama3_8b,
     profile: ProfileFile = None,
     kv_tokens: KvTokens = None,
     page_size: PageSize = 1,
@@ -95,12 +100,9 @@ def tune(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from tokenflow_sgl.profiles import ProfileError
-    from tokenflow_sgl.sim import SimulationError
     from tokenflow_sgl.sim.sweep import row_of
-    from tokenflow_sgl.traces import TraceError
 
-    try:
+    with failing("No search"):
         target, options = open_engine(
             device,
             model,
@@ -125,18 +127,17 @@ def tune(
             return chosen, target, options
 
         searched = opened(trace)
-        other = opened(check) if check else None
+        other = None if check is None else opened(check)
         found = _search(searched, objective, trials, seed, ray, console)
         _print(f"{searched[0].name} on {target.device}", found.shipped, found.best)
         if other and found.setting:
             name = f"{other[0].name}, which was not searched"
             _print(name, row_of(other, {}), row_of(other, found.setting))
-    except (SimulationError, ProfileError, TraceError, OSError) as error:
-        console.print(f"No search: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-    if output is not None:
-        pq.write_table(pa.Table.from_pylist(found.rows), output)
     Console().print(_flags(found.setting), soft_wrap=True, highlight=False, markup=False)
+    if output is not None:
+        with failing("The runs are not written"):
+            output.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.Table.from_pylist(found.rows), output)
 
 
 def _search(

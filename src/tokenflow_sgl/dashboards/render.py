@@ -58,6 +58,7 @@ def render(
         for axes, panel in zip(places[0], panels, strict=True):
             _draw(axes, panel, _ask(panel, source, start, end), start)
             progress()
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=80)
 
 

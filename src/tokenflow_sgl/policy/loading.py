@@ -12,11 +12,13 @@ def load_class(name: str) -> Policy:
     """The policy that `package.module:Class` makes without arguments.
 
     Raises:
-        ConfigError: The name leads nowhere.
+        ConfigError: The name leads nowhere, or to something that does not decide.
     """
     module, _, attribute = name.partition(":")
     try:
         policy: Policy = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except Exception as error:  # the module and its class run code of their own
         raise ConfigError(f"policy {name!r} cannot be loaded: {error}") from error
+    if not callable(getattr(policy, "decide", None)):
+        raise ConfigError(f"policy {name!r} cannot be loaded: it has no method decide")
     return policy

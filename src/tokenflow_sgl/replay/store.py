@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from tokenflow_sgl.errors import InputError
 
+INFO = "run.json"
 FORMAT = 1
 """Version of the format; a reader refuses others."""
 
@@ -107,7 +108,26 @@ def write_run(folder: Path, run: Run) -> None:
     pq.write_table(run.requests.cast(REQUEST_SCHEMA), folder / "requests.parquet")
     pq.write_table(run.tokens.cast(TOKEN_SCHEMA), folder / "tokens.parquet")
     text = json.dumps(dataclasses.asdict(run.info), indent=2, allow_nan=False)
-    (folder / "run.json").write_text(text + "\n", encoding="utf-8")
+    (folder / INFO).write_text(text + "\n", encoding="utf-8")
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The run that a folder is, or those in it, by name, as `simulate` writes several at once.
+
+    Raises:
+        RunError: It is neither.
+    """
+    if not folder.is_dir():
+        raise RunError(f"{folder} is {'no folder' if folder.exists() else 'not there'}")
+    if (folder / INFO).exists():
+        return [folder]
+    inside = sorted(each.parent for each in folder.glob(f"*/{INFO}"))
+    if not inside:
+        raise RunError(
+            f"{folder} has no run: no {INFO} in it or in a folder below it; `tokenflow replay` and "
+            "`tokenflow simulate` write runs"
+        )
+    return inside
 
 
 def read_run(folder: Path) -> Run:
@@ -117,7 +137,7 @@ def read_run(folder: Path) -> Run:
         RunError: A file is missing, is not what it should be, or has another format version.
     """
     try:
-        fields = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        fields = json.loads((folder / INFO).read_text(encoding="utf-8"))
         if fields.get("format") != FORMAT:
             raise RunError(f"{folder}: format {fields.get('format')!r}, this reads {FORMAT}")
         info = RunInfo(**{**fields, "invalid": tuple(fields["invalid"])})
@@ -126,5 +146,6 @@ def read_run(folder: Path) -> Run:
     except RunError:
         raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(f"{folder} is not a complete run: {error}") from error
+        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        raise RunError(f"{folder} is not a complete run: {reason}") from error
     return Run(info, requests, tokens)

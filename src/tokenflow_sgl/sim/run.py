@@ -158,7 +158,7 @@ def _check(trace: Trace, options: EngineOptions) -> None:
         # SGLang wants a page more than that, and something left.
         if tokens + options.page_size >= whole:
             raise SimulationError(
-                f"request {index} of {trace.name} has {tokens:,} tokens; max_total_tokens is "
-                f"{options.max_total_tokens:,}, which serves at most "
+                f"request {index} of {trace.name} has {tokens:,} tokens; --kv-tokens is "
+                f"{options.max_total_tokens:,} (max_total_tokens), which serves at most "
                 f"{max(whole - options.page_size - 1, 0):,}"
             )

@@ -14,8 +14,19 @@ from typing import Protocol
 
 import numpy as np
 
-from tokenflow_sgl.traces.parameters import FloatArray, check, extent, parameter
+from tokenflow_sgl.traces.parameters import (
+    MOST_REQUESTS,
+    MOST_SECONDS,
+    FloatArray,
+    check,
+    extent,
+    parameter,
+)
 from tokenflow_sgl.traces.request import TraceError
+
+_RARE, _OFTEN = 1e-6, 1e6
+"""Requests per second: one in eleven days, and more than any server takes."""
+_SHORT_S = 1e-6
 
 
 class Arrivals(Protocol):
@@ -51,12 +62,15 @@ class BurstArrivals:
     Without `size`, all requests form one burst.
     """
 
-    size: int | None = parameter("requests in a burst", low=1, default=None)
+    size: int | None = parameter("requests in a burst", low=1, high=MOST_REQUESTS, default=None)
     every_s: float | None = parameter(
-        "seconds from burst to burst", low=0, above=True, default=None
+        "seconds from burst to burst", low=_SHORT_S, high=MOST_SECONDS, default=None
     )
     spread_s: float = parameter(
-        "seconds over which a burst's requests are spread uniformly", low=0, default=0.0
+        "seconds over which a burst's requests are spread uniformly",
+        low=0,
+        high=MOST_SECONDS,
+        default=0.0,
     )
 
     def __post_init__(self) -> None:
@@ -70,13 +84,15 @@ class BurstArrivals:
         duration_s: float | None = None,
     ) -> FloatArray:
         """See `Arrivals.times`; a duration bounds the bursts' starts and needs `size`."""
-        extent(requests, duration_s)
+        per_s = self.size / self.every_s if self.size and self.every_s else None
+        extent(requests, duration_s, per_s)
         if requests is None:
             assert duration_s is not None
             if self.size is None:
                 raise TraceError("BurstArrivals: size must be given with a duration")
             bursts = 1 if self.every_s is None else math.ceil(duration_s / self.every_s)
             requests = bursts * self.size
+            extent(requests, None)
         size = requests if self.size is None else self.size
         if self.every_s is None and requests > size:
             raise TraceError(
@@ -93,7 +109,7 @@ class BurstArrivals:
 class PoissonArrivals:
     """A Poisson process: independent exponential gaps, `rate` requests per second on average."""
 
-    rate: float = parameter("requests per second", low=0, above=True)
+    rate: float = parameter("requests per second", low=_RARE, high=_OFTEN)
 
     def __post_init__(self) -> None:
         check(self)
@@ -106,7 +122,7 @@ class PoissonArrivals:
         duration_s: float | None = None,
     ) -> FloatArray:
         """See `Arrivals.times`."""
-        extent(requests, duration_s)
+        extent(requests, duration_s, self.rate)
         if requests is not None:
             return np.cumsum(rng.exponential(1.0 / self.rate, requests))
         assert duration_s is not None
@@ -117,7 +133,7 @@ class PoissonArrivals:
 class GammaArrivals:
     """Independent Gamma gaps: `cv` above 1 is burstier than Poisson, below 1 more regular."""
 
-    rate: float = parameter("requests per second", low=0, above=True)
+    rate: float = parameter("requests per second", low=_RARE, high=_OFTEN)
     cv: float = parameter("standard deviation of the gaps over their mean", low=0.01, high=100)
 
     def __post_init__(self) -> None:
@@ -131,7 +147,7 @@ class GammaArrivals:
         duration_s: float | None = None,
     ) -> FloatArray:
         """See `Arrivals.times`."""
-        extent(requests, duration_s)
+        extent(requests, duration_s, self.rate)
         shape = self.cv**-2
         scale = 1.0 / (self.rate * shape)
         if requests is not None:
@@ -161,9 +177,9 @@ class _PeriodicRate(ABC):
         duration_s: float | None = None,
     ) -> FloatArray:
         """See `Arrivals.times`."""
-        extent(requests, duration_s)
         at, expected = self._cumulative()
         period, per_period = at[-1], expected[-1]
+        extent(requests, duration_s, float(per_period / period))
         if requests is not None:
             counts = np.cumsum(rng.exponential(1.0, requests))
         else:
@@ -179,10 +195,10 @@ class _PeriodicRate(ABC):
 class OnOffArrivals(_PeriodicRate):
     """A Poisson process that is on for `on_s` seconds, then off for `off_s`, and so on."""
 
-    rate: float = parameter("requests per second while on", low=0, above=True)
-    on_s: float = parameter("seconds on", low=0, above=True)
-    off_s: float = parameter("seconds off", low=0, above=True)
-    off_rate: float = parameter("requests per second while off", low=0, default=0.0)
+    rate: float = parameter("requests per second while on", low=_RARE, high=_OFTEN)
+    on_s: float = parameter("seconds on", low=_SHORT_S, high=MOST_SECONDS)
+    off_s: float = parameter("seconds off", low=_SHORT_S, high=MOST_SECONDS)
+    off_rate: float = parameter("requests per second while off", low=0, high=_OFTEN, default=0.0)
 
     def __post_init__(self) -> None:
         check(self)
@@ -197,10 +213,14 @@ class OnOffArrivals(_PeriodicRate):
 class DiurnalArrivals(_PeriodicRate):
     """A Poisson process of rate `rate (1 + amplitude cos(2 pi (t - peak_s) / period_s))`."""
 
-    rate: float = parameter("requests per second, mean over a period", low=0, above=True)
+    rate: float = parameter("requests per second, mean over a period", low=_RARE, high=_OFTEN)
     amplitude: float = parameter("swing around the mean, as a share of it", low=0, high=1)
-    period_s: float = parameter("seconds from peak to peak", low=0, above=True, default=86_400.0)
-    peak_s: float = parameter("time of the first peak, seconds", low=0, default=43_200.0)
+    period_s: float = parameter(
+        "seconds from peak to peak", low=_SHORT_S, high=MOST_SECONDS, default=86_400.0
+    )
+    peak_s: float = parameter(
+        "time of the first peak, seconds", low=0, high=MOST_SECONDS, default=43_200.0
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -50,7 +50,8 @@ def check(config: Any) -> None:
         if value is None and item.default is None:
             continue
         low, high = item.metadata["low"], item.metadata["high"]
-        good = isinstance(value, int | float) and math.isfinite(value) and low <= value <= high
+        # Compared first: an int may be too large for a float. NaN fails every comparison.
+        good = isinstance(value, int | float) and low <= value <= high and value != math.inf
         if not good or (item.metadata["above"] and value == low):
             raise TraceError(
                 f"{type(config).__name__}: {item.name} is {value!r}; "
@@ -63,8 +64,19 @@ def _range(low: float, high: float, above: bool) -> str:
     return lower if math.isinf(high) else f"{lower} and at most {high:g}"
 
 
-def extent(requests: int | None, duration_s: float | None) -> None:
+MOST_REQUESTS = 10_000_000
+"""Of a trace that is made: more than any server sees in a day, and they still fit in memory."""
+MOST_SECONDS = 1e9
+"""Length of a trace that is made: thirty years."""
+
+
+def extent(requests: int | None, duration_s: float | None, per_s: float | None = None) -> None:
     """Check that exactly one of the two ends of a generated trace is given, and is sensible.
+
+    Args:
+        requests: How many there are; or
+        duration_s: in which time they arrive, seconds, and
+        per_s: how many per second, on average.
 
     Raises:
         TraceError: None or both are given, or the one is out of range.
@@ -74,10 +86,21 @@ def extent(requests: int | None, duration_s: float | None) -> None:
             f"exactly one of requests and duration must be given; "
             f"got requests={requests!r}, duration={duration_s!r}"
         )
-    if requests is not None and requests < 1:
-        raise TraceError(f"requests is {requests!r}; allowed is a whole number of at least 1")
-    if duration_s is not None and not (math.isfinite(duration_s) and duration_s > 0):
-        raise TraceError(f"duration is {duration_s!r}; allowed is a number of seconds above 0")
+    if requests is not None and not 1 <= requests <= MOST_REQUESTS:
+        raise TraceError(
+            f"requests is {requests!r}; allowed is a whole number of at least 1 and at most "
+            f"{MOST_REQUESTS}"
+        )
+    if duration_s is not None and not 0 < duration_s <= MOST_SECONDS:
+        raise TraceError(
+            f"duration is {duration_s!r}; allowed is a number of seconds above 0 and at most "
+            f"{MOST_SECONDS:g}"
+        )
+    if duration_s is not None and per_s is not None and duration_s * per_s > MOST_REQUESTS:
+        raise TraceError(
+            f"duration is {duration_s!r}, in which about {duration_s * per_s:.3g} requests arrive; "
+            f"allowed are {MOST_REQUESTS}"
+        )
 
 
 def choose(what: str, choices: Mapping[str, type[T]], text: str) -> T:

@@ -120,7 +120,8 @@ def _ticks(arrivals: FloatArray, frequency: float, active_s: float) -> list[tupl
 
     Arrivals are sorted and all are active equally long, so that these requests are a range.
     """
-    if len(arrivals) * active_s * frequency > MAX_DRAWS:
+    span_s = float(arrivals[-1] - arrivals[0]) if len(arrivals) else 0.0
+    if max(len(arrivals) * active_s, span_s) * frequency > MAX_DRAWS:
         raise TraceError(
             f"{len(arrivals)} requests with {frequency:g} updates per second for {active_s:g} s "
             f"are more than {MAX_DRAWS} priorities; lower frequency or active_s"

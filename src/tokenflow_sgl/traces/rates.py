@@ -36,7 +36,9 @@ class RateMix:
         """Draw `count` rates, tokens per second; a single rate draws nothing."""
         if len(self.rates) == 1:
             return np.full(count, float(self.rates[0]))
-        weights = np.array(self.weights)
+        weights = np.array(self.weights, float)
+        if self.weights:
+            weights /= weights.max()  # their sum may be too large for a float
         shares = weights / weights.sum() if self.weights else None
         return rng.choice(np.array(self.rates, float), count, p=shares)
 

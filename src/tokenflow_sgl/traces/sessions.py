@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.traces.lengths import LengthPairs
-from tokenflow_sgl.traces.parameters import FloatArray, check, parameter
+from tokenflow_sgl.traces.parameters import MOST_SECONDS, FloatArray, check, parameter
 from tokenflow_sgl.traces.request import PrefixBlock, TraceRequest
 
 
@@ -21,9 +21,11 @@ class SessionConfig:
     """
 
     turns: float = parameter("mean number of turns (geometric, at least 1)", low=1, high=1000)
-    think_s: float = parameter("mean seconds before the next turn (exponential)", low=0)
+    think_s: float = parameter(
+        "mean seconds before the next turn (exponential)", low=0, high=MOST_SECONDS
+    )
     system_tokens: int = parameter("length of a system prompt", low=0, high=2**20, default=0)
-    groups: int = parameter("number of different system prompts", low=1, default=1)
+    groups: int = parameter("number of different system prompts", low=1, high=2**31, default=1)
 
     def __post_init__(self) -> None:
         check(self)

@@ -225,7 +225,8 @@ def open_trace(spec: str, *, progress: loaders.Progress | None = None) -> Trace:
         progress: Told how far reading a file is.
 
     Raises:
-        TraceError: The spec is not understood, or its file cannot be used.
+        TraceError: The spec is not understood, its file cannot be used, or there is no request
+            in it.
     """
     name, _, options = spec.partition("?")
     settings = _Settings(spec, options)
@@ -246,6 +247,8 @@ def open_trace(spec: str, *, progress: loaders.Progress | None = None) -> Trace:
         trace = loader()
     for step in steps:
         trace = step(trace)
+    if not trace.requests:
+        raise settings.fail("has no requests")
     return trace
 
 

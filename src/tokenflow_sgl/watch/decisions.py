@@ -62,6 +62,8 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
                 yield from _lines(each, file)
         except OSError as error:
             raise LogError(f"{each} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise LogError(f"{each} is not text, so it is no log of decisions") from None
 
 
 def _lines(path: Path, file: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -161,8 +161,11 @@ def fetch(page: str, *, missing: str, **request: Any) -> bytes:
         step = f"; {missing}" if error.code == 404 else ""
         raise ScrapeError(f"{page} answers with HTTP {error.code}{step}") from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise ScrapeError(f"nobody answers at {page} ({reason}); is the server up?") from None
+        cause = getattr(error, "reason", error)
+        reason = getattr(cause, "strerror", None) or cause  # without its number
+        raise ScrapeError(
+            f"nobody answers at {page} ({reason}). Next: see whether it is up"
+        ) from None
     if len(text) > MAX_BYTES:
         raise ScrapeError(f"{page} is longer than {MAX_BYTES} bytes; is that the right server?")
     return text

@@ -30,7 +30,10 @@ from tokenflow_sgl.traces.sessions import SessionConfig
         ("poisson:rate=1,cv=2", "arrivals poisson: 'cv' is unknown; allowed are rate"),
         ("poisson:rate", "'rate' is not of the form key=value"),
         ("poisson:rate=x", "arrivals poisson: rate is 'x'; allowed is a number"),
-        ("poisson:rate=0", "PoissonArrivals: rate is 0.0; allowed is a number above 0"),
+        (
+            "poisson:rate=0",
+            "PoissonArrivals: rate is 0.0; allowed is a number of at least 1e-06",
+        ),
         ("poisson:rate=nan", "PoissonArrivals: rate is nan"),
         ("burst:size=1.5", "arrivals burst: size is '1.5'; allowed is a whole number"),
         ("burst:size=0", "BurstArrivals: size is 0; allowed is a number of at least 1"),
