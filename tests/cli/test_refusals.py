@@ -109,7 +109,7 @@ FIT = ("--device", "h200", "--model", "llama3-8b", "-o", "p")
         (["trace", "stats", "nothing.jsonl"], "nothing.jsonl"),
         (["trace", "stats", "native:binary"], "binary"),
         (
-            ["profile", "fit", "binary", "--device", "x", "--model", "llama3-8b", "-o", "p"],
+            ["profile", "fit", "binary", *FIT],
             "binary",
         ),
     ],

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tokenflow_sgl.cli.checks import address
+from tokenflow_sgl.cli.failing import Exit, fail
 
 if TYPE_CHECKING:
     from tokenflow_sgl.engine.seams import Seam
@@ -86,8 +87,7 @@ def doctor(
     """
     console = Console()
     if live is not None and launch_options:
-        typer.echo("--live is about a server that runs: leave out the launch options.", err=True)
-        raise typer.Exit(2)
+        fail("--live is about a server that runs: leave out the launch options.", Exit.usage)
     if live is not None:
         from tokenflow_sgl.cli.doctor_live import examine
 
@@ -119,7 +119,7 @@ def doctor(
         verdict, style = f"Not active: {failed.problem}. Next: {failed.step}.", "bold red"
     console.print(verdict, style=style, markup=False, highlight=False, soft_wrap=True)
     if failed is not None:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.failed)
 
 
 # ---- versions -----------------------------------------------------------------------

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tokenflow_sgl.watch import Scrape, ScrapeError, scheduler_page
+from tokenflow_sgl.cli.failing import Exit, failing
+from tokenflow_sgl.watch import Scrape, scheduler_page
 
 DIRECTIONS = {
     "store": ("to the host", "sglang:hicache_backup"),
@@ -20,10 +21,8 @@ DIRECTIONS = {
 
 def examine(url: str, console: Console) -> None:
     """Print how the scheduler of a running server is doing; exit with 1 if that is not known."""
-    try:
+    with failing():
         seen = scheduler_page(url)
-    except ScrapeError as error:
-        _fail(console, str(error))
     console.print(_streams(seen))
     console.print(_links(seen))
     console.print(_switches(seen))
@@ -39,7 +38,7 @@ def examine(url: str, console: Console) -> None:
 
 def _fail(console: Console, text: str) -> NoReturn:
     console.print(f"{text}.", style="bold red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(1)
+    raise typer.Exit(Exit.failed)
 
 
 def _table(*heads: str) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from typing import Annotated
@@ -11,7 +12,8 @@ from rich.console import Console
 from rich.live import Live
 
 from tokenflow_sgl.cli.checks import address, finite
-from tokenflow_sgl.watch import Scrape, ScrapeError, scheduler_page
+from tokenflow_sgl.cli.failing import failing
+from tokenflow_sgl.watch import Scrape, scheduler_page
 from tokenflow_sgl.watch.view import History, Look, view
 
 KEPT = 60
@@ -42,7 +44,7 @@ def top(
     """
     console = Console()
     history: History = deque(maxlen=KEPT)
-    try:
+    with contextlib.suppress(KeyboardInterrupt), failing():
         before = _look(url)
         if once:
             time.sleep(interval)
@@ -54,11 +56,6 @@ def top(
                 now = _look(url)
                 live.update(view(url, _compare(before, now, history)), refresh=True)
                 before = now
-    except ScrapeError as error:
-        console.print(f"{error}.", style="bold red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        return
 
 
 def _look(url: str) -> tuple[Scrape, float]:

@@ -22,10 +22,11 @@ from tokenflow_sgl.engine.load_report import ReportedScheduler, inquirer_with_pa
 from tokenflow_sgl.engine.loading import Loader
 from tokenflow_sgl.engine.metrics import Recorder
 from tokenflow_sgl.engine.pausing import Pauser
-from tokenflow_sgl.engine.rates import HIGHEST_RATE, NOT_STREAMED, RateClasses, RateError
+from tokenflow_sgl.engine.rates import NOT_STREAMED, RateClasses, RateError
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import Phase
+from tokenflow_sgl.qos.rates import HIGHEST_RATE
 
 logger = logging.getLogger(__name__)
 
