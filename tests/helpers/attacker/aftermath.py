@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,8 @@ EMPTY = (
     "sglang:num_grammar_queue_reqs",
 )
 """Metrics that are zero."""
+LOADS = ("num_running_reqs", "num_waiting_reqs", "num_used_tokens")
+"""What /v1/loads says is zero after a flush."""
 HELD = ("sglang:num_used_tokens", "sglang:hicache_host_used_tokens")
 """Metrics that are zero but for the last, short answer."""
 TROUBLE = ("leak", "Scheduler hit an exception", "Traceback", "ranks disagree", "failed; this pass")
@@ -50,34 +53,31 @@ class Aftermath:
         served = self.served
         assert served.server.is_alive(), served.server.log_tail()
         served.flush_when_idle()
-        loads = self._loads()
-        held = {name: loads[name] for name in ("num_running_reqs", "num_waiting_reqs")}
-        assert not any(held.values()), f"/v1/loads of an idle server: {loads}"
         # SGLang counts anew with each prefill: what is there then is of this request.
         answer: Any = served.generate(list(self.probe.prompt), max_new_tokens=1)
         assert answer.status == 200, answer
         assert tuple(answer.body["output_ids"]) == self.probe.ids[:1], answer
-        self._settle()
+        self._settle(self._left)
         served.flush_when_idle()
-        loads = self._loads()
-        assert loads["num_used_tokens"] == 0, f"/v1/loads after a flush: {loads}"
+        self._settle(self._loads)
         text = served.log()
         for trouble in TROUBLE:
             assert trouble not in text, text[-6000:]
 
-    def _loads(self) -> dict[str, Any]:
-        status, text = post(self.served.server.port, "/v1/loads", None, "GET")
-        assert status == 200, text
-        loads: dict[str, Any] = json.loads(text)["loads"][0]
-        return loads
-
-    def _settle(self) -> None:
-        """Wait until the gauges say that nothing is left."""
-        time.sleep(SAMPLE_SECONDS)  # what they said before may be of another moment
+    def _settle(self, look: Callable[[], dict[str, float]]) -> None:
+        """Wait until it is said that nothing is left."""
+        time.sleep(SAMPLE_SECONDS)  # what was said before may be of another moment
         end = time.monotonic() + SETTLE_SECONDS
-        while left := self._left():
+        while left := look():
             assert time.monotonic() < end, f"left on an idle server: {left}"
             time.sleep(0.2)
+
+    def _loads(self) -> dict[str, float]:
+        """What /v1/loads says that is there; the scheduler hands it on now and then."""
+        status, text = post(self.served.server.port, "/v1/loads", None, "GET")
+        assert status == 200, text
+        loads = json.loads(text)["loads"][0]
+        return {name: loads[name] for name in LOADS if loads[name]}
 
     def _left(self) -> dict[str, float]:
         _, text = post(self.served.server.port, "/metrics", None, "GET")
