@@ -29,6 +29,8 @@ MINUTES = float(os.environ.get("TOKENFLOW_ATTACK_MINUTES", "10"))
 """Of the slow attacks, all of them together."""
 SHORT_SECONDS = 12.0
 SHORT_ROUND_SECONDS = 6.0
+MOST_GROWTH = 0.02
+"""Of the server's memory, after the first rounds."""
 SEED = int(os.environ.get("TOKENFLOW_ATTACK_SEED", "15"))
 WITHOUT = frozenset(os.environ.get("TOKENFLOW_ATTACK_WITHOUT", "").split(",")) - {""}
 
@@ -115,6 +117,7 @@ def attack(start, known, weights):
             growth = campaign.growth()
             print(f"{name}, seed {SEED}: {dict(campaign.counts)}, {rose}, grown by {growth}")
             assert all(rose.values()), rose
+            assert growth is None or growth <= MOST_GROWTH, campaign.memory
 
     return run
 
