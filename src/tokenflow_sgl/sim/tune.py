@@ -35,7 +35,7 @@ OBJECTIVES: Mapping[str, tuple[str, bool]] = {
 """What is searched for, by name: a column of the sweep, and whether more of it is better."""
 
 KEPT = 0.99
-"""Share of the shipped parameters' token throughput that others must keep."""
+"""Share of the shipped parameters' token and effective throughput that others must keep."""
 AT_ONCE = 4
 """Runs between two looks at what was found; fixed, so that all machines find the same."""
 EXPLORED = 12
@@ -57,9 +57,11 @@ class Tuned:
 
 
 def allowed(found: Row, shipped: Row) -> bool:
-    """Whether a run keeps the token throughput and lets nobody wait longer, on average."""
-    faster = found["token_throughput"] >= KEPT * shipped["token_throughput"]
-    return bool(faster and found["mean_waiting_s"] <= shipped["mean_waiting_s"])
+    """Whether a run keeps both throughputs and lets nobody wait longer, on average."""
+    keeps = all(
+        found[name] >= KEPT * shipped[name] for name in ("token_throughput", "effective_throughput")
+    )
+    return bool(keeps and found["mean_waiting_s"] <= shipped["mean_waiting_s"])
 
 
 def tune(

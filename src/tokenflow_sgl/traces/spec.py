@@ -252,6 +252,18 @@ def open_trace(spec: str, *, progress: loaders.Progress | None = None) -> Trace:
     return trace
 
 
+def other_draw(spec: str, number: int) -> str | None:
+    """The same workload drawn anew: with a seed so much greater; None for a file, which is one."""
+    name, _, options = spec.partition("?")
+    if name not in WORKLOADS:
+        return None
+    parts = [part for part in options.split("&") if part]
+    given = [part.partition("=")[2] for part in parts if part.startswith("seed=")]
+    seed = int(given[0]) if given and given[0].isdecimal() else 0
+    kept = [part for part in parts if not part.startswith("seed=")]
+    return f"{name}?{'&'.join([*kept, f'seed={seed + number}'])}"
+
+
 def _split(spec: str, name: str) -> tuple[str, Path]:
     """Format and path of a file."""
     kind, colon, rest = name.partition(":")
