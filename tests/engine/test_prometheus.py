@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import re
 import shutil
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,10 +24,13 @@ from tokenflow_sgl.watch import ScrapeError, fetch
 
 pytestmark = pytest.mark.engine
 
-ROOT = Path(__file__).parents[2]
-RULES = ROOT / "grafana" / "prometheus"
+GRAFANA = Path(__file__).parents[2] / "grafana"
+RULES = GRAFANA / "prometheus"
 CACHE = Path.home() / ".cache" / "tokenflow-sgl" / "prometheus"
-LOAD_SECONDS = 15.0
+LOAD_SECONDS = 40.0
+"""Two evaluations of the rules, after they have something to evaluate."""
+RATE_INTERVAL = "20s"
+"""Four of the configuration's scrapes."""
 # A prefix with a colon is what SGLang's own metrics have, and ours stand beside them.
 TOLERATED = "metric names should not contain ':'"
 
@@ -70,34 +75,93 @@ def test_a_wrong_rule_is_noticed(binaries, tmp_path) -> None:
     assert "FAILED" in out
 
 
+def inside(service: str, root: Path) -> dict[str, Any]:
+    """A service of the compose file, with the files that it mounts where they are in its container.
+
+    root: What stands for the container's root folder.
+    """
+    compose: dict[str, Any] = yaml.safe_load((GRAFANA / "docker-compose.yml").read_text())
+    found: dict[str, Any] = compose["services"][service]
+    for volume in found["volumes"]:
+        source, target, mode = volume.split(":")
+        assert mode == "ro"
+        path = root / target.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if (GRAFANA / source).is_dir():
+            shutil.copytree(GRAFANA / source, path)
+        else:
+            shutil.copy(GRAFANA / source, path)
+    return found
+
+
+def contained(command: list[str], root: Path, port: int) -> list[str]:
+    """A service's own command with its folders below another root, on another port of loopback."""
+    return [
+        option.replace("=/", f"={root}/").replace("127.0.0.1:9090", f"127.0.0.1:{port}")
+        for option in command
+    ]
+
+
+def test_the_compose_file_reaches_a_server_that_listens_where_sglang_does(tmp_path) -> None:
+    from sglang.srt.server_args import ServerArgs
+
+    prometheus, grafana = (inside(name, tmp_path) for name in ("prometheus", "grafana"))
+    config = yaml.safe_load((tmp_path / "etc/prometheus/prometheus.yml").read_text())
+    default = ServerArgs(model_path="dummy")
+    (job,) = config["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"{default.host}:{default.port}"]}]
+    # That is a loopback address, which is the machine's own only on the host's network.
+    assert ipaddress.ip_address(default.host).is_loopback
+    for service in (prometheus, grafana):
+        assert service["network_mode"] == "host"
+        assert "ports" not in service, "Docker publishes none there"
+    # Nothing listens elsewhere, and Grafana asks where Prometheus listens.
+    assert "--web.listen-address=127.0.0.1:9090" in prometheus["command"]
+    listens = {"GF_SERVER_HTTP_ADDR": "127.0.0.1", "GF_SERVER_HTTP_PORT": "3000"}
+    assert grafana["environment"] == listens
+    sources = yaml.safe_load(
+        (tmp_path / "etc/grafana/provisioning/datasources/prometheus.yml").read_text()
+    )
+    assert [each["url"] for each in sources["datasources"]] == ["http://127.0.0.1:9090"]
+    (provider,) = yaml.safe_load(
+        (tmp_path / "etc/grafana/provisioning/dashboards/tokenflow.yml").read_text()
+    )["providers"]
+    boards = list((tmp_path / provider["options"]["path"].lstrip("/")).glob("*.json"))
+    assert {path.stem for path in boards} == {board.uid for board in BOARDS}
+
+
+def test_the_mounted_configuration_is_valid_with_its_rules(binaries, tmp_path) -> None:
+    inside("prometheus", tmp_path)
+    out = run(binaries / "promtool", "check", "config", tmp_path / "etc/prometheus/prometheus.yml")
+    assert "exit code" not in out, out
+    assert "1 rule files found" in out
+    assert re.search(r"rules\.yml.*\n.*SUCCESS: [0-9]+ rules found", out), out
+
+
 @pytest.fixture(scope="module")
 def watched(start, binaries, tmp_path_factory):
     """A server with more streams than it has memory for, and the Prometheus that scrapes it."""
-    folder = tmp_path_factory.mktemp("prometheus")
+    root = tmp_path_factory.mktemp("container")
     flags = ("--scheduler", "tokenflow", "--max-total-tokens", "1500", "--hicache-ratio", "4")
     # Copies that are late are also timed, so that the server gets to know its link.
     with start(*flags, env={"TOKENFLOW_EMU_LATE_COPIES": "2"}) as served:
         target = served.server.url.removeprefix("http://")
-        # The configuration that users get, with a faster clock and this server.
-        config = yaml.safe_load((RULES / "prometheus.yml").read_text())
-        config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        config["rule_files"] = [str(RULES / "rules.yml")]
-        config["scrape_configs"][0]["static_configs"][0]["targets"] = [target]
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        # The very files and command of the compose file; of the server's address only the port
+        # is another one, for several tests may run on this machine.
+        service = inside("prometheus", root)
+        path = root / "etc/prometheus/prometheus.yml"
+        text = path.read_text()
+        assert text.count("127.0.0.1:30000") == 1
+        path.write_text(text.replace("127.0.0.1:30000", target))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [
-            binaries / "prometheus",
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ]
-        with (folder / "log").open("w") as log:
-            process = subprocess.Popen([*map(str, command)], stdout=log, stderr=log)
+        command = [str(binaries / "prometheus"), *contained(service["command"], root, port)]
+        with (root / "log").open("w") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             sides = {"baseline": target, "candidate": target}
-            source = Prometheus(f"http://127.0.0.1:{port}", {**EVERYTHING, **sides}, "10s")
+            source = Prometheus(f"http://127.0.0.1:{port}", {**EVERYTHING, **sides}, RATE_INTERVAL)
             yield served, source, f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
@@ -134,7 +198,7 @@ def load(served, prompts):
 def test_every_panel_rule_and_alert_has_data(watched, prompts, binaries, tmp_path) -> None:
     served, source, url = watched
     with load(served, prompts):
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + 120.0
         while time.monotonic() < end:
             with contextlib.suppress(ScrapeError):
                 if source.now("tokenflow:preemptions_total > 0"):
