@@ -64,7 +64,8 @@ def test_a_busy_server(recorder) -> None:
         "streams: 12 running, 3 paused, 1 waiting, 1 stalled",
         "scheduler: working-set, the policy orders admission and preemption",
         "readers take 240 tokens/s, the engine made 300 lately",
-        "2.00 stalls/s for longer than 0.1 s, 0.50 readers stand",
+        "2.00 stalls/s for longer than 0.1 s",
+        "0.50 readers stand still on average",
         "0.5 exchange",
         "0.5 host",
         "64 tokens under way",
@@ -72,6 +73,14 @@ def test_a_busy_server(recorder) -> None:
     ):
         assert wanted in text, text
     assert "tokens/s 300" in " ".join(text.split())
+
+
+def test_panels_stand_side_by_side_in_120_columns(recorder) -> None:
+    before = page()
+    work(recorder)
+    lines = shown(Look(page(), page().since(before), 2.0, deque()), width=120).splitlines()
+    assert any("Unread output" in line and "Throughput" in line for line in lines)
+    assert any("Scheduler" in line and "KV memory and link" in line for line in lines)
 
 
 def test_levels_are_the_samples_of_their_bounds(recorder) -> None:

@@ -7,7 +7,6 @@ recommended only if it is better by a margin on each of them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -38,16 +37,21 @@ def halves(trace: Trace) -> tuple[Trace, Trace]:
     """A recorded trace, cut in time so that about as many requests arrive before as after.
 
     Raises:
-        TraceError: All requests arrive at once.
+        TraceError: All requests, or first turns, arrive at once.
     """
-    arrivals = [request.arrival_s for request in trace.requests]
-    middle, end = sorted(arrivals)[len(arrivals) // 2], max(arrivals)
-    if not middle > min(arrivals):
+    arrivals = sorted(
+        request.arrival_s
+        for index, request in enumerate(trace.requests)
+        if request.session is None or request.turn == 0
+    )
+    middle, end = arrivals[len(arrivals) // 2], arrivals[-1]
+    if not middle > arrivals[0]:
         raise TraceError(
             f"{trace.name} arrives all at once, so no part of it can be held out; name another "
             "trace with --check"
         )
-    after = math.nextafter(end - middle, math.inf) if end > middle else 1.0
+    # A second more than to the last arrival, for a window's end is not in it.
+    after = end - middle + 1.0
     return transform.window(trace, 0.0, middle), transform.window(trace, middle, after)
 
 

@@ -98,7 +98,7 @@ def _readers(look: Look) -> Panel:
         )
         classes.add_row(name, *(f"{value:.1f} s" for value in values))
     stalls = Text(
-        f"{look.rate('stalls_total'):.2f} stalls/s {LONGER}, "
+        f"{look.rate('stalls_total'):.2f} stalls/s {LONGER}\n"
         f"{look.rate('stall_seconds_total'):.2f} readers stand still on average"
     )
     return Panel(Group(table, "", classes, "", stalls), title="Unread output", title_align="left")
