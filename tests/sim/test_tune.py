@@ -123,7 +123,7 @@ def command(monkeypatch, tmp_path):
             env={"COLUMNS": "200"},
         )
         assert done.exit_code == 0, done.output
-        return done.stdout.strip().splitlines()
+        return done.stdout.rstrip().splitlines()
 
     return run
 
@@ -140,11 +140,13 @@ def test_what_is_good_only_where_it_was_searched_is_not_recommended(command) -> 
         return row(setting, mean_waiting_s=waiting if known else 3.0 - waiting)
 
     lines = command(figures, *BURST)
-    assert lines[-1].startswith("Keep the defaults: mean waiting, s, ratio to the defaults: 0.")
+    assert lines[-2].startswith("Keep the defaults: held-out trace 1 of 2 gains -")
+    assert lines[-1].startswith("(mean waiting, s, ratio to the defaults: 0.")
     assert "where it was searched, 1." in lines[-1]
     assert "recommended is what gains 3% on each trace that was held out" in lines[-1]
     assert not any("Flags to use" in line for line in lines)
-    assert sum("held out of the search" in line for line in lines) == 2
+    titles = [line.strip() for line in lines if "held-out trace" in line and line[0] == " "]
+    assert titles == [f"4090-a, 20 requests: held-out trace {number} of 2" for number in (1, 2)]
 
 
 def test_what_is_good_everywhere_is_recommended_with_both_figures(command) -> None:
@@ -158,7 +160,23 @@ def test_less_than_the_margin_is_no_reason_to_change(command) -> None:
         return row(setting, mean_waiting_s=1.0 + (row(setting)["mean_waiting_s"] - 1.0) / 50)
 
     lines = command(figures, *BURST)
-    assert lines[-1].startswith("Keep the defaults: mean waiting, s, ratio to the defaults: 0.99")
+    assert lines[-2].startswith("Keep the defaults: held-out trace 1 of 2 gains 0.")
+    assert lines[-2].endswith("%, less than 3%.")
+
+
+def test_what_makes_readers_wait_elsewhere_is_not_recommended(command) -> None:
+    drawn = tuple(request.prompt_tokens for request in open_trace(BURST[1]).requests)
+
+    def figures(trace: Trace, setting: dict) -> dict:
+        known = tuple(request.prompt_tokens for request in trace.requests) == drawn
+        changed = setting["eta"] != WorkingSetConfig().eta
+        effective = 10.0 + 5 * changed
+        waiting = 1.0 if known or not changed else 1.02
+        return row(setting, effective_throughput=effective, mean_waiting_s=waiting)
+
+    lines = command(figures, *BURST, "--objective", "effective")
+    expected = "Keep the defaults: on held-out trace 1 of 2 readers wait longer on average."
+    assert lines[-2] == expected
 
 
 def test_nothing_better_keeps_the_defaults(command) -> None:
@@ -179,8 +197,8 @@ def test_flags_that_cost_effective_throughput_are_never_used(command) -> None:
 
 def test_a_named_trace_is_what_is_held_out(command) -> None:
     lines = command(lambda _, setting: row(setting), *BURST, "--check", "4090-b?limit=5")
-    held = [line.strip() for line in lines if "held out of the search" in line]
-    assert held == ["4090-b, 5 requests: held out of the search"]
+    held = [line.strip() for line in lines if "held-out trace" in line and line[0] == " "]
+    assert held == ["4090-b, 5 requests: held-out trace 1 of 1"]
 
 
 def test_a_file_is_searched_in_one_half_and_held_out_in_the_other(command, tmp_path) -> None:
@@ -188,9 +206,9 @@ def test_a_file_is_searched_in_one_half_and_held_out_in_the_other(command, tmp_p
     made = CliRunner().invoke(app, ["trace", "convert", "4090-c?limit=9", "--output", str(path)])
     assert made.exit_code == 0, made.output
     lines = command(lambda _, setting: row(setting), "--trace", str(path))
-    titles = [line.strip() for line in lines if "requests" in line and ":" in line]
-    assert titles[0].endswith("4 requests on NVIDIA H200: searched") or "4 requests" in titles[0]
-    assert "5 requests: held out of the search" in titles[1]
+    titles = [line.strip() for line in lines if " requests" in line and line[0] == " "]
+    assert "4 requests on " in titles[0] and titles[0].endswith(": searched")
+    assert "5 requests: held-out trace 1 of 1" in titles[1]
 
 
 def test_a_trace_is_cut_in_time() -> None:
@@ -231,12 +249,12 @@ def test_the_command_with_real_runs(tmp_path, monkeypatch) -> None:
     runs = pq.read_table(tmp_path / "runs.parquet")
     assert runs.num_rows == 9
     if "nothing better" in done.output:
-        assert "held out of the search" not in done.output
+        assert "held-out trace" not in done.output
     else:
         assert ("Flags to use: --scheduler tokenflow" in done.output) != (
             "Keep the defaults: " in done.output
         )
-        assert "4090-b, 14 requests: held out of the search" in done.output
+        assert "4090-b, 14 requests: held-out trace 1 of 1" in done.output
 
 
 def test_the_command_says_what_is_wrong() -> None:

@@ -103,7 +103,7 @@ def tune(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from tokenflow_sgl.sim.held_out import SEEDS, convincing, halves
+    from tokenflow_sgl.sim.held_out import SEEDS, halves, objection
     from tokenflow_sgl.traces.spec import other_draw
 
     with failing("No search"):
@@ -141,10 +141,10 @@ def tune(
             searched, others = (first, target, options), [(second, target, options)]
         found, held = _search(searched, others, objective, trials, seed, ray, console)
         _print(f"{_called(searched)} on {target.device}: searched", found.shipped, found.best)
-        for each, other in zip(held, others, strict=False):
-            _print(f"{_called(other)}: held out of the search", each.shipped, each.tuned)
-    good = convincing(held, objective)
-    verdict = _verdict(found, held, objective, recommended=good)
+        for number, each in enumerate(held):
+            name = f"{_called(others[number])}: held-out trace {number + 1} of {len(held)}"
+            _print(name, each.shipped, each.tuned)
+    verdict = _verdict(found, held, objective, objection(held, objective))
     Console().print(verdict, soft_wrap=True, highlight=False, markup=False)
     if output is not None:
         with failing("The runs are not written"):
@@ -212,7 +212,7 @@ def _print(title: str, shipped: Row, tuned: Row) -> None:
     Console().print(table)
 
 
-def _verdict(found: Tuned, held: list[HeldOut], objective: str, *, recommended: bool) -> str:
+def _verdict(found: Tuned, held: list[HeldOut], objective: str, against: str | None) -> str:
     """The flags to use, or that there are none; with the figures that decided."""
     from tokenflow_sgl.sim.held_out import MARGIN
     from tokenflow_sgl.sim.tune import OBJECTIVES
@@ -233,8 +233,8 @@ def _verdict(found: Tuned, held: list[HeldOut], objective: str, *, recommended: 
         f"recommended is what gains {MARGIN:.0%} on each trace that was held out and costs neither "
         "throughput nor waiting there"
     )
-    if not recommended:
-        return f"Keep the defaults: {figures}; {rule}."
+    if against is not None:
+        return f"Keep the defaults: {against}.\n({figures}; {rule}.)"
     names = found.setting.items()
     flags = [f"--tokenflow-{name.replace('_', '-')} {value:.4g}" for name, value in names]
     return f"Flags to use: --scheduler tokenflow {' '.join(flags)}\n({figures}; {rule}.)"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tokenflow_sgl.sim.spread import Spread
 from tokenflow_sgl.sim.sweep import Device, Row, row_of
-from tokenflow_sgl.sim.tune import OBJECTIVES, Tuned, allowed
+from tokenflow_sgl.sim.tune import KEEPS, KEPT, OBJECTIVES, Tuned, allowed
 from tokenflow_sgl.traces import Trace, TraceError, transform
 
 MARGIN = 0.03
@@ -89,9 +89,16 @@ def gain(shipped: Row, tuned: Row, objective: str) -> float:
     return after / before - 1.0 if more else 1.0 - after / before
 
 
-def convincing(held: Sequence[HeldOut], objective: str) -> bool:
-    """Whether what was found is better by the margin, and allowed, on every trace held out."""
-    return bool(held) and all(
-        allowed(each.tuned, each.shipped) and gain(each.shipped, each.tuned, objective) >= MARGIN
-        for each in held
-    )
+def objection(held: Sequence[HeldOut], objective: str) -> str | None:
+    """Why what was found is not recommended: the first trace held out that speaks against it."""
+    for number, each in enumerate(held, 1):
+        better = gain(each.shipped, each.tuned, objective)
+        where = f"held-out trace {number} of {len(held)}"
+        if better < MARGIN:
+            return f"{where} gains {better:.1%}, less than {MARGIN:.0%}"
+        for name in KEEPS:
+            if each.tuned[name] < KEPT * each.shipped[name]:
+                return f"{where} loses more than {1 - KEPT:.0%} of its {name.replace('_', ' ')}"
+        if not allowed(each.tuned, each.shipped):
+            return f"on {where} readers wait longer on average"
+    return None

@@ -36,6 +36,7 @@ OBJECTIVES: Mapping[str, tuple[str, bool]] = {
 
 KEPT = 0.99
 """Share of the shipped parameters' token and effective throughput that others must keep."""
+KEEPS = ("token_throughput", "effective_throughput")
 AT_ONCE = 4
 """Runs between two looks at what was found; fixed, so that all machines find the same."""
 EXPLORED = 12
@@ -58,9 +59,7 @@ class Tuned:
 
 def allowed(found: Row, shipped: Row) -> bool:
     """Whether a run keeps both throughputs and lets nobody wait longer, on average."""
-    keeps = all(
-        found[name] >= KEPT * shipped[name] for name in ("token_throughput", "effective_throughput")
-    )
+    keeps = all(found[name] >= KEPT * shipped[name] for name in KEEPS)
     return bool(keeps and found["mean_waiting_s"] <= shipped["mean_waiting_s"])
 
 
