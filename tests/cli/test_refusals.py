@@ -83,6 +83,8 @@ FIT = ("--device", "h200", "--model", "llama3-8b", "-o", "p")
         (["simulate", *TRACE, "--limit", "0"], "Invalid value for '--limit'"),
         (["simulate", *TRACE, "--rate", "fast"], "--rate: rates 'fast' cannot be read"),
         (["simulate", *TRACE, "--ttft-slo", "nan"], "Invalid value for '--ttft-slo'"),
+        (["simulate", *TRACE, "--ttft-slo", "1e300"], "Invalid value for '--ttft-slo'"),
+        (["simulate", *TRACE, "--page-size", "100000"], "Invalid value for '--page-size'"),
         (["tune", *TRACE, "--trials", "1"], "Invalid value for '--trials'"),
         (["tune", *TRACE, "--objective", "speed"], "Invalid value for '--objective'"),
         (["report", "folder", "--resamples", "1"], "Invalid value for '--resamples'"),

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+_SMALLEST, _LARGEST = 1e-9, 1e9
 _PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -27,9 +28,11 @@ def finite(value: float | None) -> float | None:
 
 
 def positive(value: float | None) -> float | None:
-    """A finite number above 0."""
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise typer.BadParameter(f"{value:g} is not allowed; give a number above 0")
+    """A number above 0 with which one can still calculate."""
+    if value is not None and not _SMALLEST <= value <= _LARGEST:
+        raise typer.BadParameter(
+            f"{value:g} is not allowed; give a number above 0, from {_SMALLEST:g} to {_LARGEST:g}"
+        )
     return value
 
 

@@ -43,7 +43,7 @@ PageSize = Annotated[
     int,
     typer.Option(
         min=1,
-        max=_MOST_TOKENS,
+        max=1024,
         help="Tokens of a KV page, SGLang's option.",
         rich_help_panel=_SERVER,
     ),
