@@ -68,6 +68,10 @@ def test_the_servers_metrics_count_the_same() -> None:
     class Request:
         output_ids: list[int]
 
+        @property
+        def send_token_offset(self) -> int:
+            return len(self.output_ids)
+
     told: dict[str, float] = {}
 
     class Told:
