@@ -15,7 +15,6 @@ from tokenflow_sgl.cli import choices
 from tokenflow_sgl.cli.checks import finite, output_file, positive
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
-from tokenflow_sgl.qos import NOTICEABLE_STALL
 
 if TYPE_CHECKING:
     from tokenflow_sgl.report import Comparison, Figures, Options
@@ -83,13 +82,14 @@ def report(
         ),
     ] = 0.0,
     stall_threshold: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0.0,
-            help="Count stalls that are longer than this, seconds; stalled time is summed whole.",
+            help="Count stalls that are longer than this, seconds; stalled time is summed whole. "
+            "Default: what a reader notices, 0.1.",
             callback=finite,
         ),
-    ] = NOTICEABLE_STALL,
+    ] = None,
     resamples: Annotated[
         int, typer.Option(min=100, help="Bootstrap samples behind each interval of a comparison.")
     ] = 2000,
@@ -110,13 +110,14 @@ def report(
     need("A report", *RUNS, *(PAGES if html is not None else ()))
 
     # Only here: the CLI must start without what a report needs.
+    from tokenflow_sgl.qos import NOTICEABLE_STALL
     from tokenflow_sgl.report import Options, TbtRule
 
     with failing("No report"):
         options = Options(
             ttft_penalty=ttft_penalty,
             stall_penalty=stall_penalty,
-            stall_threshold_s=stall_threshold,
+            stall_threshold_s=NOTICEABLE_STALL if stall_threshold is None else stall_threshold,
             ttft_slo_s=ttft_slo,
             tbt_slo_s=tbt_slo,
             tbt_rule=TbtRule(tbt_rule),
