@@ -71,9 +71,13 @@ SCHEDULER = Row(
         ),
         Panel(
             "Policy failures",
-            "Passes per second in which the policy failed and SGLang's own one decided.",
+            "Passes per second in which the policy failed and SGLang's own one decided; streams per "
+            "second that SGLang ended without a word to the scheduler.",
             "short",
-            (Query(rate("tokenflow:policy_errors_total"), "failures"),),
+            (
+                Query(rate("tokenflow:policy_errors_total"), "failures"),
+                Query(rate("tokenflow:lost_streams_total"), "lost streams"),
+            ),
             thresholds=((0.01, "red"),),
         ),
         Panel(
