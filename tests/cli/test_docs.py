@@ -94,7 +94,13 @@ def test_rates_page_states_the_classes():
 
 @pytest.mark.parametrize(
     "params",
-    [{"tokenflow_rate": "fast"}, {"tokenflow_rate": 5000}, {"tokenflow_class": "skim"}],
+    [
+        {"tokenflow_rate": "fast"},
+        {"tokenflow_rate": 5000},
+        {"tokenflow_class": "skim"},
+        {"tokenflow_rate": 20, "tokenflow_class": "agent"},
+        {"tokenflow_rte": 20},
+    ],
 )
 def test_rates_page_quotes_the_refusals(params):
     known = rates.RateClasses(dict(rates.NAMED_RATES), default=10.0)

@@ -16,6 +16,7 @@ from tokenflow_sgl.engine.rates import (
     RATE_KEY,
     RateClasses,
     RateError,
+    check_place,
 )
 
 RATES = RateClasses(NAMED_RATES, default=10.0)
@@ -47,8 +48,44 @@ def test_a_named_class(name) -> None:
     assert RATES.of({CLASS_KEY: name}) == (NAMED_RATES[name], name)
 
 
-def test_a_rate_wins_over_a_class() -> None:
-    assert RATES.of({RATE_KEY: 3, CLASS_KEY: "agent"}) == (3.0, "custom")
+def test_a_rate_and_a_class_exclude_each_other() -> None:
+    assert refusal({RATE_KEY: 3, CLASS_KEY: "agent"}) == (
+        "tokenflow_rate and tokenflow_class exclude each other; give one of them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("tokenflow_rte", RATE_KEY),
+        ("tokenflow_rates", RATE_KEY),
+        ("tokenflow_clas", CLASS_KEY),
+        ("tokenflow-rate", RATE_KEY),
+        ("Tokenflow_Rate", RATE_KEY),
+        ("tokenflow_", RATE_KEY),
+        ("tokenflow_" + "x" * 10_000, RATE_KEY),
+    ],
+)
+def test_an_unknown_key_of_ours_is_refused_with_the_nearest(key, meant) -> None:
+    message = refusal({key: 20})
+    assert message.endswith(f" in custom_params is unknown; the nearest key is {meant}.")
+    assert len(message) < 180
+    assert refusal({RATE_KEY: 20, key: 20}) == message
+
+
+def test_other_keys_are_left_alone() -> None:
+    assert RATES.of({"flow_rate": 1, "tokenflow": 2, "my_tokenflow_rate": 3, 4: 5})[1] == "default"
+
+
+def test_a_key_of_ours_in_another_place_is_refused() -> None:
+    check_place(["temperature", "top_p", "tokenflow"], "sampling_params")
+    for key in (RATE_KEY, "tokenflow_rte"):
+        with pytest.raises(RateError) as caught:
+            check_place(["temperature", key], "sampling_params")
+        assert str(caught.value) == (
+            f"{key!r} stands in sampling_params, where it says nothing; give tokenflow_rate in "
+            "custom_params."
+        )
 
 
 @pytest.mark.parametrize(

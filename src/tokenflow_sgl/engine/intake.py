@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
-from tokenflow_sgl.engine.rates import RateClasses, RateError
+from tokenflow_sgl.engine.rates import RateClasses, RateError, check_place
 
 
 @lru_cache(maxsize=1)
@@ -22,7 +22,21 @@ def check_rates(obj: Any, config: TokenFlowConfig) -> None:
     rates = _rates(config)
     for each in params if isinstance(params, list) else [params]:
         if isinstance(each, dict):
+            check_place(each, "sampling_params")
             rates.of(each.get("custom_params"))
+
+
+async def check_body(request: Any) -> None:
+    """Raise `RateError` for keys of ours at the top of a JSON body, which SGLang drops unread.
+
+    request: Starlette's, with a body that SGLang has decoded already.
+    """
+    body = await request.json()
+    if isinstance(body, Mapping):
+        check_place(body, "the request")
+        metadata = body.get("metadata")
+        if isinstance(metadata, Mapping):
+            check_place(metadata, "metadata")
 
 
 def check_generate(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -43,6 +57,7 @@ async def check_http(
     config = config_of(state.tokenizer_manager.server_args)
     if config is not None:
         try:
+            await check_body(request)
             check_rates(obj, config)
         except RateError as error:
             return JSONResponse(
@@ -57,3 +72,15 @@ async def check_http(
                 },
             )
     return await original(obj, request, *args, **kwargs)
+
+
+async def check_openai(
+    original: Callable[..., Any], serving: Any, obj: Any, request: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around OpenAI's routes, whose models drop the keys that they do not know."""
+    if config_of(serving.tokenizer_manager.server_args) is not None:
+        try:
+            await check_body(request)
+        except RateError as error:
+            return serving.create_error_response(str(error))
+    return await original(serving, obj, request, *args, **kwargs)

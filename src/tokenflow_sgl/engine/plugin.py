@@ -14,7 +14,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
-from tokenflow_sgl.engine.intake import check_generate, check_http
+from tokenflow_sgl.engine.intake import check_generate, check_http, check_openai
 from tokenflow_sgl.engine.limits import UnsupportedError
 from tokenflow_sgl.engine.seams import SeamError, check_seams
 from tokenflow_sgl.engine.thinking import owned_kv_len
@@ -66,6 +66,11 @@ def activate_front_end() -> None:
     )
     HookRegistry.register(
         "sglang.srt.entrypoints.http_server.serve_generate_request", check_http, HookType.AROUND
+    )
+    HookRegistry.register(
+        "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase.handle_request",
+        check_openai,
+        HookType.AROUND,
     )
     HookRegistry.apply_hooks()
 
