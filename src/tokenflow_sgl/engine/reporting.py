@@ -20,20 +20,31 @@ SAMPLE_SECONDS = 1.0
 
 
 class Effort:
-    """Time that goes into this package: `with effort: ...` around everything that it adds."""
+    """Time that goes into this package: `with effort: ...` around everything that it adds.
+
+    Only passes with work count. An idle engine goes round its loop thousands of times per second;
+    what that takes is taken from nobody.
+    """
 
     def __init__(self) -> None:
         self._seconds = 0.0
+        self._this_pass = 0.0
         self._entered = 0.0
 
     def __enter__(self) -> None:
         self._entered = time.perf_counter()
 
     def __exit__(self, *_error: object) -> None:
-        self._seconds += time.perf_counter() - self._entered
+        self._this_pass += time.perf_counter() - self._entered
+
+    def end_pass(self, *, worked: bool) -> None:
+        """The pass is over; `worked`: the engine has something to compute."""
+        if worked:
+            self._seconds += self._this_pass
+        self._this_pass = 0.0
 
     def take(self) -> float:
-        """Seconds since the last call."""
+        """Seconds of passes that ended since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 

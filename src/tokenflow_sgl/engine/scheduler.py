@@ -181,6 +181,7 @@ class TokenFlowScheduler(ApplyingScheduler):
             self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
             if self.tf_agreement is not None:
                 self.tf_agreement.passed(self, plan)
+        self.tf_effort.end_pass(worked=plan.batch_to_run is not None)
         return plan
 
     def _tf_account(self, running_batch: Any, last_batch: Any) -> None:

@@ -164,8 +164,8 @@ SCHEDULING = (
     Metric(
         "scheduling_seconds_total",
         "counter",
-        "Time that this package adds to SGLang's scheduler loop: accounting, policy passes, "
-        "preempting, starting copies.",
+        "Time that this package adds to passes of SGLang's scheduler loop that launch a step: "
+        "accounting, policy passes, preempting, starting copies.",
         "seconds",
     ),
     Metric(
