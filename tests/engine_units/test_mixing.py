@@ -17,13 +17,14 @@ class DeepseekSparseAttnBackend:
 
 @pytest.fixture
 def make(monkeypatch):
-    def mixing_of(graph="disabled", chunk=2048, asked=False, backend=None, **config):
+    def mixing_of(graph="disabled", chunk=2048, asked=False, backend=None, align=None, **config):
         phase = SimpleNamespace(prefill=SimpleNamespace(backend=graph))
         execution = SimpleNamespace(graph=SimpleNamespace(cuda_graph_config=phase))
         monkeypatch.setattr(mixing, "get_exec", lambda: execution)
         scheduler = SimpleNamespace(
             is_mixed_chunk=asked,
             chunked_prefill_size=chunk,
+            truncation_align_size=align,
             tp_worker=SimpleNamespace(model_runner=SimpleNamespace(attn_backend=backend)),
         )
         return Mixing(scheduler, TokenFlowConfig(**config))
@@ -34,8 +35,8 @@ def make(monkeypatch):
 @pytest.mark.parametrize("graph", ["disabled", "breakable", "full"])
 def test_steps_are_mixed_while_the_policy_decides_and_only_then(make, graph) -> None:
     mixing_of = make(graph=graph)
-    assert mixing_of.mixes(policy_decides=True)
-    assert not mixing_of.mixes(policy_decides=False)
+    assert mixing_of.mixes(policy_decides=True, decoding=8)
+    assert not mixing_of.mixes(policy_decides=False, decoding=8)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +49,18 @@ def test_steps_are_mixed_while_the_policy_decides_and_only_then(make, graph) -> 
     ],
 )
 def test_steps_are_not_mixed_where_that_is_not_possible(make, obstacle) -> None:
-    assert not make(**obstacle).mixes(policy_decides=True)
+    assert not make(**obstacle).mixes(policy_decides=True, decoding=8)
 
 
 def test_sglangs_own_option_is_kept(make) -> None:
     mixing_of = make(asked=True, mixed_chunk="off")
-    assert mixing_of.mixes(policy_decides=True) and mixing_of.mixes(policy_decides=False)
+    assert mixing_of.mixes(policy_decides=True, decoding=8) and mixing_of.mixes(
+        policy_decides=False, decoding=8
+    )
+
+
+@pytest.mark.parametrize(("decoding", "mixed"), [(0, True), (952, True), (953, False)])
+def test_a_mixed_chunk_holds_a_piece_of_a_long_prompt(make, decoding, mixed) -> None:
+    """SGLang rounds what the decoding rows leave of a chunk down to whole pieces: to none."""
+    assert make(chunk=2000, align=1048).mixes(policy_decides=True, decoding=decoding) is mixed
+    assert make(chunk=2000, align=1048, asked=True).mixes(policy_decides=True, decoding=decoding)

@@ -7,6 +7,7 @@ can, so under stress a few decode steps of reserve are enough.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +22,26 @@ class AdmissionLimits:
 
     active: the policy decides; otherwise the adder is SGLang's own.
     prefill_limit: tokens per prefill step, None: the engine's own limit.
+    align: tokens that the engine cuts chunks of prompts into (truncation_align_size); None: pages.
     recompute: requests whose host KV is recomputed, not loaded.
     """
 
     active: bool = False
     prefill_limit: int | None = None
+    align: int | None = None
     recompute: frozenset[Any] = field(default_factory=frozenset)
+
+
+def whole_chunk(limit: int, page: int, align: int | None) -> int:
+    """The tokens of a prefill step that SGLang does not round down to none.
+
+    A chunk is a whole number of pages. With deterministic inference it is a multiple of a larger
+    number, 4,096 with flashinfer: as long as that, or a long prompt would not start at all.
+    """
+    if align is None:
+        return max(limit // page, 1) * page
+    unit = math.lcm(page, align)
+    return math.ceil(limit / unit) * unit
 
 
 def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
@@ -47,8 +62,8 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
             **kwargs: Any,
         ) -> None:
             if limits.active and limits.prefill_limit is not None and rem_chunk_tokens is not None:
-                # A chunk is a whole number of pages; SGLang takes the decoding rows off it.
-                short = max(limits.prefill_limit // page_size, 1) * page_size
+                # SGLang takes the decoding rows off it.
+                short = whole_chunk(limits.prefill_limit, page_size, limits.align)
                 rem_chunk_tokens = min(rem_chunk_tokens, short + mixed_with_decode_tokens)
             super().__init__(
                 page_size,

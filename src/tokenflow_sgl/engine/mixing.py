@@ -27,6 +27,7 @@ class Mixing:
     """
 
     def __init__(self, scheduler: Any, config: TokenFlowConfig) -> None:
+        self._scheduler = scheduler
         self._asked_for = bool(scheduler.is_mixed_chunk)
         backend = type(scheduler.tp_worker.model_runner.attn_backend).__name__
         self._possible = (
@@ -37,6 +38,13 @@ class Mixing:
             and backend != "DeepseekSparseAttnBackend"
         )
 
-    def mixes(self, policy_decides: bool) -> bool:
-        """Whether the next prefill may take decoding rows along; SGLang's option always holds."""
-        return self._asked_for or (policy_decides and self._possible)
+    def mixes(self, policy_decides: bool, decoding: int) -> bool:
+        """Whether the next prefill may take decoding rows along; SGLang's option always holds.
+
+        decoding: the rows. SGLang takes them off the chunk. Where chunks are cut into pieces
+        (truncation_align_size), what is left must hold one, or a long prompt would not start.
+        """
+        if self._asked_for or not (policy_decides and self._possible):
+            return self._asked_for
+        piece = self._scheduler.truncation_align_size or 1
+        return bool(self._scheduler.chunked_prefill_size - decoding >= piece)

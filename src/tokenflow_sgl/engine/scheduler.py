@@ -207,7 +207,7 @@ class TokenFlowScheduler(ApplyingScheduler):
             decision = self._tf_decide(running_batch)
             offered = self._tf_offer(decision, running_batch)
         follow = decision.mode is Mode.WORKING_SET
-        self.is_mixed_chunk = self.tf_mixing.mixes(follow)
+        self.is_mixed_chunk = self.tf_mixing.mixes(follow, len(running_batch.reqs))
         # SGLang does not mix in rows that return log probabilities.
         goes_on = self.is_mixed_chunk and not running_batch.return_logprob
         if decision.hold_prefill and not goes_on and not running_batch.is_empty():
@@ -215,6 +215,7 @@ class TokenFlowScheduler(ApplyingScheduler):
 
         self.tf_limits.active = follow
         self.tf_limits.prefill_limit = decision.prefill_limit
+        self.tf_limits.align = self.truncation_align_size
         self.tf_limits.recompute = frozenset(map(self.tf_table.request, decision.recompute))
         own_policy = self.policy
         if follow:

@@ -65,6 +65,12 @@ SEAMS: tuple[Seam, ...] = (
         "answers a bad rate on a /generate stream before its HTTP 200",
         ("obj", "request"),
     ),
+    Seam(
+        "sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request",
+        "hook",
+        "answers a rate outside of custom_params with HTTP 400",
+        ("request", "raw_request"),
+    ),
     # What tokenflow doctor walks through
     Seam("sglang.srt.plugins:load_plugins", "call", "loads us as a launch does"),
     Seam(
@@ -237,6 +243,11 @@ SEAMS: tuple[Seam, ...] = (
     # Admission
     Seam(
         f"{_ADDER}.__init__", "override", "short prefill chunks under stress", ("rem_chunk_tokens",)
+    ),
+    Seam(
+        f"{_SCHEDULER}.check_truncation_align_fits_chunk",
+        "call",
+        "truncation_align_size, which prefill chunks must hold",
     ),
     Seam(
         f"{_ADDER}._get_running_request_total_token_offset",

@@ -119,5 +119,17 @@ class HoldMarked:
         )
 
 
+class ShortPrefills:
+    """Decides always, and lets nothing be prefilled in steps of more than 64 tokens."""
+
+    def decide(self, state: State) -> Decision:
+        return Decision(
+            Mode.WORKING_SET,
+            run=tuple(state.streams.slot[state.streams.waiting].tolist()),
+            prefill_limit=64,
+            recollection=state.recollection,
+        )
+
+
 def _lengths(variable: str) -> list[int]:
     return [int(length) for length in os.environ.get(variable, "").split(",") if length]
