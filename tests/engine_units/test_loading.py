@@ -117,6 +117,39 @@ def test_the_most_urgent_one_waits_for_its_room():
     assert Loader(Tree()).start([PAUSED, small], [], room=2) == Started(0)
 
 
+class Counted(array):
+    """Token ids that count how often many of them are looked at together."""
+
+    looks = 0
+
+    def __getitem__(self, key):
+        Counted.looks += isinstance(key, slice)
+        return super().__getitem__(key)
+
+
+def begins_alike(number, **match):
+    """One of many streams with a long beginning in common."""
+    made = request([], **match)
+    made.origin_input_ids = Counted("q", [*range(3000), 10_000 + number, 5])
+    return made
+
+
+def test_without_room_nothing_is_compared():
+    others = [begins_alike(n) for n in range(50)]
+    wanted = begins_alike(99, device_prefix_len=100, host_hit_length=2000)
+    Counted.looks = 0
+    assert Loader(Tree()).start([wanted], others, room=1999) == Started(0)
+    assert Counted.looks == 0
+
+
+def test_streams_that_begin_alike_are_told_apart_by_one_token():
+    others = [begins_alike(n) for n in range(50)]
+    wanted = begins_alike(99, device_prefix_len=3000, host_hit_length=2)
+    Counted.looks = 0
+    assert Loader(Tree()).start([wanted], others, room=100) == Started(2)
+    assert Counted.looks == 0
+
+
 def test_what_is_on_the_device_or_nowhere_is_taken_up_at_once():
     here, nowhere = request([8, 8], device_prefix_len=2), request([7, 7])
     loader = Loader(Tree())

@@ -64,11 +64,11 @@ class Loader:
         for request in wanted:
             match = match_kv_cache(request, tree)
             resident, missing = int(match.device_prefix_len), int(match.host_hit_length)
+            if missing > room:
+                break  # the most urgent one waits for its room
             if not missing or any(shares(other, request, resident) for other in running):
                 direct.append(request)
                 continue
-            if missing > room:
-                break  # the most urgent one waits for its room
             loaded, node = tree.init_load_back(
                 InitLoadBackParams(
                     best_match_node=match.best_match_node,
@@ -113,10 +113,25 @@ class Loader:
 
 
 def shares(one: Any, other: Any, resident: int) -> bool:
-    """Whether two requests have the same tokens, or may have, up to beyond `resident`."""
-    mine, yours = ids(one, resident + 1), ids(other, resident + 1)
-    common = min(len(mine), len(yours))
-    return bool(mine[:common] == yours[:common])
+    """Whether two requests have the same tokens, or may have, up to beyond `resident`.
+
+    Many streams begin alike and go on differently, so the last of the tokens is looked at first.
+    """
+    common = min(length(one), length(other), resident + 1)
+    if not common or token(one, common - 1) != token(other, common - 1):
+        return not common
+    return bool(ids(one, common) == ids(other, common))
+
+
+def length(request: Any) -> int:
+    """Tokens of a request and its output."""
+    return len(request.origin_input_ids) + len(request.output_ids)
+
+
+def token(request: Any, index: int) -> int:
+    """One of the tokens of a request and its output."""
+    prompt = request.origin_input_ids
+    return int(prompt[index] if index < len(prompt) else request.output_ids[index - len(prompt)])
 
 
 def ids(request: Any, count: int) -> Any:
