@@ -15,6 +15,7 @@ from sglang.srt.sampling.penaltylib.frequency_penalty import BatchedFrequencyPen
 from sglang.srt.sampling.penaltylib.min_new_tokens import BatchedMinNewTokensPenalizer
 from sglang.srt.sampling.penaltylib.presence_penalty import BatchedPresencePenalizer
 from sglang.srt.sampling.penaltylib.repetition_penalty import BatchedRepetitionPenalizer
+from sglang.srt.utils import is_pin_memory_available
 
 
 def rebuild_rows(batch: Any, resumed: list[Any], *, overlap: bool) -> None:
@@ -27,15 +28,24 @@ def rebuild_rows(batch: Any, resumed: list[Any], *, overlap: bool) -> None:
     if not orchestrator.is_required:
         return
     row_of = {request: row for row, request in enumerate(batch.reqs)}
-    for request in resumed:
-        row = row_of[request]
-        counted = list(request.output_ids)
-        if overlap:
-            counted = [request.origin_input_ids[-1], *counted[:-1]]
-        tokens = torch.tensor(counted, dtype=torch.int64, device=batch.device)
+    counted = [_counted(request, overlap) for request in resumed]
+    # One copy for all rows, which does not wait for the step in flight.
+    together = torch.tensor(
+        [token for each in counted for token in each],
+        dtype=torch.int64,
+        pin_memory=is_pin_memory_available(batch.device),
+    ).to(batch.device, non_blocking=True)
+    rows = zip(resumed, together.split([len(each) for each in counted]), strict=True)
+    for request, tokens in rows:
         for penalizer in orchestrator.penalizers.values():
             if penalizer.is_prepared():
-                _rebuild(penalizer, row, tokens)
+                _rebuild(penalizer, row_of[request], tokens)
+
+
+def _counted(request: Any, overlap: bool) -> list[int]:
+    """The tokens that an undisturbed run would have counted by now."""
+    output = list(request.output_ids)
+    return [request.origin_input_ids[-1], *output[:-1]] if overlap else output
 
 
 def _rebuild(penalizer: Any, row: int, tokens: torch.Tensor) -> None:
