@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.costs import Link
 from tokenflow_sgl.offload import Write, plan_writes
-from tokenflow_sgl.offload.writing import CHUNK
+from tokenflow_sgl.offload.writing import CHUNK, MOST
 
 
 def plan(unwritten, slack, link, *, seconds=0.1, page=1):
@@ -20,6 +20,7 @@ def plan(unwritten, slack, link, *, seconds=0.1, page=1):
         link,
         seconds=seconds,
         page=page,
+        running=len(unwritten),
     )
 
 
@@ -44,6 +45,29 @@ def test_copies_are_whole_pages():
     assert plan([255], [5.0], Link(1e6), page=256) == ()
 
 
+def test_a_pass_has_few_copies_of_those_who_are_furthest_ahead():
+    slack = [1.0 * number for number in range(200)]
+    written = plan([500] * 200, slack, Link(1e9))
+    assert [write.slot for write in written] == [209 - n for n in range(MOST)]
+    assert {write.tokens for write in written} == {500}
+
+
+def test_copies_keep_pace_with_two_hundred_streams():
+    """All decode together: nobody's unwritten tail grows without end."""
+    unwritten = np.zeros(190, dtype=np.int64)
+    slack = np.linspace(5.0, 60.0, len(unwritten))
+    for _ in range(2000):
+        unwritten += 1
+        for write in plan(unwritten.tolist(), slack.tolist(), Link(1e9)):
+            unwritten[write.slot - 10] -= write.tokens
+    assert unwritten.max() <= 4 * CHUNK
+
+
+def test_a_slow_link_writes_beside_many_streams_too():
+    """What the link takes may be less than the piece at which a stream is due."""
+    assert plan([500] * 400, [9.0] * 400, Link(1000.0)) == (Write(10, 100),)
+
+
 def test_one_copy_at_a_time_measures_an_unknown_link():
     assert plan([500, 500], [5.0, 6.0], Link()) == (Write(11, CHUNK),)
     assert plan([500], [5.0], Link(queued=1)) == ()
@@ -60,6 +84,7 @@ def test_never_more_than_there_is_or_than_fits(streams, rate, queued, seconds, p
     unwritten = [tokens for tokens, _ in streams]
     slack = [seconds for _, seconds in streams]
     written = plan(unwritten, slack, Link(rate, queued), seconds=seconds, page=page)
+    assert len(written) <= MOST
     assert sum(write.tokens for write in written) <= max(rate * seconds - queued, 0.0)
     assert len({write.slot for write in written}) == len(written)
     for write in written:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tokenflow_sgl.costs import Link, Links
-from tokenflow_sgl.offload import Write
+from tokenflow_sgl.offload import MOST, Write
 from tokenflow_sgl.policy import Cause, Mode, Phase, Preemption, WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.writing import written_ahead
 
@@ -31,6 +31,18 @@ def test_who_is_preempted_is_written_first_and_whole(make_state, ahead):
     # Even where the link has no time for it: it has to be written anyhow.
     slow = dataclasses.replace(state, links=Links(Link(1.0), Link(1.0)))
     assert written_ahead(slow, gone) == (Write(11, 300),)
+
+
+def test_of_many_victims_those_with_the_most_left_are_written(make_state, make_stream):
+    """A burst of preemptions does not become a burst of copies; the rest comes at the release."""
+    left = [100, 400, 50, 300, 200]
+    streams = [make_stream(Phase.RUNNING, slack=9.0, generated=500, unwritten=n) for n in left]
+    others = [make_stream(Phase.RUNNING, slack=30.0, generated=500, unwritten=400)] * 3
+    state = make_state([*streams, *others], links=FAST)
+    gone = tuple(Preemption(10 + n, Cause.EXCHANGE) for n in range(len(left)))
+    assert written_ahead(state, gone) == (Write(11, 400), Write(13, 300))
+    assert written_ahead(state, gone[:1]) == (Write(10, 100), Write(15, 400))
+    assert len(written_ahead(state, ())) == MOST
 
 
 def test_the_tail_of_a_preempted_stream_is_whole_pages(make_state, ahead):

@@ -34,6 +34,16 @@ class Writer:
             return False
         return bool(tree.write_through_threshold == 1 and not tree.is_write_back)
 
+    @property
+    def _leaves_at_once(self) -> bool:
+        """Whether starting copies does not wait for the device.
+
+        Only the kernels take indices that are on the device. For the others HiCache fetches them
+        first, and the scheduler's thread stands still meanwhile; so these copies wait until SGLang
+        starts its own, with its next result.
+        """
+        return bool(self._tree_cache.cache_controller.io_backend == "kernel")
+
     def apply(self, writes: Iterable[Write], running: set[Any]) -> None:
         """Publish and write; streams that are not in `running` any more are left alone."""
         written = 0
@@ -56,8 +66,9 @@ class Writer:
             written += copied
         if written:
             self._recorder.written_ahead(written)
-            # Else they would leave behind the step that is launched next.
-            self._tree_cache.flush_pending_backups()
+            if self._leaves_at_once:
+                # Else they would leave behind the step that is launched next.
+                self._tree_cache.flush_pending_backups()
 
     def taken_up(self, req: Any) -> None:
         """A stream's prefill starts: at its end the tree has all of it."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.offload import CHUNK, Write, plan_writes
+from tokenflow_sgl.offload import CHUNK, MOST, Write, plan_writes
 from tokenflow_sgl.policy.decision import Preemption
 from tokenflow_sgl.policy.state import State
 
 
 def written_ahead(state: State, preempt: tuple[Preemption, ...]) -> tuple[Write, ...]:
-    """All that is left of those who are preempted now, and what the link takes of the others.
+    """What is left of those who are preempted now, and what the link takes of the others.
 
     A preempted stream drains for a step while its last result is in flight: what is asked for now
-    is copied by then, and only what that step computed is left.
+    is copied by then, and only what that step computed is left. Of many victims those with the most
+    left come first, up to `MOST`: the others' tails are copied when they are released.
     """
     if not state.memory.host_total:
         return ()
@@ -23,7 +24,8 @@ def written_ahead(state: State, preempt: tuple[Preemption, ...]) -> tuple[Write,
     if preempt:
         leaving = sorted(streams.index_of[p.slot] for p in preempt)
         tails = zip(streams.slot[leaving].tolist(), unwritten[leaving].tolist(), strict=True)
-        last = tuple(Write(slot, tokens // page * page) for slot, tokens in tails if tokens >= page)
+        whole = [Write(slot, tokens // page * page) for slot, tokens in tails if tokens >= page]
+        last = tuple(sorted(whole, key=lambda write: -write.tokens)[:MOST])
     # First what few streams are due at all: this runs in every pass.
     due = np.nonzero(unwritten >= max(CHUNK, page))[0]
     if preempt:
@@ -32,7 +34,7 @@ def written_ahead(state: State, preempt: tuple[Preemption, ...]) -> tuple[Write,
     # Who is about to run dry is not preempted.
     running = streams.running
     able = running[due] & streams.preemptible[due] & (slack > 0.0)
-    if not able.any():
+    if len(last) == MOST or not able.any():
         return last
     length = streams.length[running]
     step = state.costs.decode_seconds(len(length), float(length.sum()))
@@ -43,4 +45,6 @@ def written_ahead(state: State, preempt: tuple[Preemption, ...]) -> tuple[Write,
         state.links.store.behind(sum(write.tokens for write in last)),
         seconds=step,
         page=page,
+        running=len(length),
+        most=MOST - len(last),
     )
