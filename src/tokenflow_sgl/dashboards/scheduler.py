@@ -71,8 +71,8 @@ SCHEDULER = Row(
         ),
         Panel(
             "Policy failures",
-            "Passes per second in which the policy failed and SGLang's own one decided; streams per "
-            "second that SGLang ended without a word to the scheduler.",
+            "Passes per second in which the policy failed and SGLang's own one decided; streams "
+            "per second that SGLang ended without a word to the scheduler.",
             "short",
             (
                 Query(rate("tokenflow:policy_errors_total"), "failures"),
