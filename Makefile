@@ -28,8 +28,9 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME
 demo: $(STAMP)
 	$(BIN)/tokenflow demo $(ARGS)
 
+# Two files of tests at a time: most of them wait for a server half of the time.
 test: lint
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 # What is marked slow; `make test` leaves it out.
 test-slow: $(STAMP)
