@@ -34,6 +34,26 @@ class ApplyingScheduler(TrackingScheduler):
         """Requests with a result that is launched and not processed."""
         return {req for batch, _ in self.result_queue for req in batch.reqs}
 
+    def update_running_batch(self, batch: Any) -> Any:
+        """Skip a decode step whose memory is on its way, instead of throwing streams out for it.
+
+        KV of draining streams, and what is being copied to or from the host, is locked for a few
+        steps. SGLang knows nothing of it: it would retract every other stream, and end the last
+        one with "out of memory".
+        """
+        if self._tf_memory_is_coming() and not batch.is_empty() and not batch.check_decode_mem():
+            return None
+        return super().update_running_batch(batch)
+
+    def _tf_memory_is_coming(self) -> bool:
+        """Whether memory that is locked now is free, or can be evicted, as soon as copies land."""
+        tree = self.tree_cache
+        if self.tf_pauser.draining:
+            return True
+        if not self.enable_hierarchical_cache:
+            return False
+        return bool(tree.ongoing_write_through or tree.ongoing_load_back)
+
     def _tf_preempt(self, decision: Decision, running_batch: Any) -> None:
         if not decision.preempt:
             return

@@ -126,6 +126,13 @@ SEAMS: tuple[Seam, ...] = (
         ("running_batch",),
     ),
     Seam(f"{_SCHEDULER}.get_prefill_adder_class", "override", "memory by need, not by maximum"),
+    Seam(
+        f"{_SCHEDULER}.update_running_batch",
+        "override",
+        "waits a step for memory that copies hold, instead of retracting",
+        ("batch",),
+    ),
+    Seam(f"{_BATCH}:ScheduleBatch.check_decode_mem", "call", "whether a decode step would fit"),
     Seam(f"{_SCHEDULER}._collect_inflight_batches", "override", "aborts find paused streams"),
     Seam(f"{_SCHEDULER}.abort_request", "override", "ends paused streams", ("recv_req",)),
     Seam(

@@ -1,0 +1,59 @@
+"""A decode step that does not fit while copies hold memory is skipped, and nothing is retracted."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
+    from sglang.srt.managers.scheduler import Scheduler
+
+    from tokenflow_sgl.engine.applying import ApplyingScheduler
+
+
+@pytest.fixture
+def scheduler(monkeypatch):
+    """A scheduler whose batches SGLang would decode, or retract from."""
+    monkeypatch.setattr(Scheduler, "update_running_batch", lambda self, batch: "SGLang's")
+    made = object.__new__(ApplyingScheduler)
+    made.enable_hierarchical_cache = True
+    made.tf_pauser = SimpleNamespace(draining=[])
+    made.tree_cache = SimpleNamespace(ongoing_write_through={}, ongoing_load_back={})
+    return made
+
+
+def batch(fits, empty=False):
+    return SimpleNamespace(is_empty=lambda: empty, check_decode_mem=lambda: fits)
+
+
+def test_without_copies_sglang_decides(scheduler) -> None:
+    assert scheduler.update_running_batch(batch(fits=False)) == "SGLang's"
+
+
+def drain(scheduler) -> None:
+    scheduler.tf_pauser.draining.append("stream")
+
+
+def write(scheduler) -> None:
+    scheduler.tree_cache.ongoing_write_through[1] = "node"
+
+
+def load(scheduler) -> None:
+    scheduler.tree_cache.ongoing_load_back[1] = "node"
+
+
+@pytest.mark.parametrize("hold", [drain, write, load])
+def test_a_step_waits_for_memory_that_is_on_its_way(scheduler, hold) -> None:
+    hold(scheduler)
+    assert scheduler.update_running_batch(batch(fits=False)) is None
+    assert scheduler.update_running_batch(batch(fits=True)) == "SGLang's"
+    assert scheduler.update_running_batch(batch(fits=False, empty=True)) == "SGLang's"
+
+
+def test_without_hicache_only_what_drains_is_waited_for(scheduler) -> None:
+    scheduler.enable_hierarchical_cache = False
+    scheduler.tree_cache = SimpleNamespace()
+    assert scheduler.update_running_batch(batch(fits=False)) == "SGLang's"
