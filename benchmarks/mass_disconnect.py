@@ -27,7 +27,7 @@ from tokenflow_sgl_emulator.models import make_tiny_model
 
 ENV = {"SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1"}
 PROMPT, LONG, SETTLE = 16, 4000, 6.0
-"""Prompt tokens, output tokens nobody gets to, and seconds in which streams take their places."""
+"""Prompt tokens, output tokens never reached, seconds for streams to take their places."""
 
 
 async def send(port: int, ids: list[int], tokens: int, *, stream: bool) -> asyncio.StreamReader:

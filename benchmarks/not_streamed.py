@@ -1,6 +1,6 @@
 """Latency of requests that do not stream, tokenflow over stock SGLang, on an emulated device.
 
-    python benchmarks/not_streamed.py                 # nobody streams
+    python benchmarks/not_streamed.py                 # none streams
     python benchmarks/not_streamed.py --streamed 0.5  # beside as many readers of 10 tokens/s
 
 The same requests go to one server after the other: a burst of equal ones, twice as many as fit the

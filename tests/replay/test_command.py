@@ -196,8 +196,9 @@ def test_a_run_that_served_too_little_is_invalid_and_says_so_first(
     assert started.startswith(f"{requests} requests of small")
     assert first.startswith(f"INVALID: {verdict}") is (code == 3)
     run = read_run(tmp_path / "replay-results/small-1")
-    # A busy machine may have reasons of its own.
-    assert sum(" served" in reason for reason in run.info.invalid) == (code == 3)
+    # A busy machine may be late, too; there is no other reason.
+    reasons = [each for each in run.info.invalid if "client's machine is too slow" not in each]
+    assert len(reasons) == (code == 3)
 
 
 def test_a_missing_module_is_named(monkeypatch):

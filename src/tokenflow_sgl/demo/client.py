@@ -114,7 +114,9 @@ async def _watch(client: StreamClient, on_tokens: Callable[[int], None], timeout
 async def _stream(client: StreamClient, request: StreamRequest, zero: float) -> StreamRecord:
     body = request.body()
     ended: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
-    await asyncio.sleep(max(0.0, zero + request.send_at_s - time.monotonic()))
+    # An event loop may wake up early, by as much as its clock cannot tell.
+    while (left := zero + request.send_at_s - time.monotonic()) > 0.0:
+        await asyncio.sleep(left)
     answer = _GENERATE.answer(keep=True)
     stream = client.send(_GENERATE.path, body, answer, rate=request.rate, on_end=ended.set_result)
     await ended
