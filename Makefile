@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 STAMP := $(VENV)/installed
 PROJECTS := pyproject.toml emulator/pyproject.toml
-SOURCES := src emulator tests benchmarks
+SOURCES := tokenflow_sgl emulator tests benchmarks
 
 # The first interpreter that is new enough and can make a virtual environment. 3.11 comes first: the lock is made for it.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \

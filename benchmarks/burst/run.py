@@ -179,7 +179,7 @@ def commit() -> str:
             ["git", "-C", str(ROOT), *command], capture_output=True, text=True
         ).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "src", "emulator")
+    changed = git("status", "--porcelain", "--", "tokenflow_sgl", "emulator")
     return git("describe", "--always") + ("-dirty" if changed else "")
 
 
