@@ -1,9 +1,11 @@
 """Streams and events that carry time, on a clock that only moves when somebody sleeps."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from tokenflow_sgl_emulator.timed import clock as clock_module
 from tokenflow_sgl_emulator.timed import streams
 from tokenflow_sgl_emulator.timed.streams import Event, Stream, StreamContext, current_stream
 
@@ -28,7 +30,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     fake = Clock()
     monkeypatch.setattr(streams, "now", fake.now)
-    monkeypatch.setattr(streams.time, "sleep", fake.sleep)
+    fakes = SimpleNamespace(perf_counter=fake.now, sleep=fake.sleep)
+    monkeypatch.setattr(clock_module, "time", fakes)
     yield fake
 
 

@@ -39,6 +39,15 @@ def serve_emulated(
             "up, at least 1. `tokenflow replay` reads it from the server and converts all times.",
         ),
     ] = "auto",
+    virtual_time: Annotated[
+        bool,
+        typer.Option(
+            "--virtual-time",
+            help="Run on a clock that only the device's work moves: figures repeat exactly, and "
+            "the run takes as long as this machine needs. `tokenflow replay` knows such servers; "
+            "other clients see tokens as fast as they are made.",
+        ),
+    ] = False,
     sglang_args: Annotated[
         list[str] | None,
         typer.Argument(
@@ -74,6 +83,7 @@ def serve_emulated(
             DeviceProfile.load(profile)  # the server's process would say it in more words
     command = [sys.executable, "-m", "tokenflow_sgl_emulator.serve"]
     command += ["--profile", str(profile), "--time-dilation", time_dilation]
+    command += ["--virtual-time"] if virtual_time else []
     # The process is replaced: signals and the exit code are the server's.
     os.execv(sys.executable, [*command, "--", *(sglang_args or [])])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,6 +24,13 @@ def _time_dilation() -> float:
     return float(getattr(current_platform, "time_dilation", 1.0))
 
 
+@cache
+def _platform_clock() -> Callable[[], float]:
+    """SGLang's clock for time stamps, unless the platform keeps a time of its own."""
+    clock: Callable[[], float] = getattr(current_platform, "clock", time.perf_counter)
+    return clock
+
+
 def device_time(stamp: float) -> float:
     """A time stamp of SGLang's requests on the clock that the policy decides by.
 
@@ -34,7 +42,7 @@ def device_time(stamp: float) -> float:
 
 def local_time() -> float:
     """Seconds on the clock that the policy decides by, now; SGLang stamps with perf_counter."""
-    return device_time(time.perf_counter())
+    return device_time(_platform_clock()())
 
 
 @dataclass(frozen=True, slots=True)

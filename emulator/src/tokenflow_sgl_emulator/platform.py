@@ -14,6 +14,7 @@ from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
 from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, archs, plugin
 from tokenflow_sgl_emulator.defaults import apply_defaults, apply_model_defaults
+from tokenflow_sgl_emulator.timed.clock import now
 from tokenflow_sgl_emulator.timed.defaults import apply_device_defaults
 from tokenflow_sgl_emulator.timed.device import dilation, the_device, timing_is_on
 
@@ -51,6 +52,13 @@ class EmulatorPlatform(SRTPlatform):
     def time_dilation(self) -> float:
         """Wall-clock seconds per second of this device; tokenflow's scheduler clock asks for it."""
         return dilation()
+
+    def clock(self) -> float:
+        """Now, in seconds; tokenflow's scheduler asks here in place of the wall clock.
+
+        Not the wall's where the device runs on a virtual clock.
+        """
+        return now()
 
     def apply_server_args_defaults(self, server_args: Any) -> None:
         """Called once while SGLang resolves its arguments, in the process that starts it."""

@@ -10,6 +10,7 @@ from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, late_c
 from tokenflow_sgl_emulator.seams import (
     BATCH_INVARIANCE,
     DEVICE_REPORT,
+    HOLD_ARRIVALS,
     HOOKED,
     HOST_POOL,
     LORA_PINNING,
@@ -18,10 +19,12 @@ from tokenflow_sgl_emulator.seams import (
     SGLANG_VERSION,
     STREAMS,
     TIMED,
+    VIRTUAL,
     WAIT_FOR_RESULT,
     Seam,
 )
 from tokenflow_sgl_emulator.timed import streams
+from tokenflow_sgl_emulator.timed.clock import virtual_time
 from tokenflow_sgl_emulator.timed.device import timing_is_on
 
 _PACKAGE = __name__.partition(".")[0]
@@ -53,8 +56,13 @@ def register() -> None:
         from tokenflow_sgl_emulator.timed import hooks
 
         _replace_streams(streams)
-        HookRegistry.register(WAIT_FOR_RESULT.target, hooks.wait_for_result, HookType.BEFORE)
-        HookRegistry.register(NOTE_IDLE.target, hooks.note_idle, HookType.BEFORE)
+        if virtual_time():
+            HookRegistry.register(HOLD_ARRIVALS.target, hooks.hold_arrivals, HookType.AROUND)
+            HookRegistry.register(WAIT_FOR_RESULT.target, hooks.stamp_result, HookType.BEFORE)
+            HookRegistry.register(NOTE_IDLE.target, hooks.pass_time, HookType.AROUND)
+        else:
+            HookRegistry.register(WAIT_FOR_RESULT.target, hooks.wait_for_result, HookType.BEFORE)
+            HookRegistry.register(NOTE_IDLE.target, hooks.note_idle, HookType.BEFORE)
         HookRegistry.register(DEVICE_REPORT.target, hooks.add_report, HookType.AROUND)
     elif late_copies.lateness():
         _replace_streams(late_copies)
@@ -76,7 +84,7 @@ def check_active() -> None:
     """
     wanted: tuple[Seam, ...] = HOOKED
     if timing_is_on():
-        wanted = (*HOOKED, *TIMED)
+        wanted = (*HOOKED, *TIMED, *(VIRTUAL if virtual_time() else ()))
     elif late_copies.lateness():
         wanted = (*HOOKED, *STREAMS)
     missing = [seam.target for seam in wanted if not _is_hooked(pkgutil.resolve_name(seam.target))]

@@ -74,7 +74,17 @@ DEVICE_REPORT = Seam(
     "add to /server_info.",
 )
 TIMED = (*STREAMS, WAIT_FOR_RESULT, NOTE_IDLE, DEVICE_REPORT)
-"""Hooked where a device is emulated (:mod:`tokenflow_sgl_emulator.timed`), and only there."""
+"""Hooked where a device is emulated (:mod:`tokenflow_sgl_emulator.timed`), and only there.
+
+On a virtual clock `WAIT_FOR_RESULT` also stamps the tokens, and `NOTE_IDLE` is hooked around."""
+HOLD_ARRIVALS = Seam(
+    "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver."
+    "recv_requests",
+    "around",
+    "On a virtual clock requests wait for their arrival before the scheduler sees them.",
+)
+VIRTUAL = (HOLD_ARRIVALS,)
+"""Hooked where the emulated device runs on a virtual clock, beside `TIMED`."""
 
 HOOKED = (HOST_POOL, *LORA_PINNING, BATCH_INVARIANCE, SAMPLING_HASH)
 """Hooked by :mod:`tokenflow_sgl_emulator.plugin`, checked when a model is loaded."""
@@ -87,6 +97,7 @@ _EXACT = "SGLang's own gives results that depend on the batch."
 SEAMS = (
     *HOOKED,
     *TIMED,
+    *VIRTUAL,
     Seam(_ATTENTION + "extend", "subclass", _EXACT),
     Seam(_ATTENTION + "decode", "subclass", _EXACT),
     Seam(

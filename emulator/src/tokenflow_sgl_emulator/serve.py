@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tokenflow_sgl.profiles import DeviceProfile, ProfileError
 from tokenflow_sgl_emulator import PLATFORM_NAME
+from tokenflow_sgl_emulator.timed.clock import VIRTUAL_VARIABLE
 from tokenflow_sgl_emulator.timed.device import DILATION_VARIABLE, PROFILE_VARIABLE
 from tokenflow_sgl_emulator.timed.dilation import choose_dilation, parse_dilation
 
@@ -33,6 +34,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         default="auto",
         help="wall-clock seconds per emulated second, or auto: what this machine needs",
     )
+    parser.add_argument(
+        "--virtual-time",
+        action="store_true",
+        help="run on a clock that only the device's work moves: no wall-clock time in any figure",
+    )
     parser.add_argument("sglang", nargs="*", help="after --: arguments of sglang.launch_server")
     args = parser.parse_args(argv)
     for option in args.sglang:
@@ -40,18 +46,26 @@ def main(argv: Sequence[str] | None = None) -> None:
             parser.error(f"{option} cannot be given: the emulated device brings its own model")
     try:
         profile = DeviceProfile.load(args.profile)
-        dilation = _dilation(args.time_dilation, profile, args.sglang)
+        dilation = 1.0
+        if not args.virtual_time:
+            dilation = _dilation(args.time_dilation, profile, args.sglang)
+        elif args.time_dilation != "auto":
+            raise ValueError("--time-dilation is of no use with --virtual-time; give one of them")
     except (OSError, ProfileError, ValueError) as error:
         parser.error(str(error))
+    pace = f"one emulated second takes {dilation:g} s"
+    if args.virtual_time:
+        pace = "on a virtual clock"
     print(
-        f"Emulating {profile.model} on {profile.device} ({profile.source}); one emulated second "
-        f"takes {dilation:g} s. The timing is the device's; the text is made up.",
+        f"Emulating {profile.model} on {profile.device} ({profile.source}); {pace}. "
+        "The timing is the device's; the text is made up.",
         flush=True,
     )
     os.environ |= {
         "SGLANG_PLATFORM": PLATFORM_NAME,
         PROFILE_VARIABLE: str(args.profile.resolve()),
         DILATION_VARIABLE: repr(dilation),
+        VIRTUAL_VARIABLE: str(int(args.virtual_time)),
     }
     model = ("--model-path", str(_model_folder(profile.layers)))
     names = ("--served-model-name", profile.model)

@@ -2,7 +2,7 @@
 
 A run means something only if the real work behind every step is done before the emulated device
 would have finished it. So the device runs slower than real time by a factor, the *time dilation*,
-and counts the steps for which even that was not enough.
+and counts the steps for which even that was not enough. On a virtual clock every step is in time.
 """
 
 import os
@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from tokenflow_sgl.profiles import DeviceProfile, Link
+from tokenflow_sgl_emulator.timed.clock import now, virtual_time
 from tokenflow_sgl_emulator.timed.dilation import HIGHEST, LOWEST
-from tokenflow_sgl_emulator.timed.streams import Stream, current_stream, now
+from tokenflow_sgl_emulator.timed.streams import Stream, current_stream
 
 PROFILE_VARIABLE = "TOKENFLOW_EMU_PROFILE"
 """Path of the device profile (JSON); timing is on where it is set."""
@@ -149,6 +150,7 @@ class EmulatedDevice:
             "model": self.profile.model,
             "source": self.profile.source,
             "time_dilation": self.dilation,
+            "virtual_time": virtual_time(),
             "steps": self.count.steps,
             "late_steps": self.count.late_steps,
             "busy_seconds": self.count.busy_seconds,

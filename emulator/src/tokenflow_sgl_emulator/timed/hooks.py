@@ -1,8 +1,11 @@
 """Where the emulated device meets SGLang's scheduler loop."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+from tokenflow_sgl_emulator.timed.arrivals import STAMP_KEY, Arrivals
+from tokenflow_sgl_emulator.timed.clock import IDLE_PASS_S, VirtualClock, the_clock
 from tokenflow_sgl_emulator.timed.device import the_device
 from tokenflow_sgl_emulator.timed.streams import current_stream
 
@@ -30,3 +33,48 @@ def add_report(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     output = original(*args, **kwargs)
     output.internal_state[STATE_KEY] = the_device().report()
     return output
+
+
+# ---- on a virtual clock --------------------------------------------------------------
+
+
+@cache
+def _arrivals() -> Arrivals:
+    clock = the_clock()
+    assert isinstance(clock, VirtualClock), "these hooks are registered with it only"
+    return Arrivals(clock)
+
+
+def hold_arrivals(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around SGLang's intake: it sees a request when the virtual clock says so."""
+    return _arrivals().receive(original(*args, **kwargs))
+
+
+def stamp_result(scheduler: Any, batch: Any, result: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before a result is processed: wait for it, and give its tokens the moment as their time."""
+    wait_for_result(scheduler)
+    if result.copy_done is not None:
+        result.copy_done.synchronize()
+    output = getattr(result, "logits_output", None)
+    if output is not None:
+        # SGLang hands this on with each token, in the answer's meta_info.
+        output.customized_info = {STAMP_KEY: [_arrivals().elapsed()] * len(batch.reqs)}
+
+
+def pass_time(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around SGLang's idle work: nothing waits for the device, so something else moves the clock.
+
+    With requests there (paused ones, say), that is the pass itself. Without, the next arrival:
+    then the pass is over at once, for SGLang's idle work may sleep. Without either, the device ends
+    its copies, and the clock stands.
+    """
+    note_idle(scheduler)
+    clock = the_clock()
+    assert isinstance(clock, VirtualClock)
+    if not scheduler.is_fully_idle():
+        _arrivals().idle_pass(IDLE_PASS_S)
+    elif _arrivals().jump():
+        return None
+    else:
+        clock.settle()
+    return original(scheduler, *args, **kwargs)

@@ -2,31 +2,19 @@
 
 They take the place of ``torch.cpu.Stream`` and its family, so that SGLang's overlap scheduling,
 layer-wise KV loads and copy acknowledgements run unchanged: enqueueing work moves a stream's
-completion time, waiting for an event passes it on, and only synchronising really sleeps. Times are
-seconds on :func:`now`, the wall clock; a slowed-down device enqueues longer work.
+completion time, waiting for an event passes it on, and only synchronising really waits. Times are
+seconds on the device's clock (:mod:`~tokenflow_sgl_emulator.timed.clock`); on the wall clock a
+slowed-down device enqueues longer work.
 """
 
-import time
 from typing import Any
 
 import torch
 
 from tokenflow_sgl_emulator.stream_context import StreamContext, current_or
+from tokenflow_sgl_emulator.timed.clock import now, the_clock
 
 __all__ = ["Event", "Stream", "StreamContext", "current_stream"]
-
-now = time.perf_counter
-"""The wall clock of every stream, in seconds: SGLang's own clock for request time stamps."""
-
-_SPIN_S = 1e-4
-"""The last stretch of a wait is spun: Linux wakes a sleeper some 60 microseconds late."""
-
-
-def sleep_until(moment: float) -> None:
-    """Return at ``moment`` on :func:`now`, or at once if it has passed."""
-    while (left := moment - now()) > 0:
-        if left > _SPIN_S:
-            time.sleep(left - _SPIN_S)
 
 
 class Stream:
@@ -42,7 +30,7 @@ class Stream:
         self.done_at = 0.0
 
     def enqueue(self, seconds: float) -> None:
-        """Add work of that wall-clock length, which cannot start before it is submitted."""
+        """Add work of that length on the clock, which cannot start before it is submitted."""
         self.done_at = max(self.done_at, now()) + seconds
 
     def wait_event(self, event: "Event") -> None:
@@ -65,7 +53,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait for all work."""
-        sleep_until(self.done_at)
+        the_clock().wait_until(self.done_at)
 
 
 class Event:
@@ -85,6 +73,7 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Take the place behind the stream's work so far."""
         self.done_at = max((stream or current_stream()).done_at, now())
+        the_clock().expect(self.done_at)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let a stream wait for this event."""
@@ -96,10 +85,10 @@ class Event:
 
     def synchronize(self) -> None:
         """Wait for the event."""
-        sleep_until(self.done_at)
+        the_clock().wait_until(self.done_at)
 
     def elapsed_time(self, end_event: "Event") -> float:
-        """Milliseconds of wall clock from this event to a later one."""
+        """Milliseconds of the clock from this event to a later one."""
         return (end_event.done_at - self.done_at) * 1e3
 
 

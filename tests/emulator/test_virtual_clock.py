@@ -1,0 +1,125 @@
+"""The virtual clock, and requests that wait on it for their arrival."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tokenflow_sgl_emulator.timed import clock as clock_module
+from tokenflow_sgl_emulator.timed import streams
+from tokenflow_sgl_emulator.timed.arrivals import ARRIVAL_KEY, Arrivals
+from tokenflow_sgl_emulator.timed.clock import VirtualClock
+from tokenflow_sgl_emulator.timed.streams import Stream
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
+    """A virtual clock, which streams run on, too."""
+    made = VirtualClock()
+    monkeypatch.setattr(streams, "the_clock", lambda: made)
+    monkeypatch.setattr(streams, "now", made.now)
+    return made
+
+
+def request(rid: str, at_s: float | None = None, index: int = 0, of: int = 1) -> Any:
+    custom = {"tokenflow_rate": 9.0}
+    if at_s is not None:
+        custom |= {ARRIVAL_KEY: {"at_s": at_s, "index": index, "of": of}}  # type: ignore[dict-item]
+    return SimpleNamespace(rid=rid, sampling_params=SimpleNamespace(custom_params=custom))
+
+
+def abort(rid: str, everything: bool = False) -> Any:
+    return SimpleNamespace(rid=rid, abort_all=everything)
+
+
+def rids(messages: list[Any]) -> list[str]:
+    return [message.rid for message in messages]
+
+
+def test_waiting_moves_the_clock_and_nothing_else_does(clock: VirtualClock) -> None:
+    stream = Stream()
+    stream.enqueue(2.0)
+    event = stream.record_event()
+    stream.enqueue(3.0)
+    assert clock.now() == 0.0 and not event.query()
+    event.synchronize()
+    assert clock.now() == 2.0 and event.query() and not stream.query()
+    stream.synchronize()
+    event.synchronize()
+    assert clock.now() == 5.0
+
+
+def test_a_device_without_requests_ends_what_it_has_begun(clock: VirtualClock) -> None:
+    stream = Stream()
+    stream.enqueue(4.0)
+    event = stream.record_event()
+    clock.settle()
+    assert clock.now() == 4.0 and event.query()
+
+
+def test_a_trace_begins_when_all_of_it_is_there(clock: VirtualClock) -> None:
+    arrivals = Arrivals(clock)
+    clock.wait_until(10.0)
+    late, early = request("late", 1.5, 0, 3), request("early", 0.0, 2, 3)
+    assert arrivals.receive([late, early]) == []
+    assert not arrivals.jump() and clock.now() == 10.0
+    assert rids(arrivals.receive([request("same", 0.0, 1, 3)])) == ["same", "early"]
+    assert arrivals.elapsed() == 0.0
+    assert arrivals.receive([]) == []
+    assert arrivals.jump() and clock.now() == 11.5
+    assert rids(arrivals.receive([])) == ["late"]
+    assert not arrivals.jump()
+
+
+def test_other_messages_pass(clock: VirtualClock) -> None:
+    arrivals = Arrivals(clock)
+    flush, plain = SimpleNamespace(), request("plain")
+    assert arrivals.receive([flush, request("held", 0.0, 0, 2), plain]) == [flush, plain]
+
+
+def test_an_idle_pass_ends_at_the_next_arrival(clock: VirtualClock) -> None:
+    arrivals = Arrivals(clock)
+    arrivals.receive([request("now", 0.0, 0, 2), request("soon", 0.3, 1, 2)])
+    arrivals.idle_pass(0.2)
+    assert clock.now() == 0.2
+    arrivals.idle_pass(0.2)
+    assert clock.now() == 0.3
+    assert rids(arrivals.receive([])) == ["soon"]
+    arrivals.idle_pass(0.2)
+    assert clock.now() == 0.5
+
+
+def test_what_is_aborted_reaches_sglang_before_its_abort(clock: VirtualClock) -> None:
+    arrivals = Arrivals(clock)
+    arrivals.receive([request("a", 5.0, 0, 2), request("b", 0.0, 1, 2)])
+    ended = arrivals.receive([abort("a")])
+    assert rids(ended) == ["a", "a"] and hasattr(ended[1], "abort_all")
+    assert not arrivals.jump()
+
+
+def test_a_second_trace_begins_anew(clock: VirtualClock) -> None:
+    arrivals = Arrivals(clock)
+    arrivals.receive([request("first", 0.0)])
+    clock.wait_until(7.0)
+    assert rids(arrivals.receive([request("second", 0.0)])) == ["second"]
+    assert arrivals.elapsed() == 0.0
+
+
+@pytest.mark.parametrize(
+    "fields", ["soon", {"at_s": 1.0}, {"at_s": "x", "index": 0, "of": 1}, None]
+)
+def test_what_is_no_arrival_arrives_at_once(clock: VirtualClock, fields: Any) -> None:
+    message = SimpleNamespace(
+        rid="x", sampling_params=SimpleNamespace(custom_params={ARRIVAL_KEY: fields})
+    )
+    assert Arrivals(clock).receive([message]) == [message]
+
+
+def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(clock_module.VIRTUAL_VARIABLE, raising=False)
+    assert not clock_module.virtual_time()
+    monkeypatch.setenv(clock_module.VIRTUAL_VARIABLE, "1")
+    assert clock_module.virtual_time()
+    monkeypatch.setenv(clock_module.VIRTUAL_VARIABLE, "yes")
+    with pytest.raises(ValueError, match="is 'yes'; allowed is 0 or 1"):
+        clock_module.virtual_time()
