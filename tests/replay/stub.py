@@ -50,6 +50,7 @@ class Behaviour:
     late_per_request: int = 0
     steps_per_request: int = 0
     keep_bodies: bool = True
+    stamps: bool = True
     failures: dict[int, str] = field(default_factory=dict)
 
 
@@ -120,6 +121,7 @@ class _Connection(asyncio.Protocol):
         self.usage = bool(body.get("stream_options", {}).get("continuous_usage_stats"))
         self.final_usage = bool(body.get("stream_options", {}).get("include_usage"))
         self.failure = stub.behaviour.failures.get(number)
+        self.arrival = (sampling.get("custom_params") or {}).get("emulated_arrival")
         if self.failure == "die":
             os._exit(1)
         if self.failure in ("400", "500"):
@@ -181,8 +183,24 @@ class _Connection(asyncio.Protocol):
         return (
             b'{"text":" \\"completion_tokens\\":9","output_ids":[%b],"meta_info":{"id":"%032x",'
             b'"finish_reason":%b,"prompt_tokens":%d,"weight_version":"default",'
-            b'"total_retractions":0,"completion_tokens":%d,"cached_tokens":0,"stamp":%.6f}}'
-        ) % (ids.encode(), id(self), why, self.body_tokens, self.sent, time.monotonic())
+            b'"total_retractions":0,"completion_tokens":%d,"cached_tokens":0,"stamp":%.6f%b}}'
+        ) % (
+            ids.encode(),
+            id(self),
+            why,
+            self.body_tokens,
+            self.sent,
+            time.monotonic(),
+            self.emulated_times(first),
+        )
+
+    def emulated_times(self, first: int) -> bytes:
+        """On a virtual clock: a token every tenth of a second after the arrival."""
+        if self.arrival is None or not self.stub.behaviour.stamps:
+            return b""
+        at_s = self.arrival["at_s"]
+        times = [at_s + 0.1 * (number + 1) for number in range(first, self.sent)]
+        return b',"emulated_s":%b' % json.dumps(times).encode()
 
     def openai_chunks(self, before: int, reason: str | None) -> None:
         chat = self.path.endswith("/chat/completions")

@@ -27,7 +27,7 @@ from tokenflow_sgl.cli.extras import RUNS, need
 from tokenflow_sgl.cli.failing import Exit, failing
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.replay import ReplayOptions, Run
+    from tokenflow_sgl.replay import ReplayOptions, Run, Target
     from tokenflow_sgl.traces import Trace
 
 
@@ -217,6 +217,13 @@ def replay(
         raise typer.Exit(Exit.invalid)
 
 
+def _pace(target: Target) -> str:
+    """How the time of an emulated device passes."""
+    if target.virtual:
+        return "on a virtual clock"
+    return f"time stretched {target.time_scale:g} times"
+
+
 def _warm_up(text: str) -> tuple[int, float]:
     """Requests and seconds of the warm-up; one of them is 0."""
     seconds = text.endswith("s")
@@ -262,7 +269,7 @@ def _run(
         console.print(
             f"{len(trace.requests):,} requests of {trace.name} to {target.model or 'a server'} at "
             f"{target.url}, over {trace.requests[-1].arrival_s:,.0f} s"
-            + (f", time stretched {target.time_scale:g} times" if target.device else ""),
+            + (f", {_pace(target)}" if target.device else ""),
             highlight=False,
             markup=False,
             soft_wrap=True,

@@ -18,12 +18,13 @@ from collections.abc import Callable
 import numpy as np
 
 from tokenflow_sgl.qos import NOTICEABLE_STALL
+from tokenflow_sgl.replay.answers import Answer
 from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask, Endpoint
-from tokenflow_sgl.replay.live import Snapshot
+from tokenflow_sgl.replay.live import Observer, Snapshot
 from tokenflow_sgl.replay.options import ReplayOptions, TargetError
 from tokenflow_sgl.replay.outcome import make_run
 from tokenflow_sgl.replay.pace import pace
-from tokenflow_sgl.replay.preparation import check_trace, make_prompts, make_records
+from tokenflow_sgl.replay.preparation import BURST_TOKENS, check_trace, make_prompts, make_records
 from tokenflow_sgl.replay.probe import HttpProbe
 from tokenflow_sgl.replay.prompts import Prompt, Prompts, continues
 from tokenflow_sgl.replay.recording import Record, TraceClock
@@ -33,18 +34,15 @@ from tokenflow_sgl.replay.store import Run
 from tokenflow_sgl.replay.stream import Stream
 from tokenflow_sgl.replay.streams import StreamClient
 from tokenflow_sgl.replay.target import Target
+from tokenflow_sgl.replay.virtual import VirtualReplayer
 from tokenflow_sgl.traces.request import Trace, TraceRequest
 
-_BURST_TOKENS = 32
 _PREPARED_S = 1.0
 """Requests that are due within so many seconds are written before the clock starts."""
 _OBSERVE_EVERY_S = 0.5
 _TTFTS_SHOWN = 1000
 _REFUSALS = 20
 """Connections refused in a row after which the server counts as gone."""
-
-Observer = Callable[[Snapshot, float], None]
-"""Takes how a replay stands and for how many seconds of the wall clock it has run."""
 
 
 async def replay(
@@ -55,6 +53,7 @@ async def replay(
     observe: Observer = lambda snapshot, wall_s: None,
     stop: asyncio.Event | None = None,
     endpoint: Endpoint | None = None,
+    answered: Callable[[int, Answer], None] | None = None,
 ) -> Run:
     """Replay a trace against a server.
 
@@ -64,7 +63,10 @@ async def replay(
         options: How.
         observe: Called twice per second. What it does delays stamps: it must be quick.
         stop: Once set, nothing more is sent, and streams that run are cut off.
-        endpoint: Where requests go and who reads the answers, instead of `options.api`'s.
+        endpoint: Where requests go and who reads the answers, instead of `options.api`'s; not on
+            a virtual clock.
+        answered: Called with the index of a request and its answer, token ids included, when that
+            has ended.
 
     Returns:
         The run; `Run.info.invalid` says why its figures must not be trusted, if so.
@@ -80,9 +82,13 @@ async def replay(
     client = StreamClient(target.url, headers=target.headers)
     await client.open()
     try:
-        replayer = _Replayer(trace, target, options, records, prompts, client)
-        if endpoint is not None:
-            replayer.endpoint = endpoint
+        replayer: _Replayer | VirtualReplayer
+        if target.virtual:
+            replayer = VirtualReplayer(trace, target, options, records, prompts, client, answered)
+        else:
+            replayer = _Replayer(trace, target, options, records, prompts, client, answered)
+            if endpoint is not None:
+                replayer.endpoint = endpoint
         await replayer.burst()
         replayer.prepare()
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -102,8 +108,8 @@ async def replay(
         ended=replayer.ended,
         interrupted=interrupted,
         send_lag_s=replayer.send_lag_s,
-        loop_lag_s=lag.late_s,
-        server_lag_s=replayer.probe.lag_s,
+        loop_lag_s=() if target.virtual else lag.late_s,
+        server_lag_s=replayer.server_lag_s,
         notes=notes,
         invalid=[] if replayer.gone is None else [replayer.gone],
         pace=await pace(target),
@@ -119,7 +125,8 @@ class _Replayer:
         ended: When it was over, `time.monotonic()`.
         send_lag_s: How late each request was sent, wall-clock seconds.
         gone: That the server went away, in a sentence; None: it did not.
-        probe: How long the server's HTTP process takes; emulated devices only.
+        server_lag_s: How long the server's HTTP process took to answer small questions, wall-clock
+            seconds; emulated devices only.
     """
 
     def __init__(
@@ -130,14 +137,16 @@ class _Replayer:
         records: list[Record],
         prompts: Prompts,
         client: StreamClient,
+        answered: Callable[[int, Answer], None] | None,
     ) -> None:
         self.clock = TraceClock(0.0, target.time_scale)
         self.ended = 0.0
         self.send_lag_s = array("d")
         self.gone: str | None = None
-        self.probe = HttpProbe(target)
+        self._probe = HttpProbe(target)
+        self.server_lag_s = self._probe.lag_s
         self._target, self._options, self._records = target, options, records
-        self._prompts, self._client = prompts, client
+        self._prompts, self._client, self._answered = prompts, client, answered
         self.endpoint = ENDPOINTS[options.api]
         self._schedule = Schedule(trace.requests, options.sessions)
         self._loop = asyncio.get_running_loop()
@@ -158,7 +167,7 @@ class _Replayer:
         ended: asyncio.Queue[Stream] = asyncio.Queue()
         burst = self._records[: self._options.warm_up_burst]
         for number, record in enumerate(burst):
-            output_tokens = min(record.request.output_tokens, _BURST_TOKENS)
+            output_tokens = min(record.request.output_tokens, BURST_TOKENS)
             request = dataclasses.replace(record.request, output_tokens=output_tokens)
             prompt = self._prompts.burst(number, request.prompt_tokens)
             body = self._body(request, record.rate, prompt, keep=False)
@@ -173,7 +182,7 @@ class _Replayer:
         for index in self._schedule.due_by(_PREPARED_S):
             record = self._records[index]
             prompt = self._prompts.fresh(index, record.request)
-            keep = self._schedule.has_next(index)
+            keep = self._keeps(index)
             self._prepared[index] = prompt, self._body(record.request, record.rate, prompt, keep)
 
     async def run(self, observe: Observer, stop: asyncio.Event) -> bool:
@@ -183,7 +192,7 @@ class _Replayer:
         self.clock = TraceClock(zero, self._target.time_scale)
         self._shown = (zero, 0)
         watch = self._loop.create_task(self._watch(observe, zero))
-        probing = self._loop.create_task(self.probe.run())
+        probing = self._loop.create_task(self._probe.run())
         ends = {self._loop.create_task(event.wait()) for event in (self._over, stop)}
         self._send_due()
         try:
@@ -220,12 +229,12 @@ class _Replayer:
 
     def _send(self, index: int, due_s: float) -> None:
         record, options = self._records[index], self._options
-        keep = self._schedule.has_next(index)
+        keep = self._keeps(index)
         prompt, body = self._prepared.pop(index, (None, b""))
         if prompt is None:
             prompt = self._prompt(index, record.request)
             body = self._body(record.request, record.rate, prompt, keep)
-        record.prompt = prompt if keep else None
+        record.prompt = prompt if self._schedule.has_next(index) else None
         record.scheduled_s = due_s
         record.warm_up = index < options.warm_up_requests or due_s < options.warm_up_s
         record.stream = self._post(
@@ -233,6 +242,10 @@ class _Replayer:
         )
         self._sent += 1
         self.send_lag_s.append(record.stream.sent - self.clock.wall_s(due_s))
+
+    def _keeps(self, index: int) -> bool:
+        """Whether somebody needs what the answer says."""
+        return self._answered is not None or self._schedule.has_next(index)
 
     def _prompt(self, index: int, request: TraceRequest) -> Prompt:
         """A request's prompt; it starts with the turn before it and its answer where it can."""
@@ -271,6 +284,8 @@ class _Replayer:
         )
 
     def _ended(self, index: int, stream: Stream) -> None:
+        if self._answered is not None:
+            self._answered(index, stream.answer)
         if stream.error is None and stream.ended is not None:
             self._finished += 1
             self._schedule.succeeded(index, self.clock.trace_s(stream.ended))
@@ -321,6 +336,7 @@ class _Replayer:
             finished=self._finished,
             failed=self._failed,
             running=len(self._client.running),
+            waiting=self._client.waiting(),
             tokens_per_s=(tokens - before) / elapsed if elapsed > 0 else 0.0,
             ttft_p50_s=float(p50),
             ttft_p99_s=float(p99),

@@ -24,6 +24,8 @@ class Ask:
         ignore_eos: Generate the full length whatever the model says.
         rate: Tokens per second that the reader consumes; None: not told.
         priority: Priority; None: not told.
+        arrival: When a server on a virtual clock is to see the request (the emulator's
+            `emulated_arrival`); None: when it comes.
         keep: The answer is needed for the next turn's prompt.
     """
 
@@ -33,6 +35,7 @@ class Ask:
     ignore_eos: bool = False
     rate: float | None = None
     priority: int | None = None
+    arrival: Mapping[str, float] | None = None
     keep: bool = False
 
     def sampling(self, length: str) -> dict[str, Any]:
@@ -40,8 +43,13 @@ class Ask:
         fields: dict[str, Any] = {length: self.output_tokens, "temperature": self.temperature}
         if self.ignore_eos:
             fields["ignore_eos"] = True
+        custom: dict[str, Any] = {}
         if self.rate is not None:  # docs/rates.md
-            fields["custom_params"] = {"tokenflow_rate": self.rate}
+            custom["tokenflow_rate"] = self.rate
+        if self.arrival is not None:  # docs/emulator.md
+            custom["emulated_arrival"] = self.arrival
+        if custom:
+            fields["custom_params"] = custom
         return fields
 
     def outside(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,6 +29,7 @@ class Snapshot:
         finished: Whose answers ended well.
         failed: That failed, turns that cannot be sent any more included.
         running: Streams that run.
+        waiting: Of these, those whose first token has not come.
         tokens_per_s: Tokens per second since the last snapshot.
         ttft_p50_s: Median time to first token of the last 1,000 that came; NaN: none came.
         ttft_p99_s: Its 99th percentile.
@@ -41,6 +42,7 @@ class Snapshot:
     finished: int
     failed: int
     running: int
+    waiting: int
     tokens_per_s: float
     ttft_p50_s: float
     ttft_p99_s: float
@@ -50,6 +52,10 @@ class Snapshot:
     def done(self) -> int:
         """Requests that are over, one way or the other."""
         return self.finished + self.failed
+
+
+Observer = Callable[[Snapshot, float], None]
+"""Takes how a replay stands and for how many seconds of the wall clock it has run."""
 
 
 class LiveView:
@@ -103,6 +109,7 @@ def _figures(snapshot: Snapshot) -> tuple[list[str], list[str]]:
         f"{snapshot.finished:,} finished",
         f"{snapshot.failed:,} failed",
         f"{snapshot.running:,} running",
+        f"{snapshot.waiting:,} without a token",
     ]
     tokens = [f"{snapshot.tokens_per_s:,.0f} tokens/s"]
     if not math.isnan(snapshot.ttft_p50_s):

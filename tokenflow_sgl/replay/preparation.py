@@ -9,6 +9,9 @@ from tokenflow_sgl.replay.recording import Record
 from tokenflow_sgl.replay.target import Target, words_to_tokens
 from tokenflow_sgl.traces.request import Trace
 
+BURST_TOKENS = 32
+"""Longest answer in the warm-up burst."""
+
 
 def check_trace(trace: Trace, options: ReplayOptions) -> None:
     """Refuse a trace that cannot be replayed, before any server is asked.

@@ -47,11 +47,6 @@ class Prompt:
     json: bytes
 
 
-def token_prompt(ids: Sequence[int]) -> Prompt:
-    """The prompt that consists of these token ids."""
-    return Prompt(len(ids), _write_ids(ids))
-
-
 class Prompts(Protocol):
     """Makes the prompts of a replay."""
 

@@ -124,6 +124,10 @@ class StreamClient:
         due = time.monotonic() - threshold_s
         return sum(1 for stream in self.running if stream.times and stream.next_due < due)
 
+    def waiting(self) -> int:
+        """Readers whose first token has not come."""
+        return sum(1 for stream in self.running if not stream.times)
+
     async def close(self) -> None:
         """Read what has arrived, then cut off every stream that still runs."""
         while self._arrived:

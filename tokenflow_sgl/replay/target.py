@@ -57,6 +57,7 @@ _DEVICE_FIELDS = (
     "model",
     "source",
     "time_dilation",
+    "virtual_time",
     "steps",
     "late_steps",
     "busy_seconds",
@@ -75,9 +76,9 @@ class Target:
         vocabulary: Number of token ids of the model; None: unknown.
         time_scale: Wall-clock seconds per second of its device's clock; 1 on real devices.
         known: What it says of itself, for `RunInfo.target`.
-        device: The emulated device, as it was then: `device`, `model`, `time_dilation`, `steps`,
-            `late_steps`, `busy_seconds`, `starved_seconds`, `at_dilation` as far as told; empty on
-            real ones.
+        device: The emulated device, as it was then: `device`, `model`, `time_dilation`,
+            `virtual_time`, `steps`, `late_steps`, `busy_seconds`, `starved_seconds`, `at_dilation`
+            as far as told; empty on real ones.
         headers: Additional headers of every request. They may be secret and are stored nowhere.
     """
 
@@ -88,6 +89,11 @@ class Target:
     known: Mapping[str, Any] = field(default_factory=dict)
     device: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def virtual(self) -> bool:
+        """Whether its device runs on a virtual clock: it says when tokens come, not the client."""
+        return bool(self.device.get("virtual_time"))
 
 
 async def find_target(url: str, *, api_key: str | None = None) -> Target:

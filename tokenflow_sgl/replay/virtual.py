@@ -1,0 +1,273 @@
+"""The replay against a server on a virtual clock: `serve-emulated --virtual-time`.
+
+Such a server's time does not pass with the client's, so nothing can be sent when it is due. All
+requests are sent at once, each with its arrival, and every token comes back with the server's own
+stamp. So neither machine's speed shows in a run, and the same replay gives the same run again.
+Times are virtual seconds after the start of the trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import time
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tokenflow_sgl.qos import NOTICEABLE_STALL
+from tokenflow_sgl.replay.answers import Answer, GenerateAnswer
+from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask
+from tokenflow_sgl.replay.live import Observer, Snapshot
+from tokenflow_sgl.replay.options import Api, ReplayError, ReplayOptions, TargetError
+from tokenflow_sgl.replay.preparation import BURST_TOKENS
+from tokenflow_sgl.replay.prompts import Prompt, Prompts
+from tokenflow_sgl.replay.recording import Record, TraceClock
+from tokenflow_sgl.replay.schedule import Schedule
+from tokenflow_sgl.replay.stream import Stream
+from tokenflow_sgl.replay.streams import StreamClient
+from tokenflow_sgl.replay.target import Target
+from tokenflow_sgl.traces.request import Trace
+
+STAMP_KEY = "emulated_s"
+"""Where an answer's `meta_info` has the times of its tokens."""
+_OBSERVE_EVERY_S = 0.25
+
+
+class ServerTime:
+    """The server's clock, as far as its stamps tell: the latest one."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+
+class StampedAnswer(GenerateAnswer):
+    """An answer whose tokens carry the server's time.
+
+    Attributes:
+        due_s: When its request arrived.
+        times: When each token came.
+        next_due: When its reader runs dry if nothing more comes (`qos.reader` has the formula).
+
+    Args:
+        clock: Moves with every stamp.
+        due_s: When its request arrives.
+        rate: Tokens per second that the reader consumes.
+    """
+
+    __slots__ = ("_clock", "_rate", "due_s", "next_due", "times")
+
+    def __init__(self, clock: ServerTime, due_s: float, rate: float) -> None:
+        super().__init__(keep=True)
+        self.due_s = due_s
+        self.times = array("d")
+        self.next_due = 0.0
+        self._clock, self._rate = clock, rate
+
+    def _take(self, fields: dict[str, Any]) -> int:
+        new = super()._take(fields)
+        if new:
+            stamps = fields["meta_info"][STAMP_KEY][-new:]
+            if len(stamps) < new:
+                raise ValueError(f"{new} tokens with {len(stamps)} stamps")
+            for stamp in stamps:
+                self.times.append(stamp)
+                self.next_due = max(self.next_due, stamp) + 1 / self._rate
+            self._clock.now_s = max(self._clock.now_s, stamps[-1])
+        return new
+
+    def waits(self, now_s: float) -> bool:
+        """Whether its reader has asked by then, and has not got anything."""
+        return not self.times and self.due_s <= now_s
+
+    def stalled(self, now_s: float) -> bool:
+        """Whether its reader has read all that came, and has waited noticeably for more."""
+        return bool(self.times) and self.next_due < now_s - NOTICEABLE_STALL
+
+
+class VirtualReplayer:
+    """One replay under way.
+
+    Attributes:
+        clock: The trace's clock; stamps are on it already.
+        ended: When it was over.
+        send_lag_s: How late requests were sent: empty, for they wait at the server.
+        server_lag_s: How late its HTTP process was: empty, for it stamps nothing.
+        gone: None: a server that goes away fails every request.
+
+    Args:
+        trace: What is asked when.
+        target: A server on a virtual clock.
+        options: How.
+        records: All requests of the trace, in its order.
+        prompts: Makes the prompts.
+        client: Sends and reads.
+        answered: Called with the index of a request and its answer when that has ended.
+
+    Raises:
+        ReplayError: What such a server cannot do: another endpoint than `/generate`, or turns that
+            wait for the answer before them.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        target: Target,
+        options: ReplayOptions,
+        records: list[Record],
+        prompts: Prompts,
+        client: StreamClient,
+        answered: Callable[[int, Answer], None] | None,
+    ) -> None:
+        if options.api is not Api.generate:
+            raise ReplayError(
+                f"{target.url} is on a virtual clock, which only --api generate knows; "
+                f"got {options.api.value}"
+            )
+        if Schedule(trace.requests, options.sessions).previous:
+            raise ReplayError(
+                f"{target.url} is on a virtual clock, and in {trace.name} turns wait for the "
+                "answer before them: replay it with --sessions open, or against a server without "
+                "--virtual-time"
+            )
+        self.clock = TraceClock(0.0, 1.0)
+        self.ended = 0.0
+        self.send_lag_s, self.server_lag_s = array("d"), array("d")
+        self.gone: str | None = None
+        self._options, self._records = options, records
+        self._target, self._prompts, self._client = target, prompts, client
+        self._answered = answered
+        self._endpoint = ENDPOINTS[options.api]
+        self._time = ServerTime()
+        self._streams: dict[Stream, StampedAnswer] = {}
+        self._finished = self._failed = 0
+        self._bodies: list[bytes] = []
+        self._shown = (0.0, 0)
+        self._over = asyncio.Event()
+
+    async def burst(self) -> None:
+        """Send the warm-up burst, all at once, and wait for its answers.
+
+        Raises:
+            TargetError: One failed.
+        """
+        ended: asyncio.Queue[Stream] = asyncio.Queue()
+        burst = self._records[: self._options.warm_up_burst]
+        for number, record in enumerate(burst):
+            asked = min(record.request.output_tokens, BURST_TOKENS)
+            request = dataclasses.replace(record.request, output_tokens=asked)
+            warm = dataclasses.replace(record, request=request, scheduled_s=0.0)
+            prompt = self._prompts.burst(number, request.prompt_tokens)
+            body = self._body(warm, prompt, number, len(burst))
+            self._send(body, warm, ServerTime(), ended.put_nowait)
+        for _ in burst:
+            stream = await ended.get()
+            if stream.error is not None:
+                raise TargetError(f"the warm-up burst failed: {stream.error}")
+
+    def prepare(self) -> None:
+        """Write all requests."""
+        of = len(self._records)
+        for index, record in enumerate(self._records):
+            prompt = self._prompts.fresh(index, record.request)
+            self._bodies.append(self._body(record, prompt, index, of))
+
+    async def run(self, observe: Observer, stop: asyncio.Event) -> bool:
+        """Send everything, and wait for the answers; return whether it was stopped before."""
+        self._client.tokens = 0  # the burst does not count
+        began, options = time.monotonic(), self._options
+        for index, (record, body) in enumerate(zip(self._records, self._bodies, strict=True)):
+            record.warm_up = index < options.warm_up_requests or (
+                record.scheduled_s < options.warm_up_s
+            )
+            stream, answer = self._send(body, record, self._time, partial(self._end, index))
+            record.stream, self._streams[stream] = stream, answer
+        ends = {asyncio.create_task(event.wait()) for event in (self._over, stop)}
+        watch = asyncio.create_task(self._watch(observe, began))
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (watch, *ends):
+                task.cancel()
+        interrupted = not self._over.is_set()
+        await self._client.close()
+        self.ended = self._time.now_s
+        for record in self._records:
+            self._put_on_server_time(record)
+        observe(self._snapshot(), time.monotonic() - began)
+        return interrupted
+
+    def _body(self, record: Record, prompt: Prompt, index: int, of: int) -> bytes:
+        request, options = record.request, self._options
+        ask = Ask(
+            output_tokens=request.output_tokens,
+            model=self._target.model or "default",
+            temperature=options.temperature,
+            ignore_eos=options.ignore_eos,
+            rate=record.rate if options.send_rates else None,
+            priority=request.priority if options.send_priority else None,
+            arrival={"at_s": record.scheduled_s, "index": index, "of": of},
+        )
+        return self._endpoint.body(prompt, ask)
+
+    def _send(
+        self, body: bytes, record: Record, clock: ServerTime, on_end: Callable[[Stream], None]
+    ) -> tuple[Stream, StampedAnswer]:
+        answer = StampedAnswer(clock, record.scheduled_s, record.rate)
+        path = self._endpoint.path
+        return self._client.send(path, body, answer, rate=record.rate, on_end=on_end), answer
+
+    def _end(self, index: int, stream: Stream) -> None:
+        if stream.error is None:
+            self._finished += 1
+        else:
+            self._failed += 1
+        if self._answered is not None:
+            self._answered(index, stream.answer)
+        if self._finished + self._failed == len(self._records):
+            self._over.set()
+
+    def _put_on_server_time(self, record: Record) -> None:
+        """Replace the stamps of this machine's clock, once no more come."""
+        stream = record.stream
+        assert stream is not None, "all are sent"
+        answer = self._streams[stream]
+        if stream.cut_off and answer.due_s > self.ended:
+            record.stream = None  # it never arrived
+            return
+        stream.sent, stream.times = answer.due_s, answer.times
+        if stream.ended is not None:
+            stream.ended = answer.times[-1] if answer.times else max(self.ended, answer.due_s)
+
+    async def _watch(self, observe: Observer, began: float) -> None:
+        while True:
+            observe(self._snapshot(), time.monotonic() - began)
+            await asyncio.sleep(_OBSERVE_EVERY_S)
+            self._client.give_up_silent(self._options.timeout_s)
+
+    def _snapshot(self) -> Snapshot:
+        now, tokens = self._time.now_s, self._client.tokens
+        since, before = self._shown
+        self._shown = (now, tokens)
+        answers = self._streams.values()
+        running = [self._streams[stream] for stream in self._client.running]
+        arrived = [answer for answer in running if answer.due_s <= now]
+        ttft_s = [answer.times[0] - answer.due_s for answer in answers if answer.times]
+        p50, p99 = np.percentile(ttft_s, (50, 99)) if ttft_s else (math.nan, math.nan)
+        return Snapshot(
+            time_s=now,
+            total=len(self._records),
+            sent=sum(answer.due_s <= now for answer in answers),
+            finished=self._finished,
+            failed=self._failed,
+            running=len(arrived),
+            waiting=sum(answer.waits(now) for answer in arrived),
+            tokens_per_s=(tokens - before) / (now - since) if now > since else 0.0,
+            ttft_p50_s=float(p50),
+            ttft_p99_s=float(p99),
+            stalled=sum(answer.stalled(now) for answer in arrived),
+        )
