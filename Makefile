@@ -1,6 +1,6 @@
 # Every target works on a fresh clone: the only prerequisite is a Python >= 3.11 with venv, on x86-64 Linux.
 #
-#   make demo   stock SGLang against tokenflow, one burst of readers, on this machine
+#   make demo   stock SGLang beside tokenflow, one burst of readers on an emulated device, in virtual time
 #   make test   lint, format check, types, import contracts, tests
 #   make test-slow   ten minutes of random attacks on live servers
 #   make lint   all of that but the tests

@@ -12,26 +12,39 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import statistics
 import tempfile
 from pathlib import Path
 
-from tokenflow_sgl.demo.client import StreamRequest, run_burst
+import pyarrow.compute as pc
+
 from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.replay import ReplayOptions, Run, find_target, replay
+from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 from tokenflow_sgl_emulator.models import make_tiny_model
 
 ENV = {"SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1"}
 
 
-def throughput(server: SglangServer, requests: list[StreamRequest]) -> float:
+def burst(streams: int, tokens: int) -> Trace:
+    """Streams of so many tokens, all at once."""
+    request = TraceRequest(0.0, prompt_tokens=64, output_tokens=tokens, rate=20.0)
+    return Trace("burst", (request,) * streams, Accounting(streams, streams))
+
+
+def throughput(server: SglangServer, trace: Trace) -> float:
     """Output tokens per second of one run, from the first request to the last token."""
+
+    async def run() -> Run:
+        options = ReplayOptions(token_ids=(10, 200))
+        return await replay(trace, await find_target(server.url), options)
+
     server.resume()
-    records = asyncio.run(run_burst(server.url, requests))
+    measured = asyncio.run(run())
     server.pause()
-    assert all(record.ok for record in records), [record.error for record in records]
-    end = max(record.token_times_s[-1] for record in records)
-    return sum(len(record.token_times_s) for record in records) / end
+    errors = measured.requests["error"].drop_null().to_pylist()
+    assert not errors, errors
+    return float(measured.tokens.num_rows / pc.max(measured.tokens["time_s"]).as_py())
 
 
 def main() -> None:
@@ -41,11 +54,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=250)
     parser.add_argument("--again", action="store_true", help="stock against stock")
     options = parser.parse_args()
-    rng = random.Random(3)
-    requests = [
-        StreamRequest(tuple(rng.randrange(10, 200) for _ in range(64)), options.tokens, 20.0)
-        for _ in range(options.streams)
-    ]
+    trace = burst(options.streams, options.tokens)
     memory = ["--max-total-tokens", str(4 * options.streams * (options.tokens + 64))]
     second = [] if options.again else ["--scheduler", "tokenflow"]
     with tempfile.TemporaryDirectory() as scratch:
@@ -57,11 +66,11 @@ def main() -> None:
             ) as ours,
         ):
             for server in (stock, ours):
-                throughput(server, requests)
+                throughput(server, trace)
             ratios = []
             for pair in range(options.pairs):
                 order = (stock, ours) if pair % 2 == 0 else (ours, stock)
-                rates = {server.url: throughput(server, requests) for server in order}
+                rates = {server.url: throughput(server, trace) for server in order}
                 ratios.append(rates[ours.url] / rates[stock.url])
                 print(
                     f"pair {pair + 1:2d}: stock {rates[stock.url]:7.1f} tokens/s, "

@@ -27,32 +27,31 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "burst"))
 from devices import device_profile
 from suite import CONTENDERS, SERVER
 
-from tokenflow_sgl.demo.client import StreamRequest, run_burst
 from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
 PERCENTILES = (50.0, 99.0, 99.9, 100.0)
 
 
-def burst(streams: int) -> list[StreamRequest]:
+def burst(streams: int) -> Trace:
     """Readers at 10 to 20 tokens/s, all at once."""
     rng = random.Random(7)
-    return [
-        StreamRequest(
-            tuple(rng.randrange(10, 30_000) for _ in range(rng.randrange(200, 800))),
-            rng.randrange(500, 1500),
-            rng.choice((10.0, 20.0)),
+    requests = tuple(
+        TraceRequest(
+            0.0, rng.randrange(200, 800), rng.randrange(500, 1500), rng.choice((10.0, 20.0))
         )
         for _ in range(streams)
-    ]
+    )
+    return Trace("burst", requests, Accounting(streams, streams))
 
 
 async def load(url: str, streams: int, seconds: float) -> None:
     """Keep the server busy for so long."""
-    task = asyncio.create_task(run_burst(url, burst(streams), timeout_s=3600.0))
-    await asyncio.wait([task], timeout=seconds)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, stop.set)
+    await replay(burst(streams), await find_target(url), ReplayOptions(), stop=stop)
 
 
 def show(name: str, seconds: np.ndarray) -> None:

@@ -28,7 +28,7 @@ def test_help_lists_the_demo():
 def test_demo_help_explains_itself():
     result = run("demo", "--help")
     assert result.exit_code == 0
-    for option in ("--scheduler", "--readers", "--bursts", "--kv-tokens", "--seed", "--output"):
+    for option in ("--scheduler", "--readers", "--kv-tokens", "--seed", "--output"):
         assert option in result.output
 
 

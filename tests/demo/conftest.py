@@ -1,16 +1,55 @@
+"""Runs as the demo records them, made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
 import pytest
 
-from tokenflow_sgl.demo.client import StreamRecord, StreamRequest
+from tokenflow_sgl.replay import REQUEST_SCHEMA, TOKEN_SCHEMA, Run, RunInfo
+from tokenflow_sgl.report import Figures, figures
+
+MakeFigures = Callable[..., Figures]
 
 
 @pytest.fixture
-def make_record():
-    """A record of a stream that was served completely, tokens `gap_s` apart."""
+def make_figures() -> MakeFigures:
+    """`make_figures(name, (ttft_s, gap_s), ...)`: streams of 20 tokens, read at 10 tokens/s.
 
-    def make(ttft_s=1.0, gap_s=0.05, tokens=20, rate=10.0, sent_s=0.0, first_id=100):
-        request = StreamRequest(prompt_ids=(5, 6, 7), max_new_tokens=tokens, rate=rate)
-        times = [sent_s + ttft_s + gap_s * number for number in range(tokens)]
-        ids = list(range(first_id, first_id + tokens))
-        return StreamRecord(request, sent_s, times, ids, finish_reason="length")
+    failed: Index of a request that failed. invalid: Why the run is not valid.
+    """
+
+    def make(
+        name: str,
+        *streams: tuple[float, float],
+        failed: int | None = None,
+        invalid: tuple[str, ...] = (),
+    ) -> Figures:
+        rows, owners, times = [], [], []
+        for index, (ttft_s, gap_s) in enumerate(streams):
+            stamps = [ttft_s + gap_s * number for number in range(20)]
+            bad = index == failed
+            rows.append(
+                {
+                    "index": index,
+                    "turn": 0,
+                    "warm_up": False,
+                    "scheduled_s": 0.0,
+                    "sent_s": 0.0,
+                    "ended_s": stamps[-1],
+                    "prompt_tokens": 3,
+                    "requested_tokens": 20,
+                    "output_tokens": 20,
+                    "rate": 10.0,
+                    "finish_reason": None if bad else "length",
+                    "error": "HTTP 500: no memory" if bad else None,
+                }
+            )
+            owners += [index] * 20
+            times += stamps
+        info = RunInfo(name, "replay", {}, {}, {}, duration_s=max(times), invalid=invalid)
+        tokens = pa.table({"request": owners, "time_s": times}).cast(TOKEN_SCHEMA)
+        return figures(Run(info, pa.Table.from_pylist(rows, REQUEST_SCHEMA), tokens))
 
     return make

@@ -19,6 +19,7 @@ from tokenflow_sgl.policy import OutputLengths, Phase
 from tokenflow_sgl.qos import NOTICEABLE_STALL, ReaderBank, evaluate_stream
 from tokenflow_sgl.replay.store import write_run
 from tokenflow_sgl.report import Options, ReportError, figures, markdown_table
+from tokenflow_sgl.report.catalogue import BY_KEY
 
 RATE = 10.0
 # A reader of 10 tokens/s: 20 tokens 50 ms late each, which he does not notice; one 0.5 s late.
@@ -162,8 +163,8 @@ def test_a_threshold_that_is_none_is_refused(value) -> None:
 
 def test_the_replays_live_line_and_the_demo_use_the_same() -> None:
     live = importlib.import_module("tokenflow_sgl.replay.live")
-    measure = importlib.import_module("tokenflow_sgl.demo.measure")
-    snapshot = live.Snapshot(1.0, 1, 1, 0, 0, 1, 5.0, 0.1, 0.1, 1)
+    compare = importlib.import_module("tokenflow_sgl.demo.compare")
+    snapshot = live.Snapshot(1.0, 1, 1, 0, 0, 1, 0, 5.0, 0.1, 0.1, 1)
     assert f"1 stalled for over {NOTICEABLE_STALL:g} s now" in live._line(snapshot)
-    labels = [label for label, *_ in measure._FIGURES]
-    assert f"stalled > {NOTICEABLE_STALL:g} s at a time" in labels
+    titles = [BY_KEY[key].title(Options()) for key in compare.ROWS]
+    assert f"readers with a stall > {NOTICEABLE_STALL:g} s" in titles

@@ -1,1 +1,1 @@
-"""The demo behind ``tokenflow demo``: one burst of readers, stock SGLang against tokenflow."""
+"""The demo behind ``tokenflow demo``: one burst of readers, stock SGLang beside tokenflow."""

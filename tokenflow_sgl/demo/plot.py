@@ -20,29 +20,29 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from tokenflow_sgl.demo.measure import BurstRun
-from tokenflow_sgl.qos import NOTICEABLE_STALL, play
+from tokenflow_sgl.qos import play
+from tokenflow_sgl.report import Figures
 
 _WAITING, _READING, _STALLED = "#c9ced6", "#4c8dd6", "#d1352b"
 _RATES = colormaps["viridis"].resampled(256)(np.linspace(0.0, 0.85, 256))  # no pale yellow
 
 
-def draw(path: Path, runs: Sequence[BurstRun], subtitle: str) -> None:
-    """Write the picture of the runs, one column each, to ``path`` (PNG, SVG or PDF)."""
+def draw(path: Path, runs: Sequence[Figures], subtitle: str) -> None:
+    """Write the picture of the runs, one column each, to `path` (PNG, SVG or PDF)."""
     # Figure, not pyplot: no global state, no display.
     figure = Figure(figsize=(6.2 * len(runs), 8.4), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(
         2, len(runs), sharex=True, sharey="row", squeeze=False, height_ratios=(1.15, 1)
     )
-    rates = [record.request.rate for run in runs for record in run.records]
-    colours = ScalarMappable(Normalize(min(rates), max(rates)), ListedColormap(_RATES))
+    rates = np.concatenate([run.judged.recording.rate for run in runs])
+    colours = ScalarMappable(Normalize(rates.min(), rates.max()), ListedColormap(_RATES))
     for run, tokens, readers in zip(runs, axes[0], axes[1], strict=True):
         _tokens_over_time(tokens, run, colours)
         _reader_rows(readers, run)
     # Reading goes on for longer than the burst, but nothing can happen to it any more.
-    end_s = max(record.token_times_s[-1] for run in runs for record in run.records)
-    longest = max(len(record.output_ids) for run in runs for record in run.records)
+    end_s = max(run.judged.recording.times.max() for run in runs)
+    longest = max(run.judged.recording.counts.max() for run in runs)
     axes[0, 0].set(xlim=(0, end_s * 1.15), ylim=(0, longest * 1.03), ylabel="tokens received")
     axes[1, 0].set(ylabel="readers, in the order of asking")
     figure.legend(
@@ -60,47 +60,49 @@ def draw(path: Path, runs: Sequence[BurstRun], subtitle: str) -> None:
     figure.savefig(path)
 
 
-def _tokens_over_time(axes: Axes, run: BurstRun, colours: ScalarMappable) -> None:
-    longest = max(len(record.output_ids) for record in run.records)
-    for record in run.records:
-        counts = np.arange(1, len(record.token_times_s) + 1)
+def _tokens_over_time(axes: Axes, run: Figures, colours: ScalarMappable) -> None:
+    recording = run.judged.recording
+    for row in range(len(recording)):
+        times = recording.tokens(row)
         axes.step(
-            record.token_times_s,
-            counts,
+            times,
+            np.arange(1, times.size + 1),
             where="post",
-            color=colours.to_rgba(np.asarray(record.request.rate)),
+            color=colours.to_rgba(recording.rate[row]),
             linewidth=0.9,
             alpha=0.8,
         )
-    rates = [record.request.rate for record in run.records]
-    for rate in (min(rates), max(rates)):
+    slowest, fastest = float(recording.rate.min()), float(recording.rate.max())
+    longest = int(recording.counts.max())
+    for rate in (slowest, fastest):
         axes.plot([0, longest / rate], [0, longest], color="black", linewidth=1.6)
-    pace = f"reading from the start, at {min(rates):g} and {max(rates):g} tokens/s"
-    axes.legend(handles=[Line2D([], [], color="black", label=pace)], loc="lower right")
-    ttft = run.qos.ttft
+    pace = f"reading from the start, at {slowest:g} and {fastest:g} tokens/s"
+    axes.legend(handles=[Line2D([], [], color="black", label=pace)], loc="upper left", fontsize=8)
+    ttft = run.latency.ttft
     axes.set_title(
-        f"{run.server}: first token after {ttft.mean:.1f} s on average, {ttft.p99:.1f} s at P99"
+        f"{run.label}: first token after {ttft.mean:.1f} s on average, {ttft.p99:.1f} s at P99"
     )
     axes.grid(alpha=0.25)
 
 
-def _reader_rows(axes: Axes, run: BurstRun) -> None:
-    for row, record in enumerate(run.records):
-        playback = play(record.token_times_s, record.request.rate)
-        first, last = playback.consumed[0], playback.consumed[-1]
+def _reader_rows(axes: Axes, run: Figures) -> None:
+    recording = run.judged.recording
+    for row, asked in enumerate(recording.scheduled.tolist()):
+        playback = play(recording.tokens(row), float(recording.rate[row]))
+        first, last = float(playback.consumed[0]), float(playback.consumed[-1])
         stalled = playback.stalls > 0.0
-        # A stall ends when its token is taken up at last.
+        # A stall ends when its token is read at last.
         stalls = zip(
-            playback.consumed[stalled] - playback.stalls[stalled],
-            playback.stalls[stalled],
+            (playback.consumed - playback.stalls)[stalled].tolist(),
+            playback.stalls[stalled].tolist(),
             strict=True,
         )
         bar = (row, 1.0)
-        axes.broken_barh([(record.sent_s, first - record.sent_s)], bar, color=_WAITING, linewidth=0)
+        axes.broken_barh([(asked, first - asked)], bar, color=_WAITING, linewidth=0)
         axes.broken_barh([(first, last - first)], bar, color=_READING, linewidth=0)
         axes.broken_barh(list(stalls), bar, color=_STALLED, linewidth=0)
-    axes.set(xlabel="seconds since the burst began", ylim=(len(run.records), 0))
+    axes.set(xlabel="virtual seconds since the burst began", ylim=(len(recording), 0))
     axes.set_title(
-        f"{run.qos.stall_seconds:.1f} s of stalls in all, "
-        f"{run.qos.stall_count:,} longer than {NOTICEABLE_STALL:g} s"
+        f"{run.readers.stall_seconds:.1f} s of stalls in all, "
+        f"{run.readers.stall_count:,} longer than {run.options.stall_threshold_s:g} s"
     )

@@ -1,36 +1,40 @@
-"""The demo itself: make a model, start both servers, send both the same bursts, compare, report."""
+"""The demo itself: start both servers, replay the burst against both at once, compare, report."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.metadata
-import os
-import platform
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tokenflow_sgl.demo.client import StreamRequest, run_burst
-from tokenflow_sgl.demo.measure import BurstRun, compare, identical_answers, measure
+from tokenflow_sgl.demo.burst import Burst
+from tokenflow_sgl.demo.compare import check, identical_answers, result_table
+from tokenflow_sgl.demo.live import SideBySide, side_by_side
 from tokenflow_sgl.demo.plot import draw
-from tokenflow_sgl.demo.report import result_table, write_json
-from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl.demo.workload import BurstConfig, make_burst, make_warm_up
-from tokenflow_sgl.errors import FailedError
+from tokenflow_sgl.demo.server import SglangServer, running
+from tokenflow_sgl.profiles import load_profile
+from tokenflow_sgl.replay import ReplayOptions, Run, find_target, replay, write_run
+from tokenflow_sgl.replay.answers import Answer
+from tokenflow_sgl.replay.steady import allow_many_files, new_event_loop
+from tokenflow_sgl.report import Figures, figures
+from tokenflow_sgl.traces import Trace
 
-PLATFORM_ENV = {"SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1"}
-"""Environment of a server that runs on the CPU reference platform and downloads nothing."""
+DEVICE, MODEL = "rtx4090", "llama3-8b"
+"""What both servers emulate, by the names of `profiles`."""
+SERVER_ARGS = (
+    *("--skip-tokenizer-init", "--incremental-streaming-output"),  # tokens, not texts, are compared
+    "--sleep-on-idle",  # the server that is done first leaves its core to the other
+)
+WARM_UP = 12
+"""Requests before the burst, for each server to do its lazy work and to learn its step times."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Contender:
     """A server to measure: its name and what it adds to the command line."""
 
@@ -38,172 +42,143 @@ class Contender:
     args: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DemoConfig:
     """What the demo runs.
 
     Attributes:
         contenders: The two servers; names differ.
-        burst: The readers of the first burst; the others differ by their seeds only.
-        bursts: Number of bursts, one after the other on the same server.
-        kv_tokens: KV cache of each server, tokens.
-        output: Directory for plot, JSON and server logs.
+        output: Folder for the picture, the runs and the servers' logs.
+        burst: The readers.
+        launcher: Starts `tokenflow_sgl_emulator.serve`.
     """
 
     contenders: tuple[Contender, Contender]
     output: Path
-    burst: BurstConfig = field(default_factory=BurstConfig)
-    bursts: int = 3
-    kv_tokens: int = 5000
+    burst: Burst = field(default_factory=Burst)
+    launcher: tuple[str, ...] = (sys.executable, "-m", "tokenflow_sgl_emulator.serve")
 
 
-class ModelError(FailedError):
-    """The tiny model could not be made."""
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one server did.
+
+    Attributes:
+        run: The recorded run.
+        answers: Token ids of each answer by the index of its request.
+    """
+
+    run: Run
+    answers: dict[int, list[int]]
 
 
 def run_demo(config: DemoConfig, console: Console) -> bool:
     """Run the demo and show its results; return whether all answers were the same.
 
     Raises:
-        ModelError: The model could not be made.
         ServerError: A server did not start.
-        BurstError: A server failed to answer, or answered with another length than asked for.
+        BurstError: A server failed to answer, or a run is not valid.
+        FailedError: A server went away.
     """
+    trace = config.burst.trace()
     config.output.mkdir(parents=True, exist_ok=True)
-    bursts = [
-        make_burst(replace(config.burst, seed=config.burst.seed + number))
-        for number in range(config.bursts)
-    ]
-    _introduce(config, bursts[0], console)
-    first, second = _measure_all(config, bursts, console)
-    rows, identical = compare(first, second), identical_answers(first, second)
-    answers = sum(map(len, bursts))
-    console.print()
-    console.print(result_table((first[0].server, second[0].server), config.bursts, rows))
+    _introduce(config, trace, console)
+    first, second = _measure(config, trace, console)
+    for side in (first, second):
+        write_run(config.output / _file_name(side.run.info.name), side.run)
+    judged = figures(first.run), figures(second.run)
+    for each in judged:
+        check(each)
+    same = identical_answers(first.answers, second.answers)
+    console.print(result_table(*judged))
+    everything = len(trace.requests)
     console.print(
-        f"\n[{'green' if identical == answers else 'bold red'}]{identical} of {answers} answers "
-        "are the same on both servers, token for token (greedy sampling).[/]"
+        f"\n[{'green' if same == everything else 'bold red'}]{same} of {everything} answers are "
+        "the same on both servers, token for token (greedy sampling).[/]"
     )
-    draw(config.output / "demo.png", (first[0], second[0]), _subtitle(config))
-    write_json(config.output / "demo.json", _setting(config), (*first, *second), rows, identical)
-    console.print(
-        f"Picture (of the first burst), all figures and the servers' logs: {config.output}/"
-    )
-    return identical == answers
+    draw(config.output / "demo.png", judged, _subtitle(config))
+    _say_where(config, judged, console)
+    return same == everything
 
 
-def _introduce(config: DemoConfig, burst: Sequence[StreamRequest], console: Console) -> None:
-    demand = sum(len(request.prompt_ids) + request.max_new_tokens for request in burst)
-    spec = config.burst
+def _introduce(config: DemoConfig, trace: Trace, console: Console) -> None:
+    requests = trace.requests
+    demand = sum(request.prompt_tokens + request.output_tokens for request in requests)
+    rates = sorted(request.rate for request in requests if request.rate is not None)
+    first, second = (contender.name for contender in config.contenders)
     console.print(
-        f"[bold]{spec.readers} readers ask at once[/] (within {spec.span_s:g} s). Each wants "
-        f"{spec.output_tokens[0]} to {spec.output_tokens[1]} tokens and reads {spec.rate[0]:g} to "
-        f"{spec.rate[1]:g} of them per second, {sum(request.rate for request in burst):.0f} "
-        f"tokens/s together. Their requests end up with {demand:,} tokens of KV cache; the server "
-        f"has room for {config.kv_tokens:,}.\n\n"
-        f"Two real SGLang {importlib.metadata.version('sglang')} servers are measured on this "
-        f"machine: {config.contenders[0].name} and {config.contenders[1].name}. Both are warmed "
-        f"up and get the same bursts ({config.bursts}), in alternating order; one is paused while "
-        "the other works. The model is tiny and runs on the CPU: what means something is the "
-        "comparison, not the speed.\n",
+        f"[bold]{len(requests)} readers ask within {requests[-1].arrival_s:.1f} s[/] and read "
+        f"{rates[0]:g} to {rates[-1]:g} tokens per second, {sum(rates):,.0f} together. Their "
+        f"requests end up with {demand:,} tokens of KV cache; the server has room for "
+        f"{config.burst.kv_tokens:,}.\n\n"
+        f"Two real SGLang {importlib.metadata.version('sglang')} servers get the same requests, "
+        f"{first} and {second}, each on an emulated {DEVICE} with {MODEL}. Time is virtual: a step "
+        "takes what it would take on the device, so the figures do not depend on this machine.\n",
         highlight=False,
     )
 
 
-def _measure_all(
-    config: DemoConfig, bursts: Sequence[Sequence[StreamRequest]], console: Console
-) -> tuple[list[BurstRun], list[BurstRun]]:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with (
-        contextlib.ExitStack() as servers,
-        tempfile.TemporaryDirectory(prefix="tokenflow-demo-") as scratch,
-        Progress(*columns, console=console) as progress,
-    ):
-        task = progress.add_task("making a tiny model", total=None)
-        model = _make_model(Path(scratch) / "model")
-        progress.update(task, total=1, completed=1)
-        pair = [
-            (
-                contender.name,
-                servers.enter_context(_warm_server(config, contender, model, progress)),
-            )
-            for contender in config.contenders
-        ]
-        runs: dict[str, list[BurstRun]] = {name: [] for name, _ in pair}
-        for number, burst in enumerate(bursts):
-            # Each burst goes to both servers in close succession, in alternating order: whatever
-            # else the machine does in these minutes does not favour one of them.
-            for name, server in pair if number % 2 == 0 else reversed(pair):
-                label = f"burst {number + 1} of {len(bursts)}: {name}"
-                runs[name].append(_measure_burst(name, server, burst, progress, label))
-    first, second = runs.values()
-    return first, second
+def _measure(config: DemoConfig, trace: Trace, console: Console) -> list[Side]:
+    profile = config.output / f"{DEVICE}-{MODEL}.json"
+    load_profile(DEVICE, MODEL).save(profile)
+    names = [contender.name for contender in config.contenders]
+    servers = [
+        SglangServer(
+            None,
+            ("--max-total-tokens", str(config.burst.kv_tokens), *SERVER_ARGS, *contender.args),
+            launcher=(*config.launcher, "--profile", str(profile), "--virtual-time", "--"),
+            log_path=config.output / f"{_file_name(contender.name)}.log",
+            env={"HF_HUB_OFFLINE": "1"},
+        )
+        for contender in config.contenders
+    ]
+
+    async def both(view: SideBySide) -> list[Side]:
+        pairs = zip(names, servers, strict=True)
+        return await asyncio.gather(*(_replay(name, at.url, trace, view) for name, at in pairs))
+
+    allow_many_files()
+    with console.status("starting both servers") as status, running(servers):
+        status.stop()
+        with (
+            side_by_side(console, names) as view,
+            asyncio.Runner(loop_factory=new_event_loop) as runner,
+        ):
+            return runner.run(both(view))
 
 
-def _make_model(path: Path) -> Path:
-    # In a process of its own: importing torch here would burden the client that measures.
-    code = "from tokenflow_sgl_emulator.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+async def _replay(name: str, url: str, trace: Trace, view: SideBySide) -> Side:
+    answers: dict[int, list[int]] = {}
+
+    def keep(index: int, answer: Answer) -> None:
+        answers[index] = answer.ids
+
+    options = ReplayOptions(name=name, warm_up_burst=min(WARM_UP, len(trace.requests)))
+    run = await replay(
+        trace,
+        await find_target(url),
+        options,
+        observe=partial(view.observe, name),
+        answered=keep,
     )
-    if done.returncode != 0:
-        raise ModelError(f"Making the tiny model failed:\n{done.stderr[-2000:]}")
-    return path
+    return Side(run, answers)
 
 
-@contextlib.contextmanager
-def _warm_server(
-    config: DemoConfig, contender: Contender, model: Path, progress: Progress
-) -> Iterator[SglangServer]:
-    """Start a server, warm it up, and hand it out paused."""
-    task = progress.add_task(f"{contender.name}: starting SGLang, warming up", total=None)
-    with SglangServer(
-        model,
-        ("--max-total-tokens", str(config.kv_tokens), *contender.args),
-        env=PLATFORM_ENV,
-        log_path=config.output / f"{contender.name.replace(' ', '-')}.log",
-    ) as server:
-        measure(contender.name, asyncio.run(run_burst(server.url, make_warm_up(config.burst))))
-        server.pause()
-        progress.update(task, total=1, completed=1)
-        yield server
-
-
-def _measure_burst(
-    name: str,
-    server: SglangServer,
-    burst: Sequence[StreamRequest],
-    progress: Progress,
-    label: str,
-) -> BurstRun:
-    """Send one burst to a paused server and judge it; the server is paused again afterwards."""
-    task = progress.add_task(label, total=sum(request.max_new_tokens for request in burst))
-    server.resume()
-    records = asyncio.run(
-        run_burst(server.url, burst, on_tokens=lambda count: progress.advance(task, count))
+def _say_where(config: DemoConfig, judged: Sequence[Figures], console: Console) -> None:
+    runs = " ".join(str(config.output / _file_name(each.info.name)) for each in judged)
+    console.print(
+        f"Picture: {config.output / 'demo.png'}. All figures: tokenflow report {runs}",
+        highlight=False,
+        soft_wrap=True,
     )
-    server.pause()
-    return measure(name, records)
 
 
 def _subtitle(config: DemoConfig) -> str:
     return (
         f"{config.burst.readers} readers at once on SGLang {importlib.metadata.version('sglang')}, "
-        f"KV cache of {config.kv_tokens:,} tokens (tiny model on a CPU)"
+        f"KV cache of {config.burst.kv_tokens:,} tokens (emulated {DEVICE}, {MODEL})"
     )
 
 
-def _setting(config: DemoConfig) -> dict[str, Any]:
-    return {
-        "sglang": importlib.metadata.version("sglang"),
-        "tokenflow_sgl": importlib.metadata.version("tokenflow-sgl"),
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "kv_tokens": config.kv_tokens,
-        "bursts": config.bursts,
-        "burst": asdict(config.burst),
-        "servers": [asdict(contender) for contender in config.contenders],
-    }
+def _file_name(name: str) -> str:
+    return name.replace(" ", "-")

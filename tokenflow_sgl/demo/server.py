@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -86,8 +86,8 @@ class SglangServer:
     def __enter__(self) -> Self:
         """Start the server and return once it is healthy."""
         try:
-            self._start()
-            self._wait_until_healthy()
+            self.start()
+            self.wait_until_healthy()
         except BaseException:  # Ctrl-C while starting must not leave a server either
             self.stop()
             raise
@@ -147,7 +147,8 @@ class SglangServer:
             self._log.close()
             self._log = None
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the server and return at once."""
         if self._process is not None:
             raise RuntimeError("this server is already running")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +163,12 @@ class SglangServer:
             preexec_fn=_die_with_parent(),
         )
 
-    def _wait_until_healthy(self) -> None:
+    def wait_until_healthy(self) -> None:
+        """Wait for a server that was started.
+
+        Raises:
+            ServerError: It ended, or takes too long.
+        """
         deadline = time.monotonic() + self._startup_timeout_s
         while not self._is_healthy():
             if self._process is None or self._process.poll() is not None:
@@ -190,6 +196,22 @@ class SglangServer:
             f"SGLang {what}: {shlex.join(self.command)}\n"
             f"log {self.log_path}, last lines:\n{self.log_tail()}"
         )
+
+
+@contextlib.contextmanager
+def running(servers: Sequence[SglangServer]) -> Iterator[None]:
+    """Several servers, started at the same time and alive inside a `with` block.
+
+    Raises:
+        ServerError: One did not start.
+    """
+    with contextlib.ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.stop)
+            server.start()
+        for server in servers:
+            server.wait_until_healthy()
+        yield
 
 
 def _kill_group(pgid: int) -> None:
