@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenflow_sgl.policy import Decision, State, WorkingSetConfig, WorkingSetPolicy
+from tokenflow_sgl.contract import Decision, State
+from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.profiles import load_profile
 from tokenflow_sgl.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.sim import EngineOptions, simulate

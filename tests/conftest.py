@@ -1,4 +1,4 @@
-"""What tests of several packages share: servers that start fast."""
+"""What tests of several packages share: states, and servers that start fast."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import states
+
+from tokenflow_sgl.contract import State
 
 pytest_plugins = ["servers.fixtures"]
 
@@ -42,3 +46,16 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
     finally:
         process.kill()
         process.wait()
+
+
+# Of session scope, so that hypothesis accepts them.
+@pytest.fixture(scope="session")
+def make_stream() -> Callable[..., dict[str, Any]]:
+    """`make_stream(phase, **columns)`; slack is in seconds from now."""
+    return states.stream
+
+
+@pytest.fixture(scope="session")
+def make_state() -> Callable[..., State]:
+    """`make_state(rows, **what differs)`; the slot of row i is 10 + i."""
+    return states.state

@@ -7,8 +7,8 @@ from prometheus_client import REGISTRY, Counter, Histogram, generate_latest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.engine.metrics import Levels, PrometheusRecorder
-from tokenflow_sgl.policy import Cause, Mode
+from tokenflow_sgl.contract import Cause, Mode
+from tokenflow_sgl.engine.telemetry.prometheus import Levels, PrometheusRecorder
 from tokenflow_sgl.watch import ScrapeError, page, parse
 
 

@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY, Histogram, generate_latest
 
-from tokenflow_sgl.engine.metrics import PERCENTILES, Levels, PrometheusRecorder, Recorder, _observe
+from tokenflow_sgl.contract import Cause, Mode
+from tokenflow_sgl.engine.telemetry.prometheus import (
+    PERCENTILES,
+    Levels,
+    PrometheusRecorder,
+    Recorder,
+    _observe,
+)
 from tokenflow_sgl.metrics import GROUPS, METRICS
-from tokenflow_sgl.policy import Cause, Mode
 from tokenflow_sgl.watch import Scrape, parse
 
 MOST_SERIES, MOST_PER_CLASS = 80, 72

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from tokenflow_sgl.policy import Phase, WorkingSetConfig
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
 

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from tokenflow_sgl.policy import Memory, Phase
-from tokenflow_sgl.policy.stress import decode_reserve, under_stress
+from tokenflow_sgl.contract import Memory, Phase
+from tokenflow_sgl.contract.reserve import decode_reserve
+from tokenflow_sgl.policy.stress import under_stress
 
 PATIENCE = 0.2
 

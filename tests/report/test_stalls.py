@@ -12,10 +12,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.engine.tally import Tally
-from tokenflow_sgl.engine.tracking import StreamTable
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.engine.telemetry.tally import Tally
+from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.metrics import METRICS
-from tokenflow_sgl.policy import OutputLengths, Phase
+from tokenflow_sgl.policy import OutputLengths
 from tokenflow_sgl.qos import NOTICEABLE_STALL, ReaderBank, evaluate_stream
 from tokenflow_sgl.replay.store import write_run
 from tokenflow_sgl.report import Options, ReportError, figures, markdown_table

@@ -11,18 +11,20 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.engine.decision_log import MOST_CANDIDATES, DecisionLog, log_path
-from tokenflow_sgl.policy import (
+from tokenflow_sgl.contract import (
     Cause,
     Decision,
     Memory,
     Mode,
     Phase,
-    Preemption,
+    Pool,
+    Preempt,
     State,
     Streams,
+    Tier,
 )
+from tokenflow_sgl.costs import StepCosts
+from tokenflow_sgl.engine.telemetry.decision_log import MOST_CANDIDATES, DecisionLog, log_path
 from tokenflow_sgl.watch import decisions
 from tokenflow_sgl.watch.decisions import LogError, events, read_log, short_names
 
@@ -55,7 +57,12 @@ def make_state(*rows) -> State:
             ready=same < 0,
             unwritten=np.zeros(len(rows), dtype=np.int64),
         ),
-        memory=Memory(1000, 50, 0, 4000, 1, 64),
+        memory=Memory(
+            device=Tier(kv=Pool(1000, 50)),
+            host=Tier(kv=Pool(4000)),
+            page_size=1,
+            max_running=64,
+        ),
         costs=StepCosts(decode=(0.008, 2e-5, 2e-8)),
     )
 
@@ -84,9 +91,7 @@ def log(tmp_path):
     made.close()
 
 
-EXCHANGE = Decision(
-    Mode.WORKING_SET, admit=(2,), preempt=(Preemption(0, Cause.EXCHANGE),), run=(1,)
-)
+EXCHANGE = Decision(Mode.WORKING_SET, admit=(2,), preempt=(Preempt(0, Cause.EXCHANGE),), run=(1,))
 
 
 def test_a_pass_becomes_sentences(log, state) -> None:

@@ -13,9 +13,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.engine.metrics import Levels, PrometheusRecorder
+from tokenflow_sgl.contract import Cause, Mode
+from tokenflow_sgl.engine.telemetry.prometheus import Levels, PrometheusRecorder
 from tokenflow_sgl.metrics import METRICS
-from tokenflow_sgl.policy import Cause, Mode
 from tokenflow_sgl.watch import ScrapeError, parse
 from tokenflow_sgl.watch.view import LEVELS, MODES, WIDTH, Look, _by_level, _curve, view
 

@@ -7,14 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenflow_sgl.policy import ConfigError, Policy, WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.policy.baselines import (
-    AndesPolicy,
-    LeastSlackPolicy,
-    PaperPolicy,
-    RoundRobinPolicy,
-)
-from tokenflow_sgl.policy.loading import load_class
+from tokenflow_sgl.contract import Policy
+from tokenflow_sgl.policy import ConfigError, WorkingSetConfig, make_policy
+from tokenflow_sgl.policy.registry import load_class
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.fair import FairScheduler
 from tokenflow_sgl.sim.options import EngineOptions, SimulationError
@@ -39,14 +34,9 @@ def _sglang(make: Callable[[Core], StockScheduler], **settings: Any) -> _Contend
     return _Contender(lambda core, config: make(core), {"host_tokens": 0, **settings})
 
 
-def _policed(make: Callable[[WorkingSetConfig], tuple[Policy, float]]) -> _Contender:
-    """Under a policy that preempts, with the seconds between two of its plans."""
-    return _Contender(lambda core, config: PolicedScheduler(core, *make(config)), {})
-
-
-def _own(policy: Policy) -> _Contender:
-    """A policy that knows its interval."""
-    return _policed(lambda config: (policy, getattr(policy, "interval", config.cycle)))
+def _policed(name: str) -> _Contender:
+    """Under a policy of the registry."""
+    return _Contender(lambda core, config: PolicedScheduler(core, make_policy(name, config)), {})
 
 
 _CONTENDERS: Mapping[str, _Contender] = {
@@ -54,11 +44,11 @@ _CONTENDERS: Mapping[str, _Contender] = {
     "chunked": _sglang(StockScheduler, enable_mixed_chunk=True, chunked_prefill_size=SMALL_CHUNK),
     "priority": _sglang(PriorityScheduler),
     "vtc": _sglang(FairScheduler),
-    "tokenflow": _policed(lambda config: (WorkingSetPolicy(config), config.cycle)),
-    "paper": _own(PaperPolicy()),
-    "andes": _own(AndesPolicy()),
-    "least-slack": _own(LeastSlackPolicy()),
-    "round-robin": _own(RoundRobinPolicy()),
+    "tokenflow": _policed("working-set"),
+    "paper": _policed("paper"),
+    "andes": _policed("andes"),
+    "least-slack": _policed("least-slack"),
+    "round-robin": _policed("round-robin"),
 }
 
 POLICIES = tuple(_CONTENDERS)
@@ -80,8 +70,7 @@ def make_scheduler(policy: str | Policy, core: Core, config: WorkingSetConfig) -
     Args:
         policy: One of `POLICIES`, package.module:Class, or a policy.
         core: The engine's state.
-        config: Parameters of tokenflow's policy; its cycle also holds for policies that have no
-            `interval`, seconds between two of their plans.
+        config: Parameters of tokenflow's policy.
 
     Raises:
         SimulationError: There is no such policy.
@@ -106,4 +95,5 @@ def _contender(policy: str | Policy) -> _Contender:
             policy = load_class(policy)
         except ConfigError as error:
             raise SimulationError(str(error)) from None
-    return _own(policy)
+    made = policy
+    return _Contender(lambda core, config: PolicedScheduler(core, made), {})

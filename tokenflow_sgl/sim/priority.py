@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.policy import Phase
+from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.sim.stock import CLIP_NEW_TOKENS, Budget, StockScheduler
 
 
@@ -22,7 +22,7 @@ class PriorityScheduler(StockScheduler):
         streams = self.core.streams
         return sorted(
             self.core.waiting,
-            key=lambda stream: (-streams.priority[stream], streams.since[stream]),
+            key=lambda stream: (-streams.priority[stream], streams.phases.since[stream]),
         )
 
     @property
@@ -36,7 +36,7 @@ class PriorityScheduler(StockScheduler):
         core, streams = self.core, self.core.streams
         rows = core.running[streams.priority[core.running] < streams.priority[stream]]
         # Least priority first, the latest to come among equals.
-        rows = rows[np.lexsort((-streams.since[rows], streams.priority[rows]))]
+        rows = rows[np.lexsort((-streams.phases.since[rows], streams.priority[rows]))]
         resident, _ = core.memory.match(stream)
         missing: float = self.total(stream) - resident + self.reserved(stream, 0)
         missing += core.options.page_size - budget.total
@@ -53,7 +53,7 @@ class PriorityScheduler(StockScheduler):
             core.running = core.running[core.running != victim]
             core.park(victim, now, keep=False)
             core.waiting.append(victim)
-            streams.move(victim, Phase.WAITING, now)
+            streams.phases.move(victim, Phase.WAITING, now)
             self.retracted += 1
         return True
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from tokenflow_sgl.policy import Phase
+from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.step import NOBODY, Chunk, Step
 from tokenflow_sgl.sim.streams import FloatArray, IntArray
@@ -197,6 +197,11 @@ class StockScheduler:
         """Tokens whose KV a stream needs before it decodes."""
         return int(self.core.streams.prompt[stream] + self.core.streams.generated[stream])
 
+    def requeue(self, stream: int, now: float) -> None:
+        """A stream was thrown out: it waits in the queue, and is computed anew."""
+        self.core.waiting.append(stream)
+        self.core.streams.phases.move(stream, Phase.WAITING, now)
+
     # ---- decode ---------------------------------------------------------------------
 
     def decode(self, now: float) -> Step | None:
@@ -222,8 +227,7 @@ class StockScheduler:
                 break
             kept = kept[kept != stream]
             core.park(stream, now, keep=False)
-            core.waiting.append(stream)
-            streams.move(stream, Phase.WAITING, now)
+            self.requeue(stream, now)
             self.retracted += 1
         core.running = kept
         core.full = False

@@ -18,7 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.progress import track
 
-from tokenflow_sgl.policy import Policy, WorkingSetConfig
+from tokenflow_sgl.contract import Policy
+from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.baselines import PaperConfig, PaperPolicy
 from tokenflow_sgl.policy.selection import Penalty
 from tokenflow_sgl.report import figures
