@@ -25,7 +25,8 @@ from rich.table import Table
 
 from tokenflow_sgl.demo.server import SglangServer
 from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.replay import ReplayOptions, Run, find_target, replay
+from tokenflow_sgl.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.runs import Run
 from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest
 
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))

@@ -26,11 +26,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenflow_sgl.replay import Api, ReplayOptions, Run, find_target, replay
+from tokenflow_sgl.replay import Api, ReplayOptions, find_target, replay
 from tokenflow_sgl.replay.answers import GenerateAnswer
 from tokenflow_sgl.replay.endpoints import ENDPOINTS
 from tokenflow_sgl.replay.live import Snapshot
 from tokenflow_sgl.replay.steady import allow_many_files, new_event_loop
+from tokenflow_sgl.runs import Run
 from tokenflow_sgl.traces.request import Accounting, Trace, TraceRequest
 
 STUB = Path(__file__).parents[1] / "tests/replay/stub.py"

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tokenflow_sgl.replay import read_run
+from tokenflow_sgl.runs import read_run
 
 PROGRAM = "import typer; from tokenflow_sgl.cli.replay import replay; typer.run(replay)"
 

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from tokenflow_sgl.replay.options import Sessions
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.fair import FairScheduler
@@ -16,6 +15,7 @@ from tokenflow_sgl.sim.priority import PriorityScheduler
 from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.traces.schedule import Sessions
 
 
 def make_core(device, options, requests: list[TraceRequest], **given) -> Core:

@@ -27,7 +27,8 @@ from tokenflow_sgl.cli.extras import RUNS, need
 from tokenflow_sgl.cli.failing import Exit, failing
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.replay import ReplayOptions, Run
+    from tokenflow_sgl.replay import ReplayOptions
+    from tokenflow_sgl.runs import Run
     from tokenflow_sgl.traces import Trace
 
 
@@ -172,10 +173,11 @@ def replay(
     console = Console()
 
     # Only here: the CLI must start without what a replay needs.
-    from tokenflow_sgl.replay import Api, ReplayOptions, Sessions, write_run
-    from tokenflow_sgl.replay.folder import new_folder
+    from tokenflow_sgl.replay import Api, ReplayOptions
     from tokenflow_sgl.replay.preparation import check_trace
     from tokenflow_sgl.replay.summary import print_summary
+    from tokenflow_sgl.runs import new_folder, write_run
+    from tokenflow_sgl.traces.schedule import Sessions
 
     warm_up_requests, warm_up_s = _warm_up(warm_up)
     with failing("No replay"):

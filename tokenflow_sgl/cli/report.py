@@ -144,7 +144,7 @@ def report(
 
 def _runs(folders: list[Path], messages: Console) -> list[Path]:
     """The runs that are meant: each folder, or those in it; what that comes to is said."""
-    from tokenflow_sgl.replay.store import runs_in
+    from tokenflow_sgl.runs import runs_in
 
     found = []
     for folder in folders:
@@ -165,8 +165,8 @@ def _read(
     *,
     allow_different: bool,
 ) -> Figures | Comparison:
-    from tokenflow_sgl.replay.store import read_run
     from tokenflow_sgl.report import compare, figures
+    from tokenflow_sgl.runs import read_run
 
     found = []
     read = [(folder, read_run(folder)) for folder in folders]

@@ -124,8 +124,7 @@ def simulate(
     console = Console(stderr=True)
 
     # Only here: the CLI must start without what a simulation needs.
-    from tokenflow_sgl.replay import write_run
-    from tokenflow_sgl.replay.folder import new_folder
+    from tokenflow_sgl.runs import new_folder, write_run
     from tokenflow_sgl.sim import SimulationError, parse_sweep
     from tokenflow_sgl.sim.policies import settings_of
 

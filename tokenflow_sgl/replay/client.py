@@ -25,15 +25,15 @@ from tokenflow_sgl.replay.outcome import make_run
 from tokenflow_sgl.replay.pace import pace
 from tokenflow_sgl.replay.preparation import check_trace, make_prompts, make_records
 from tokenflow_sgl.replay.probe import HttpProbe
-from tokenflow_sgl.replay.prompts import Prompt, Prompts, continues
-from tokenflow_sgl.replay.recording import Record, TraceClock
-from tokenflow_sgl.replay.schedule import Schedule
+from tokenflow_sgl.replay.prompts import Prompt, Prompts
+from tokenflow_sgl.replay.records import Record, TraceClock
 from tokenflow_sgl.replay.steady import LoopLag, no_collections
-from tokenflow_sgl.replay.store import Run
 from tokenflow_sgl.replay.stream import Stream
 from tokenflow_sgl.replay.streams import StreamClient
 from tokenflow_sgl.replay.target import Target
-from tokenflow_sgl.traces.request import Trace, TraceRequest
+from tokenflow_sgl.runs.store import Run
+from tokenflow_sgl.traces.request import Trace, TraceRequest, continues
+from tokenflow_sgl.traces.schedule import Schedule
 
 _BURST_TOKENS = 32
 _PREPARED_S = 1.0

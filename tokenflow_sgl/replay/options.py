@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from tokenflow_sgl.errors import FailedError, InputError
+from tokenflow_sgl.traces.schedule import Sessions
 
 
 class ReplayError(InputError):
@@ -25,15 +26,6 @@ class Api(StrEnum):
     generate = "generate"
     completions = "completions"
     chat = "chat"
-
-
-class Sessions(StrEnum):
-    """When later turns of a session are sent."""
-
-    closed = "closed"
-    """`think_s` after the previous turn's answer has ended."""
-    open = "open"
-    """At their own arrival in the trace, whatever became of the turn before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenflow_sgl.qos import Summary
-from tokenflow_sgl.replay.store import Run
+from tokenflow_sgl.runs.store import Run
 
 _ERRORS_SHOWN = 3
 

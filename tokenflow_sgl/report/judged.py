@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tokenflow_sgl.qos import StreamQoS, evaluate_stream
 from tokenflow_sgl.report.andes import andes_qoe
 from tokenflow_sgl.report.options import Options, TbtRule
-from tokenflow_sgl.report.recording import FloatArray, IntArray, Recording
+from tokenflow_sgl.runs.recording import FloatArray, IntArray, Recording
 
 COMPLETED = "completed"
 _WHOLE = ("length", "stop")

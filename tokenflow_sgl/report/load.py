@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.report.judged import Judged
-from tokenflow_sgl.report.recording import FloatArray
+from tokenflow_sgl.runs.recording import FloatArray
 
 _NICE = (1.0, 2.0, 5.0)
 

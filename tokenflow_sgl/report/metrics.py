@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.qos import RunQoS, Summary, evaluate_run
-from tokenflow_sgl.replay.store import Run, RunInfo
 from tokenflow_sgl.report.bench_serving import BenchServing, bench_serving
 from tokenflow_sgl.report.judged import COMPLETED, Judged, judge
 from tokenflow_sgl.report.options import Options, ReportError
-from tokenflow_sgl.report.recording import record
 from tokenflow_sgl.report.text import plain
+from tokenflow_sgl.runs.recording import record
+from tokenflow_sgl.runs.store import Run, RunInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +180,17 @@ def figures(run: Run, options: Options | None = None) -> Figures:
     """Work out all figures of a run.
 
     Args:
-        run: The run, as `replay.store.read_run` gives it.
+        run: The run, as `read_run` gives it.
         options: What the report is told; default `Options()`.
 
     Raises:
-        ReportError: The run's tables contradict each other.
+        RunError: The run's tables contradict each other.
+        ReportError: A value in them cannot be judged.
     """
     options = options or Options()
+    recording = record(run)
     try:
-        judged = judge(record(run), options)
-    except ReportError:
-        raise
+        judged = judge(recording, options)
     except ValueError as error:  # of qos, which names the field but not the run
         raise ReportError(f"run {run.info.name}: {error}") from error
     qos = _run_qos(judged, options)

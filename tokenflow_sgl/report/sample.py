@@ -12,7 +12,7 @@ import numpy as np
 
 from tokenflow_sgl.report.judged import Judged
 from tokenflow_sgl.report.options import Options
-from tokenflow_sgl.report.recording import FloatArray, IntArray
+from tokenflow_sgl.runs.recording import FloatArray, IntArray
 
 _MOST_VALUES = 4096
 GAP_RESOLUTION = 1e-3

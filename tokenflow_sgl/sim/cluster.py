@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.replay.schedule import Due, Schedule
 from tokenflow_sgl.sim.engine import Engine, Observe
 from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import IntArray, Streams
+from tokenflow_sgl.traces.schedule import Due, Schedule
 
 WINDOW = 0.1
 """Seconds that engines run apart while answers decide when later turns come."""

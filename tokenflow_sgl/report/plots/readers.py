@@ -22,7 +22,7 @@ from tokenflow_sgl.report.plots.canvas import (
     style,
 )
 from tokenflow_sgl.report.reading import Reading, StallMap, pick_streams
-from tokenflow_sgl.report.recording import FloatArray
+from tokenflow_sgl.runs.recording import FloatArray
 
 _MOMENTS = 400
 

@@ -1,4 +1,4 @@
-"""What became of every request, and the two tables of a run made of it."""
+"""What became of every request of a replay, and the two tables of the run made of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from tokenflow_sgl.replay.prompts import Prompt
-from tokenflow_sgl.replay.store import REQUEST_SCHEMA, TOKEN_SCHEMA
 from tokenflow_sgl.replay.stream import Stream
+from tokenflow_sgl.runs.run_tables import requests_table, tokens_table
 from tokenflow_sgl.traces.request import TraceRequest
 
 
@@ -73,7 +73,7 @@ def tables(
         clock: Converts the stamps.
         server_counts: Take the prompts' lengths from the server, where it told them.
     """
-    rows = [_row(index, record, clock, server_counts) for index, record in enumerate(records)]
+    rows = [_measured(record, clock, server_counts) for record in records]
     streams = [
         (index, np.frombuffer(record.stream.times))
         for index, record in enumerate(records)
@@ -81,34 +81,33 @@ def tables(
     ]
     owners = [np.full(times.size, index, np.int32) for index, times in streams]
     stamps = [clock.trace_s(times) for _, times in streams]  # type: ignore[arg-type]
-    columns = {
-        "request": np.concatenate(owners) if owners else np.empty(0, np.int32),
-        "time_s": np.concatenate(stamps) if stamps else np.empty(0),
-    }
-    return pa.Table.from_pylist(rows, REQUEST_SCHEMA), pa.table(columns, TOKEN_SCHEMA)
+    return (
+        requests_table(
+            [record.request for record in records],
+            {name: [row[name] for row in rows] for name in rows[0]},
+        ),
+        tokens_table(
+            np.concatenate(owners) if owners else np.empty(0, np.int32),
+            np.concatenate(stamps) if stamps else np.empty(0),
+        ),
+    )
 
 
-def _row(
-    index: int, record: Record, clock: TraceClock, server_counts: bool
+def _measured(
+    record: Record, clock: TraceClock, server_counts: bool
 ) -> dict[str, str | float | int | bool | None]:
-    request, stream = record.request, record.stream
+    """What was measured of one request, by the columns of the requests' table."""
+    stream = record.stream
     told = stream.answer.prompt_tokens if stream is not None and server_counts else None
     ended = None if stream is None or stream.cut_off else stream.ended
     return {
-        "index": index,
-        "session": request.session,
-        "turn": request.turn,
         "warm_up": record.warm_up,
         "scheduled_s": record.scheduled_s,
         "sent_s": None if stream is None else clock.trace_s(stream.sent),
         "ended_s": None if ended is None else clock.trace_s(ended),
-        "prompt_tokens": told or request.prompt_tokens,
-        "requested_tokens": request.output_tokens,
+        "prompt_tokens": told or record.request.prompt_tokens,
         "output_tokens": 0 if stream is None else len(stream.times),
         "rate": record.rate,
-        "ttft_slo_s": request.ttft_slo_s,
-        "tbt_slo_s": request.tbt_slo_s,
-        "priority": request.priority,
         "finish_reason": None if stream is None else stream.answer.finish_reason,
         "error": record.error,
     }

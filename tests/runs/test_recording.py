@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.replay.store import Run, read_run, write_run
-from tokenflow_sgl.report import ReportError, figures
-from tokenflow_sgl.report.recording import record
+from tokenflow_sgl.report import figures
+from tokenflow_sgl.runs import Run, RunError, read_run, record, write_run
 
 
 def test_rows_and_tokens_may_be_in_any_order(pair):
@@ -51,35 +50,35 @@ def test_through_the_files_and_back(pair, tmp_path):
     ],
 )
 def test_contradictions_are_refused(one_request, columns, message):
-    with pytest.raises(ReportError, match=f"run run: {message}"):
+    with pytest.raises(RunError, match=f"run run: {message}"):
         figures(one_request([1.0, 2.0], **columns))
 
 
 def test_unsorted_tokens_are_refused(one_request):
-    with pytest.raises(ReportError, match="tokens of request 0 are not sorted by time"):
+    with pytest.raises(RunError, match="tokens of request 0 are not sorted by time"):
         figures(one_request([2.0, 1.0], ended_s=2.0))
 
 
 def test_tokens_after_the_recording_are_refused(one_request):
-    with pytest.raises(ReportError, match="after the end of the recording"):
+    with pytest.raises(RunError, match="after the end of the recording"):
         figures(one_request([1.0, 2.0], info={"duration_s": 1.5}))
 
 
 def test_endless_times_are_refused(one_request):
-    with pytest.raises(ReportError, match="time_s is not a finite number"):
+    with pytest.raises(RunError, match="time_s is not a finite number"):
         figures(one_request([1.0, float("inf")], ended_s=None))
 
 
 def test_tokens_of_nobody_are_refused(synthetic):
     run = synthetic.run_of([synthetic.request_row(0, [1.0])], [[1.0]])
     other = synthetic.run_of([synthetic.request_row(7, [1.0])], [[1.0]])
-    with pytest.raises(ReportError, match="tokens of request 7, which is not in requests"):
+    with pytest.raises(RunError, match="tokens of request 7, which is not in requests"):
         record(Run(run.info, run.requests, other.tokens))
 
 
 def test_an_index_twice_is_refused(synthetic):
     rows = [synthetic.request_row(0, []), synthetic.request_row(0, [])]
-    with pytest.raises(ReportError, match="has an index twice"):
+    with pytest.raises(RunError, match="has an index twice"):
         record(synthetic.run_of(rows, [[], []]))
 
 

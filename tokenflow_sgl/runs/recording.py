@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenflow_sgl.replay.store import Run, RunInfo
-from tokenflow_sgl.report.options import ReportError
+from tokenflow_sgl.runs.store import Run, RunError, RunInfo
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -100,12 +99,12 @@ def record(run: Run) -> Recording:
     """Read the tables of a run.
 
     Raises:
-        ReportError: The tables contradict each other; the message names the request.
+        RunError: The tables contradict each other; the message names the request.
     """
     table, info = run.requests, run.info
     index = _ints(table, "index")
     if np.unique(index).size != index.size:
-        raise ReportError(f"run {info.name}: requests.parquet has an index twice")
+        raise RunError(f"run {info.name}: requests.parquet has an index twice")
     scheduled, sent = _floats(table, "scheduled_s"), _floats(table, "sent_s")
     warm_up = np.asarray(table["warm_up"].to_numpy(zero_copy_only=False), dtype=np.bool_)
     not_reached = ~warm_up & np.isnan(sent) & (scheduled >= info.duration_s)
@@ -146,7 +145,7 @@ def _token_slices(run: Run, kept: IntArray, known: IntArray) -> tuple[FloatArray
     times = run.tokens["time_s"].to_numpy()
     strangers = ~np.isin(np.unique(owner), known)
     if strangers.any():
-        raise ReportError(
+        raise RunError(
             f"run {run.info.name}: tokens.parquet has tokens of request "
             f"{int(np.unique(owner)[strangers][0])}, which is not in requests.parquet"
         )
@@ -178,17 +177,17 @@ def _check(recording: Recording, claimed: IntArray) -> None:
         "has an objective that is not > 0 s": (recording.ttft_slo <= 0) | (recording.tbt_slo <= 0),
     }
     if not np.isfinite(recording.times).all():
-        raise ReportError(f"run {recording.info.name}: a token's time_s is not a finite number")
+        raise RunError(f"run {recording.info.name}: a token's time_s is not a finite number")
     if backwards.any():
         row = int(np.searchsorted(recording.bounds, int(np.argmax(backwards)), "right")) - 1
-        raise ReportError(
+        raise RunError(
             f"run {recording.info.name}: tokens of request {int(recording.index[row])} "
             "are not sorted by time"
         )
     for problem, bad in fails.items():
         if bad.any():
             at = int(recording.index[int(np.argmax(bad))])
-            raise ReportError(f"run {recording.info.name}: request {at} {problem}")
+            raise RunError(f"run {recording.info.name}: request {at} {problem}")
 
 
 def _ints(table: pa.Table, name: str) -> IntArray:

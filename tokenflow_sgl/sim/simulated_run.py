@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenflow_sgl.replay.store import REQUEST_SCHEMA, TOKEN_SCHEMA, Run, RunInfo
+from tokenflow_sgl.runs.run_tables import requests_table, tokens_table, trace_info
+from tokenflow_sgl.runs.store import Run, RunInfo
 from tokenflow_sgl.sim.streams import FloatArray, IntArray, Streams
 from tokenflow_sgl.traces import Trace, TraceRequest
 
@@ -40,13 +40,13 @@ class Recording:
         if self._rows:
             self._pack()
         if not self._packed:
-            return pa.table({"request": [], "time_s": []}, TOKEN_SCHEMA)
+            return tokens_table([], [])
         owner = np.concatenate([owner for owner, _ in self._packed])
         time = np.concatenate([time for _, time in self._packed])
         self._packed = []
         # Blocks come in the order of time: a stable sort by stream is all it takes.
         order = np.argsort(owner, kind="stable")
-        return pa.table({"request": owner[order], "time_s": time[order]}, TOKEN_SCHEMA)
+        return tokens_table(owner[order], time[order])
 
     def _pack(self) -> None:
         pairs = list(zip(self._rows, self._times, strict=True))
@@ -71,12 +71,7 @@ def make_run(
     info = RunInfo(
         name=name,
         source="simulate",
-        trace={
-            "name": trace.name,
-            "requests": len(trace.requests),
-            "accounting": dataclasses.asdict(trace.accounting),
-            "notes": list(trace.notes),
-        },
+        trace=trace_info(trace),
         target=target,
         options=options,
         duration_s=duration_s,
@@ -86,25 +81,17 @@ def make_run(
 
 
 def _requests(requests: Sequence[TraceRequest], streams: Streams, ended: FloatArray) -> pa.Table:
-    """The requests' table of a run; column by column, for there may be a million of them."""
     over = ~np.isnan(ended)
     planned = np.array([request.arrival_s for request in requests])
-    columns: dict[str, Any] = {
-        "index": np.arange(len(requests)),
-        "session": [request.session for request in requests],
-        "turn": [request.turn for request in requests],
+    measured: dict[str, Any] = {
         "warm_up": np.zeros(len(requests), dtype=np.bool_),
         "scheduled_s": np.where(np.isnan(streams.arrival), planned, streams.arrival),
         "sent_s": pa.array(streams.arrival, from_pandas=True),
         "ended_s": pa.array(ended, from_pandas=True),
         "prompt_tokens": streams.prompt,
-        "requested_tokens": streams.limit,
         "output_tokens": streams.generated,
         "rate": streams.rate,
-        "ttft_slo_s": [request.ttft_slo_s for request in requests],
-        "tbt_slo_s": [request.tbt_slo_s for request in requests],
-        "priority": [request.priority for request in requests],
         "finish_reason": ["length" if done else None for done in over.tolist()],
         "error": pa.nulls(len(requests), pa.string()),
     }
-    return pa.table(columns, REQUEST_SCHEMA)
+    return requests_table(requests, measured)

@@ -57,7 +57,7 @@ TOKEN_SCHEMA = pa.schema(
 
 
 class RunError(InputError):
-    """A run folder cannot be read; the message says which file and why."""
+    """A run cannot be read, or its tables contradict each other; the message says where and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.replay.options import Sessions
-from tokenflow_sgl.replay.schedule import Schedule
 from tokenflow_sgl.traces.request import TraceRequest
+from tokenflow_sgl.traces.schedule import Schedule, Sessions
 
 
 def turn(arrival_s, session, number, think_s=0.0):
