@@ -264,8 +264,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., tupl
             "tokenflow_sgl.replay.target.find_target",
             "tokenflow_sgl.replay.find_target",
             "tokenflow_sgl.sim.simulate",
-            "tokenflow_sgl.sim.spread.on_cores",
-            "tokenflow_sgl.sim.spread.on_ray",
+            "tokenflow_sgl.sim.study.spread.on_cores",
+            "tokenflow_sgl.sim.study.spread.on_ray",
         ):
             patch.setattr(target, work)
         # What takes long and has tests of its own: read once, and not drawn.

@@ -144,8 +144,8 @@ def closed_choices():
     from tokenflow_sgl.profiles.models import MODELS
     from tokenflow_sgl.report import TbtRule
     from tokenflow_sgl.sim.cluster import ROUTERS
-    from tokenflow_sgl.sim.options import WRITE_POLICIES
-    from tokenflow_sgl.sim.tune import OBJECTIVES
+    from tokenflow_sgl.sim.engine_options import WRITE_POLICIES
+    from tokenflow_sgl.sim.study.tuning import OBJECTIVES
 
     return {
         choices.Device: DEVICES,
@@ -186,7 +186,7 @@ def test_help_lists_closed_choices(command, listed, monkeypatch):
 
 def test_help_of_simulate_names_every_policy():
     from tokenflow_sgl.cli.simulate import simulate
-    from tokenflow_sgl.sim.policies import POLICIES
+    from tokenflow_sgl.sim.schedulers.by_name import POLICIES
 
     hint = typing.get_type_hints(simulate, include_extras=True)["policy"]
     (option,) = (each for each in hint.__metadata__ if isinstance(each, typer.models.OptionInfo))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
     from tokenflow_sgl.report import Comparison, Figures
     from tokenflow_sgl.sim import EngineOptions, Simulation
-    from tokenflow_sgl.sim.sweep import Setting
+    from tokenflow_sgl.sim.study.sweep import Setting
     from tokenflow_sgl.traces import Trace
 
 _FILE_WIDTH = 110
@@ -125,8 +125,9 @@ def simulate(
 
     # Only here: the CLI must start without what a simulation needs.
     from tokenflow_sgl.runs import new_folder, write_run
-    from tokenflow_sgl.sim import SimulationError, parse_sweep
-    from tokenflow_sgl.sim.policies import settings_of
+    from tokenflow_sgl.sim import SimulationError
+    from tokenflow_sgl.sim.schedulers.by_name import settings_of
+    from tokenflow_sgl.sim.study.sweep import parse_sweep
 
     names = list(dict.fromkeys(policy.split(",")))
     with failing("No simulation"):
@@ -188,7 +189,8 @@ def simulate(
 
 
 def _print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> None:
-    from tokenflow_sgl.sim import bounds, clairvoyant
+    from tokenflow_sgl.sim.study.bounds import bounds
+    from tokenflow_sgl.sim.study.clairvoyant import clairvoyant
 
     if any(request.turn for request in trace.requests):
         return  # when later turns come depends on the answers before them
@@ -260,9 +262,9 @@ def _sweep(
     import pyarrow.parquet as pq
     from rich.progress import Progress
 
-    from tokenflow_sgl.sim import sweep
-    from tokenflow_sgl.sim.spread import on_cores, on_ray
-    from tokenflow_sgl.sim.sweep_plot import plot_sweep
+    from tokenflow_sgl.sim.study.spread import on_cores, on_ray
+    from tokenflow_sgl.sim.study.sweep import sweep
+    from tokenflow_sgl.sim.study.sweep_plot import plot_sweep
 
     places = on_ray() if ray else on_cores()
     with Progress(console=console, transient=True) as progress, places as spread:

@@ -26,10 +26,10 @@ from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.sim.held_out import HeldOut
-    from tokenflow_sgl.sim.sweep import Device as Simulated
-    from tokenflow_sgl.sim.sweep import Row
-    from tokenflow_sgl.sim.tune import Tuned
+    from tokenflow_sgl.sim.study.held_out import HeldOut
+    from tokenflow_sgl.sim.study.sweep import Device as Simulated
+    from tokenflow_sgl.sim.study.sweep import Row
+    from tokenflow_sgl.sim.study.tuning import Tuned
 
 _SHOWN = {
     "effective_throughput": "effective tokens/s",
@@ -103,7 +103,7 @@ def tune(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from tokenflow_sgl.sim.held_out import SEEDS, halves, objection
+    from tokenflow_sgl.sim.study.held_out import SEEDS, halves, objection
     from tokenflow_sgl.traces.spec import other_draw
 
     with failing("No search"):
@@ -163,9 +163,9 @@ def _search(
 ) -> tuple[Tuned, list[HeldOut]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from tokenflow_sgl.sim.held_out import hold_out
-    from tokenflow_sgl.sim.spread import on_cores, on_ray
-    from tokenflow_sgl.sim.tune import OBJECTIVES, tune
+    from tokenflow_sgl.sim.study.held_out import hold_out
+    from tokenflow_sgl.sim.study.spread import on_cores, on_ray
+    from tokenflow_sgl.sim.study.tuning import OBJECTIVES, tune
 
     column, more = OBJECTIVES.get(objective, ("", True))
     columns = (
@@ -214,8 +214,8 @@ def _print(title: str, shipped: Row, tuned: Row) -> None:
 
 def _verdict(found: Tuned, held: list[HeldOut], objective: str, against: str | None) -> str:
     """The flags to use, or that there are none; with the figures that decided."""
-    from tokenflow_sgl.sim.held_out import MARGIN
-    from tokenflow_sgl.sim.tune import OBJECTIVES
+    from tokenflow_sgl.sim.study.held_out import MARGIN
+    from tokenflow_sgl.sim.study.tuning import OBJECTIVES
 
     if not found.setting:
         return f"Keep the defaults: nothing better was found in {len(found.rows)} runs."

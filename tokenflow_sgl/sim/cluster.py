@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.sim.engine import Engine, Observe
-from tokenflow_sgl.sim.stock import StockScheduler
+from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 from tokenflow_sgl.sim.streams import IntArray, Streams
 from tokenflow_sgl.traces.schedule import Due, Schedule
 

@@ -21,8 +21,8 @@ from tokenflow_sgl.policy import Streams as Seen
 from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
+from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 from tokenflow_sgl.sim.step import Chunk, Step
-from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import FloatArray, IntArray
 
 IDLE_SECONDS = 0.25

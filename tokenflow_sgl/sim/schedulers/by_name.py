@@ -16,11 +16,11 @@ from tokenflow_sgl.policy.baselines import (
 )
 from tokenflow_sgl.policy.loading import load_class
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.fair import FairScheduler
-from tokenflow_sgl.sim.options import EngineOptions, SimulationError
+from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.policed import PolicedScheduler
-from tokenflow_sgl.sim.priority import PriorityScheduler
-from tokenflow_sgl.sim.stock import StockScheduler
+from tokenflow_sgl.sim.schedulers.fair import FairScheduler
+from tokenflow_sgl.sim.schedulers.priority import PriorityScheduler
+from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 
 SMALL_CHUNK = 2048
 """Tokens of a step of `chunked` at most, prefilled and decoded ones together."""

@@ -36,9 +36,9 @@ import numpy as np
 from scipy.optimize import linprog
 
 from tokenflow_sgl.profiles import DecodeTable, DeviceProfile
-from tokenflow_sgl.sim.options import EngineOptions
+from tokenflow_sgl.sim.engine_options import EngineOptions
 from tokenflow_sgl.sim.streams import FloatArray
-from tokenflow_sgl.sim.work import Asked
+from tokenflow_sgl.sim.study.asked import Asked
 from tokenflow_sgl.traces import Trace
 
 WORTH = 0.15

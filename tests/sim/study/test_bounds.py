@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.profiles import DecodeTable, load_profile
 from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import bounds, simulate
-from tokenflow_sgl.sim.bounds import cheapest_decode, shortest_first
-from tokenflow_sgl.sim.policies import POLICIES
+from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.sim.schedulers.by_name import POLICIES
+from tokenflow_sgl.sim.study.bounds import bounds, cheapest_decode, shortest_first
 
 
 def test_one_request_alone(trace, device, options) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tokenflow_sgl.sim.spread import Spread
-from tokenflow_sgl.sim.sweep import Device, Row, row_of
-from tokenflow_sgl.sim.tune import KEEPS, KEPT, OBJECTIVES, Tuned, allowed
+from tokenflow_sgl.sim.study.spread import Spread
+from tokenflow_sgl.sim.study.sweep import Device, Row, row_of
+from tokenflow_sgl.sim.study.tuning import KEEPS, KEPT, OBJECTIVES, Tuned, allowed
 from tokenflow_sgl.traces import Trace, TraceError, transform
 
 MARGIN = 0.03

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.profiles import DeviceProfile
-from tokenflow_sgl.sim.bounds import cheapest_prefill, decode_costs, decode_plane
-from tokenflow_sgl.sim.options import EngineOptions
+from tokenflow_sgl.sim.engine_options import EngineOptions
 from tokenflow_sgl.sim.streams import FloatArray
-from tokenflow_sgl.sim.work import Asked
+from tokenflow_sgl.sim.study.asked import Asked
+from tokenflow_sgl.sim.study.bounds import cheapest_prefill, decode_costs, decode_plane
 from tokenflow_sgl.traces import Trace
 
 GRID = 2048

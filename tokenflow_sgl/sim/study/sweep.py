@@ -11,9 +11,9 @@ import pyarrow as pa
 from tokenflow_sgl.policy import ConfigError, WorkingSetConfig
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.report import Figures, figures
-from tokenflow_sgl.sim.options import EngineOptions, SimulationError
+from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.run import simulate
-from tokenflow_sgl.sim.spread import Spread
+from tokenflow_sgl.sim.study.spread import Spread
 from tokenflow_sgl.traces import Trace
 
 Setting = Mapping[str, float | bool]

@@ -8,10 +8,10 @@ import pytest
 
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.fair import FairScheduler
-from tokenflow_sgl.sim.policies import POLICIES, settings_of
 from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.priority import PriorityScheduler
+from tokenflow_sgl.sim.schedulers.by_name import POLICIES, settings_of
+from tokenflow_sgl.sim.schedulers.fair import FairScheduler
+from tokenflow_sgl.sim.schedulers.priority import PriorityScheduler
 from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest

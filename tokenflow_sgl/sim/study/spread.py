@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from tokenflow_sgl.sim.options import SimulationError
+from tokenflow_sgl.sim.engine_options import SimulationError
 
 Function = Callable[[Any, Any], Any]
 Spread = Callable[[Function, Any, Sequence[Any]], Iterator[Any]]

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.sim import SimulationError
-from tokenflow_sgl.sim.held_out import halves
-from tokenflow_sgl.sim.sweep import config_of
-from tokenflow_sgl.sim.tune import AT_ONCE, SPACE, allowed, tune
+from tokenflow_sgl.sim.study.held_out import halves
+from tokenflow_sgl.sim.study.sweep import config_of
+from tokenflow_sgl.sim.study.tuning import AT_ONCE, SPACE, allowed, tune
 from tokenflow_sgl.traces import Trace, TraceError, open_trace
 from tokenflow_sgl.traces.spec import other_draw
 
@@ -28,7 +28,9 @@ def here(function: Callable, shared: object, jobs: Sequence) -> Iterator:
 
 
 def made_up(monkeypatch, found: Callable[[dict], dict]) -> None:
-    monkeypatch.setattr("tokenflow_sgl.sim.tune.row_of", lambda device, setting: found(setting))
+    monkeypatch.setattr(
+        "tokenflow_sgl.sim.study.tuning.row_of", lambda device, setting: found(setting)
+    )
 
 
 def row(setting: dict, **given: float) -> dict:
@@ -116,7 +118,7 @@ def command(monkeypatch, tmp_path):
         def here_only(*_args):
             yield here
 
-        monkeypatch.setattr("tokenflow_sgl.sim.spread.on_cores", here_only)
+        monkeypatch.setattr("tokenflow_sgl.sim.study.spread.on_cores", here_only)
         done = CliRunner().invoke(
             app,
             ["tune", "--trials", "12", "--output", str(tmp_path / "runs.parquet"), *options],

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.sim.options import SimulationError
-from tokenflow_sgl.sim.spread import Spread
-from tokenflow_sgl.sim.sweep import Device, Row, Setting, row_of
+from tokenflow_sgl.sim.engine_options import SimulationError
+from tokenflow_sgl.sim.study.spread import Spread
+from tokenflow_sgl.sim.study.sweep import Device, Row, Setting, row_of
 
 SPACE: Mapping[str, tuple[float, float]] = {
     "eta": (0.7, 1.4),

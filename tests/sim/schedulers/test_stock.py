@@ -8,8 +8,8 @@ import pytest
 from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.prefixes import Prefixes
+from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 from tokenflow_sgl.sim.step import Chunk, Device
-from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import TraceRequest
 

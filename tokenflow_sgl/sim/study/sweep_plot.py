@@ -8,7 +8,7 @@ import pyarrow as pa
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tokenflow_sgl.sim.sweep import COLUMNS
+from tokenflow_sgl.sim.study.sweep import COLUMNS
 
 _BAR, _GAP = 0.28, 1.6
 """Inches per setting, and for title and axis."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.sim.core import Core
+from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 from tokenflow_sgl.sim.step import Chunk, Step
-from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import FloatArray
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0

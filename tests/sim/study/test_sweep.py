@@ -6,8 +6,9 @@ import pytest
 
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import SimulationError, parse_sweep, simulate, sweep
-from tokenflow_sgl.sim.spread import on_cores
+from tokenflow_sgl.sim import SimulationError, simulate
+from tokenflow_sgl.sim.study.spread import on_cores
+from tokenflow_sgl.sim.study.sweep import parse_sweep, sweep
 
 BURST = [(0.0, 100, 200, 10.0)] * 10
 

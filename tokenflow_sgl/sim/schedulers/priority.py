@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.policy import Phase
-from tokenflow_sgl.sim.stock import CLIP_NEW_TOKENS, Budget, StockScheduler
+from tokenflow_sgl.sim.schedulers.stock import CLIP_NEW_TOKENS, Budget, StockScheduler
 
 
 class PriorityScheduler(StockScheduler):
