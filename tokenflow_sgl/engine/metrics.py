@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenflow_sgl.metrics.contract import METRICS, Metric
+from tokenflow_sgl.metrics import METRICS, Metric
 from tokenflow_sgl.policy import Cause, Mode
 
 PERCENTILES = (10, 50, 90)

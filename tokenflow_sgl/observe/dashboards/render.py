@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tokenflow_sgl.dashboards.panels import Board, Kind, Panel
-from tokenflow_sgl.dashboards.prometheus import Prometheus, Series
+from tokenflow_sgl.observe.dashboards.panels import Board, Kind, Panel
+from tokenflow_sgl.observe.dashboards.prometheus_source import Prometheus, Series
 
 COLUMNS = 24
 WIDE_INCHES, ROW_INCHES, NUMBER_INCHES = 18.0, 2.9, 1.2

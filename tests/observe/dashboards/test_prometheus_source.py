@@ -8,11 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from tokenflow_sgl.dashboards import BOARDS
-from tokenflow_sgl.dashboards import prometheus as module
-from tokenflow_sgl.dashboards.prometheus import EVERYTHING, Prometheus, Series
-from tokenflow_sgl.dashboards.render import _lines_of, render
-from tokenflow_sgl.watch import ScrapeError
+from tokenflow_sgl.observe import ScrapeError
+from tokenflow_sgl.observe.dashboards import BOARDS
+from tokenflow_sgl.observe.dashboards import prometheus_source as module
+from tokenflow_sgl.observe.dashboards.prometheus_source import EVERYTHING, Prometheus, Series
+from tokenflow_sgl.observe.dashboards.render import _lines_of, render
 
 
 @pytest.fixture

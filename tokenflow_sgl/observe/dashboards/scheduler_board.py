@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.dashboards.overview import VARIABLES
-from tokenflow_sgl.dashboards.panels import Board, Kind, Panel, Query, Row
-from tokenflow_sgl.dashboards.promql import SERVER, level, quantile, rate
+from tokenflow_sgl.observe.dashboards.overview_board import VARIABLES
+from tokenflow_sgl.observe.dashboards.panels import (
+    SERVER,
+    Board,
+    Kind,
+    Panel,
+    Query,
+    Row,
+    level,
+    quantile,
+    rate,
+)
 
 NO_SWITCH = "nobody has been preempted yet"
 NO_COPY = "nothing has been copied yet"

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tokenflow_sgl.watch import ScrapeError, parse, scrape
+from tokenflow_sgl.observe import ScrapeError, parse, scrape
 
 PAGE = """
 # HELP tokenflow:preemptions_total Preemptions by cause.
@@ -105,7 +105,7 @@ def test_a_server_is_asked(server, monkeypatch) -> None:
     ],
 )
 def test_bad_pages_are_named(server, monkeypatch, status, text, message) -> None:
-    monkeypatch.setattr("tokenflow_sgl.watch.page.MAX_BYTES", 200)
+    monkeypatch.setattr("tokenflow_sgl.observe.metrics_page.MAX_BYTES", 200)
     server.status, server.text = status, text
     with pytest.raises(ScrapeError, match=message):
         scrape(server.url)

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.engine.metrics import Levels, PrometheusRecorder
 from tokenflow_sgl.metrics import METRICS
+from tokenflow_sgl.observe import ScrapeError, parse
+from tokenflow_sgl.observe.top_view import LEVELS, MODES, WIDTH, Look, _by_level, _curve, view
 from tokenflow_sgl.policy import Cause, Mode
-from tokenflow_sgl.watch import ScrapeError, parse
-from tokenflow_sgl.watch.view import LEVELS, MODES, WIDTH, Look, _by_level, _curve, view
 
 command = importlib.import_module("tokenflow_sgl.cli.top")
 
@@ -127,7 +127,7 @@ def test_once(recorder, monkeypatch) -> None:
     pages = iter([page()])
     work(recorder)
     pages = iter([next(pages), page()])
-    monkeypatch.setattr("tokenflow_sgl.watch.page.scrape", lambda url: next(pages))
+    monkeypatch.setattr("tokenflow_sgl.observe.metrics_page.scrape", lambda url: next(pages))
     monkeypatch.setattr(command.time, "sleep", lambda seconds: None)
     result = CliRunner().invoke(app, ["top", "http://server:1", "--once"], env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.output
@@ -135,7 +135,9 @@ def test_once(recorder, monkeypatch) -> None:
 
 
 def test_a_server_that_is_not_there_or_knows_nothing(monkeypatch) -> None:
-    monkeypatch.setattr("tokenflow_sgl.watch.page.scrape", lambda url: parse("sglang:x 1\n"))
+    monkeypatch.setattr(
+        "tokenflow_sgl.observe.metrics_page.scrape", lambda url: parse("sglang:x 1\n")
+    )
     result = CliRunner().invoke(app, ["top", "http://server:1"])
     assert result.exit_code == 1
     assert "--scheduler tokenflow" in result.output
@@ -143,5 +145,5 @@ def test_a_server_that_is_not_there_or_knows_nothing(monkeypatch) -> None:
     def refuse(url):
         raise ScrapeError("nobody answers")
 
-    monkeypatch.setattr("tokenflow_sgl.watch.page.scrape", refuse)
+    monkeypatch.setattr("tokenflow_sgl.observe.metrics_page.scrape", refuse)
     assert CliRunner().invoke(app, ["top", "http://server:1"]).output == "nobody answers.\n"

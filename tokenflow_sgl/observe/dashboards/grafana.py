@@ -18,7 +18,7 @@ from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
 
-from tokenflow_sgl.dashboards.panels import Board, Kind, Panel, Variable
+from tokenflow_sgl.observe.dashboards.panels import Board, Kind, Panel, Variable
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 HEIGHT = 8

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.engine.decision_log import MOST_CANDIDATES, DecisionLog, log_path
+from tokenflow_sgl.observe import stream_events
+from tokenflow_sgl.observe.stream_events import LogError, events, read_log, short_names
 from tokenflow_sgl.policy import (
     Cause,
     Decision,
@@ -23,8 +25,6 @@ from tokenflow_sgl.policy import (
     State,
     Streams,
 )
-from tokenflow_sgl.watch import decisions
-from tokenflow_sgl.watch.decisions import LogError, events, read_log, short_names
 
 NOON = datetime.datetime(2026, 11, 22, 12, 3, 4).timestamp()
 
@@ -176,7 +176,7 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path) -> None:
 
 
 def test_every_cause_is_explained() -> None:
-    assert set(decisions.CAUSES) == {cause.value for cause in Cause}
+    assert set(stream_events.CAUSES) == {cause.value for cause in Cause}
 
 
 def test_replicas_have_files_of_their_own() -> None:

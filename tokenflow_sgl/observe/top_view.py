@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tokenflow_sgl.metrics import LONGER, METRICS
-from tokenflow_sgl.watch.page import Scrape
+from tokenflow_sgl.observe.metrics_page import Scrape
 
 History = deque[tuple[float, float]]
 """Tokens made and effective tokens per second, oldest first."""

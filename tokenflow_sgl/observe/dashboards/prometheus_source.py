@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenflow_sgl.watch import ScrapeError, fetch
+from tokenflow_sgl.observe import ScrapeError, fetch
 
 INTERVAL = "1m"
 """What `$__rate_interval` stands for: four scrapes of 15 s, as in Grafana's default."""

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.dashboards.panels import Board, Kind, Panel, Query, Row, Variable
-from tokenflow_sgl.dashboards.promql import level, quantile, rate
+from tokenflow_sgl.observe.dashboards.panels import (
+    Board,
+    Kind,
+    Panel,
+    Query,
+    Row,
+    Variable,
+    level,
+    quantile,
+    rate,
+)
 
 SIDES = ("baseline", "candidate")
 NO_READERS = "a server without --scheduler tokenflow knows nothing of its readers"

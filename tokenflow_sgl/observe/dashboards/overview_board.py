@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.dashboards.panels import Board, Kind, Panel, Query, Row, Variable
-from tokenflow_sgl.dashboards.promql import CLASS, RANGE, SERVER, level, quantile, rate
 from tokenflow_sgl.metrics import LONGER
+from tokenflow_sgl.observe.dashboards.panels import (
+    CLASS,
+    RANGE,
+    SERVER,
+    Board,
+    Kind,
+    Panel,
+    Query,
+    Row,
+    Variable,
+    level,
+    quantile,
+    rate,
+)
 
 VARIABLES = (
     Variable("model", "Model", "label_values(tokenflow:mode, model_name)"),

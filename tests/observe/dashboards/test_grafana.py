@@ -11,11 +11,11 @@ from grafana_foundation_sdk.models import dashboard as models
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.dashboards import BOARDS
-from tokenflow_sgl.dashboards.grafana import grafana_json
-from tokenflow_sgl.watch import ScrapeError
+from tokenflow_sgl.observe import ScrapeError
+from tokenflow_sgl.observe.dashboards import BOARDS
+from tokenflow_sgl.observe.dashboards.grafana import grafana_json
 
-FOLDER = Path(__file__).parents[2] / "grafana" / "dashboards"
+FOLDER = Path(__file__).parents[3] / "grafana" / "dashboards"
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
@@ -56,7 +56,7 @@ def test_build_writes_them(tmp_path) -> None:
 def test_import_sends_them_with_the_token(monkeypatch) -> None:
     sent = []
     monkeypatch.setattr(
-        "tokenflow_sgl.watch.fetch", lambda url, **request: sent.append((url, request)) or b"{}"
+        "tokenflow_sgl.observe.fetch", lambda url, **request: sent.append((url, request)) or b"{}"
     )
     result = CliRunner().invoke(
         app, ["dashboard", "import", "http://grafana:3000/"], env={"GRAFANA_TOKEN": "secret"}
@@ -81,7 +81,7 @@ def test_import_without_a_token_or_a_grafana(monkeypatch) -> None:
     def refuse(url, **request):
         raise ScrapeError("nobody answers")
 
-    monkeypatch.setattr("tokenflow_sgl.watch.fetch", refuse)
+    monkeypatch.setattr("tokenflow_sgl.observe.fetch", refuse)
     result = CliRunner().invoke(
         app, ["dashboard", "import", "http://127.0.0.1:9"], env={"GRAFANA_TOKEN": "x"}
     )

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tokenflow_sgl.dashboards import BOARDS
-from tokenflow_sgl.dashboards.panels import Kind
 from tokenflow_sgl.metrics import METRICS
+from tokenflow_sgl.observe.dashboards import BOARDS
+from tokenflow_sgl.observe.dashboards.panels import Kind
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RULES = ROOT / "grafana" / "prometheus" / "rules.yml"
 SUFFIXES = ("_bucket", "_sum", "_count")
 EXPRESSIONS = [
