@@ -175,7 +175,7 @@ def replay(
     # Only here: the CLI must start without what a replay needs.
     from tokenflow_sgl.replay import Api, ReplayOptions
     from tokenflow_sgl.replay.preparation import check_trace
-    from tokenflow_sgl.replay.summary import print_summary
+    from tokenflow_sgl.replay.summary_table import print_summary
     from tokenflow_sgl.runs import new_folder, write_run
     from tokenflow_sgl.traces.schedule import Sessions
 

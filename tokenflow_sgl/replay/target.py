@@ -16,8 +16,8 @@ import aiohttp
 
 from tokenflow_sgl.replay.answers import ChatAnswer
 from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask
-from tokenflow_sgl.replay.options import Api, ReplayError, TargetError
 from tokenflow_sgl.replay.prompts import ChatPrompts
+from tokenflow_sgl.replay.replay_options import Api, ReplayError, TargetError
 from tokenflow_sgl.replay.stream import in_words
 
 _TIMEOUT_S = 30.0

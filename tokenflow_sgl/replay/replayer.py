@@ -8,7 +8,6 @@ A request that fails becomes a record with a sentence; the others go on.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import datetime
 import math
 import time
@@ -18,24 +17,24 @@ from collections.abc import Callable
 import numpy as np
 
 from tokenflow_sgl.qos import NOTICEABLE_STALL
-from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask, Endpoint
+from tokenflow_sgl.replay.bodies import Bodies
+from tokenflow_sgl.replay.endpoints import ENDPOINTS, Endpoint
 from tokenflow_sgl.replay.live import Snapshot
-from tokenflow_sgl.replay.options import ReplayOptions, TargetError
 from tokenflow_sgl.replay.outcome import make_run
 from tokenflow_sgl.replay.pace import pace
 from tokenflow_sgl.replay.preparation import check_trace, make_prompts, make_records
 from tokenflow_sgl.replay.probe import HttpProbe
-from tokenflow_sgl.replay.prompts import Prompt, Prompts
+from tokenflow_sgl.replay.prompts import Prompts
 from tokenflow_sgl.replay.records import Record, TraceClock
+from tokenflow_sgl.replay.replay_options import ReplayOptions, TargetError
 from tokenflow_sgl.replay.steady import LoopLag, no_collections
 from tokenflow_sgl.replay.stream import Stream
-from tokenflow_sgl.replay.streams import StreamClient
+from tokenflow_sgl.replay.stream_client import StreamClient
 from tokenflow_sgl.replay.target import Target
 from tokenflow_sgl.runs.store import Run
-from tokenflow_sgl.traces.request import Trace, TraceRequest, continues
+from tokenflow_sgl.traces.request import Trace
 from tokenflow_sgl.traces.schedule import Schedule
 
-_BURST_TOKENS = 32
 _PREPARED_S = 1.0
 """Requests that are due within so many seconds are written before the clock starts."""
 _OBSERVE_EVERY_S = 0.5
@@ -80,9 +79,9 @@ async def replay(
     client = StreamClient(target.url, headers=target.headers)
     await client.open()
     try:
-        replayer = _Replayer(trace, target, options, records, prompts, client)
-        if endpoint is not None:
-            replayer.endpoint = endpoint
+        replayer = _Replayer(
+            trace, target, options, records, prompts, client, endpoint or ENDPOINTS[options.api]
+        )
         await replayer.burst()
         replayer.prepare()
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -115,7 +114,6 @@ class _Replayer:
 
     Attributes:
         clock: The trace's clock.
-        endpoint: Where requests go.
         ended: When it was over, `time.monotonic()`.
         send_lag_s: How late each request was sent, wall-clock seconds.
         gone: That the server went away, in a sentence; None: it did not.
@@ -130,6 +128,7 @@ class _Replayer:
         records: list[Record],
         prompts: Prompts,
         client: StreamClient,
+        endpoint: Endpoint,
     ) -> None:
         self.clock = TraceClock(0.0, target.time_scale)
         self.ended = 0.0
@@ -137,15 +136,14 @@ class _Replayer:
         self.gone: str | None = None
         self.probe = HttpProbe(target)
         self._target, self._options, self._records = target, options, records
-        self._prompts, self._client = prompts, client
-        self.endpoint = ENDPOINTS[options.api]
+        self._client, self._endpoint = client, endpoint
         self._schedule = Schedule(trace.requests, options.sessions)
+        self._bodies = Bodies(target, options, endpoint, prompts, records, self._schedule)
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._sent = self._finished = self._failed = self._refusals = 0
         self._shown = (0.0, 0)
-        self._prepared: dict[int, tuple[Prompt, bytes]] = {}
 
     # ---- phases ---------------------------------------------------------------------
 
@@ -158,10 +156,7 @@ class _Replayer:
         ended: asyncio.Queue[Stream] = asyncio.Queue()
         burst = self._records[: self._options.warm_up_burst]
         for number, record in enumerate(burst):
-            output_tokens = min(record.request.output_tokens, _BURST_TOKENS)
-            request = dataclasses.replace(record.request, output_tokens=output_tokens)
-            prompt = self._prompts.burst(number, request.prompt_tokens)
-            body = self._body(request, record.rate, prompt, keep=False)
+            body = self._bodies.burst(number)
             self._post(body, record.rate, keep=False, on_end=ended.put_nowait)
         for _ in burst:
             stream = await ended.get()
@@ -170,11 +165,7 @@ class _Replayer:
 
     def prepare(self) -> None:
         """Write what is due at once: hundreds of prompts take longer than one may be late."""
-        for index in self._schedule.due_by(_PREPARED_S):
-            record = self._records[index]
-            prompt = self._prompts.fresh(index, record.request)
-            keep = self._schedule.has_next(index)
-            self._prepared[index] = prompt, self._body(record.request, record.rate, prompt, keep)
+        self._bodies.prepare(_PREPARED_S)
 
     async def run(self, observe: Observer, stop: asyncio.Event) -> bool:
         """Send what is due until all is over; return whether it was stopped before."""
@@ -221,11 +212,7 @@ class _Replayer:
     def _send(self, index: int, due_s: float) -> None:
         record, options = self._records[index], self._options
         keep = self._schedule.has_next(index)
-        prompt, body = self._prepared.pop(index, (None, b""))
-        if prompt is None:
-            prompt = self._prompt(index, record.request)
-            body = self._body(record.request, record.rate, prompt, keep)
-        record.prompt = prompt if keep else None
+        body = self._bodies.take(index)
         record.scheduled_s = due_s
         record.warm_up = index < options.warm_up_requests or due_s < options.warm_up_s
         record.stream = self._post(
@@ -234,38 +221,13 @@ class _Replayer:
         self._sent += 1
         self.send_lag_s.append(record.stream.sent - self.clock.wall_s(due_s))
 
-    def _prompt(self, index: int, request: TraceRequest) -> Prompt:
-        """A request's prompt; it starts with the turn before it and its answer where it can."""
-        before = self._schedule.previous.get(index)
-        if before is not None:
-            earlier = self._records[before]
-            known, earlier.prompt = earlier.prompt, None  # nobody else needs it
-            if known and earlier.stream and continues(earlier.request, request):
-                prompt = self._prompts.following(index, request, known, earlier.stream.answer)
-                if prompt is not None:
-                    return prompt
-        return self._prompts.fresh(index, request)
-
-    def _body(self, request: TraceRequest, rate: float, prompt: Prompt, keep: bool) -> bytes:
-        options = self._options
-        ask = Ask(
-            output_tokens=request.output_tokens,
-            model=self._target.model or "default",
-            temperature=options.temperature,
-            ignore_eos=options.ignore_eos,
-            rate=rate if options.send_rates else None,
-            priority=request.priority if options.send_priority else None,
-            keep=keep,
-        )
-        return self.endpoint.body(prompt, ask)
-
     def _post(
         self, body: bytes, rate: float, keep: bool, on_end: Callable[[Stream], None]
     ) -> Stream:
         return self._client.send(
-            self.endpoint.path,
+            self._endpoint.path,
             body,
-            self.endpoint.answer(keep=keep),
+            self._endpoint.answer(keep=keep),
             rate=rate / self._target.time_scale,
             on_end=on_end,
         )

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from tokenflow_sgl.replay.answers import Answer
-from tokenflow_sgl.replay.options import ReplayError, TargetError
+from tokenflow_sgl.replay.replay_options import ReplayError, TargetError
 from tokenflow_sgl.replay.stream import Stream, in_words
 
 _SLICE = 64
