@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokenflow_sgl.cli import choices
-from tokenflow_sgl.cli.checks import finite
+from tokenflow_sgl.cli.option_checks import finite
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile

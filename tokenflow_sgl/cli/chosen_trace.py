@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli.checks import positive
+from tokenflow_sgl.cli.option_checks import positive
 
 if TYPE_CHECKING:
     from tokenflow_sgl.traces import Trace

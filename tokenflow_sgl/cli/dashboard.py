@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from tokenflow_sgl.cli.checks import address, finite, output_folder
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
+from tokenflow_sgl.cli.option_checks import address, finite, output_folder
 
 dashboard_app = typer.Typer(
     help="Grafana dashboards of the scheduler's metrics, as code.", no_args_is_help=True

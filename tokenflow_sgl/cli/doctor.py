@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tokenflow_sgl.cli.checks import address
 from tokenflow_sgl.cli.failing import Exit, fail
+from tokenflow_sgl.cli.option_checks import address
 
 if TYPE_CHECKING:
     from tokenflow_sgl.engine.seams import Seam

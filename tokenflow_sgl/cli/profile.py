@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenflow_sgl.cli import choices
-from tokenflow_sgl.cli.checks import finite, output_file, picture
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
+from tokenflow_sgl.cli.option_checks import finite, output_file, picture
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles.fit import Residual

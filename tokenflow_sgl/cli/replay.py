@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli.checks import address, finite, output_folder, positive
 from tokenflow_sgl.cli.chosen_trace import (
     Limit,
     Rate,
@@ -25,6 +24,7 @@ from tokenflow_sgl.cli.chosen_trace import (
 )
 from tokenflow_sgl.cli.extras import RUNS, need
 from tokenflow_sgl.cli.failing import Exit, failing
+from tokenflow_sgl.cli.option_checks import address, finite, output_folder, positive
 
 if TYPE_CHECKING:
     from tokenflow_sgl.replay import ReplayOptions

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 
 from tokenflow_sgl.cli import choices
-from tokenflow_sgl.cli.checks import finite, output_file, positive
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
+from tokenflow_sgl.cli.option_checks import finite, output_file, positive
 
 if TYPE_CHECKING:
     from tokenflow_sgl.report import Comparison, Figures, Options

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenflow_sgl.cli import choices
-from tokenflow_sgl.cli.checks import output_folder
 from tokenflow_sgl.cli.chosen_engine import (
     ChunkedPrefillSize,
     Device,
@@ -37,6 +36,7 @@ from tokenflow_sgl.cli.chosen_trace import (
 )
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
+from tokenflow_sgl.cli.option_checks import output_folder
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from tokenflow_sgl.cli.checks import address, finite
 from tokenflow_sgl.cli.failing import failing
+from tokenflow_sgl.cli.option_checks import address, finite
 from tokenflow_sgl.observe import Scrape, scheduler_page
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli.checks import output_file, picture, positive
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import failing
+from tokenflow_sgl.cli.option_checks import output_file, picture, positive
 
 if TYPE_CHECKING:
     from tokenflow_sgl.traces import Trace

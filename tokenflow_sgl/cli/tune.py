@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenflow_sgl.cli import choices
-from tokenflow_sgl.cli.checks import output_file
 from tokenflow_sgl.cli.chosen_engine import (
     ChunkedPrefillSize,
     Device,
@@ -24,6 +23,7 @@ from tokenflow_sgl.cli.chosen_engine import (
 from tokenflow_sgl.cli.chosen_trace import Limit, Rate, Sample, SpeedUp, Window, open_chosen
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
+from tokenflow_sgl.cli.option_checks import output_file
 
 if TYPE_CHECKING:
     from tokenflow_sgl.sim.study.held_out import HeldOut

@@ -26,7 +26,7 @@ from tokenflow_sgl.engine.rates import NOT_STREAMED, RateClasses, RateError
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.tracking import StreamTable
 from tokenflow_sgl.policy import Phase
-from tokenflow_sgl.qos.rates import HIGHEST_RATE
+from tokenflow_sgl.qos.reader import HIGHEST_RATE
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.qos.rates import HIGHEST_RATE, LOWEST_RATE
+from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 from tokenflow_sgl.replay.prompts import ChatPrompts, Prompts, TokenPrompts
 from tokenflow_sgl.replay.records import Record
 from tokenflow_sgl.replay.replay_options import Api, ReplayError, ReplayOptions

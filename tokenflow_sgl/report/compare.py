@@ -15,8 +15,8 @@ from enum import StrEnum
 import numpy as np
 
 from tokenflow_sgl.report.catalogue import CATALOGUE, Figure
-from tokenflow_sgl.report.metrics import Figures
-from tokenflow_sgl.report.options import Options, ReportError
+from tokenflow_sgl.report.report_options import Options, ReportError
+from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.sample import Columns, Sample
 from tokenflow_sgl.runs.recording import FloatArray, IntArray
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.qos import StreamQoS, evaluate_stream
-from tokenflow_sgl.report.andes import andes_qoe
-from tokenflow_sgl.report.options import Options, TbtRule
+from tokenflow_sgl.report.andes_qoe import andes_qoe
+from tokenflow_sgl.report.report_options import Options, TbtRule
 from tokenflow_sgl.runs.recording import FloatArray, IntArray, Recording
 
 COMPLETED = "completed"

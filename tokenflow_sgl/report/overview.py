@@ -7,8 +7,8 @@ from typing import Any
 
 from tokenflow_sgl.qos import Summary
 from tokenflow_sgl.report.catalogue import CATALOGUE, Section
-from tokenflow_sgl.report.metrics import Figures
-from tokenflow_sgl.report.options import TbtRule
+from tokenflow_sgl.report.report_options import TbtRule
+from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.text import number, plain
 
 Row = tuple[str, str]

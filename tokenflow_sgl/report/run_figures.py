@@ -16,7 +16,7 @@ import numpy as np
 from tokenflow_sgl.qos import RunQoS, Summary, evaluate_run
 from tokenflow_sgl.report.bench_serving import BenchServing, bench_serving
 from tokenflow_sgl.report.judged import COMPLETED, Judged, judge
-from tokenflow_sgl.report.options import Options, ReportError
+from tokenflow_sgl.report.report_options import Options, ReportError
 from tokenflow_sgl.report.text import plain
 from tokenflow_sgl.runs.recording import record
 from tokenflow_sgl.runs.store import Run, RunInfo

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from tokenflow_sgl.report.load import population, token_rate, window_edges, windows
-from tokenflow_sgl.report.metrics import Figures
 from tokenflow_sgl.report.plots.canvas import RUN_COLOURS, draw, run_legend, style
 from tokenflow_sgl.report.reading import Reading
+from tokenflow_sgl.report.run_figures import Figures
+from tokenflow_sgl.report.time_windows import population, token_rate, window_edges, windows
 
 _MOMENTS = 600
 _RATE_WINDOWS = 120

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.qos.checks import non_negative
-from tokenflow_sgl.qos.streams import StreamQoS
+from tokenflow_sgl.qos.stream_qos import StreamQoS
 from tokenflow_sgl.qos.summary import Summary
 
 
