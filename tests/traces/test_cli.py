@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.trace import trace_app
 from tokenflow_sgl.traces import open_trace
-from tokenflow_sgl.traces.arrivals import ARRIVALS
-from tokenflow_sgl.traces.lengths import LENGTHS
-from tokenflow_sgl.traces.mixes import MIXES
+from tokenflow_sgl.traces.generators.arrivals import ARRIVALS
+from tokenflow_sgl.traces.generators.mixes import MIXES
+from tokenflow_sgl.traces.generators.priority_changes import PRIORITIES
+from tokenflow_sgl.traces.generators.request_lengths import LENGTHS
+from tokenflow_sgl.traces.generators.sessions import SessionConfig
 from tokenflow_sgl.traces.parameters import parameter_names
-from tokenflow_sgl.traces.priorities import PRIORITIES
-from tokenflow_sgl.traces.sessions import SessionConfig
 
 trace_command = importlib.import_module("tokenflow_sgl.cli.trace")
 

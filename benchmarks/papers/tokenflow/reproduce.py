@@ -25,7 +25,7 @@ from tokenflow_sgl.report import figures
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.study.spread import on_cores
 from tokenflow_sgl.traces import open_trace, transform
-from tokenflow_sgl.traces.rates import parse_rates
+from tokenflow_sgl.traces.generators.reading_rates import parse_rates
 from tokenflow_sgl.traces.workloads import WORKLOADS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tokenflow_sgl.traces.arrivals import Arrivals
-from tokenflow_sgl.traces.lengths import LengthPairs
+from tokenflow_sgl.traces.generators.arrivals import Arrivals
+from tokenflow_sgl.traces.generators.reading_rates import RateMix
+from tokenflow_sgl.traces.generators.request_lengths import LengthPairs
+from tokenflow_sgl.traces.generators.sessions import SessionConfig
 from tokenflow_sgl.traces.parameters import extent
-from tokenflow_sgl.traces.rates import RateMix
 from tokenflow_sgl.traces.request import Accounting, Trace, TraceError, TraceRequest
-from tokenflow_sgl.traces.sessions import SessionConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.priorities import MarkovPriorities, RandomPriorities
+from tokenflow_sgl.traces.generators.priority_changes import MarkovPriorities, RandomPriorities
 
 
 def rng(seed=0):

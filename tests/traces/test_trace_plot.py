@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, open_trace
-from tokenflow_sgl.traces.plot import draw
+from tokenflow_sgl.traces.trace_plot import draw
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.rates import RateMix, parse_rates
+from tokenflow_sgl.traces.generators.reading_rates import RateMix, parse_rates
 
 
 def rng(seed=0):

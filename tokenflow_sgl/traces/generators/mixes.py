@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.traces.lengths import LengthPairs, Lengths, LogNormalLengths
+from tokenflow_sgl.traces.generators.request_lengths import LengthPairs, Lengths, LogNormalLengths
 from tokenflow_sgl.traces.parameters import IntArray
 from tokenflow_sgl.traces.request import TraceError
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
-from tokenflow_sgl.traces.lengths import (
+from tokenflow_sgl.traces.generators.mixes import MIXES, LengthMix, MixPart, long_context
+from tokenflow_sgl.traces.generators.request_lengths import (
     EmpiricalLengths,
     FixedLengths,
     LogNormalLengths,
     NormalLengths,
 )
-from tokenflow_sgl.traces.mixes import MIXES, LengthMix, MixPart, long_context
 
 
 def rng(seed=0):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.traces.lengths import LengthPairs
+from tokenflow_sgl.traces.generators.request_lengths import LengthPairs
 from tokenflow_sgl.traces.parameters import MOST_SECONDS, FloatArray, check, parameter
 from tokenflow_sgl.traces.request import PrefixBlock, TraceRequest
 
