@@ -141,7 +141,7 @@ def test_no_server_exits_with_1(invoke, words):
 
 def closed_choices():
     from tokenflow_sgl.profiles.devices import DEVICES
-    from tokenflow_sgl.profiles.models import MODELS
+    from tokenflow_sgl.profiles.model_shapes import MODELS
     from tokenflow_sgl.report import TbtRule
     from tokenflow_sgl.sim.cluster import ROUTERS
     from tokenflow_sgl.sim.engine_options import WRITE_POLICIES

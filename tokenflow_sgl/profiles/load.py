@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from tokenflow_sgl.profiles import aiconfigurator, roofline
+from tokenflow_sgl.profiles.device_profile import DeviceProfile
 from tokenflow_sgl.profiles.devices import DEVICES, Device
-from tokenflow_sgl.profiles.errors import ProfileError
-from tokenflow_sgl.profiles.models import MODELS, Model
+from tokenflow_sgl.profiles.document import ProfileError
+from tokenflow_sgl.profiles.model_shapes import MODELS, Model
 from tokenflow_sgl.profiles.pool import host_pool_tokens, kv_pool_tokens
-from tokenflow_sgl.profiles.profile import DeviceProfile
 
 Entry = TypeVar("Entry")
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from tokenflow_sgl.profiles.profile import DeviceProfile
-from tokenflow_sgl.profiles.shown import BATCHES, CONTEXTS, LENGTHS, PREFIXES
+from tokenflow_sgl.profiles.device_profile import DeviceProfile
+from tokenflow_sgl.profiles.profile_table import BATCHES, CONTEXTS, LENGTHS, PREFIXES
 
 
 def plot(profile: DeviceProfile, path: Path) -> None:

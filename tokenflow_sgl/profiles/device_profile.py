@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.profiles import document
-from tokenflow_sgl.profiles.errors import ProfileError
+from tokenflow_sgl.profiles.document import ProfileError
 from tokenflow_sgl.profiles.link import Link
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 
