@@ -26,7 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenflow_sgl.replay import Api, ReplayOptions, find_target, replay
+from tokenflow_sgl.choices import Api
+from tokenflow_sgl.replay import ReplayOptions, find_target, replay
 from tokenflow_sgl.replay.answers import GenerateAnswer
 from tokenflow_sgl.replay.endpoints import ENDPOINTS
 from tokenflow_sgl.replay.live import Snapshot

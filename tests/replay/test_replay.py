@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from tokenflow_sgl.replay import Api, ReplayError, ReplayOptions
+from tokenflow_sgl.choices import Api, Sessions
+from tokenflow_sgl.replay import ReplayError, ReplayOptions
 from tokenflow_sgl.runs import read_run, write_run
 from tokenflow_sgl.traces.request import PriorityUpdate
-from tokenflow_sgl.traces.schedule import Sessions
 
 DEVICE = {"device": "h200", "model": "m", "time_dilation": 4.0, "steps": 0, "late_steps": 0}
 EMULATED = {"internal_states": [{"emulated_device": DEVICE}]}

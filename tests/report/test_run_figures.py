@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tokenflow_sgl.report import Options, ReportError, TbtRule, figures
+from tokenflow_sgl.choices import TbtRule
+from tokenflow_sgl.report import Options, ReportError, figures
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.sim import SimulationError, engine, simulate
 from tokenflow_sgl.sim.schedulers.by_name import POLICIES
 from tokenflow_sgl.sim.step import NOBODY, Chunk, Device, Step
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
-from tokenflow_sgl.traces.schedule import Sessions
 
 
 def test_one_request(times_of, trace, device, options) -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tokenflow_sgl.cli import choices
+from tokenflow_sgl.cli.chosen_engine import DeviceName, ModelName
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import finite, output_file, picture
@@ -76,8 +76,8 @@ def list_profiles() -> None:
 
 @profile_app.command()
 def show(
-    device: Annotated[choices.Device, typer.Argument(help="A device.")],
-    model: Annotated[choices.Model, typer.Argument(help="A model.")],
+    device: Annotated[DeviceName, typer.Argument(help="A device.")],
+    model: Annotated[ModelName, typer.Argument(help="A model.")],
     plot: Picture = None,
     save: Annotated[
         Path | None,
@@ -104,7 +104,7 @@ def fit(
         Path, typer.Argument(exists=True, dir_okay=False, help="CSV file; see docs/devices.md.")
     ],
     device: Annotated[str, typer.Option(help="Name of the device that was measured.")],
-    model: Annotated[choices.Model, typer.Option(help="The model that it served.")],
+    model: Annotated[ModelName, typer.Option(help="The model that it served.")],
     output: Annotated[
         Path,
         typer.Option(

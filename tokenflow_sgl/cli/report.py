@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli import choices
+from tokenflow_sgl.choices import TbtRule
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import finite, output_file, positive
@@ -54,9 +54,9 @@ def report(
         typer.Option(help="TBT objective of requests that carry none, seconds.", callback=positive),
     ] = None,
     tbt_rule: Annotated[
-        choices.TbtRule,
+        TbtRule,
         typer.Option(help="A request meets its TBT objective by: p99 of its gaps, mean, or every."),
-    ] = choices.TbtRule.p99,
+    ] = TbtRule.p99,
     expected_ttft: Annotated[
         float,
         typer.Option(
@@ -111,7 +111,7 @@ def report(
 
     # Only here: the CLI must start without what a report needs.
     from tokenflow_sgl.qos import NOTICEABLE_STALL
-    from tokenflow_sgl.report import Options, TbtRule
+    from tokenflow_sgl.report import Options
 
     with failing("No report"):
         options = Options(
@@ -120,7 +120,7 @@ def report(
             stall_threshold_s=NOTICEABLE_STALL if stall_threshold is None else stall_threshold,
             ttft_slo_s=ttft_slo,
             tbt_slo_s=tbt_slo,
-            tbt_rule=TbtRule(tbt_rule),
+            tbt_rule=tbt_rule,
             expected_ttft_s=expected_ttft,
             resamples=resamples,
             seed=seed,

@@ -10,18 +10,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tokenflow_sgl.cli import choices
+from tokenflow_sgl.choices import Router, WritePolicy
 from tokenflow_sgl.cli.chosen_engine import (
+    DEFAULT_DEVICE,
+    DEFAULT_MODEL,
     ChunkedPrefillSize,
     Device,
     HicacheRatio,
+    HostWrites,
     KvTokens,
     LoadEvictOverlap,
     MixedChunk,
     Model,
     PageSize,
     ProfileFile,
-    WritePolicy,
     open_engine,
 )
 from tokenflow_sgl.cli.chosen_trace import (
@@ -56,8 +58,8 @@ def simulate(
     trace: Annotated[
         str, typer.Option(help="What is asked: PATH, FORMAT:PATH or a workload, and its keys.")
     ],
-    device: Device = choices.Device.h200,
-    model: Model = choices.Model.llama3_8b,
+    device: Device = DEFAULT_DEVICE,
+    model: Model = DEFAULT_MODEL,
     policy: Annotated[
         str,
         typer.Option(
@@ -79,7 +81,7 @@ def simulate(
     kv_tokens: KvTokens = None,
     page_size: PageSize = 1,
     hicache_ratio: HicacheRatio = 2.0,
-    hicache_write_policy: WritePolicy = choices.WritePolicy.write_through,
+    hicache_write_policy: HostWrites = WritePolicy.write_through,
     load_evict_overlap: LoadEvictOverlap = True,
     chunked_prefill_size: ChunkedPrefillSize = None,
     mixed_chunk: MixedChunk = False,
@@ -88,9 +90,9 @@ def simulate(
         typer.Option(min=1, help="Servers of this kind behind a router.", rich_help_panel=_SERVER),
     ] = 1,
     router: Annotated[
-        choices.Router,
+        Router,
         typer.Option(help="Which server gets a request.", rich_help_panel=_SERVER),
-    ] = choices.Router.least_loaded,
+    ] = Router.least_loaded,
     sweep: Annotated[
         list[str] | None,
         typer.Option(

@@ -9,8 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tokenflow_sgl.cli import choices
+from tokenflow_sgl.choices import Objective
 from tokenflow_sgl.cli.chosen_engine import (
+    DEFAULT_DEVICE,
+    DEFAULT_MODEL,
     ChunkedPrefillSize,
     Device,
     HicacheRatio,
@@ -46,13 +48,13 @@ def tune(
         str, typer.Option(help="What is asked: PATH, FORMAT:PATH or a workload, and its keys.")
     ],
     objective: Annotated[
-        choices.Objective,
+        Objective,
         typer.Option(
             help="What to look for: waiting (TTFT and stalls together), effective (throughput), "
             "p99-ttft. Parameters that cost more than 1% of all or of the effective tokens per "
             "second, or let readers wait longer on average than those shipped, are out."
         ),
-    ] = choices.Objective.waiting,
+    ] = Objective.waiting,
     trials: Annotated[
         int, typer.Option(min=2, help="Simulations, the shipped parameters' included.")
     ] = 60,
@@ -76,8 +78,8 @@ def tune(
             metavar="FILE", dir_okay=False, help="All runs, as Parquet.", callback=output_file
         ),
     ] = None,
-    device: Device = choices.Device.h200,
-    model: Model = choices.Model.llama3_8b,
+    device: Device = DEFAULT_DEVICE,
+    model: Model = DEFAULT_MODEL,
     profile: ProfileFile = None,
     kv_tokens: KvTokens = None,
     page_size: PageSize = 1,

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tokenflow_sgl.choices import Api
 from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask
 from tokenflow_sgl.replay.prompts import token_prompt
-from tokenflow_sgl.replay.replay_options import Api
 from tokenflow_sgl.replay.stream import Stream
 from tokenflow_sgl.replay.stream_client import StreamClient
 

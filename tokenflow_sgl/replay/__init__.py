@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from tokenflow_sgl.replay.outcome import MAX_LAG_S
-from tokenflow_sgl.replay.replay_options import Api, ReplayError, ReplayOptions
+from tokenflow_sgl.replay.replay_options import ReplayError, ReplayOptions
 from tokenflow_sgl.replay.replayer import replay
 from tokenflow_sgl.replay.target import Target, find_target
 
 __all__ = [
     "MAX_LAG_S",
-    "Api",
     "ReplayError",
     "ReplayOptions",
     "Target",

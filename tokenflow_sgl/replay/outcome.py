@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tokenflow_sgl.choices import Api
 from tokenflow_sgl.replay.pace import Pace
 from tokenflow_sgl.replay.records import Record, TraceClock, tables
-from tokenflow_sgl.replay.replay_options import Api, ReplayOptions
+from tokenflow_sgl.replay.replay_options import ReplayOptions
 from tokenflow_sgl.replay.target import Target
 from tokenflow_sgl.runs.run_tables import trace_info
 from tokenflow_sgl.runs.store import Run, RunInfo

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
+from tokenflow_sgl.choices import Api, Sessions
 from tokenflow_sgl.errors import FailedError, InputError
-from tokenflow_sgl.traces.schedule import Sessions
 
 
 class ReplayError(InputError):
@@ -18,14 +17,6 @@ class ReplayError(InputError):
 
 class TargetError(ReplayError, FailedError):
     """The server is not there, refuses this client or fails: nothing that was given is wrong."""
-
-
-class Api(StrEnum):
-    """The endpoint that requests go to."""
-
-    generate = "generate"
-    completions = "completions"
-    chat = "chat"
 
 
 @dataclass(frozen=True, slots=True)

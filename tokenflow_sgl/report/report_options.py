@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from tokenflow_sgl.choices import TbtRule
 from tokenflow_sgl.errors import InputError
 from tokenflow_sgl.qos import NOTICEABLE_STALL
 from tokenflow_sgl.qos.weights import TAU1, TAU2
@@ -14,17 +14,6 @@ from tokenflow_sgl.qos.weights import TAU1, TAU2
 
 class ReportError(InputError):
     """A report cannot be made; the message is a sentence that says why."""
-
-
-class TbtRule(StrEnum):
-    """When a request has met its objective for the time between tokens."""
-
-    p99 = "p99"
-    """99 % of its gaps are within the objective (tail TBT, the usual meaning)."""
-    mean = "mean"
-    """Its TPOT is within the objective, as in `sglang.bench_serving --goodput tpot:...`."""
-    every = "every"
-    """Each single gap is within the objective."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokenflow_sgl.choices import WritePolicy
 from tokenflow_sgl.errors import InputError
-
-WRITE_POLICIES = ("write_through", "write_back")
-"""Of those that HiCache has: what is simulated."""
 
 
 class SimulationError(InputError):
@@ -61,10 +59,10 @@ class EngineOptions:
                 raise SimulationError(
                     f"{name} is {getattr(self, name)!r}; allowed is {least} or more"
                 )
-        if self.hicache_write_policy not in WRITE_POLICIES:
+        if self.hicache_write_policy not in list(WritePolicy):
             raise SimulationError(
                 f"hicache_write_policy is {self.hicache_write_policy!r}; allowed is "
-                + " or ".join(WRITE_POLICIES)
+                + " or ".join(WritePolicy)
             )
         if not 0.0 < self.schedule_conservativeness <= 10.0:
             raise SimulationError(

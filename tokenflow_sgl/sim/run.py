@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.policy import Policy, WorkingSetConfig
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.runs import Run
@@ -21,7 +22,7 @@ from tokenflow_sgl.sim.simulated_run import Recording, make_run
 from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Trace
-from tokenflow_sgl.traces.schedule import Schedule, Sessions
+from tokenflow_sgl.traces.schedule import Schedule
 
 MOST_REPLICAS = 256
 

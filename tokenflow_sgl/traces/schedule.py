@@ -9,18 +9,9 @@ import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 
+from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.traces.request import TraceRequest
-
-
-class Sessions(StrEnum):
-    """When later turns of a session are sent."""
-
-    closed = "closed"
-    """`think_s` after the previous turn's answer has ended."""
-    open = "open"
-    """At their own arrival in the trace, whatever became of the turn before."""
 
 
 class Due:

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.prefixes import Prefixes
@@ -15,7 +16,6 @@ from tokenflow_sgl.sim.schedulers.priority import PriorityScheduler
 from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
-from tokenflow_sgl.traces.schedule import Sessions
 
 
 def make_core(device, options, requests: list[TraceRequest], **given) -> Core:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tokenflow_sgl.choices import Objective
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.sim.engine_options import SimulationError
 from tokenflow_sgl.sim.study.spread import Spread
@@ -28,9 +29,9 @@ SPACE: Mapping[str, tuple[float, float]] = {
 """Where each parameter is searched; on a logarithmic scale."""
 
 OBJECTIVES: Mapping[str, tuple[str, bool]] = {
-    "effective": ("effective_throughput", True),
-    "waiting": ("mean_waiting_s", False),
-    "p99-ttft": ("p99_ttft_s", False),
+    Objective.effective: ("effective_throughput", True),
+    Objective.waiting: ("mean_waiting_s", False),
+    Objective.p99_ttft: ("p99_ttft_s", False),
 }
 """What is searched for, by name: a column of the sweep, and whether more of it is better."""
 
