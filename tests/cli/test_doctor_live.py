@@ -7,18 +7,9 @@ from prometheus_client import REGISTRY, Counter, Histogram, generate_latest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.engine.metrics import Levels, PrometheusRecorder
+from tokenflow_sgl.engine.metrics import Levels
 from tokenflow_sgl.observe import ScrapeError, metrics_page, parse
 from tokenflow_sgl.policy import Cause, Mode
-
-
-@pytest.fixture
-def recorder():
-    """The server's own recorder; its page is what is examined."""
-    before = set(REGISTRY._collector_to_names)
-    yield PrometheusRecorder({"model_name": "tiny"})
-    for each in set(REGISTRY._collector_to_names) - before:
-        REGISTRY.unregister(each)
 
 
 @pytest.fixture

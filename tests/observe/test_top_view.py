@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections import deque
 
-import numpy as np
-import pytest
-from prometheus_client import REGISTRY, Gauge, generate_latest
+from busy_server import page, work
+from prometheus_client import Gauge
 from rich.console import Console
-from typer.testing import CliRunner
 
-from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.engine.metrics import Levels, PrometheusRecorder
+from tokenflow_sgl.engine.metrics import Levels
 from tokenflow_sgl.metrics import METRICS
-from tokenflow_sgl.observe import ScrapeError, parse
 from tokenflow_sgl.observe.top_view import LEVELS, MODES, WIDTH, Look, _by_level, _curve, view
-from tokenflow_sgl.policy import Cause, Mode
-
-command = importlib.import_module("tokenflow_sgl.cli.top")
-
-
-@pytest.fixture
-def recorder():
-    before = set(REGISTRY._collector_to_names)
-    yield PrometheusRecorder({"model_name": "tiny"})
-    for each in set(REGISTRY._collector_to_names) - before:
-        REGISTRY.unregister(each)
-
-
-def page():
-    return parse(generate_latest(REGISTRY).decode())
-
-
-def work(recorder) -> None:
-    """Two seconds of a busy server."""
-    recorder.policy_pass(Mode.WORKING_SET, 0.0004)
-    recorder.levels(Levels(running=12, paused=3, waiting=1, demand=240.0, capacity=300.0))
-    recorder.count("output_tokens_total", 600, qos_class="reading")
-    recorder.count("effective_tokens_total", 480, qos_class="reading")
-    recorder.count("stalls_total", 4, qos_class="reading")
-    recorder.count("stall_seconds_total", 1.0, qos_class="reading")
-    recorder.observe("ttft_seconds", [0.15, 0.15], qos_class="reading")
-    recorder.buffers("reading", np.array([0.0, 0.4, 2.0, 2.5, 30.0, 200.0]), stalled=1)
-    recorder.preempted(Cause.EXCHANGE)
-    recorder.resumed(recomputed=0, loaded=100, resident=1)
-    recorder.link("store", 1e5, 64)
+from tokenflow_sgl.policy import Mode
 
 
 def shown(look: Look, width: int = 130) -> str:
@@ -121,29 +87,3 @@ def test_curves_have_the_height_of_their_values() -> None:
     assert _curve([]) == _curve([0.0, 0.0]) == ""
     assert _curve([0.0, 5.0, 10.0]) == " ▄█"
     assert len(_curve([1.0] * 100)) == WIDTH
-
-
-def test_once(recorder, monkeypatch) -> None:
-    pages = iter([page()])
-    work(recorder)
-    pages = iter([next(pages), page()])
-    monkeypatch.setattr("tokenflow_sgl.observe.metrics_page.scrape", lambda url: next(pages))
-    monkeypatch.setattr(command.time, "sleep", lambda seconds: None)
-    result = CliRunner().invoke(app, ["top", "http://server:1", "--once"], env={"COLUMNS": "120"})
-    assert result.exit_code == 0, result.output
-    assert "12 running" in result.output
-
-
-def test_a_server_that_is_not_there_or_knows_nothing(monkeypatch) -> None:
-    monkeypatch.setattr(
-        "tokenflow_sgl.observe.metrics_page.scrape", lambda url: parse("sglang:x 1\n")
-    )
-    result = CliRunner().invoke(app, ["top", "http://server:1"])
-    assert result.exit_code == 1
-    assert "--scheduler tokenflow" in result.output
-
-    def refuse(url):
-        raise ScrapeError("nobody answers")
-
-    monkeypatch.setattr("tokenflow_sgl.observe.metrics_page.scrape", refuse)
-    assert CliRunner().invoke(app, ["top", "http://server:1"]).output == "nobody answers.\n"

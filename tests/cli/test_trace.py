@@ -40,9 +40,12 @@ def test_stats_as_tables():
         assert words in result.output
 
 
-def test_stats_as_json(write):
-    path = write("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 00:00:00,5,0\n")
-    path.write_text(path.read_text() + "2023-11-16 00:00:01,5,7\n")
+def test_stats_as_json(tmp_path):
+    path = tmp_path / "file.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 00:00:00,5,0\n2023-11-16 00:00:01,5,7\n"
+    )
     result = run("stats", f"azure:{path}", "--json")
     answer = json.loads(result.output)
     assert answer["accounting"] == {"rows": 2, "emitted": 1, "dropped": {"no output tokens": 1}}
@@ -51,9 +54,10 @@ def test_stats_as_json(write):
     assert "dropped: no output tokens" in run("stats", f"azure:{path}").output
 
 
-def test_what_a_file_says_is_not_taken_for_markup(write):
+def test_what_a_file_says_is_not_taken_for_markup(tmp_path):
+    path = tmp_path / "file.csv"
     header = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
-    path = write(f"{header}\n1,[red],1,1,2,x\n2,b,1,1,2,x\n")
+    path.write_text(f"{header}\n1,[red],1,1,2,x\n2,b,1,1,2,x\n")
     result = run("stats", f"burstgpt:{path}?model=[red]")
     assert "dropped: model is not [red]" in result.output
 
