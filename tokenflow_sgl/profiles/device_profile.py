@@ -88,7 +88,7 @@ class DeviceProfile:
 
         Args:
             tokens: New tokens over all requests of the step; 0 takes no time.
-            attention: Sum of `n_i * (prefix_i + n_i / 2)` over the requests of the step.
+            attention: Sum of `costs.attention_work` over the requests of the step.
 
         Returns:
             Seconds: non-decreasing in the attention, and in the tokens at the same mean.

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from tokenflow_sgl.costs import attention_work
 from tokenflow_sgl.profiles.device_profile import DeviceProfile
 from tokenflow_sgl.profiles.profile_table import BATCHES, CONTEXTS, LENGTHS, PREFIXES
 
@@ -38,7 +39,7 @@ def _decode(axes: Axes, profile: DeviceProfile) -> None:
 def _prefill(axes: Axes, profile: DeviceProfile) -> None:
     lengths = [round(LENGTHS[0] * 2 ** (step / 16)) for step in range(16 * (len(LENGTHS) - 1) + 1)]
     for colour, prefix in zip(_colours(len(PREFIXES)), PREFIXES, strict=True):
-        times = [1e3 * profile.prefill_seconds(n, n * (prefix + n / 2)) for n in lengths]
+        times = [1e3 * profile.prefill_seconds(n, attention_work(n, prefix)) for n in lengths]
         axes.plot(lengths, times, color=colour, label=f"{prefix}")
     axes.set(
         title="Prefill step of one request",

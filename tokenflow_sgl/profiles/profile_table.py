@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
+from tokenflow_sgl.costs import attention_work
 from tokenflow_sgl.profiles.device_profile import DeviceProfile
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -54,7 +55,7 @@ def step_times(profile: DeviceProfile) -> tuple[Table, Table]:
     prefill.title = "Prefill step of one request, ms"
     for length in LENGTHS:
         times = [
-            profile.prefill_seconds(length, length * (prefix + length / 2)) for prefix in PREFIXES
+            profile.prefill_seconds(length, attention_work(length, prefix)) for prefix in PREFIXES
         ]
         prefill.add_row(str(length), *(f"{1e3 * seconds:.2f}" for seconds in times))
     return decode, prefill

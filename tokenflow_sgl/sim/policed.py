@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tokenflow_sgl.costs import Work
+from tokenflow_sgl.costs import Work, attention_work
 from tokenflow_sgl.policy import (
     Decision,
     Memory,
@@ -113,7 +113,7 @@ class PolicedScheduler(StockScheduler):
     def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
         """Learn from the step, as the live scheduler does from its iterations."""
         tokens = sum(chunk.tokens for chunk in step.chunks)
-        attention = sum(c.tokens * (c.prefix + c.tokens / 2) for c in step.chunks)
+        attention = sum(attention_work(chunk.tokens, chunk.prefix) for chunk in step.chunks)
         loaded = sum(chunk.loaded for chunk in step.chunks)
         crowded = bool(self._paused)
         batch = len(step.decode)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from tokenflow_sgl.costs import attention_work
 from tokenflow_sgl.profiles import DeviceProfile
 
 
@@ -11,7 +12,7 @@ class StepWork:
     """The work of a step.
 
     tokens: new tokens of prefilled requests; 0 in a pure decode step.
-    attention: keys that these tokens attend to, summed: sum n_i * (prefix_i + n_i / 2).
+    attention: keys that these tokens attend to, summed (`attention_work`).
     batch: requests that decode one token. context: KV tokens that these read.
     """
 
@@ -48,5 +49,5 @@ def work_of(forward_batch: Any) -> StepWork:
             context += prefix + 1
         else:
             tokens += new
-            attention += new * (prefix + new / 2)
+            attention += attention_work(new, prefix)
     return StepWork(tokens, attention, batch, context)
