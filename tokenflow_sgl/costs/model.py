@@ -63,7 +63,7 @@ class StepCosts:
         if self.prefill is None:
             return 0.0 * tokens
         constant, per_token, per_work = self.prefill
-        return constant + per_token * tokens + per_work * tokens * (prefix + tokens / 2)
+        return constant + per_token * tokens + per_work * attention_work(tokens, prefix)
 
     def load_seconds(self, tokens: Amount) -> Amount:
         """Time to bring `tokens` of KV back from the host; 0.0 while unknown."""
