@@ -77,7 +77,7 @@ TIMED = (*STREAMS, WAIT_FOR_RESULT, NOTE_IDLE, DEVICE_REPORT)
 """Hooked where a device is emulated (:mod:`tokenflow_sgl_emulator.timed`), and only there."""
 
 HOOKED = (HOST_POOL, *LORA_PINNING, BATCH_INVARIANCE, SAMPLING_HASH)
-"""Hooked by :mod:`tokenflow_sgl_emulator.plugin`, checked when a model is loaded."""
+"""Hooked by :mod:`tokenflow_sgl_emulator.platform_plugin`, checked when a model is loaded."""
 
 _ATTENTION = (
     "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend._run_sdpa_forward_"

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, late_copies
-from tokenflow_sgl_emulator.seams import (
+from tokenflow_sgl_emulator.emulator_seams import (
     BATCH_INVARIANCE,
     DEVICE_REPORT,
     HOOKED,
@@ -21,7 +21,7 @@ from tokenflow_sgl_emulator.seams import (
     WAIT_FOR_RESULT,
     Seam,
 )
-from tokenflow_sgl_emulator.timed import streams
+from tokenflow_sgl_emulator.timed import timed_streams
 from tokenflow_sgl_emulator.timed.device import timing_is_on
 
 _PACKAGE = __name__.partition(".")[0]
@@ -52,7 +52,7 @@ def register() -> None:
     if timing_is_on():
         from tokenflow_sgl_emulator.timed import hooks
 
-        _replace_streams(streams)
+        _replace_streams(timed_streams)
         HookRegistry.register(WAIT_FOR_RESULT.target, hooks.wait_for_result, HookType.BEFORE)
         HookRegistry.register(NOTE_IDLE.target, hooks.note_idle, HookType.BEFORE)
         HookRegistry.register(DEVICE_REPORT.target, hooks.add_report, HookType.AROUND)
@@ -95,7 +95,7 @@ def _is_hooked(target: Any) -> bool:
 def _choose_host_pool(original: Callable[[Any], type], buffer_info: Any) -> type:
     """Around hook: SGLang decides by the device buffers, we put our twin in its place."""
     if timing_is_on():
-        from tokenflow_sgl_emulator.timed.host_pool import TimedHostPool
+        from tokenflow_sgl_emulator.timed.timed_host_pool import TimedHostPool
 
         return TimedHostPool
     from tokenflow_sgl_emulator.host_pool import torch_host_pool
