@@ -30,7 +30,7 @@ from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.baselines import MarkovPriorityPolicy, RandomPriorityPolicy
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.spread import on_cores
+from tokenflow_sgl.sim.study.spread import on_cores
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 

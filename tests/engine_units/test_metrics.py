@@ -15,7 +15,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import (
     _observe,
 )
 from tokenflow_sgl.metrics import GROUPS, METRICS
-from tokenflow_sgl.watch import Scrape, parse
+from tokenflow_sgl.observe import Scrape, parse
 
 MOST_SERIES, MOST_PER_CLASS = 80, 72
 """Of one scheduler, and of each rate class that its requests name; the page says so."""

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.admission import CONSIDERED, admissible
 

@@ -242,7 +242,7 @@ def test_a_prefill_step_leaves_time_for_who_decodes_in_it(make_state, make_strea
 
 # The paused streams hold 200 tokens each, a load of them takes 0.2 s.
 @pytest.mark.parametrize(
-    ("per_token", "recomputed"),
+    ("per_token", "dearer"),
     [
         (0.2e-3, {11, 12, 13}),  # 0.04 s: but the first load keeps its cost known
         (0.9e-3, {11, 12}),  # 0.18 s: two queue for 0.36 s, where the load would be there at 0.4
@@ -250,13 +250,13 @@ def test_a_prefill_step_leaves_time_for_who_decodes_in_it(make_state, make_strea
     ],
 )
 def test_recomputed_is_what_is_cheaper_than_its_load_and_there_sooner(
-    make_state, make_stream, per_token, recomputed
+    make_state, make_stream, per_token, dearer
 ) -> None:
     costs = StepCosts(prefill=(0.0, per_token, 0.0), load=(0.0, 1e-3))
     rows = [make_stream(Phase.PAUSED, slack=slack) for slack in (1.0, 2.0, 3.0, 4.0)]
     decision = POLICY.decide(make_state(rows, costs=costs))
     assert decision.run == (10, 11, 12, 13)
-    assert recomputed(decision) == recomputed
+    assert recomputed(decision) == dearer
 
 
 @pytest.mark.parametrize(

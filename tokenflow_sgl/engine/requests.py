@@ -26,7 +26,7 @@ from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquir
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.qos.rates import HIGHEST_RATE
+from tokenflow_sgl.qos.reader import HIGHEST_RATE
 
 logger = logging.getLogger(__name__)
 

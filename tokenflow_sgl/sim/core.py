@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.sim.engine_options import EngineOptions
 from tokenflow_sgl.sim.memory import Memory
-from tokenflow_sgl.sim.options import EngineOptions
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.step import NOBODY, Chunk, Device, Step
 from tokenflow_sgl.sim.streams import IntArray, Streams

@@ -8,14 +8,14 @@ import numpy as np
 
 from tokenflow_sgl.contract import Decision, IntArray, Mode, Phase, Policy, State
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, headroom
-from tokenflow_sgl.costs import Work
+from tokenflow_sgl.costs import Work, attention_work
 from tokenflow_sgl.lifecycle import Decider, apply
 from tokenflow_sgl.policy import OutputLengths
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
+from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 from tokenflow_sgl.sim.step import Chunk, Step
-from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import FloatArray
 from tokenflow_sgl.sim.view import state_of
 
@@ -84,7 +84,7 @@ class PolicedScheduler(StockScheduler):
     def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
         """Learn from the step, as the live scheduler does from its iterations."""
         tokens = sum(chunk.tokens for chunk in step.chunks)
-        attention = sum(c.tokens * (c.prefix + c.tokens / 2) for c in step.chunks)
+        attention = sum(attention_work(chunk.tokens, chunk.prefix) for chunk in step.chunks)
         loaded = sum(chunk.loaded for chunk in step.chunks)
         crowded = bool(self.body.paused or self.body.prefetching)
         batch = len(step.decode)

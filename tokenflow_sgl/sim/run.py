@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.contract import Policy
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.profiles import DeviceProfile
-from tokenflow_sgl.replay import Run
-from tokenflow_sgl.replay.options import Sessions
-from tokenflow_sgl.replay.schedule import Schedule
+from tokenflow_sgl.runs import Run
 from tokenflow_sgl.sim.cluster import ROUTERS, Inbox, Replica, serve
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.engine import Engine, Observe
-from tokenflow_sgl.sim.options import EngineOptions, SimulationError
+from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.policed import PolicedScheduler
-from tokenflow_sgl.sim.policies import make_scheduler, name_of, settings_of
 from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.recording import Recording, make_run
+from tokenflow_sgl.sim.schedulers.by_name import make_scheduler, name_of, settings_of
+from tokenflow_sgl.sim.schedulers.stock import StockScheduler
+from tokenflow_sgl.sim.simulated_run import Recording, make_run
 from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Trace
+from tokenflow_sgl.traces.schedule import Schedule
 
 MOST_REPLICAS = 256
 
@@ -81,7 +81,7 @@ def simulate(
     Args:
         trace: What is asked when.
         profile: Step times and links.
-        options: SGLang's settings; some belong to the policy (see `policies.settings_of`).
+        options: SGLang's settings; some belong to the policy (see `settings_of`).
         policy: One of `POLICIES`, package.module:Class, or a policy.
         config: Parameters of tokenflow's policy.
         replicas: Engines of this kind.

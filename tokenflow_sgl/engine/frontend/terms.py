@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenflow_sgl.qos.rates import HIGHEST_RATE, LOWEST_RATE
+from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
 RATE_KEY = "tokenflow_rate"
 CLASS_KEY = "tokenflow_class"
