@@ -16,6 +16,21 @@ pytest_plugins = ["servers.fixtures"]
 WARM = Path(__file__).parent / "warm"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start no SGLang come first: a mistake in the rest of the package shows early.
+
+    Raises:
+        pytest.UsageError: A test starts SGLang and is not marked `engine`, so that `make check`
+            would start it.
+    """
+    for item in items:
+        starts = "warm" in getattr(item, "fixturenames", ())
+        if starts and item.get_closest_marker("engine") is None:
+            raise pytest.UsageError(f"{item.nodeid} starts SGLang and is not marked engine")
+    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+
+
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
     """A launcher for `SglangServer`, to be followed by a module's name or a script's path.
