@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 STAMP := $(VENV)/installed
 PROJECTS := pyproject.toml emulator/pyproject.toml
-SOURCES := tokenflow_sgl emulator tests benchmarks
+SOURCES := tokenflow_sgl emulator tests benchmarks examples
 # Two files of tests at a time, in the order of tests/conftest.py: most of those with a server wait for it half of the time.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
