@@ -4,7 +4,7 @@
 #   make check       lint, and the tests that start no SGLang: two minutes, for daily work
 #   make test        lint, and all tests but the slow ones: fifteen minutes on two cores
 #   make test-slow   the slow tests: ten minutes of random attacks on live servers
-#   make lint        format, types, import contracts
+#   make lint        format, types, import contracts, spelling, Markdown
 #   make lock        pin all dependencies anew (requirements/dev.txt)
 
 UV_VERSION := 0.13.9
@@ -14,6 +14,7 @@ UV := $(BIN)/uv
 STAMP := $(VENV)/installed
 PROJECTS := pyproject.toml emulator/pyproject.toml
 SOURCES := tokenflow_sgl emulator tests benchmarks examples
+DOCS := README.md CHANGELOG.md docs emulator/README.md benchmarks examples traces/README.md
 # Two files of tests at a time, in the order of tests/conftest.py: most of those with a server wait for it half of the time.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -46,6 +47,8 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache  # its cache once hid a broken contract
+	$(BIN)/codespell $(SOURCES) $(DOCS)
+	$(BIN)/rumdl check --quiet $(DOCS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)
