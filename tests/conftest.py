@@ -20,6 +20,18 @@ pytest_plugins = ["servers.fixtures"]
 WARM = Path(__file__).parent / "warm"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start no SGLang come first: a mistake in the rest of the package shows early."""
+    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test that would start SGLang and is not marked `engine`: `make check` runs it."""
+    if "warm" in getattr(item, "fixturenames", ()) and item.get_closest_marker("engine") is None:
+        pytest.fail("it starts SGLang and is not marked engine", pytrace=False)
+
+
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
     """A launcher for `SglangServer`, to be followed by a module's name or a script's path.
