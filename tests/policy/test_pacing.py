@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tokenflow_sgl.contract import Cause, Mode, Phase
+from tokenflow_sgl.contract import Cause, Mode, Phase, Prefill
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.pacing import LOW_SECONDS, paced, room_for_all

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.contract import Phase, Pool, Tier
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
@@ -121,7 +121,9 @@ def rebuilt(given, phase, free):
     return dataclasses.replace(
         given,
         streams=dataclasses.replace(given.streams, phase=phase),
-        memory=dataclasses.replace(given.memory, device_free=free),
+        memory=dataclasses.replace(
+            given.memory, device=Tier(kv=Pool(given.memory.kv.total, free))
+        ),
     )
 
 
