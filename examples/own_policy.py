@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.policy import Cause, Decision, Mode, Preemption, State
+from tokenflow_sgl.contract import Cause, Decision, Mode, Preempt, State
 
 MARGIN = 50
 """A stream is preempted for one that has at least so many tokens fewer to come."""
@@ -42,7 +42,7 @@ class ShortestFirst:
         if not len(queue):
             return Decision(Mode.IDLE)  # SGLang goes on by itself
         first = queue[0]
-        free = memory.device_free - memory.device_promised
+        free = memory.kv.free - memory.kv.promised
         free += int(streams.length[streams.draining].sum())  # of streams preempted just now
         free -= RESERVED_STEPS * int(streams.running.sum())
         missing = int(streams.length[first]) - free
@@ -56,6 +56,6 @@ class ShortestFirst:
             victims = []  # all of them would not be enough
         return Decision(
             Mode.WORKING_SET,
-            preempt=tuple(Preemption(int(streams.slot[i]), Cause.POLICY) for i in victims),
+            preempt=tuple(Preempt(int(streams.slot[i]), Cause.POLICY) for i in victims),
             run=tuple(streams.slot[queue].tolist()),
         )
