@@ -121,9 +121,7 @@ def rebuilt(given, phase, free):
     return dataclasses.replace(
         given,
         streams=dataclasses.replace(given.streams, phase=phase),
-        memory=dataclasses.replace(
-            given.memory, device=Tier(kv=Pool(given.memory.kv.total, free))
-        ),
+        memory=dataclasses.replace(given.memory, device=Tier(kv=Pool(given.memory.kv.total, free))),
     )
 
 
