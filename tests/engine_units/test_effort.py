@@ -13,6 +13,7 @@ with warnings.catch_warnings():
 
     from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 
+from tokenflow_sgl.engine.telemetry import sampling
 from tokenflow_sgl.engine.telemetry.sampling import Effort
 
 
