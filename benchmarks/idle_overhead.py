@@ -19,7 +19,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl.replay import ReplayOptions, Run, find_target, replay
+from tokenflow_sgl.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.runs import Run
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 from tokenflow_sgl_emulator.models import make_tiny_model
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from tokenflow_sgl_emulator.timed import clock as clock_module
-from tokenflow_sgl_emulator.timed import streams
-from tokenflow_sgl_emulator.timed.streams import Event, Stream, StreamContext, current_stream
+from tokenflow_sgl_emulator.timed import timed_streams
+from tokenflow_sgl_emulator.timed.timed_streams import Event, Stream, StreamContext, current_stream
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     fake = Clock()
-    monkeypatch.setattr(streams, "now", fake.now)
+    monkeypatch.setattr(timed_streams, "now", fake.now)
     fakes = SimpleNamespace(perf_counter=fake.now, sleep=fake.sleep)
     monkeypatch.setattr(clock_module, "time", fakes)
     yield fake

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from tokenflow_sgl_emulator.timed import clock as clock_module
-from tokenflow_sgl_emulator.timed import streams
+from tokenflow_sgl_emulator.timed import timed_streams
 from tokenflow_sgl_emulator.timed.arrivals import ARRIVAL_KEY, Arrivals
 from tokenflow_sgl_emulator.timed.clock import VirtualClock
-from tokenflow_sgl_emulator.timed.streams import Stream
+from tokenflow_sgl_emulator.timed.timed_streams import Stream
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     """A virtual clock, which streams run on, too."""
     made = VirtualClock()
-    monkeypatch.setattr(streams, "the_clock", lambda: made)
-    monkeypatch.setattr(streams, "now", made.now)
+    monkeypatch.setattr(timed_streams, "the_clock", lambda: made)
+    monkeypatch.setattr(timed_streams, "now", made.now)
     return made
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tokenflow_sgl.replay import Api, ReplayError, ReplayOptions, Sessions
+from tokenflow_sgl.choices import Api, Sessions
+from tokenflow_sgl.replay import ReplayError, ReplayOptions
 
 VIRTUAL = {
     "internal_states": [

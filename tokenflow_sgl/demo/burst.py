@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokenflow_sgl.traces import Trace, TraceConfig, make_trace
-from tokenflow_sgl.traces.arrivals import BurstArrivals
-from tokenflow_sgl.traces.lengths import NormalLengths, SeparateLengths
-from tokenflow_sgl.traces.rates import RateMix
+from tokenflow_sgl.traces.generators.arrivals import BurstArrivals
+from tokenflow_sgl.traces.generators.reading_rates import RateMix
+from tokenflow_sgl.traces.generators.request_lengths import NormalLengths, SeparateLengths
 
 RATES = RateMix((8.0, 10.0, 12.0, 15.0, 20.0))
 """Readers, tokens per second: slow ones, fast ones, and some who skim."""

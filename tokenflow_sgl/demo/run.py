@@ -18,10 +18,11 @@ from tokenflow_sgl.demo.live import SideBySide, side_by_side
 from tokenflow_sgl.demo.plot import draw
 from tokenflow_sgl.demo.server import SglangServer, running
 from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.replay import ReplayOptions, Run, find_target, replay, write_run
+from tokenflow_sgl.replay import ReplayOptions, find_target, replay
 from tokenflow_sgl.replay.answers import Answer
 from tokenflow_sgl.replay.steady import allow_many_files, new_event_loop
 from tokenflow_sgl.report import Figures, figures
+from tokenflow_sgl.runs import Run, write_run
 from tokenflow_sgl.traces import Trace
 
 DEVICE, MODEL = "rtx4090", "llama3-8b"

@@ -9,7 +9,6 @@ Times are virtual seconds after the start of the trace.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 import time
 from array import array
@@ -19,19 +18,20 @@ from typing import Any
 
 import numpy as np
 
+from tokenflow_sgl.choices import Api
 from tokenflow_sgl.qos import NOTICEABLE_STALL
 from tokenflow_sgl.replay.answers import Answer, GenerateAnswer
-from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask
+from tokenflow_sgl.replay.bodies import Bodies
+from tokenflow_sgl.replay.endpoints import ENDPOINTS
 from tokenflow_sgl.replay.live import Observer, Snapshot
-from tokenflow_sgl.replay.options import Api, ReplayError, ReplayOptions, TargetError
-from tokenflow_sgl.replay.preparation import BURST_TOKENS
-from tokenflow_sgl.replay.prompts import Prompt, Prompts
-from tokenflow_sgl.replay.recording import Record, TraceClock
-from tokenflow_sgl.replay.schedule import Schedule
+from tokenflow_sgl.replay.prompts import Prompts
+from tokenflow_sgl.replay.records import Record, TraceClock
+from tokenflow_sgl.replay.replay_options import ReplayError, ReplayOptions, TargetError
 from tokenflow_sgl.replay.stream import Stream
-from tokenflow_sgl.replay.streams import StreamClient
+from tokenflow_sgl.replay.stream_client import StreamClient
 from tokenflow_sgl.replay.target import Target
 from tokenflow_sgl.traces.request import Trace
+from tokenflow_sgl.traces.schedule import Schedule
 
 STAMP_KEY = "emulated_s"
 """Where an answer's `meta_info` has the times of its tokens."""
@@ -128,7 +128,8 @@ class VirtualReplayer:
                 f"{target.url} is on a virtual clock, which only --api generate knows; "
                 f"got {options.api.value}"
             )
-        if Schedule(trace.requests, options.sessions).previous:
+        schedule = Schedule(trace.requests, options.sessions)
+        if schedule.previous:
             raise ReplayError(
                 f"{target.url} is on a virtual clock, and in {trace.name} turns wait for the "
                 "answer before them: replay it with --sessions open, or against a server without "
@@ -139,13 +140,21 @@ class VirtualReplayer:
         self.send_lag_s, self.server_lag_s = array("d"), array("d")
         self.gone: str | None = None
         self._options, self._records = options, records
-        self._target, self._prompts, self._client = target, prompts, client
-        self._answered = answered
+        self._client, self._answered = client, answered
         self._endpoint = ENDPOINTS[options.api]
+        self._bodies = Bodies(
+            target,
+            options,
+            self._endpoint,
+            prompts,
+            records,
+            schedule,
+            keep_all=answered is not None,
+        )
         self._time = ServerTime()
         self._streams: dict[Stream, StampedAnswer] = {}
         self._finished = self._failed = 0
-        self._bodies: list[bytes] = []
+        self._written: list[bytes] = []
         self._shown = (0.0, 0)
         self._over = asyncio.Event()
 
@@ -158,12 +167,8 @@ class VirtualReplayer:
         ended: asyncio.Queue[Stream] = asyncio.Queue()
         burst = self._records[: self._options.warm_up_burst]
         for number, record in enumerate(burst):
-            asked = min(record.request.output_tokens, BURST_TOKENS)
-            request = dataclasses.replace(record.request, output_tokens=asked)
-            warm = dataclasses.replace(record, request=request, scheduled_s=0.0)
-            prompt = self._prompts.burst(number, request.prompt_tokens)
-            body = self._body(warm, prompt, number, len(burst))
-            self._send(body, warm, ServerTime(), ended.put_nowait)
+            body = self._bodies.burst(number, _arrival(0.0, number, len(burst)))
+            self._send(body, 0.0, record.rate, ServerTime(), ended.put_nowait)
         for _ in burst:
             stream = await ended.get()
             if stream.error is not None:
@@ -172,19 +177,22 @@ class VirtualReplayer:
     def prepare(self) -> None:
         """Write all requests."""
         of = len(self._records)
-        for index, record in enumerate(self._records):
-            prompt = self._prompts.fresh(index, record.request)
-            self._bodies.append(self._body(record, prompt, index, of))
+        self._written = [
+            self._bodies.take(index, _arrival(record.scheduled_s, index, of))
+            for index, record in enumerate(self._records)
+        ]
 
     async def run(self, observe: Observer, stop: asyncio.Event) -> bool:
         """Send everything, and wait for the answers; return whether it was stopped before."""
         self._client.tokens = 0  # the burst does not count
         began, options = time.monotonic(), self._options
-        for index, (record, body) in enumerate(zip(self._records, self._bodies, strict=True)):
+        for index, (record, body) in enumerate(zip(self._records, self._written, strict=True)):
             record.warm_up = index < options.warm_up_requests or (
                 record.scheduled_s < options.warm_up_s
             )
-            stream, answer = self._send(body, record, self._time, partial(self._end, index))
+            stream, answer = self._send(
+                body, record.scheduled_s, record.rate, self._time, partial(self._end, index)
+            )
             record.stream, self._streams[stream] = stream, answer
         ends = {asyncio.create_task(event.wait()) for event in (self._over, stop)}
         watch = asyncio.create_task(self._watch(observe, began))
@@ -201,25 +209,17 @@ class VirtualReplayer:
         observe(self._snapshot(), time.monotonic() - began)
         return interrupted
 
-    def _body(self, record: Record, prompt: Prompt, index: int, of: int) -> bytes:
-        request, options = record.request, self._options
-        ask = Ask(
-            output_tokens=request.output_tokens,
-            model=self._target.model or "default",
-            temperature=options.temperature,
-            ignore_eos=options.ignore_eos,
-            rate=record.rate if options.send_rates else None,
-            priority=request.priority if options.send_priority else None,
-            arrival={"at_s": record.scheduled_s, "index": index, "of": of},
-        )
-        return self._endpoint.body(prompt, ask)
-
     def _send(
-        self, body: bytes, record: Record, clock: ServerTime, on_end: Callable[[Stream], None]
+        self,
+        body: bytes,
+        due_s: float,
+        rate: float,
+        clock: ServerTime,
+        on_end: Callable[[Stream], None],
     ) -> tuple[Stream, StampedAnswer]:
-        answer = StampedAnswer(clock, record.scheduled_s, record.rate)
+        answer = StampedAnswer(clock, due_s, rate)
         path = self._endpoint.path
-        return self._client.send(path, body, answer, rate=record.rate, on_end=on_end), answer
+        return self._client.send(path, body, answer, rate=rate, on_end=on_end), answer
 
     def _end(self, index: int, stream: Stream) -> None:
         if stream.error is None:
@@ -271,3 +271,8 @@ class VirtualReplayer:
             ttft_p99_s=float(p99),
             stalled=sum(answer.stalled(now) for answer in arrived),
         )
+
+
+def _arrival(at_s: float, index: int, of: int) -> dict[str, float]:
+    """What a request says of its arrival, as the emulator reads it."""
+    return {"at_s": at_s, "index": index, "of": of}

@@ -1,0 +1,225 @@
+"""Streaming QoS overview: are readers stalling, and why."""
+
+from __future__ import annotations
+
+from tokenflow_sgl.metrics import LONGER
+from tokenflow_sgl.observe.dashboards.panels import (
+    CLASS,
+    RANGE,
+    SERVER,
+    Board,
+    Kind,
+    Panel,
+    Query,
+    Row,
+    Variable,
+    level,
+    quantile,
+    rate,
+)
+
+VARIABLES = (
+    Variable("model", "Model", "label_values(tokenflow:mode, model_name)"),
+    Variable(
+        "instance", "Instance", 'label_values(tokenflow:mode{model_name=~"$model"}, instance)'
+    ),
+)
+CLASS_VARIABLE = Variable(
+    "class",
+    "Rate class",
+    'label_values(tokenflow:output_tokens_total{model_name=~"$model"}, qos_class)',
+)
+
+
+NOW = Row(
+    "Now",
+    (
+        Panel(
+            "Readers standing still",
+            "Streams whose reader has nothing left to read and has waited for the next token "
+            f"{LONGER}.",
+            "short",
+            (Query(level("tokenflow:stalled_streams", CLASS), "stalled"),),
+            Kind.NUMBER,
+            ((1, "orange"), (10, "red")),
+            width=4,
+        ),
+        Panel(
+            "Streams",
+            "Streams that are served, paused by the scheduler, or without a first token yet.",
+            "short",
+            (
+                Query(level("tokenflow:running_streams"), "running"),
+                Query(level("tokenflow:paused_streams"), "paused"),
+                Query(level("tokenflow:waiting_streams"), "waiting"),
+            ),
+            Kind.NUMBER,
+            width=6,
+        ),
+        Panel(
+            "Effective throughput",
+            "Tokens per second that readers could use: a token far ahead of its reader counts "
+            "less.",
+            "short",
+            (Query(rate("tokenflow:effective_tokens_total", where=CLASS), "tokens/s"),),
+            Kind.NUMBER,
+            width=4,
+        ),
+        Panel(
+            "First token, P99",
+            "Time from arrival to first token that 99 % of the streams did not exceed.",
+            "s",
+            (Query(quantile(0.99, "tokenflow:ttft_seconds", where=CLASS), "P99"),),
+            Kind.NUMBER,
+            ((2, "orange"), (10, "red")),
+            width=4,
+        ),
+        Panel(
+            "Streams without a stall",
+            f"Of the streams that ended, the share whose reader never stood still {LONGER}.",
+            "percentunit",
+            (
+                Query(
+                    f'sum(rate(tokenflow:finished_streams_total{{{CLASS},stalled="no"}}{RANGE})) / '
+                    + rate("tokenflow:finished_streams_total", where=CLASS),
+                    "smooth",
+                ),
+            ),
+            Kind.NUMBER,
+            ((0.9, "orange"), (0.99, "green")),
+            width=3,
+            base="red",
+        ),
+        Panel(
+            "Policy failures",
+            "Passes in the last five minutes in which the policy failed and SGLang's own one "
+            "decided.",
+            "short",
+            (Query(f"sum(increase(tokenflow:policy_errors_total{{{SERVER}}}[5m]))", "failed"),),
+            Kind.NUMBER,
+            ((1, "red"),),
+            width=3,
+        ),
+    ),
+)
+READERS = Row(
+    "Readers",
+    (
+        Panel(
+            "Unread output",
+            "Seconds of reading that streams have in reserve: the tenth that has least, the "
+            "middle, "
+            "the tenth that has most. A low line near zero means stalls are close.",
+            "s",
+            (
+                Query(
+                    "min by (qos_class, percentile) "
+                    f"(tokenflow:buffer_percentile_seconds{{{CLASS}}})",
+                    "{{qos_class}} P{{percentile}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Readers standing still",
+            "Mean number of readers who waited for a token, however shortly, by class.",
+            "short",
+            (Query(rate("tokenflow:stall_seconds_total", "qos_class", CLASS), "{{qos_class}}"),),
+            thresholds=((1, "red"),),
+        ),
+        Panel(
+            "Stalls",
+            f"Stalls {LONGER}, per second, by class.",
+            "short",
+            (Query(rate("tokenflow:stalls_total", "qos_class", CLASS), "{{qos_class}}"),),
+        ),
+        Panel(
+            "Unread output, all streams",
+            "How many streams have how much in reserve, sampled once a second.",
+            "s",
+            (Query(rate("tokenflow:buffer_seconds_bucket", "le", CLASS), "{{le}}"),),
+            Kind.HEATMAP,
+            width=12,
+        ),
+        Panel(
+            "Streams without a stall",
+            "Of the streams that ended, the share whose reader never stood still "
+            f"{LONGER}, by class.",
+            "percentunit",
+            (
+                Query(
+                    "sum by (qos_class) (rate(tokenflow:finished_streams_total"
+                    f'{{{CLASS},stalled="no"}}{RANGE})) / '
+                    + rate("tokenflow:finished_streams_total", "qos_class", CLASS),
+                    "{{qos_class}}",
+                ),
+            ),
+            width=12,
+        ),
+    ),
+)
+LATENCY = Row(
+    "Latency",
+    (
+        Panel(
+            "Time to first token",
+            "From arrival to first token.",
+            "s",
+            tuple(
+                Query(quantile(share, "tokenflow:ttft_seconds", where=CLASS), f"P{100 * share:g}")
+                for share in (0.5, 0.9, 0.99)
+            ),
+            width=12,
+        ),
+        Panel(
+            "Time between tokens",
+            "Per token, as the engine makes them. A preempted stream has one long gap, which its "
+            "reader does not see as long as there is output in reserve.",
+            "s",
+            tuple(
+                Query(quantile(share, "tokenflow:tbt_seconds", where=CLASS), f"P{100 * share:g}")
+                for share in (0.5, 0.99, 0.999)
+            ),
+            width=12,
+        ),
+    ),
+)
+THROUGHPUT = Row(
+    "Throughput",
+    (
+        Panel(
+            "Tokens per second",
+            "Tokens made, and those of them that readers could use.",
+            "short",
+            (
+                Query(rate("tokenflow:output_tokens_total", where=CLASS), "made"),
+                Query(rate("tokenflow:effective_tokens_total", where=CLASS), "effective"),
+            ),
+        ),
+        Panel(
+            "QoS",
+            "Equation 2 of TokenFlow over five minutes: useful tokens, less one for every second "
+            "that somebody waited for a first token or stood still.",
+            "short",
+            (Query(f"sum(tokenflow:qos:rate5m{{{SERVER}}})", "QoS"),),
+        ),
+        Panel(
+            "Demand and capacity",
+            "Tokens per second that the readers of the working set take, and that the engine made "
+            "lately. Demand above capacity for long ends in stalls or in waiting.",
+            "short",
+            (
+                Query(level("tokenflow:demand_tokens_per_second"), "demand"),
+                Query(level("tokenflow:capacity_tokens_per_second"), "capacity"),
+            ),
+        ),
+    ),
+)
+
+OVERVIEW = Board(
+    "tokenflow-overview",
+    "Streaming QoS overview",
+    "Whether readers of streamed answers stand still, how much they have in reserve, and what the "
+    "server makes of its time.",
+    (*VARIABLES, CLASS_VARIABLE),
+    (NOW, READERS, LATENCY, THROUGHPUT),
+)

@@ -1,0 +1,115 @@
+"""The bodies of a replay's requests: each one's prompt, and what is asked with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from tokenflow_sgl.replay.endpoints import Ask, Endpoint
+from tokenflow_sgl.replay.prompts import Prompt, Prompts
+from tokenflow_sgl.replay.records import Record
+from tokenflow_sgl.replay.replay_options import ReplayOptions
+from tokenflow_sgl.replay.target import Target
+from tokenflow_sgl.traces.request import TraceRequest, continues
+from tokenflow_sgl.traces.schedule import Schedule
+
+_BURST_TOKENS = 32
+"""Longest answer in the warm-up burst."""
+
+
+class Bodies:
+    """Writes the body of every request, when it is sent or before.
+
+    Args:
+        target: Who is asked.
+        options: How.
+        endpoint: Where the requests go.
+        prompts: Makes the prompts.
+        records: All requests of the trace, in its order. A record keeps its prompt for as long as
+            the next turn needs it.
+        schedule: Which requests follow an answer.
+        keep_all: Every answer is needed, not only those that a later turn follows.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        options: ReplayOptions,
+        endpoint: Endpoint,
+        prompts: Prompts,
+        records: Sequence[Record],
+        schedule: Schedule,
+        *,
+        keep_all: bool,
+    ) -> None:
+        self._target, self._options, self._endpoint = target, options, endpoint
+        self._prompts, self._records, self._schedule = prompts, records, schedule
+        self._keep_all = keep_all
+        self._prepared: dict[int, tuple[Prompt, bytes]] = {}
+
+    def keeps(self, index: int) -> bool:
+        """Whether the answer's content is needed, and not only its tokens' times."""
+        return self._keep_all or self._schedule.has_next(index)
+
+    def burst(self, number: int, arrival: Mapping[str, float] | None = None) -> bytes:
+        """The body of a warm-up request, like the trace's request of that number but short.
+
+        `arrival` is that of `Ask`.
+        """
+        record = self._records[number]
+        output_tokens = min(record.request.output_tokens, _BURST_TOKENS)
+        request = dataclasses.replace(record.request, output_tokens=output_tokens)
+        prompt = self._prompts.burst(number, request.prompt_tokens)
+        return self._body(request, record.rate, prompt, keep=False, arrival=arrival)
+
+    def prepare(self, moment_s: float) -> None:
+        """Write those of the requests that will be due by then, whatever answers come."""
+        for index in self._schedule.due_by(moment_s):
+            record = self._records[index]
+            prompt = self._prompts.fresh(index, record.request)
+            keep = self.keeps(index)
+            self._prepared[index] = prompt, self._body(record.request, record.rate, prompt, keep)
+
+    def take(self, index: int, arrival: Mapping[str, float] | None = None) -> bytes:
+        """The body of a request; `arrival` is that of `Ask`, and prepared bodies have none."""
+        record = self._records[index]
+        prompt, body = self._prepared.pop(index, (None, b""))
+        if prompt is None:
+            prompt = self._prompt(index, record.request)
+            keep = self.keeps(index)
+            body = self._body(record.request, record.rate, prompt, keep, arrival)
+        record.prompt = prompt if self._schedule.has_next(index) else None
+        return body
+
+    def _prompt(self, index: int, request: TraceRequest) -> Prompt:
+        """A request's prompt; it starts with the turn before it and its answer where it can."""
+        before = self._schedule.previous.get(index)
+        if before is not None:
+            earlier = self._records[before]
+            known, earlier.prompt = earlier.prompt, None  # no other request needs it
+            if known and earlier.stream and continues(earlier.request, request):
+                prompt = self._prompts.following(index, request, known, earlier.stream.answer)
+                if prompt is not None:
+                    return prompt
+        return self._prompts.fresh(index, request)
+
+    def _body(
+        self,
+        request: TraceRequest,
+        rate: float,
+        prompt: Prompt,
+        keep: bool,
+        arrival: Mapping[str, float] | None = None,
+    ) -> bytes:
+        options = self._options
+        ask = Ask(
+            output_tokens=request.output_tokens,
+            model=self._target.model or "default",
+            temperature=options.temperature,
+            ignore_eos=options.ignore_eos,
+            rate=rate if options.send_rates else None,
+            priority=request.priority if options.send_priority else None,
+            arrival=arrival,
+            keep=keep,
+        )
+        return self._endpoint.body(prompt, ask)
