@@ -180,6 +180,7 @@ def test_help_of_simulate_names_every_policy():
     assert ", ".join(POLICIES) in option.help
 
 
+@pytest.mark.long
 def test_simulate_and_report_agree_on_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["simulate", "--trace", "4090-a?limit=3", "--policy", "tokenflow,fcfs"]

@@ -11,6 +11,8 @@ import pytest
 
 from tokenflow_sgl.runs import read_run
 
+pytestmark = pytest.mark.long
+
 PROGRAM = "import typer; from tokenflow_sgl.cli.replay import replay; typer.run(replay)"
 
 

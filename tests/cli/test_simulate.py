@@ -51,6 +51,7 @@ def test_one_policy_alone(invoke, tmp_path) -> None:
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["fcfs", "report.html"]
 
 
+@pytest.mark.long
 def test_a_sweep_is_a_table_a_file_and_a_picture(invoke, tmp_path) -> None:
     done = invoke(
         *("--trace", "4090-a", "--limit", "12", "--device", "rtx4090", "--kv-tokens", "9000"),

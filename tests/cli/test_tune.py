@@ -128,6 +128,7 @@ def test_a_file_is_searched_in_one_half_and_held_out_in_the_other(command, tmp_p
     assert "5 requests: held-out trace 1 of 1" in titles[1]
 
 
+@pytest.mark.long
 def test_the_command_with_real_runs(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     done = CliRunner().invoke(

@@ -47,6 +47,7 @@ def instance(rng: np.random.Generator, state, stream):
     return state(rows, total=int(size.sum() / rng.uniform(1.2, 3.0)) + int(size.max()), free=0)
 
 
+@pytest.mark.long
 def test_selection_reaches_the_oracle(make_state, make_stream) -> None:
     rng = np.random.default_rng(7)
     shares = []
@@ -86,6 +87,7 @@ def first_come_shares(rng: np.random.Generator, state, stream) -> list[float]:
     return shares
 
 
+@pytest.mark.long
 def test_the_exchange_reaches_the_oracle(make_state, make_stream) -> None:
     """What would run after the working-set policy's plan, by the stall risk that it minimises.
 

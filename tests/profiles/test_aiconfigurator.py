@@ -18,6 +18,8 @@ core = pytest.importorskip(
     "aiconfigurator_core.sdk.engine", reason="aiconfigurator-core is not installed"
 )
 
+pytestmark = pytest.mark.long
+
 PAIRS = [
     ("h200", "llama3-8b"),
     ("h200", "qwen3-32b"),

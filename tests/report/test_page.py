@@ -8,6 +8,8 @@ import pytest
 from tokenflow_sgl.report import ReportError, compare, figures
 from tokenflow_sgl.report.page import page
 
+pytestmark = pytest.mark.long
+
 
 class Outline(html.parser.HTMLParser):
     """Tags, attributes and text of a page."""

@@ -116,6 +116,7 @@ def test_a_report_counts_and_says_so(run, tmp_path) -> None:
     assert everything.stall_seconds == readers.stall_seconds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threshold", [0.1, 0.25])
 def test_every_view_of_a_report_names_the_threshold(run, threshold) -> None:
     from tokenflow_sgl.report import compare
