@@ -26,7 +26,7 @@ PAGES = ("jinja2", "matplotlib")
 def need(what: str, *modules: str) -> None:
     """Exit with 2 and the command that installs it, if a module is missing.
 
-    what: who needs them, for the sentence.
+    what: What needs the modules; the sentence begins with it.
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:

@@ -38,7 +38,7 @@ def failing(result: str = "") -> Iterator[None]:
     """End the command where its input cannot be used or its work fails.
 
     Args:
-        result: What there is not then, in front of the sentence, as in "No report".
+        result: Begins the sentence and says what is missing, as in "No report".
     """
     before = f"{result}: " if result else ""
     try:

@@ -65,7 +65,7 @@ class Prometheus:
         """What an expression gave from `start` to `end`, Unix seconds, every `step` seconds.
 
         Raises:
-            ScrapeError: Nobody answers there, or the expression is refused.
+            ScrapeError: No server answers there, or the expression is refused.
         """
         query = {"query": self.expression(expr), "start": start, "end": end, "step": step}
         found = self._get("/api/v1/query_range", query)

@@ -40,7 +40,7 @@ def render(
 
     Args:
         board: What to draw.
-        source: Whom to ask.
+        source: The Prometheus server to ask.
         path: Where the picture goes.
         start: Unix seconds.
         end: The same.

@@ -59,12 +59,12 @@ async def replay(
     """Replay a trace against a server.
 
     Args:
-        trace: What is asked when.
-        target: Who is asked; see `find_target`.
+        trace: The requests and their times.
+        target: The server; see `find_target`.
         options: How.
         observe: Called twice per second. What it does delays stamps: it must be quick.
         stop: Once set, nothing more is sent, and streams that run are cut off.
-        endpoint: Where requests go and who reads the answers, instead of `options.api`'s.
+        endpoint: Where requests go and what reads the answers, instead of `options.api`'s.
 
     Returns:
         The run; `Run.info.invalid` says why its figures must not be trusted, if so.
@@ -118,7 +118,7 @@ class _Replayer:
         endpoint: Where requests go.
         ended: When it was over, `time.monotonic()`.
         send_lag_s: How late each request was sent, wall-clock seconds.
-        gone: That the server went away, in a sentence; None: it did not.
+        gone: A sentence if the server stopped answering, else None.
         probe: How long the server's HTTP process takes; emulated devices only.
     """
 
@@ -239,7 +239,7 @@ class _Replayer:
         before = self._schedule.previous.get(index)
         if before is not None:
             earlier = self._records[before]
-            known, earlier.prompt = earlier.prompt, None  # nobody else needs it
+            known, earlier.prompt = earlier.prompt, None  # no other turn needs it
             if known and earlier.stream and continues(earlier.request, request):
                 prompt = self._prompts.following(index, request, known, earlier.stream.answer)
                 if prompt is not None:

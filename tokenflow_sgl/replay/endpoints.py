@@ -1,4 +1,4 @@
-"""The three endpoints: what a request to each looks like, and who reads its answer."""
+"""The three endpoints: what a request to each looks like, and what reads its answer."""
 
 from __future__ import annotations
 

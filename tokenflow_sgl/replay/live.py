@@ -26,8 +26,8 @@ class Snapshot:
         time_s: Where the clock stands.
         total: Requests of the trace.
         sent: Sent so far.
-        finished: Whose answers ended well.
-        failed: That failed, turns that cannot be sent any more included.
+        finished: Requests whose answers ended well.
+        failed: Requests that failed, including turns that can no longer be sent.
         running: Streams that run.
         tokens_per_s: Tokens per second since the last snapshot.
         ttft_p50_s: Median time to first token of the last 1,000 that came; NaN: none came.

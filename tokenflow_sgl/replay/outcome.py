@@ -48,7 +48,7 @@ def make_run(
 
     Args:
         trace: What was replayed.
-        target: Who answered.
+        target: The server that answered.
         options: How it was replayed.
         records: All requests of the trace, in its order.
         clock: Converts stamps to the trace's clock.

@@ -13,12 +13,12 @@ from tokenflow_sgl.replay.target import Target, emulated_device, get_json, open_
 MAX_LATE_SHARE = 0.01
 """Share of an emulated device's steps that may be late, and of its time that it may starve."""
 RESERVE = 0.5
-"""Share of the allowed one that is planned for: another run is not slow at the same moments."""
+"""Share of the allowed share to plan for, since another run is slow at other moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How an emulated device did; an empty one did well, or is a real one.
+    """How an emulated device did; empty for a real device, and for one that kept its pace.
 
     Attributes:
         lost: Why its figures must not be trusted, in sentences.

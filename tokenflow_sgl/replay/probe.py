@@ -38,7 +38,7 @@ class HttpProbe:
             while True:
                 await asyncio.sleep(_EVERY_S)
                 began = time.monotonic()
-                # A server that is gone is noticed by those who wait for its answers.
+                # A server that is gone is noticed by the streams that wait for its answers.
                 with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                     # Answered by the HTTP process itself, without the scheduler.
                     async with session.get(f"{self._target.url}/model_info") as response:

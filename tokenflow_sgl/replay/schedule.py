@@ -1,4 +1,4 @@
-"""Who is due when: a fixed schedule, and sessions whose turns wait for the answers before them.
+"""When requests are due: on a fixed schedule, or for later turns after the answer before them.
 
 No clock of its own: times go in and come out in seconds of the trace's clock.
 """

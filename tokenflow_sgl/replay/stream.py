@@ -125,7 +125,7 @@ class Stream(asyncio.Protocol):
             self._finish(arrival)
 
     def end(self, when: float, error: str | None) -> None:
-        """End the stream: its connection is closed, and it is reported to who sent it."""
+        """End the stream: its connection is closed, and its sender is told."""
         if self.ended is not None:
             return
         self.ended, self.error = when, error
@@ -177,7 +177,7 @@ class Stream(asyncio.Protocol):
         if transport is not None:
             if self._response.complete:
                 transport.close()
-            else:  # the server learns at once that nobody reads any more
+            else:  # the server learns at once that the reader is gone
                 transport.abort()
 
 
