@@ -281,7 +281,7 @@ def _plots(
         ),
         (
             "Load and goodput",
-            "One point per window of arrivals; on the dotted line all requests met their objectives.",
+            "One point per window of arrivals; on the dotted line all objectives were met.",
             False,
             lambda: plots.load_against_goodput(members, readings),
         ),
