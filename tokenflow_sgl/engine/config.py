@@ -62,8 +62,9 @@ class TokenFlowConfig:
     )
     check_ranks: bool = setting(
         False,
-        "for debugging, with several tensor-parallel ranks: compare in every pass what each rank "
-        "decided and did with the leader, and end the server with a sentence if they differ",
+        "for debugging, with several tensor-parallel ranks: compare each rank's decisions and "
+        "actions with the leader's in every pass, and end the server with a sentence if they "
+        "differ",
     )
     working_set: WorkingSetConfig = field(default_factory=WorkingSetConfig)
 
