@@ -1,7 +1,7 @@
 """Closed choices of options, as `--help` lists them.
 
-The packages behind the commands have lists of their own, of which these are copies: the command
-line must start without loading them. tests/cli holds both together.
+These are copies of lists in the packages behind the commands, because the command line must start
+without loading those. tests/cli compares both.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Router(StrEnum):
 
 
 class Objective(StrEnum):
-    """What a search looks for."""
+    """What a search improves."""
 
     effective = "effective"
     waiting = "waiting"

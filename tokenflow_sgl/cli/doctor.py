@@ -32,14 +32,14 @@ PLUGIN_GROUP = "sglang.srt.plugins"
 PLATFORM_GROUP = "sglang.srt.platforms"
 _OURS = "tokenflow_sgl."
 _NAME_WIDTH = len("tokenflow-sgl-emulator")
-"""All tables' first columns, so that they stand as one."""
+"""Width of the first column of all tables, so that they line up."""
 _INSTALL = "pip install 'tokenflow-sgl[sglang]'"
 _REINSTALL = "install tokenflow-sgl again, into the environment that runs SGLang"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     found: what is there. problem: why the scheduler would not start with it, or None.
     step: what to do about the problem. note: a remark that stops nothing.
@@ -137,7 +137,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _overview(checks: list[Check]) -> Table:
-    """Versions and checks as one table; what stands in the way is red."""
+    """Versions and checks as one table; problems are red."""
     table = _pairs()
     table.add_row("python", f"{platform.python_version()} ({sys.executable})")
     # SGLang has a row of its own among the checks.
@@ -306,7 +306,7 @@ def _launch(options: list[str] | None) -> list[Check]:
 @contextlib.contextmanager
 def _working(what: str) -> Iterator[None]:
     """Say what takes so long: a spinner on a terminal, a line on stderr elsewhere."""
-    # Its own hold on stderr: what is imported meanwhile prints into nothing.
+    # A console of its own on stderr, because output of imported modules is discarded meanwhile.
     console = Console(file=sys.stderr)
     if console.is_terminal:
         with console.status(f"{what} ..."):
@@ -321,7 +321,7 @@ def _working(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """No warnings, log lines or prints of what is imported meanwhile."""
+    """Discard warnings, log lines and prints of modules that are imported meanwhile."""
     before = logging.root.manager.disable
     with (
         warnings.catch_warnings(),
@@ -337,7 +337,7 @@ def _silence() -> Iterator[None]:
 
 
 def _seams() -> list[tuple[Seam, str | None]]:
-    """Every hold on SGLang with what is wrong with it, or None. Imports SGLang."""
+    """Every SGLang internal that is used, with what is wrong with it or None. Imports SGLang."""
     from tokenflow_sgl.engine import seams
 
     states: list[tuple[Seam, str | None]] = []

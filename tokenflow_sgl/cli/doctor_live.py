@@ -16,7 +16,7 @@ DIRECTIONS = {
     "store": ("to the host", "sglang:hicache_backup"),
     "load": ("back", "sglang:load_back"),
 }
-"""What a direction is called, and SGLang's metrics of its copies."""
+"""Name of each direction, and of SGLang's metrics of its copies."""
 
 
 def examine(url: str, console: Console) -> None:
@@ -132,7 +132,7 @@ def _scheduling(seen: Scrape) -> Table:
 
 
 def _took(tokens: float, seen: Scrape, direction: str) -> str:
-    """How long that many tokens cross the link, at its measured rate."""
+    """How long so many tokens take on the link, at its measured rate."""
     rate = seen.total("link_tokens_per_second", direction=direction)
     seconds = tokens / rate if rate > 0 else math.nan
     return "" if math.isnan(seconds) else f", {_milliseconds(seconds)}"

@@ -28,7 +28,7 @@ trace_app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 
-_PATIENCE_S = 1.0  # reading that takes longer shows how far it is
+_PATIENCE_S = 1.0  # reading that takes longer shows a progress bar
 
 Spec = Annotated[
     str,
@@ -81,7 +81,7 @@ def stats(
 
 @trace_app.command()
 def convert(spec: Spec, output: Output) -> None:
-    """Write a trace, with all that its SPEC does to it, as a native file."""
+    """Write a trace in the native format, after all changes by its keys."""
     _write(output, _open(spec))
 
 

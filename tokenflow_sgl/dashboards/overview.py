@@ -1,4 +1,4 @@
-"""Streaming QoS overview: are readers stalling, and why."""
+"""Streaming QoS overview: whether readers stall, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws a dashboard with matplotlib: without Grafana, and to look at our own work."""
+"""Draws a dashboard with matplotlib, without Grafana."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Playback:
-    """One stream as its reader lives it. All arrays have one entry per token.
+    """One stream as its reader experiences it. All arrays have one entry per token.
 
     Attributes:
         consumed: When the reader begins the token, in seconds (the clock of the delivery times).

@@ -44,7 +44,7 @@ _REFUSALS = 20
 """Connections refused in a row after which the server counts as gone."""
 
 Observer = Callable[[Snapshot, float], None]
-"""Takes how a replay stands and for how many seconds of the wall clock it has run."""
+"""Called with the state of a replay and the wall-clock seconds that it has run."""
 
 
 async def replay(
@@ -169,7 +169,7 @@ class _Replayer:
                 raise TargetError(f"the warm-up burst failed: {stream.error}")
 
     def prepare(self) -> None:
-        """Write what is due at once: hundreds of prompts take longer than one may be late."""
+        """Make the prompts that are due at once: hundreds take longer than one may be late."""
         for index in self._schedule.due_by(_PREPARED_S):
             record = self._records[index]
             prompt = self._prompts.fresh(index, record.request)
@@ -177,7 +177,7 @@ class _Replayer:
             self._prepared[index] = prompt, self._body(record.request, record.rate, prompt, keep)
 
     async def run(self, observe: Observer, stop: asyncio.Event) -> bool:
-        """Send what is due until all is over; return whether it was stopped before."""
+        """Send requests when they are due until all have ended; return whether it was stopped."""
         self._client.tokens, self._client.ttft_s = 0, array("d")  # the burst does not count
         zero = time.monotonic()
         self.clock = TraceClock(zero, self._target.time_scale)
@@ -199,7 +199,7 @@ class _Replayer:
         return interrupted
 
     def _stop(self) -> None:
-        """Nothing more is sent, whatever ends from now on."""
+        """Send no more requests, whatever answers end from now on."""
         self._over.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -207,7 +207,7 @@ class _Replayer:
     # ---- sending --------------------------------------------------------------------
 
     def _send_due(self) -> None:
-        """Send what is due, and come back when the next request is."""
+        """Send the requests that are due; return when the next one is due."""
         if self._timer is not None:
             self._timer.cancel()
         for due_s, index in self._schedule.pop(self.clock.trace_s(time.monotonic())):

@@ -15,7 +15,7 @@ from tokenflow_sgl.replay.prompts import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked of the server with one prompt.
+    """What is sent to the server with one prompt.
 
     Attributes:
         output_tokens: Longest answer.

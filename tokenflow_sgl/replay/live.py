@@ -20,7 +20,7 @@ _LINE_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How a replay stands. Times are seconds of the trace's clock.
+    """The state of a running replay. Times are seconds of the trace's clock.
 
     Attributes:
         time_s: Where the clock stands.
@@ -48,7 +48,7 @@ class Snapshot:
 
     @property
     def done(self) -> int:
-        """Requests that are over, one way or the other."""
+        """Requests that have ended or failed."""
         return self.finished + self.failed
 
 
@@ -97,7 +97,7 @@ def _line(snapshot: Snapshot) -> str:
 
 
 def _figures(snapshot: Snapshot) -> tuple[list[str], list[str]]:
-    """What there is to say of the requests, and of the tokens."""
+    """The figures of the requests, and of the tokens, as text."""
     requests = [
         f"{snapshot.sent:,} sent",
         f"{snapshot.finished:,} finished",

@@ -16,7 +16,7 @@ class ReplayError(InputError):
 
 
 class TargetError(ReplayError, FailedError):
-    """The server is not there, refuses this client or fails: nothing that was given is wrong."""
+    """The server cannot be reached, refuses this client or fails; the input is not at fault."""
 
 
 class Api(StrEnum):
@@ -33,12 +33,12 @@ class Sessions(StrEnum):
     closed = "closed"
     """`think_s` after the previous turn's answer has ended."""
     open = "open"
-    """At their own arrival in the trace, whatever became of the turn before."""
+    """At their own arrival in the trace, whether the turn before has ended or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What a replay does beyond what the trace says. Times are seconds of the trace's clock.
+    """Options of a replay. Times are seconds of the trace's clock.
 
     Attributes:
         name: Label of the run; None: the trace's name.

@@ -31,7 +31,7 @@ class Pace:
 
 
 async def pace(before: Target) -> Pace:
-    """How a device did since `before` was asked what it is.
+    """How a device did since `before` was read.
 
     It must have done its steps in time, and must not have starved because the CPU did not submit
     them. Without overlap scheduling a real device starves too, so there that is no reason.
@@ -76,7 +76,7 @@ async def pace(before: Target) -> Pace:
 
 
 def _behind(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[float, float]:
-    """Late steps, and seconds that it starved, since then."""
+    """Late steps and starved seconds since `before`."""
     return _since("late_steps", now, before), _since("starved_seconds", now, before)
 
 

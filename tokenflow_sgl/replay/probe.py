@@ -1,4 +1,4 @@
-"""Asks an emulated server something small once per second: does its HTTP process keep up?
+"""Sends an emulated server a small request once per second: does its HTTP process keep up?
 
 An emulated device computes nothing, so that the CPU may become the bottleneck that the device would
 be. Its late steps show that for the scheduler; tokens that wait in the HTTP process only show here.

@@ -153,7 +153,7 @@ def _run(figures: Figures, colour: str) -> dict[str, Any]:
 
 
 def _target(figures: Figures) -> str:
-    """What answered, in the words that are short; all of them are further down the page."""
+    """A short description of the server; the full one is further down the page."""
     short = [
         f"{key} {value}"
         for key, value in figures.info.target.items()

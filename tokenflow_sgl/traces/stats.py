@@ -1,4 +1,4 @@
-"""What a trace is like, in figures."""
+"""Figures that describe a trace."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tokenflow_sgl.errors import FailedError
 PREFIX = "tokenflow:"
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 32 * 1024 * 1024
-"""More than any page that is asked for here; whatever is longer is none of them."""
+"""Longest page that is read; no metrics page is longer."""
 
 
 class ScrapeError(FailedError):
@@ -129,7 +129,7 @@ def scheduler_page(url: str) -> Scrape:
     """The metrics of a server that runs our scheduler.
 
     Raises:
-        ScrapeError: As `scrape`, or it does not report of the scheduler.
+        ScrapeError: As `scrape`, or it has no metrics of the scheduler.
     """
     seen = scrape(url)
     if not seen.has("mode"):
@@ -150,7 +150,7 @@ def fetch(page: str, *, missing: str, **request: Any) -> bytes:
     """
     if not _is_address(page):
         raise ScrapeError(f"{page!r} is no URL of a server; one looks like http://127.0.0.1:30000")
-    # No proxy of the environment may come between us and loopback.
+    # No proxy of the environment may be used, least of all for loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(

@@ -33,13 +33,13 @@ STYLES = ("bold red", "red", "yellow", "green", "cyan", "blue", "magenta")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A server now, and what it did since the last look.
+    """A server now, and what it did since the last reading.
 
     Attributes:
         now: Its metrics.
         gained: What counters and histograms gained.
-        seconds: Since the last look.
-        history: Throughput of earlier looks.
+        seconds: Since the last reading.
+        history: Throughput of earlier readings.
     """
 
     now: Scrape
@@ -68,7 +68,7 @@ def view(url: str, look: Look) -> RenderableType:
 
 
 def _head(url: str, look: Look) -> Text:
-    """Three lines: the server, its streams, its scheduler; each says what it is about."""
+    """Three lines: the server, its streams, its scheduler."""
     modes = [mode for mode, on in look.now.by("mode", "mode").items() if on > 0]
     stalled = look.level("stalled_streams")
     text = Text(f"{url}\n", style="bold")
@@ -82,7 +82,7 @@ def _head(url: str, look: Look) -> Text:
 
 
 def _readers(look: Look) -> Panel:
-    """Streams by what they have unread."""
+    """Streams by the length of their unread text."""
     counts = _by_level(look.gained)
     whole = sum(counts)
     table = Table.grid(padding=(0, 1))
