@@ -32,7 +32,7 @@ class Stream(asyncio.Protocol):
         cut_off: It was cut off: nothing is known of its end.
         error: Why it failed, in a sentence; None: it did not.
         refused: It failed because no connection could be made.
-        next_due: When its reader runs dry if nothing more comes (`qos.reader` has the formula).
+        next_due: When its reader runs out of text if no more comes (`qos.reader` has the formula).
         answer: What came.
     """
 
