@@ -63,7 +63,7 @@ def test_a_busy_server(recorder) -> None:
     for wanted in (
         "streams: 12 running, 3 paused, 1 waiting, 1 stalled",
         "scheduler: working-set, the policy orders admission and preemption",
-        "readers take 240 tokens/s, the engine made 300 lately",
+        "readers take 240 tokens/s, the engine made 300 recently",
         "2.00 stalls/s for longer than 0.1 s",
         "0.50 readers stalled on average",
         "0.5 exchange",

@@ -27,9 +27,7 @@ _MOST_MINUTES = 366 * 24 * 60.0
 def build(
     output: Annotated[
         Path,
-        typer.Option(
-            file_okay=False, help="Folder for the JSON files.", callback=output_folder
-        ),
+        typer.Option(file_okay=False, help="Folder for the JSON files.", callback=output_folder),
     ] = Path("grafana/dashboards"),
 ) -> None:
     """Write the dashboards as JSON files that Grafana imports or provisions."""
@@ -87,9 +85,7 @@ def render(
     prometheus: Annotated[str, typer.Argument(help="Base URL of Prometheus.", callback=address)],
     output: Annotated[
         Path,
-        typer.Option(
-            file_okay=False, help="Folder for the pictures.", callback=output_folder
-        ),
+        typer.Option(file_okay=False, help="Folder for the pictures.", callback=output_folder),
     ] = Path("dashboards"),
     last: Annotated[
         float,

@@ -54,8 +54,8 @@ def explain(
 ) -> None:
     """Show which streams were admitted, paused and scheduled to run, when, and why.
 
-    Start the server with --tokenflow-decision-log FILE. Exits with 1 if the log has no such event.
-    Example:
+    Start the server with --tokenflow-decision-log FILE. Exits with 1 if there is no such event in
+    the log. Example:
 
     tokenflow explain decisions.jsonl --stream 7f3a91 --at 12:03:04
     """

@@ -68,9 +68,7 @@ def tune(
     ] = None,
     ray: Annotated[
         bool,
-        typer.Option(
-            "--ray", help="Run on a Ray cluster: RAY_ADDRESS, or this machine's cores."
-        ),
+        typer.Option("--ray", help="Run on a Ray cluster: RAY_ADDRESS, or this machine's cores."),
     ] = False,
     output: Annotated[
         Path | None,

@@ -24,8 +24,7 @@ NOW = Row(
     (
         Panel(
             "Readers standing still",
-            "Streams whose reader has no text left and has waited for the next token "
-            f"{LONGER}.",
+            f"Streams whose reader has no text left and has waited for the next token {LONGER}.",
             "short",
             (Query(level("tokenflow:stalled_streams", CLASS), "stalled"),),
             Kind.NUMBER,
@@ -129,8 +128,7 @@ READERS = Row(
         ),
         Panel(
             "Streams without a stall",
-            "Of the streams that ended, the share without a stall "
-            f"{LONGER}, by class.",
+            f"Of the streams that ended, the share without a stall {LONGER}, by class.",
             "percentunit",
             (
                 Query(
