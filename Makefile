@@ -1,10 +1,11 @@
 # Every target works on a fresh clone: the only prerequisite is a Python >= 3.11 with venv, on x86-64 Linux.
 #
-#   make demo   stock SGLang against tokenflow, one burst of readers, on this machine
-#   make test   lint, format check, types, import contracts, tests
-#   make test-slow   ten minutes of random attacks on live servers
-#   make lint   all of that but the tests
-#   make lock   pin all dependencies anew (requirements/dev.txt)
+#   make demo        stock SGLang against tokenflow, one burst of readers, on this machine
+#   make check       lint, and the tests that start no SGLang: two minutes, for daily work
+#   make test        lint, and all tests but the slow ones: fifteen minutes on two cores
+#   make test-slow   the slow tests: ten minutes of random attacks on live servers
+#   make lint        format, types, import contracts, spelling, Markdown
+#   make lock        pin all dependencies anew (requirements/dev.txt)
 
 UV_VERSION := 0.13.9
 VENV := .venv
@@ -12,7 +13,10 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 STAMP := $(VENV)/installed
 PROJECTS := pyproject.toml emulator/pyproject.toml
-SOURCES := tokenflow_sgl emulator tests benchmarks
+SOURCES := tokenflow_sgl emulator tests benchmarks examples
+DOCS := README.md CHANGELOG.md docs emulator/README.md benchmarks examples traces/README.md
+# Two files of tests at a time, in the order of tests/conftest.py: most of those with a server wait for it half of the time.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The first interpreter that is new enough and can make a virtual environment. 3.11 comes first: the lock is made for it.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
@@ -22,17 +26,19 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 # Other environments that happen to be active are none of our business.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME
 
-.PHONY: demo test test-slow lint format install lock clean
+.PHONY: demo check test test-slow lint format install lock clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
 	$(BIN)/tokenflow demo $(ARGS)
 
-# Two files of tests at a time: most of them wait for a server half of the time.
-test: lint
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+check: lint
+	$(PYTEST) -m "not engine and not slow" $(ARGS)
 
-# What is marked slow; `make test` leaves it out.
+# pyproject.toml leaves out what is marked slow.
+test: lint
+	$(PYTEST) $(ARGS)
+
 test-slow: $(STAMP)
 	$(BIN)/pytest -m slow $(ARGS)
 
@@ -41,6 +47,8 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache  # its cache once hid a broken contract
+	$(BIN)/codespell $(SOURCES) $(DOCS)
+	$(BIN)/rumdl check --quiet $(DOCS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)

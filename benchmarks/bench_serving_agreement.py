@@ -58,8 +58,9 @@ def main() -> None:
 
 
 def _forget(url: str) -> None:
-    """Empty the prefix cache: both runs of a client send the same prompts."""
-    urllib.request.urlopen(urllib.request.Request(f"{url}/flush_cache", method="POST")).close()
+    """Empty the prefix cache once the server is idle: both clients send the same prompts."""
+    flush = urllib.request.Request(f"{url}/flush_cache?timeout=30", method="POST")
+    urllib.request.urlopen(flush).close()
 
 
 def _bench_serving(url: str, args: argparse.Namespace, output: Path) -> dict[str, Any]:

@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from tokenflow_sgl.costs import attention_work
 from tokenflow_sgl.demo.server import SglangServer
 from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.replay import ReplayOptions, Run, find_target, replay
+from tokenflow_sgl.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.runs import Run
 from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest
 
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
@@ -87,7 +89,7 @@ async def _alone(url: str, profile: DeviceProfile) -> list[Finding]:
     tpot = float(np.median([_tpot(stream, -np.inf) for stream in times]))
     lengths = range(PROMPT + 1, PROMPT + SHORT_ANSWER)
     return [
-        ("TTFT, one request", profile.prefill_seconds(PROMPT, PROMPT * PROMPT / 2), ttft),
+        ("TTFT, one request", profile.prefill_seconds(PROMPT, attention_work(PROMPT)), ttft),
         ("TPOT, one request", _decode(profile, 1, lengths), tpot),
     ]
 

@@ -19,10 +19,10 @@ import time
 import numpy as np
 from policy_pass import Request, build
 
+from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepTimer
-from tokenflow_sgl.engine.metrics import PrometheusRecorder, Recorder
-from tokenflow_sgl.engine.reporting import Effort, Reporter
-from tokenflow_sgl.policy import Phase
+from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
+from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.profiles import load_profile
 
 CLASSES = ("reading", "listening", "agent", "custom")

@@ -15,9 +15,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.engine.reporting import Effort
+from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
-from tokenflow_sgl.engine.writing import Writer
+from tokenflow_sgl.engine.telemetry.sampling import Effort
 from tokenflow_sgl.policy import WorkingSetPolicy
 
 KEEP = 200

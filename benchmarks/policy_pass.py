@@ -18,16 +18,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tokenflow_sgl.contract import Memory, Phase, Pool, State, Tier
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.engine.tracking import StreamTable
-from tokenflow_sgl.policy import (
-    Memory,
-    OutputLengths,
-    Phase,
-    Recollection,
-    State,
-    WorkingSetPolicy,
-)
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.policy import OutputLengths, WorkingSetPolicy
+from tokenflow_sgl.policy.working_set import Memo
 
 COSTS = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.004, 6e-5, 1e-9), load=(0.001, 3e-6))
 
@@ -88,8 +83,13 @@ def passes(
     slots = [table.slot(request) for request in live]
     held = int((table.prompt[slots] + table.generated[slots]).sum())
     total = int(held / 0.97) if stress else 4 * held
-    memory = Memory(total, total - held, 0, 3 * total, 16, 4096)
-    remembered = Recollection()
+    memory = Memory(
+        device=Tier(kv=Pool(total, total - held)),
+        host=Tier(kv=Pool(3 * total)),
+        page_size=16,
+        max_running=4096,
+    )
+    memo = Memo()
     seconds, accounting = [], []
     now = 20.0
     for _ in range(count):
@@ -106,12 +106,13 @@ def passes(
             memory=memory,
             costs=COSTS,
             throughput=3000.0,
-            recollection=remembered,
+            memo=memo,
         )
         decision = policy.decide(state)
         seconds.append(time.perf_counter() - started)
         # A plan is due in every pass, or in none.
-        remembered = dataclasses.replace(decision.recollection, last_cycle=-np.inf if plan else now)
+        memo = decision.memo if isinstance(decision.memo, Memo) else Memo()
+        memo = dataclasses.replace(memo, planned=-np.inf if plan else now)
     return seconds, accounting
 
 

@@ -2,10 +2,10 @@
 
     python benchmarks/replay_client.py [--streams 2000] [--rate 20] [--tokens 400] [--in-step]
 
-A stub server in a process of its own (tests/replay/stub.py) streams to `tokenflow replay`'s
-client and writes into every chunk when it sent it; both processes read the same monotonic
-clock. Printed: tokens lost, how long after its sending each token was stamped, and the CPU
-time and memory of the client. `--in-step` sends to all streams at the same moments, as an
+A stub server in a process of its own (tests/helpers/replaying/stub.py) streams to
+`tokenflow replay`'s client and writes into every chunk when it sent it; both processes read the
+same monotonic clock. Printed: tokens lost, how long after its sending each token was stamped, and
+the CPU time and memory of the client. `--in-step` sends to all streams at the same moments, as an
 engine's decode steps do; otherwise their phases are random.
 """
 
@@ -26,14 +26,16 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenflow_sgl.replay import Api, ReplayOptions, Run, find_target, replay
+from tokenflow_sgl.choices import Api
+from tokenflow_sgl.replay import ReplayOptions, find_target, replay
 from tokenflow_sgl.replay.answers import GenerateAnswer
 from tokenflow_sgl.replay.endpoints import ENDPOINTS
 from tokenflow_sgl.replay.live import Snapshot
 from tokenflow_sgl.replay.steady import allow_many_files, new_event_loop
+from tokenflow_sgl.runs import Run
 from tokenflow_sgl.traces.request import Accounting, Trace, TraceRequest
 
-STUB = Path(__file__).parents[1] / "tests/replay/stub.py"
+STUB = Path(__file__).parents[1] / "tests/helpers/replaying/stub.py"
 STAMP = re.compile(rb'"stamp":([0-9.]+)')
 OPEN_S = 5.0
 """Streams are opened over so many seconds."""

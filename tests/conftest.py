@@ -1,4 +1,4 @@
-"""What tests of several packages share: servers that start fast."""
+"""What tests of several packages share: states, and servers that start fast."""
 
 from __future__ import annotations
 
@@ -6,14 +6,30 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import states
+
+from tokenflow_sgl.contract import State
 
 pytest_plugins = ["servers.fixtures"]
 
 WARM = Path(__file__).parent / "warm"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start no SGLang come first: a mistake in the rest of the package shows early."""
+    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test that would start SGLang and is not marked `engine`: `make check` runs it."""
+    if "warm" in getattr(item, "fixturenames", ()) and item.get_closest_marker("engine") is None:
+        pytest.fail("it starts SGLang and is not marked engine", pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +58,16 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
     finally:
         process.kill()
         process.wait()
+
+
+# Of session scope, so that hypothesis accepts them.
+@pytest.fixture(scope="session")
+def make_stream() -> Callable[..., dict[str, Any]]:
+    """`make_stream(phase, **columns)`; slack is in seconds from now."""
+    return states.stream
+
+
+@pytest.fixture(scope="session")
+def make_state() -> Callable[..., State]:
+    """`make_state(rows, **what differs)`; the slot of row i is 10 + i."""
+    return states.state

@@ -42,9 +42,9 @@ from suite import (
 )
 
 from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl.replay import read_run
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.report.export import run_object
+from tokenflow_sgl.runs import read_run
 from tokenflow_sgl.traces import open_trace, write_native
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,8 +25,10 @@ from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.report.export import run_object
-from tokenflow_sgl.sim import bounds, clairvoyant, simulate
-from tokenflow_sgl.sim.spread import on_cores
+from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.sim.study.bounds import bounds
+from tokenflow_sgl.sim.study.clairvoyant import clairvoyant
+from tokenflow_sgl.sim.study.spread import on_cores
 from tokenflow_sgl.traces import open_trace
 
 SIMULATED = {"stock": "fcfs"}

@@ -30,7 +30,7 @@ from run import ROOT, keep, measure
 from suite import CONTENDERS, LOADS, WITH_PRIORITIES
 from table import replace_table
 
-from tokenflow_sgl.watch import scrape
+from tokenflow_sgl.observe import scrape
 
 PAGE = Path(__file__).with_name("README.md")
 RESULTS = ROOT / "benchmarks" / "results" / "context_switch"

@@ -264,14 +264,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., tupl
             "tokenflow_sgl.replay.target.find_target",
             "tokenflow_sgl.replay.find_target",
             "tokenflow_sgl.sim.simulate",
-            "tokenflow_sgl.sim.spread.on_cores",
-            "tokenflow_sgl.sim.spread.on_ray",
+            "tokenflow_sgl.sim.study.spread.on_cores",
+            "tokenflow_sgl.sim.study.spread.on_ray",
         ):
             patch.setattr(target, work)
         # What takes long and has tests of its own: read once, and not drawn.
         for module in ("tokenflow_sgl.profiles", "tokenflow_sgl.profiles.load"):
             patch.setattr(f"{module}.load_profile", functools.cache(load_profile))
-        for picture in ("profiles.plot.plot", "traces.plot.draw"):
+        for picture in ("profiles.profile_plot.plot", "traces.trace_plot.draw"):
             patch.setattr(f"tokenflow_sgl.{picture}", lambda *_: None)
         tree = typer.main.get_command(app)  # else made anew for each run
         patch.setattr("typer.testing._get_command", lambda _: tree)

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.contract import Cause, Decision, Memory, Mode, Phase, Pool, State, Streams, Tier
 from tokenflow_sgl.engine import limits, metrics, rates
-from tokenflow_sgl.policy import Cause, Decision, Memory, Mode, Phase, State, Streams
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -136,7 +136,7 @@ def test_the_example_policy_decides():
             ready=np.zeros(3, dtype=np.bool_),
             unwritten=np.zeros(3, dtype=np.int64),
         ),
-        memory=Memory(1000, 500, 0, 0, 1, 8),
+        memory=Memory(device=Tier(kv=Pool(1000, 500)), host=Tier(), page_size=1, max_running=8),
         costs=StepCosts(),
     )
     assert names["ShortestPromptFirst"]().decide(state) == Decision(Mode.WORKING_SET, run=(2, 4))

@@ -1,4 +1,3 @@
-import importlib
 import importlib.metadata
 import subprocess
 import sys
@@ -7,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from tokenflow_sgl.cli import doctor_install, doctor_launch
 from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.cli.doctor_install import PLATFORM_GROUP, PLUGIN_GROUP, Check
 from tokenflow_sgl.engine import seams
-
-doctor = importlib.import_module("tokenflow_sgl.cli.doctor")
 
 
 def run(*args):
@@ -28,10 +27,8 @@ def point(group, name, value, distribution):
     return SimpleNamespace(group=group, name=name, value=value, dist=dist)
 
 
-PLUGIN = point(
-    doctor.PLUGIN_GROUP, "tokenflow", "tokenflow_sgl.engine.plugin:register", "tokenflow-sgl"
-)
-PLATFORM = point(doctor.PLATFORM_GROUP, "some_device", "some_device:activate", "some-device")
+PLUGIN = point(PLUGIN_GROUP, "tokenflow", "tokenflow_sgl.engine.plugin:register", "tokenflow-sgl")
+PLATFORM = point(PLATFORM_GROUP, "some_device", "some_device:activate", "some-device")
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +38,13 @@ def healthy(monkeypatch):
     monkeypatch.delenv("SGLANG_PLATFORM", raising=False)
     monkeypatch.setattr(seams, "installed_sglang", lambda: seams.SUPPORTED_SGLANG)
     monkeypatch.setattr(seams, "problem", lambda seam: None)
-    monkeypatch.setattr(doctor, "_launch", lambda options: [doctor.Check("device", "cuda")])
+    monkeypatch.setattr(doctor_launch, "launch_checks", lambda options: [Check("device", "cuda")])
     install(monkeypatch, PLUGIN, PLATFORM)
 
 
 def install(monkeypatch, *points):
     monkeypatch.setattr(
-        doctor, "_points", lambda group: [each for each in points if each.group == group]
+        doctor_install, "_points", lambda group: [each for each in points if each.group == group]
     )
 
 
@@ -151,7 +148,7 @@ def test_a_platform_that_is_not_installed(monkeypatch):
 
 
 def test_a_platform_of_our_own_distribution_would_exclude_us(monkeypatch):
-    own = point(doctor.PLATFORM_GROUP, "own", "own:activate", "tokenflow-sgl")
+    own = point(PLATFORM_GROUP, "own", "own:activate", "tokenflow-sgl")
     install(monkeypatch, PLUGIN, PLATFORM, own)
     assert run()[0] == 0  # nothing is selected: nothing is skipped
     monkeypatch.setenv("SGLANG_PLATFORM", "some_device")

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.engine
+
 COMMAND = "from tokenflow_sgl.cli import main; main()"
 """The command, also as a script of `warm`."""
 

@@ -7,18 +7,9 @@ from prometheus_client import REGISTRY, Counter, Histogram, generate_latest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.engine.metrics import Levels, PrometheusRecorder
-from tokenflow_sgl.policy import Cause, Mode
-from tokenflow_sgl.watch import ScrapeError, page, parse
-
-
-@pytest.fixture
-def recorder():
-    """The server's own recorder; its page is what is examined."""
-    before = set(REGISTRY._collector_to_names)
-    yield PrometheusRecorder({"model_name": "tiny"})
-    for each in set(REGISTRY._collector_to_names) - before:
-        REGISTRY.unregister(each)
+from tokenflow_sgl.contract import Cause, Mode
+from tokenflow_sgl.engine.telemetry.prometheus import Levels
+from tokenflow_sgl.observe import ScrapeError, metrics_page, parse
 
 
 @pytest.fixture
@@ -26,7 +17,9 @@ def examined(monkeypatch):
     """Runs the command on what the registry holds now: exit code and lines."""
 
     def run() -> tuple[int, list[str]]:
-        monkeypatch.setattr(page, "scrape", lambda url: parse(generate_latest(REGISTRY).decode()))
+        monkeypatch.setattr(
+            metrics_page, "scrape", lambda url: parse(generate_latest(REGISTRY).decode())
+        )
         result = CliRunner().invoke(
             app, ["doctor", "--live", "http://127.0.0.1:1"], env={"COLUMNS": "200"}
         )
@@ -97,7 +90,7 @@ def test_nobody_there(monkeypatch) -> None:
     def refuse(url: str) -> None:
         raise ScrapeError("nobody answers")
 
-    monkeypatch.setattr(page, "scrape", refuse)
+    monkeypatch.setattr(metrics_page, "scrape", refuse)
     result = CliRunner().invoke(app, ["doctor", "--live", "http://127.0.0.1:1"])
     assert result.exit_code == 1
     assert result.output == "nobody answers.\n"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import typing
-from enum import StrEnum
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from tokenflow_sgl.cli import choices
+from tokenflow_sgl import choices
 from tokenflow_sgl.cli.app import app
 
 EMPTY = {
@@ -139,31 +138,19 @@ def test_no_server_exits_with_1(invoke, words):
     assert code == 1
 
 
-def closed_choices():
-    from tokenflow_sgl.profiles.devices import DEVICES
-    from tokenflow_sgl.profiles.models import MODELS
-    from tokenflow_sgl.report import TbtRule
+def test_every_choice_is_one_that_the_packages_know():
+    from tokenflow_sgl.replay.endpoints import ENDPOINTS
+    from tokenflow_sgl.report import overview
     from tokenflow_sgl.sim.cluster import ROUTERS
-    from tokenflow_sgl.sim.options import WRITE_POLICIES
-    from tokenflow_sgl.sim.tune import OBJECTIVES
+    from tokenflow_sgl.sim.study.tuning import OBJECTIVES
 
-    return {
-        choices.Device: DEVICES,
-        choices.Model: MODELS,
-        choices.TbtRule: TbtRule,
-        choices.Router: ROUTERS,
-        choices.WritePolicy: WRITE_POLICIES,
-        choices.Objective: OBJECTIVES,
-    }
-
-
-def test_choices_are_those_of_the_packages_behind():
-    """The command line has its own lists, for it must start without these packages."""
-    known = closed_choices()
-    mine = [each for each in vars(choices).values() if isinstance(each, type) and each != StrEnum]
-    assert set(mine) == set(known)
-    for choice, names in known.items():
-        assert [str(each) for each in choice] == [str(name) for name in names]
+    for choice, known in (
+        (choices.Api, ENDPOINTS),
+        (choices.Router, ROUTERS),
+        (choices.Objective, OBJECTIVES),
+        (choices.TbtRule, overview._RULES),
+    ):
+        assert list(choice) == list(known)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +173,7 @@ def test_help_lists_closed_choices(command, listed, monkeypatch):
 
 def test_help_of_simulate_names_every_policy():
     from tokenflow_sgl.cli.simulate import simulate
-    from tokenflow_sgl.sim.policies import POLICIES
+    from tokenflow_sgl.sim.schedulers.by_name import POLICIES
 
     hint = typing.get_type_hints(simulate, include_extras=True)["policy"]
     (option,) = (each for each in hint.__metadata__ if isinstance(each, typer.models.OptionInfo))

@@ -18,8 +18,8 @@ from tokenflow_sgl_emulator import (
     PLATFORM_NAME,
     archs,
     defaults,
-    plugin,
-    seams,
+    emulator_seams,
+    platform_plugin,
 )
 
 with warnings.catch_warnings():
@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
 
     from tokenflow_sgl_emulator import attention, host_pool, platform
-    from tokenflow_sgl_emulator.timed import defaults as timed_defaults
+    from tokenflow_sgl_emulator.timed import device_defaults
 
 
 @pytest.mark.parametrize("chosen", [None, "", "other"])
@@ -40,7 +40,7 @@ def test_declines_unless_chosen(monkeypatch: pytest.MonkeyPatch, chosen: str | N
 
     before = dict(HookRegistry._hooks)
     assert platform.activate() is None
-    plugin.register()
+    platform_plugin.register()
     assert HookRegistry._hooks == before
 
 
@@ -128,7 +128,7 @@ def test_device_defaults_are_sglangs_for_that_memory(
 ) -> None:
     args = server_args()
     profile = replace(make_profile(), device_memory=gib << 30)
-    timed_defaults.apply_device_defaults(args, profile)
+    device_defaults.apply_device_defaults(args, profile)
     assert args.chunked_prefill_size == chunk
     assert args.max_total_tokens == profile.kv_pool_tokens
     assert (args.load_format, args.dtype) == ("dummy", "bfloat16")
@@ -137,7 +137,7 @@ def test_device_defaults_are_sglangs_for_that_memory(
 def test_device_defaults_keep_what_is_given(make_profile: Callable[..., DeviceProfile]) -> None:
     given = {"max_total_tokens": 100, "chunked_prefill_size": 64, "dtype": "float16"}
     args = server_args(**given)
-    timed_defaults.apply_device_defaults(args, make_profile())
+    device_defaults.apply_device_defaults(args, make_profile())
     assert {name: getattr(args, name) for name in given} == given
 
 
@@ -161,15 +161,15 @@ def test_entry_points_are_installed() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # importing all of SGLang says that there is no GPU
 def test_ledger_matches_the_installed_sglang() -> None:
-    assert version("sglang") == seams.SGLANG_VERSION
-    for seam in seams.SEAMS:
+    assert version("sglang") == emulator_seams.SGLANG_VERSION
+    for seam in emulator_seams.SEAMS:
         assert callable(pkgutil.resolve_name(seam.target)), seam
 
 
 def test_missing_hooks_are_named() -> None:
     # No plugin was loaded in this process, so none of the hooks is in place.
     with pytest.raises(RuntimeError, match="get_mha_host_pool_cls"):
-        plugin.check_active()
+        platform_plugin.check_active()
 
 
 def test_attention_is_causal_and_does_not_depend_on_the_cut() -> None:

@@ -11,9 +11,9 @@ import torch
 
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl_emulator.timed import device as device_module
-from tokenflow_sgl_emulator.timed import dilation, streams
+from tokenflow_sgl_emulator.timed import dilation, timed_streams
 from tokenflow_sgl_emulator.timed.device import CopyCount, EmulatedDevice
-from tokenflow_sgl_emulator.timed.step import StepWork, work_of
+from tokenflow_sgl_emulator.timed.step_work import StepWork, work_of
 
 MakeProfile = Callable[..., DeviceProfile]
 
@@ -21,9 +21,9 @@ MakeProfile = Callable[..., DeviceProfile]
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake = SimpleNamespace(time=50.0)
-    for module in (device_module, streams):
+    for module in (device_module, timed_streams):
         monkeypatch.setattr(module, "now", lambda: fake.time)
-    monkeypatch.setattr(streams, "_default", streams.Stream())
+    monkeypatch.setattr(timed_streams, "_default", timed_streams.Stream())
     return fake
 
 
@@ -38,7 +38,7 @@ def test_a_step_in_time_is_not_late(make_profile: MakeProfile, clock: SimpleName
     device = EmulatedDevice(make_profile(), dilation=2.0)
     step(device, clock, seconds=0.010, real=0.019)
     assert (device.count.steps, device.count.late_steps) == (1, 0)
-    assert streams.current_stream().done_at == pytest.approx(50.020)
+    assert timed_streams.current_stream().done_at == pytest.approx(50.020)
     assert device.count.busy_seconds == pytest.approx(0.010)
 
 
@@ -91,9 +91,9 @@ def test_copies_take_their_share_of_layers_over_the_link(
 ) -> None:
     device = EmulatedDevice(make_profile(), dilation=3.0)
     device.copy(200, 1, device.profile.host_to_device)  # 50,000 bytes and 1 ms
-    assert streams.current_stream().done_at == pytest.approx(50.0 + 3 * (0.001 + 0.05))
+    assert timed_streams.current_stream().done_at == pytest.approx(50.0 + 3 * (0.001 + 0.05))
     device.copy(200, 4, device.profile.device_to_host)  # 200,000 bytes and 2 ms
-    assert streams.current_stream().done_at == pytest.approx(50.153 + 3 * (0.002 + 0.4))
+    assert timed_streams.current_stream().done_at == pytest.approx(50.153 + 3 * (0.002 + 0.4))
 
 
 def test_the_report_is_plain_data(make_profile: MakeProfile, clock: SimpleNamespace) -> None:

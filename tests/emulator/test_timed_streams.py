@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tokenflow_sgl_emulator.timed import streams
-from tokenflow_sgl_emulator.timed.streams import Event, Stream, StreamContext, current_stream
+from tokenflow_sgl_emulator.timed import timed_streams
+from tokenflow_sgl_emulator.timed.timed_streams import Event, Stream, StreamContext, current_stream
 
 
 class Clock:
@@ -27,8 +27,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     fake = Clock()
-    monkeypatch.setattr(streams, "now", fake.now)
-    monkeypatch.setattr(streams.time, "sleep", fake.sleep)
+    monkeypatch.setattr(timed_streams, "now", fake.now)
+    monkeypatch.setattr(timed_streams.time, "sleep", fake.sleep)
     yield fake
 
 

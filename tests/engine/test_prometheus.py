@@ -18,9 +18,9 @@ import yaml
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.dashboards import BOARDS
-from tokenflow_sgl.dashboards.prometheus import EVERYTHING, Prometheus
-from tokenflow_sgl.watch import ScrapeError, fetch
+from tokenflow_sgl.observe import ScrapeError, fetch
+from tokenflow_sgl.observe.dashboards import BOARDS
+from tokenflow_sgl.observe.dashboards.prometheus_source import EVERYTHING, Prometheus
 
 pytestmark = pytest.mark.engine
 

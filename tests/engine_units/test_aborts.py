@@ -16,9 +16,10 @@ with warnings.catch_warnings():
     from tokenflow_sgl.engine.requests import TrackingScheduler
     from tokenflow_sgl.engine.timeouts import PausedTime
 
-from tokenflow_sgl.engine.pausing import Pauser
-from tokenflow_sgl.engine.tracking import StreamTable
-from tokenflow_sgl.policy import OutputLengths, Phase
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.policy import OutputLengths
 
 touched: Counter[str] = Counter()
 
@@ -91,7 +92,7 @@ def add(scheduler, rid, phase):
     )
     scheduler.tf_table.move(req, phase, 0.0)
     if phase is Phase.PAUSED:
-        scheduler.tf_pauser.paused[req] = None
+        scheduler.tf_pauser.hold(req)
     elif phase is Phase.DRAINING:
         scheduler.tf_pauser.draining.append(req)
     else:
@@ -110,7 +111,7 @@ def abort(scheduler, rid="", *, abort_all=False):
 def test_an_abort_touches_only_the_request_that_it_names(scheduler, phase) -> None:
     streams = [add(scheduler, f"r{number:03}", phase) for number in range(300)]
     looked = [0]
-    scheduler.tf_table.phase = Looked(scheduler.tf_table.phase, looked)
+    scheduler.tf_table.phases.phase = Looked(scheduler.tf_table.phases.phase, looked)
     abort(scheduler, "r123")
     assert set(touched) <= {"r123"}
     assert looked[0] <= 3, "the phases of others"

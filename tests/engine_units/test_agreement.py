@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tokenflow_sgl.contract import Cause, Decision, Mode, Preempt
 from tokenflow_sgl.engine.agreement import Agreement, RanksDisagreeError
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock
-from tokenflow_sgl.engine.tracking import StreamTable
-from tokenflow_sgl.policy import Cause, Decision, Mode, OutputLengths, Preemption
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.policy import OutputLengths
 
 
 class Request:
@@ -35,7 +36,7 @@ def rank_with(*rids: str, now: float = 1.0, free: int = 100, **other: Any) -> An
             draining=other.get("draining", []), paused=other.get("paused", {})
         ),
         waiting_queue=other.get("waiting", []),
-        _tf_free=lambda: free,
+        tf_actuator=SimpleNamespace(free=free),
     )
 
 
@@ -85,7 +86,7 @@ def test_what_differs_is_named(what) -> None:
 
 
 def test_another_order_of_victims_is_another_decision() -> None:
-    victims = tuple(Preemption(slot, Cause.POLICY) for slot in (3, 4))
+    victims = tuple(Preempt(slot, Cause.POLICY) for slot in (3, 4))
     leader, follower = (
         after(rank_with(), plan_of(), Decision(Mode.WORKING_SET, preempt=order), rank)
         for rank, order in enumerate((victims, victims[::-1]))

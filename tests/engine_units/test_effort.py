@@ -14,7 +14,7 @@ with warnings.catch_warnings():
     from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 
 from tokenflow_sgl.engine import reporting
-from tokenflow_sgl.engine.reporting import Effort
+from tokenflow_sgl.engine.telemetry.sampling import Effort
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
+from tokenflow_sgl.engine.policies import load_policy
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, build, config_of, settings
 from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
 from tokenflow_sgl.engine.limits import UnsupportedError
-from tokenflow_sgl.engine.policies import load_policy
 from tokenflow_sgl.policy import ConfigError, WorkingSetConfig
 
 NAMES = [name for name, _, _ in settings()]

@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY, Histogram, generate_latest
 
-from tokenflow_sgl.engine.metrics import PERCENTILES, Levels, PrometheusRecorder, Recorder, _observe
+from tokenflow_sgl.contract import Cause, Mode
+from tokenflow_sgl.engine.telemetry.prometheus import (
+    PERCENTILES,
+    Levels,
+    PrometheusRecorder,
+    Recorder,
+    _observe,
+)
 from tokenflow_sgl.metrics import GROUPS, METRICS
-from tokenflow_sgl.policy import Cause, Mode
-from tokenflow_sgl.watch import Scrape, parse
+from tokenflow_sgl.observe import Scrape, parse
 
 MOST_SERIES, MOST_PER_CLASS = 80, 72
 """Of one scheduler, and of each rate class that its requests name; the page says so."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.engine.rates import (
+from tokenflow_sgl.engine.frontend.terms import (
     CLASS_KEY,
     HIGHEST_RATE,
     LOWEST_RATE,

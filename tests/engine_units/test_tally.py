@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tokenflow_sgl.engine.metrics import Recorder
-from tokenflow_sgl.engine.rates import NOT_STREAMED
-from tokenflow_sgl.engine.tally import Tally
-from tokenflow_sgl.engine.tracking import StreamTable
-from tokenflow_sgl.policy import OutputLengths, Phase
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
+from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+from tokenflow_sgl.engine.telemetry.tally import Tally
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.policy import OutputLengths
 
 
 class Request:

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tokenflow_sgl.engine.metrics import Recorder
+from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
     from tokenflow_sgl.engine.clock import ClockTick, SharedClock
-    from tokenflow_sgl.engine.transfers import TransferWatch
+    from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 
 
 class Event:

@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 
+from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.policy import Phase, WorkingSetConfig
+from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.admission import CONSIDERED, admissible
 
 # A full-memory step takes 0.1 s and the memory holds 1000 tokens: 1e-4 s per token of context.
@@ -245,6 +246,16 @@ def test_a_burst_that_has_ended_is_cleared(
     state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
     config = WorkingSetConfig(burst_eta=burst_eta, calm=3.0)
     assert admissible(state, config).tolist() == expected
+
+
+def test_a_burst_is_not_cleared_at_the_cost_of_requests_without_a_reader(
+    make_state, member, newcomer
+) -> None:
+    rows = [member(streaming=False), newcomer()]
+    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS, kv_rate=AS_MODELLED)
+    ended = float(state.streams.arrival.max()) + 3.0
+    state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
+    assert admissible(state, WorkingSetConfig(burst_eta=1.28, calm=3.0)).tolist() == []
 
 
 def test_a_burst_is_cleared_whole_or_not_at_all(make_state, member, newcomer) -> None:

@@ -7,10 +7,11 @@ import math
 
 import pytest
 
-from tokenflow_sgl.policy import Mode, Phase, Recollection
+from tokenflow_sgl.contract import Mode, Phase, Way
 from tokenflow_sgl.policy.baselines import AndesPolicy, LeastSlackPolicy, RoundRobinPolicy
+from tokenflow_sgl.policy.baselines.ordered import Memo
 
-DUE = Recollection(last_cycle=-math.inf)
+DUE = Memo(planned=-math.inf)
 
 
 def out(decision) -> tuple[tuple[int, ...], list[int]]:
@@ -29,10 +30,10 @@ def test_without_stress_they_stay_out_of_the_way(policy, make_state, make_stream
 
 def test_between_two_rankings_the_plan_stands(policy, make_state, make_stream) -> None:
     rows = [make_stream(slack=50.0), make_stream(Phase.PAUSED, slack=0.1)]
-    just = Recollection(last_cycle=99.99, plan=(11,))
-    decision = policy.decide(make_state(rows, total=300, recollection=just))
+    just = Memo(planned=99.99, plan=(11,))
+    decision = policy.decide(make_state(rows, total=300, memo=just))
     assert out(decision) == ((11,), [])
-    assert decision.recollection is just
+    assert decision.memo is just
 
 
 def test_everybody_is_admitted(policy, make_state, make_stream) -> None:
@@ -102,12 +103,12 @@ def test_andes_preempts_once_per_request_on_average(make_state, make_stream) -> 
     rows += [make_stream(Phase.PAUSED, slack=0.0) for _ in range(2)]
     rows += [make_stream(Phase.WAITING, arrival=90.0)]  # a newcomer brings one preemption
     left = dataclasses.replace(DUE, switches=0.5)
-    decision = AndesPolicy().decide(make_state(rows, total=700, recollection=left))
+    decision = AndesPolicy().decide(make_state(rows, total=700, memo=left))
     assert len(decision.preempt) == 3  # the last choice within the budget is not cut
-    assert decision.recollection.switches == -1.5
+    assert decision.memo.switches == -1.5
     again = dataclasses.replace(DUE, switches=-1.5)
     rows[-1] = make_stream(Phase.PAUSED, slack=0.0)
-    assert AndesPolicy().decide(make_state(rows, total=700, recollection=again)).preempt == ()
+    assert AndesPolicy().decide(make_state(rows, total=700, memo=again)).preempt == ()
 
 
 def test_andes_prefers_gain_per_token_of_memory_and_recomputes(make_state, make_stream) -> None:
@@ -117,8 +118,8 @@ def test_andes_prefers_gain_per_token_of_memory_and_recomputes(make_state, make_
         make_stream(Phase.PAUSED, slack=0.0, prompt=50),
     ]
     some = dataclasses.replace(DUE, switches=1.0)
-    decision = AndesPolicy().decide(make_state(rows, total=260, recollection=some))
+    decision = AndesPolicy().decide(make_state(rows, total=260, memo=some))
     assert out(decision) == ((12,), [10])
-    assert decision.recompute == {12}
+    assert [(each.slot, each.way) for each in decision.restore] == [(12, Way.RECOMPUTE)]
     fresh = AndesPolicy().decide(make_state([make_stream(Phase.WAITING)], total=124))
-    assert fresh.recompute == frozenset()
+    assert fresh.restore == ()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenflow_sgl.policy import Cause, Phase, Preemption, WorkingSetConfig
+from tokenflow_sgl.contract import Cause, IntArray, Phase, Preempt
+from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
+from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import exchange, useful_band
-from tokenflow_sgl.policy.state import IntArray
-from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS
 
 # The default stream: 200 tokens of context, useful band max(0.1 * 400 / 10, 3) = 4 s.
 # Saturated from 3.2 s, sprinting beyond 8 s, content (while paused) above 2 s.
@@ -146,7 +146,7 @@ def test_a_newcomer_displaces_who_can_bear_the_switch(
         make_stream(Phase.WAITING, admitted=True, prompt=200),
     ]
     outcome = exchange(make_state(rows, free=48), CONFIG, joined())
-    wanted = (Preemption(10, Cause.NEWCOMER),) if gives_way else ()
+    wanted = (Preempt(10, Cause.NEWCOMER),) if gives_way else ()
     assert outcome.preempt == wanted
     assert outcome.run == ((1,) if gives_way else ())
 
@@ -154,7 +154,7 @@ def test_a_newcomer_displaces_who_can_bear_the_switch(
 def test_an_exchange_says_so(make_state, make_stream) -> None:
     rows = [make_stream(slack=3.5), make_stream(Phase.PAUSED, slack=0.0)]
     outcome = exchange(make_state(rows, free=48), CONFIG, joined())
-    assert outcome.preempt == (Preemption(10, Cause.EXCHANGE),)
+    assert outcome.preempt == (Preempt(10, Cause.EXCHANGE),)
 
 
 @pytest.mark.parametrize(("ran", "gives_way"), [(0.4, False), (0.6, True)])

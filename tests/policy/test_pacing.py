@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from tokenflow_sgl.contract import Cause, Mode, Phase, Prefill
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.policy import Cause, Mode, Phase, WorkingSetConfig, WorkingSetPolicy
+from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.pacing import LOW_SECONDS, paced, room_for_all
 
 CONFIG = WorkingSetConfig(pace=True)
@@ -40,8 +41,7 @@ def test_who_is_ahead_rests_and_who_has_nearly_read_all_goes_on(make_state, make
     assert [p.slot for p in decision.preempt] == [11]
     assert decision.run == (17, 16, 15)  # newcomers first, then by slack
     assert decision.admit == (17,)
-    assert not decision.hold_prefill
-    assert decision.prefill_limit is None
+    assert decision.prefill == Prefill()
     assert decision.until == 100.0
 
 

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from tokenflow_sgl.policy import Cause, Mode, Phase, Preemption, Recollection
+from tokenflow_sgl.contract import Cause, Mode, Phase, Preempt
 from tokenflow_sgl.policy.baselines import PaperConfig, PaperPolicy, StockPolicy
+from tokenflow_sgl.policy.baselines.paper import Memo
 from tokenflow_sgl.policy.selection import Penalty
 
 
@@ -64,15 +65,15 @@ def test_somebody_joins_an_empty_working_set(make_state, make_stream) -> None:
 def test_the_fallback_of_equation_6_switches_with_hysteresis(
     burst, throughput, before, after
 ) -> None:
-    state = burst(throughput=throughput, recollection=Recollection(overloaded=before))
+    state = burst(throughput=throughput, memo=Memo(overloaded=before))
     decision = decide(state)
-    assert decision.recollection.overloaded is after
+    assert decision.memo.overloaded is after
     assert bool(decision.admit) is not after
 
 
 def test_the_fallback_can_be_switched_off(burst) -> None:
     decision = decide(burst(throughput=1.0), fallback=False)
-    assert not decision.recollection.overloaded
+    assert not decision.memo.overloaded
     assert decision.admit
 
 
@@ -102,7 +103,7 @@ def test_the_printed_sign_starves_the_empty_buffer(
 def test_a_full_buffer_gives_way_to_an_empty_one(make_state, make_stream) -> None:
     rows = [make_stream(slack=9.0), make_stream(Phase.PAUSED, slack=0.0)]
     decision = decide(make_state(rows, total=250), penalty=Penalty.CORRECTED)
-    assert decision.preempt == (Preemption(10, Cause.EXCHANGE),)
+    assert decision.preempt == (Preempt(10, Cause.EXCHANGE),)
     assert decision.run == (11,)
 
 
@@ -114,9 +115,9 @@ def test_who_cannot_be_preempted_stays(make_state, make_stream) -> None:
 @pytest.mark.parametrize(("last", "kept"), [(99.1, True), (99.0, False)])
 def test_the_selection_is_kept_for_an_interval(make_state, make_stream, last, kept) -> None:
     rows = [make_stream(), make_stream(Phase.PAUSED)]
-    before = Recollection(last_cycle=last, plan=(11, 99))
-    decision = decide(make_state(rows, recollection=before))
-    assert (decision.recollection == before) is kept
+    before = Memo(planned=last, plan=(11, 99))
+    decision = decide(make_state(rows, memo=before))
+    assert (decision.memo == before) is kept
     assert decision.run == ((11, 99) if kept else (11,))
 
 
@@ -129,8 +130,5 @@ def test_without_stress_the_engine_is_left_alone(make_state, make_stream) -> Non
 
 
 def test_the_stock_policy_never_steps_in(make_state, make_stream) -> None:
-    before = Recollection(last_cycle=99.0, plan=(11,))
-    state = make_state([make_stream(Phase.PAUSED)], recollection=before)
-    decision = StockPolicy().decide(state)
+    decision = StockPolicy().decide(make_state([make_stream(Phase.PAUSED)]))
     assert decision.mode is Mode.IDLE
-    assert decision.recollection == before

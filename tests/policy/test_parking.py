@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.policy import Phase, Recollection, WorkingSetConfig
+from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.parking import LOWER, RAISE, THINNED, next_share, parked, thinned
 
 # A batch of b yields b / (0.01 + 0.001 b) tokens/s: 20 streams 666.7, 12 streams 545.5,
@@ -29,7 +30,7 @@ def batch(make_state, make_stream):
 
 
 def share_after(batch, share, config=CONFIG, **given) -> float:
-    return next_share(batch(recollection=Recollection(park_share=share), **given), config)
+    return next_share(batch(**given), config, share)
 
 
 def test_the_share_rises_when_throughput_falls_behind(batch) -> None:

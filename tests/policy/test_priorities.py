@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tokenflow_sgl.contract import Mode, Phase
 from tokenflow_sgl.costs import Link, Links
-from tokenflow_sgl.policy import Mode, Phase
 from tokenflow_sgl.policy.baselines import (
     FixedPriorityPolicy,
     MarkovPriorityPolicy,

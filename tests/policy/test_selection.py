@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from tokenflow_sgl.policy import Phase, WorkingSetConfig
+from tokenflow_sgl.contract import Phase, Pool, Tier
+from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
 
@@ -57,7 +58,7 @@ def test_selection_reaches_the_oracle(make_state, make_stream) -> None:
         overhead = np.where(streams.paused, 0.05, 0.0)
         utility = utilities(given, index, horizon=1.0, overhead=overhead, gamma=1.0)
         limit = int(rng.integers(3, 60))
-        capacity = given.memory.device_total
+        capacity = given.memory.kv.total
         chosen = select(utility, size, capacity, limit)
         assert size[chosen].sum() <= capacity
         assert chosen.sum() <= limit
@@ -79,8 +80,8 @@ def first_come_shares(rng: np.random.Generator, state, stream) -> list[float]:
         utility = utilities(
             given, np.arange(len(size)), horizon=1.0, overhead=np.zeros(len(size)), gamma=1.0
         )
-        fits = np.cumsum(size) <= given.memory.device_total
-        best = oracle(utility, size, given.memory.device_total, len(size))
+        fits = np.cumsum(size) <= given.memory.kv.total
+        best = oracle(utility, size, given.memory.kv.total, len(size))
         shares.append(float(utility[fits].sum()) / best)
     return shares
 
@@ -99,18 +100,18 @@ def test_the_exchange_reaches_the_oracle(make_state, make_stream) -> None:
         size = streams.prompt + streams.generated
         running = streams.running
         # Start from a device that holds the running ones, as far as they fit.
-        held = running & (np.cumsum(np.where(running, size, 0)) <= given.memory.device_total)
+        held = running & (np.cumsum(np.where(running, size, 0)) <= given.memory.kv.total)
         phase = np.where(held, Phase.RUNNING, Phase.PAUSED).astype(np.int8)
-        given = rebuilt(given, phase, int(given.memory.device_total - size[held].sum()))
+        given = rebuilt(given, phase, int(given.memory.kv.total - size[held].sum()))
         plan = exchange(given, config, np.zeros(0, dtype=np.int64))
         gone = {p.slot for p in plan.preempt}
         after = held & ~np.isin(streams.slot, list(gone))
         after[list(plan.run)] = True
-        assert size[after].sum() <= given.memory.device_total
+        assert size[after].sum() <= given.memory.kv.total
         risk = utilities(
             given, np.arange(len(size)), horizon=0.0, overhead=np.zeros(len(size)), gamma=1.0
         )
-        best = oracle(risk, size, given.memory.device_total, len(size))
+        best = oracle(risk, size, given.memory.kv.total, len(size))
         shares.append(float(risk[after].sum()) / best)
     print(f"median {np.median(shares):.4f}, worst {min(shares):.4f}")
     assert np.median(shares) >= 0.97
@@ -120,7 +121,7 @@ def rebuilt(given, phase, free):
     return dataclasses.replace(
         given,
         streams=dataclasses.replace(given.streams, phase=phase),
-        memory=dataclasses.replace(given.memory, device_free=free),
+        memory=dataclasses.replace(given.memory, device=Tier(kv=Pool(given.memory.kv.total, free))),
     )
 
 

@@ -6,14 +6,15 @@ import dataclasses
 
 import pytest
 
-from tokenflow_sgl.policy import Memory, Phase
-from tokenflow_sgl.policy.stress import decode_reserve, under_stress
+from tokenflow_sgl.contract import Memory, Phase, Tier
+from tokenflow_sgl.contract.reserve import decode_reserve
+from tokenflow_sgl.policy.stress import under_stress
 
 PATIENCE = 0.2
 
 
 def memory(page: int) -> Memory:
-    return Memory(10_000, 0, 0, 0, page, 512)
+    return Memory(device=Tier(), host=Tier(), page_size=page, max_running=512)
 
 
 @pytest.mark.parametrize(

@@ -10,24 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokenflow_sgl.contract import Cause, Mode, Phase, Preempt, Way
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.policy import (
-    Cause,
-    Mode,
-    Phase,
-    Preemption,
-    Recollection,
-    WorkingSetConfig,
-    WorkingSetPolicy,
-)
+from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.baselines import PaperPolicy
+from tokenflow_sgl.policy.baselines.paper import Memo as PaperMemo
+from tokenflow_sgl.policy.working_set import Memo
 
 POLICY = WorkingSetPolicy()
-JUST_PLANNED = Recollection(last_cycle=99.9)
+JUST_PLANNED = Memo(planned=99.9)
+
+
+def recomputed(decision) -> set[int]:
+    return {each.slot for each in decision.restore if each.way is Way.RECOMPUTE}
 
 
 def replanned(decision) -> bool:
-    return decision.recollection.last_cycle == 100.0
+    return decision.memo.planned == 100.0
 
 
 # ---- when ---------------------------------------------------------------------------
@@ -54,7 +53,7 @@ def test_a_plan_is_due_by_time_or_predicted_underrun(
     make_state, make_stream, last, paused_slack, due
 ) -> None:
     rows = [make_stream(), make_stream(Phase.PAUSED, slack=paused_slack)]
-    decision = POLICY.decide(make_state(rows, recollection=Recollection(last_cycle=last)))
+    decision = POLICY.decide(make_state(rows, memo=Memo(planned=last)))
     assert decision.mode is Mode.WORKING_SET
     assert replanned(decision) is due
 
@@ -62,11 +61,11 @@ def test_a_plan_is_due_by_time_or_predicted_underrun(
 @pytest.mark.parametrize(("since", "due"), [(99.95, True), (99.9, True), (99.85, False)])
 def test_a_plan_is_due_on_an_arrival_since_the_last(make_state, make_stream, since, due) -> None:
     rows = [make_stream(), make_stream(Phase.PAUSED), make_stream(Phase.WAITING, since=since)]
-    assert replanned(POLICY.decide(make_state(rows, recollection=JUST_PLANNED))) is due
+    assert replanned(POLICY.decide(make_state(rows, memo=JUST_PLANNED))) is due
 
 
 def test_a_plan_is_due_when_nothing_runs(make_state, make_stream) -> None:
-    state = make_state([make_stream(Phase.PAUSED)], recollection=JUST_PLANNED)
+    state = make_state([make_stream(Phase.PAUSED)], memo=JUST_PLANNED)
     assert replanned(POLICY.decide(state))
 
 
@@ -78,7 +77,7 @@ def test_a_plan_admits_newcomers_and_starts_them(make_state, make_stream) -> Non
     decision = POLICY.decide(make_state(rows))
     assert decision.admit == (12,)
     assert decision.run == (12, 11)
-    assert decision.recollection.plan == (12, 11)
+    assert decision.memo.plan == (12, 11)
 
 
 def test_between_plans_only_open_slots_are_left_in_their_order(make_state, make_stream) -> None:
@@ -91,10 +90,10 @@ def test_between_plans_only_open_slots_are_left_in_their_order(make_state, make_
     ]
     # 99 is gone; 14 was not chosen.
     kept = dataclasses.replace(JUST_PLANNED, plan=(13, 99, 12, 11, 10), park_share=0.9)
-    decision = POLICY.decide(make_state(rows, recollection=kept))
+    decision = POLICY.decide(make_state(rows, memo=kept))
     assert decision.run == (13, 11)
     assert decision.admit == decision.preempt == ()
-    assert decision.recollection == dataclasses.replace(kept, plan=(13, 11))
+    assert decision.memo == dataclasses.replace(kept, plan=(13, 11))
 
 
 def test_streams_at_rest_are_not_resumed(make_state, make_stream) -> None:
@@ -102,8 +101,8 @@ def test_streams_at_rest_are_not_resumed(make_state, make_stream) -> None:
     costs = StepCosts(decode=(0.01, 0.001, 0.0))
     rows = [make_stream(slack=20.0, generated=100 + i) for i in range(19)]
     rows.append(make_stream(Phase.PAUSED, slack=20.0, generated=1))
-    kept = Recollection(park_share=0.8)
-    decision = POLICY.decide(make_state(rows, costs=costs, recollection=kept))
+    kept = Memo(park_share=0.8)
+    decision = POLICY.decide(make_state(rows, costs=costs, memo=kept))
     assert 29 not in decision.run
     assert {p.slot for p in decision.preempt} == {10}
     assert {p.cause for p in decision.preempt} == {Cause.PARK}
@@ -113,7 +112,7 @@ def test_streams_at_rest_are_not_resumed(make_state, make_stream) -> None:
 
 
 def emergency(make_state, rows, **given):
-    state = make_state(rows, recollection=JUST_PLANNED, **{"free": 0, **given})
+    state = make_state(rows, memo=JUST_PLANNED, **{"free": 0, **given})
     return POLICY.decide(state).preempt
 
 
@@ -122,7 +121,7 @@ def test_an_emergency_takes_the_largest_slack_and_stops_when_enough(
 ) -> None:
     rows = [make_stream(slack=s) for s in (1.0, 3.0, 2.0)]
     # 200 tokens are more than 24 steps of the other two.
-    assert emergency(make_state, rows) == (Preemption(11, Cause.MEMORY),)
+    assert emergency(make_state, rows) == (Preempt(11, Cause.MEMORY),)
 
 
 def test_an_emergency_takes_several_if_they_are_short_but_never_the_last(
@@ -171,7 +170,7 @@ def held(make_state, make_stream, policy=POLICY, slack=0.02, prompt=1000, **give
     """Is a planned prefill of 64.5 ms held back, 10 ms after one of 100 ms?"""
     given = {"last_prefill_end": 99.99, "last_prefill_seconds": 0.1, **given}
     rows = [make_stream(slack=slack), make_stream(Phase.WAITING, prompt=prompt, since=99.0)]
-    return policy.decide(make_state(rows, **given)).hold_prefill
+    return policy.decide(make_state(rows, **given)).prefill.hold
 
 
 def test_prefill_waits_for_a_reader_who_would_stall(make_state, make_stream) -> None:
@@ -193,8 +192,8 @@ def test_prefill_is_not_held_while_its_cost_is_unknown(make_state, make_stream) 
 def test_prefill_is_not_held_when_nobody_decodes(make_state, make_stream) -> None:
     rows = [make_stream(Phase.PAUSED, slack=0.0), make_stream(Phase.WAITING)]
     decision = POLICY.decide(make_state(rows, last_prefill_end=99.99, last_prefill_seconds=0.1))
-    assert not decision.hold_prefill
-    assert decision.prefill_limit is None
+    assert not decision.prefill.hold
+    assert decision.prefill.limit is None
 
 
 @pytest.mark.parametrize("slack", [-5.0, 0.0, 0.05, 0.5, 1000.0])
@@ -202,7 +201,7 @@ def test_prefill_steps_are_short_while_somebody_decodes(make_state, make_stream,
     rows = [make_stream(slack=slack), make_stream(Phase.WAITING)]
     for chunk in (16, 2048):
         policy = WorkingSetPolicy(WorkingSetConfig(prefill_chunk=chunk))
-        limit = policy.decide(make_state(rows)).prefill_limit
+        limit = policy.decide(make_state(rows)).prefill.limit
         assert limit is not None
         assert 0 < limit <= chunk
 
@@ -223,7 +222,7 @@ def test_a_prefill_step_is_as_long_as_readers_bear(
     # 4 ms, and 60 us a token.
     rows = [make_stream(slack=slack, rate=rate), make_stream(slack=50.0, rate=1.0)]
     rows.append(make_stream(Phase.WAITING))
-    found = POLICY.decide(make_state(rows, total=450)).prefill_limit
+    found = POLICY.decide(make_state(rows, total=450)).prefill.limit
     assert found == pytest.approx(limit, abs=1)
 
 
@@ -232,18 +231,18 @@ def test_a_prefill_step_leaves_time_for_who_decodes_in_it(make_state, make_strea
     costs = StepCosts(decode=(0.01, 1e-3, 0.0), prefill=(0.004, 6e-5, 1e-8))
     rows = [make_stream(slack=-5.0, rate=20.0) for _ in range(6)]
     waiting = make_stream(Phase.WAITING)
-    found = POLICY.decide(make_state([*rows, waiting], total=1300, costs=costs)).prefill_limit
+    found = POLICY.decide(make_state([*rows, waiting], total=1300, costs=costs)).prefill.limit
     assert found == pytest.approx((0.050 - 0.006 - 0.004) / 6e-5, abs=1)
     # In the midst of a prompt of 5000 tokens, 1000 to go.
     chunked = make_stream(slack=9.0, prompt=5000, generated=0, preemptible=False)
     state = make_state([*rows, chunked, waiting], total=6300, promised=1000, costs=costs)
-    found = POLICY.decide(state).prefill_limit
+    found = POLICY.decide(state).prefill.limit
     assert found == pytest.approx((0.050 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
 
 
 # The paused streams hold 200 tokens each, a load of them takes 0.2 s.
 @pytest.mark.parametrize(
-    ("per_token", "recomputed"),
+    ("per_token", "dearer"),
     [
         (0.2e-3, {11, 12, 13}),  # 0.04 s: but the first load keeps its cost known
         (0.9e-3, {11, 12}),  # 0.18 s: two queue for 0.36 s, where the load would be there at 0.4
@@ -251,13 +250,13 @@ def test_a_prefill_step_leaves_time_for_who_decodes_in_it(make_state, make_strea
     ],
 )
 def test_recomputed_is_what_is_cheaper_than_its_load_and_there_sooner(
-    make_state, make_stream, per_token, recomputed
+    make_state, make_stream, per_token, dearer
 ) -> None:
     costs = StepCosts(prefill=(0.0, per_token, 0.0), load=(0.0, 1e-3))
     rows = [make_stream(Phase.PAUSED, slack=slack) for slack in (1.0, 2.0, 3.0, 4.0)]
     decision = POLICY.decide(make_state(rows, costs=costs))
     assert decision.run == (10, 11, 12, 13)
-    assert decision.recompute == recomputed
+    assert recomputed(decision) == dearer
 
 
 @pytest.mark.parametrize(
@@ -265,13 +264,13 @@ def test_recomputed_is_what_is_cheaper_than_its_load_and_there_sooner(
     [StepCosts(), StepCosts(prefill=(0.0, 0.0, 0.0)), StepCosts(load=(0.0, 1e-3))],
 )
 def test_nothing_is_recomputed_while_a_cost_is_unknown(make_state, make_stream, costs) -> None:
-    assert POLICY.decide(make_state([make_stream(Phase.PAUSED)], costs=costs)).recompute == set()
+    assert not recomputed(POLICY.decide(make_state([make_stream(Phase.PAUSED)], costs=costs)))
 
 
 def test_newcomers_are_never_recomputed(make_state, make_stream) -> None:
     costs = StepCosts(prefill=(0.0, 1e-9, 0.0), load=(0.0, 1e-3))
     rows = [make_stream(Phase.WAITING), make_stream(Phase.PAUSED), make_stream(Phase.PAUSED)]
-    assert POLICY.decide(make_state(rows, costs=costs)).recompute == {12}
+    assert recomputed(POLICY.decide(make_state(rows, costs=costs))) == {12}
 
 
 def test_between_plans_the_loads_queue_in_the_order_of_the_plan(make_state, make_stream) -> None:
@@ -279,9 +278,9 @@ def test_between_plans_the_loads_queue_in_the_order_of_the_plan(make_state, make
     rows = [make_stream(Phase.PAUSED, slack=2.0), make_stream(Phase.PAUSED, slack=1.0)]
     rows.append(make_stream())
     kept = dataclasses.replace(JUST_PLANNED, plan=(11, 10))
-    decision = POLICY.decide(make_state(rows, costs=costs, recollection=kept))
+    decision = POLICY.decide(make_state(rows, costs=costs, memo=kept))
     assert decision.run == (11, 10)
-    assert decision.recompute == {10}
+    assert recomputed(decision) == {10}
 
 
 # ---- always -------------------------------------------------------------------------
@@ -314,18 +313,14 @@ def test_decide_is_pure_and_its_answer_is_well_formed(
 ) -> None:
     slots = [10 + i for i in range(len(rows))]
     plan = tuple(data.draw(st.permutations(slots)))[: data.draw(st.integers(0, 5))]
+    last = data.draw(st.sampled_from([-np.inf, 99.0, 99.9]))
     state = make_state(
         [make_stream(**row) for row in rows],
         free=data.draw(st.integers(0, 3000)),
         promised=data.draw(st.integers(0, 500)),
         rows_limit=data.draw(st.integers(len(rows) + 1, 64)),
         throughput=data.draw(st.sampled_from([np.nan, 10.0, 1e6])),
-        recollection=Recollection(
-            last_cycle=data.draw(st.sampled_from([-np.inf, 99.0, 99.9])),
-            plan=plan,
-            park_share=data.draw(st.sampled_from([1.0, 0.8])),
-            overloaded=data.draw(st.booleans()),
-        ),
+        memo=data.draw(st.sampled_from([Memo(last, plan, 0.8), PaperMemo(last, plan, True), None])),
         last_prefill_end=99.99,
         last_prefill_seconds=data.draw(st.sampled_from([0.0, 0.1])),
     )
@@ -334,18 +329,19 @@ def test_decide_is_pure_and_its_answer_is_well_formed(
     assert first == second
     for item in dataclasses.fields(state.streams):
         array = getattr(state.streams, item.name)
-        assert array.tobytes() == getattr(before.streams, item.name).tobytes()
-    assert state.recollection == before.recollection
+        if array is not None:
+            assert array.tobytes() == getattr(before.streams, item.name).tobytes()
+    assert state.memo == before.memo
 
     victims = [p.slot for p in first.preempt]
     assert len(set(victims)) == len(victims)
     for slot in victims:
         assert rows[slot - 10]["phase"] == Phase.RUNNING
         assert rows[slot - 10]["preemptible"]
-    assert set(first.recompute) <= set(first.run)
+    assert set(recomputed(first)) <= set(first.run)
     for slot in first.admit:
         assert rows[slot - 10]["phase"] == Phase.WAITING
         assert not rows[slot - 10]["admitted"]
     # Plain numbers, which travel and compare everywhere.
-    for slot in (*first.admit, *first.run, *victims, *first.recompute):
+    for slot in (*first.admit, *first.run, *victims, *recomputed(first)):
         assert type(slot) is int

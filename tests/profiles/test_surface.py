@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.profiles.errors import ProfileError
+from tokenflow_sgl.profiles.document import ProfileError
 from tokenflow_sgl.profiles.surface import Surface
 
 POINTS = st.lists(st.integers(1, 10_000), min_size=2, max_size=6, unique=True).map(sorted)

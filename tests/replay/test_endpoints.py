@@ -2,7 +2,8 @@
 
 import pytest
 
-from tokenflow_sgl.replay import Api, ReplayOptions
+from tokenflow_sgl.choices import Api
+from tokenflow_sgl.replay import ReplayOptions
 from tokenflow_sgl.traces.request import PrefixBlock
 
 

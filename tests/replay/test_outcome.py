@@ -6,7 +6,7 @@ from tokenflow_sgl.replay import MAX_LAG_S, ReplayOptions, Target
 from tokenflow_sgl.replay.outcome import make_run
 from tokenflow_sgl.replay.pace import Pace
 from tokenflow_sgl.replay.preparation import make_records
-from tokenflow_sgl.replay.recording import TraceClock
+from tokenflow_sgl.replay.records import TraceClock
 
 
 @pytest.fixture

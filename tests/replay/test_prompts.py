@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenflow_sgl.replay.answers import ChatAnswer, GenerateAnswer
-from tokenflow_sgl.replay.prompts import ChatPrompts, Prompt, TokenPrompts, continues
+from tokenflow_sgl.replay.prompts import ChatPrompts, Prompt, TokenPrompts
 from tokenflow_sgl.traces.request import PrefixBlock, TraceRequest
 
 
@@ -86,15 +86,6 @@ def test_the_bursts_prompts_are_like_no_other():
     assert len(burst) == 30
     assert burst != fresh
     assert burst != items(prompts.burst(1, 30))
-
-
-def test_turns_continue_where_the_blocks_agree():
-    a, b = (1, 8), (2, 8)
-    assert continues(request(20), request(40))
-    assert continues(request(20, a), request(40))
-    assert continues(request(20, a), request(40, a, b))
-    assert not continues(request(20, a, b), request(40, a))
-    assert not continues(request(20, a), request(40, b))
 
 
 def words(message):

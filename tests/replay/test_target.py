@@ -4,7 +4,7 @@ import json
 import pytest
 
 from tokenflow_sgl.replay import ReplayError, find_target
-from tokenflow_sgl.replay.options import TargetError
+from tokenflow_sgl.replay.replay_options import TargetError
 from tokenflow_sgl.replay.target import words_to_tokens
 
 EMULATED = {

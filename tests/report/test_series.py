@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.report import figures
-from tokenflow_sgl.report.load import (
+from tokenflow_sgl.report.reading import Reading, pick_streams, worst_rows
+from tokenflow_sgl.report.time_windows import (
     distribution,
     population,
     token_rate,
     window_edges,
     windows,
 )
-from tokenflow_sgl.report.reading import Reading, pick_streams, worst_rows
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.engine.tally import Tally
-from tokenflow_sgl.engine.tracking import StreamTable
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.engine.telemetry.tally import Tally
+from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.metrics import METRICS
-from tokenflow_sgl.policy import OutputLengths, Phase
+from tokenflow_sgl.policy import OutputLengths
 from tokenflow_sgl.qos import NOTICEABLE_STALL, ReaderBank, evaluate_stream
-from tokenflow_sgl.replay.store import write_run
 from tokenflow_sgl.report import Options, ReportError, figures, markdown_table
+from tokenflow_sgl.runs import write_run
 
 RATE = 10.0
 # A reader of 10 tokens/s: 20 tokens 50 ms late each, which he does not notice; one 0.5 s late.

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenflow_sgl.replay import Sessions
+from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.sim import SimulationError, engine, simulate
-from tokenflow_sgl.sim.policies import POLICIES
+from tokenflow_sgl.sim.schedulers.by_name import POLICIES
 from tokenflow_sgl.sim.step import NOBODY, Chunk, Device, Step
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 

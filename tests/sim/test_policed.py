@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tokenflow_sgl.policy import Mode, WorkingSetConfig
+from tokenflow_sgl.contract import Mode
+from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.profiles import Link
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
@@ -87,7 +88,7 @@ def test_the_policy_object_is_the_live_one(trace, device, options, monkeypatch) 
         streams, memory = state.streams, state.memory
         assert (np.diff(streams.slot) > 0).all()
         assert (streams.generated <= streams.expected).all()
-        assert 0 <= memory.device_free <= memory.device_total
+        assert 0 <= memory.kv.free <= memory.kv.total
 
 
 def test_what_is_written_ahead_leaves_a_preemption_its_tail(trace, device, options) -> None:
@@ -113,6 +114,6 @@ def test_nobody_waits_for_loads_longer_than_a_step(trace, device, options) -> No
     host, plain = options(host_tokens=8000), WorkingSetConfig(load_ahead=False)
     beside = simulate(trace(*BURST), slow, host, policy="tokenflow")
     within = simulate(trace(*BURST), slow, host, policy="tokenflow", config=plain)
-    assert beside.loaded_ahead > beside.loaded
-    assert within.loaded_ahead == 0
+    assert beside.prefetched > beside.loaded
+    assert within.prefetched == 0
     assert beside.run.info.duration_s < within.run.info.duration_s

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.arrivals import PoissonArrivals
+from tokenflow_sgl.traces.generators.arrivals import PoissonArrivals
 from tokenflow_sgl.traces.loaders import (
     Think,
     load_agent,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tokenflow_sgl.traces import TraceError, open_trace, write_native
-from tokenflow_sgl.traces.spec import FORMATS
+from tokenflow_sgl.traces.spec import FORMATS, other_draw
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 00:{n // 60:02}:{n % 60:02},{100 + n},{10 + n}\n" for n in range(600)
@@ -163,3 +163,15 @@ def test_every_format_reports_a_missing_file(name, tmp_path):
     }.get(name, "")
     with pytest.raises(TraceError, match="cannot be read"):
         open_trace(f"{name}:{tmp_path / 'none.csv'}{options}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "drawn"),
+    [
+        ("h200-a", "h200-a?seed=2"),
+        ("h200-a?scale=0.5&seed=7", "h200-a?scale=0.5&seed=9"),
+        ("day.jsonl?seed=7", None),
+    ],
+)
+def test_workloads_are_drawn_anew(spec, drawn) -> None:
+    assert other_draw(spec, 2) == drawn

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenflow_sgl.traces import Accounting, PriorityUpdate, Trace, TraceError, TraceRequest
-from tokenflow_sgl.traces.priorities import RandomPriorities
-from tokenflow_sgl.traces.rates import RateMix
+from tokenflow_sgl.traces.generators.priority_changes import RandomPriorities
+from tokenflow_sgl.traces.generators.reading_rates import RateMix
 from tokenflow_sgl.traces.transform import (
     fit_context,
     limit,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokenflow_sgl.cli import choices
-from tokenflow_sgl.cli.checks import finite
+from tokenflow_sgl.choices import WritePolicy
+from tokenflow_sgl.cli.option_checks import finite
+from tokenflow_sgl.profiles import DEVICES, MODELS
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
@@ -18,10 +20,21 @@ _SERVER = "The server"
 _MOST_TOKENS = 10**9
 """Largest size in tokens that is accepted: above every device, and sums of sizes stay exact."""
 
+if TYPE_CHECKING:
+    DeviceName = str
+    ModelName = str
+else:
+    # The command line lists an enumeration's values and refuses all others.
+    DeviceName = StrEnum("DeviceName", {name: name for name in DEVICES})
+    ModelName = StrEnum("ModelName", {name: name for name in MODELS})
+
+DEFAULT_DEVICE = DeviceName("h200")
+DEFAULT_MODEL = ModelName("llama3-8b")
+
 Device = Annotated[
-    choices.Device, typer.Option(help="Device; `tokenflow profile list` describes them.")
+    DeviceName, typer.Option(help="Device; `tokenflow profile list` describes them.")
 ]
-Model = Annotated[choices.Model, typer.Option(help="Model.")]
+Model = Annotated[ModelName, typer.Option(help="Model.")]
 ProfileFile = Annotated[
     Path | None,
     typer.Option(
@@ -58,8 +71,8 @@ HicacheRatio = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
-WritePolicy = Annotated[
-    choices.WritePolicy,
+HostWrites = Annotated[
+    WritePolicy,
     typer.Option(
         help="When KV is copied to the host: write_through, as soon as no running stream uses it, "
         "or write_back, when its device memory is needed.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli.checks import positive
+from tokenflow_sgl.cli.option_checks import positive
 
 if TYPE_CHECKING:
     from tokenflow_sgl.traces import Trace
@@ -95,7 +95,7 @@ def open_chosen(
         TraceError: It cannot be read, or a change leaves no request; the message names the option.
     """
     from tokenflow_sgl.traces import open_trace, transform
-    from tokenflow_sgl.traces.rates import parse_rates
+    from tokenflow_sgl.traces.generators.reading_rates import parse_rates
 
     with console.status(f"reading {spec}"):
         trace = open_trace(spec)

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from tokenflow_sgl.cli.checks import address, finite, output_folder
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
+from tokenflow_sgl.cli.option_checks import address, finite, output_folder
 
 dashboard_app = typer.Typer(
     help="Grafana dashboards of the scheduler's metrics.", no_args_is_help=True
@@ -31,10 +31,10 @@ def build(
     ] = Path("grafana/dashboards"),
 ) -> None:
     """Write the dashboards as JSON files that Grafana imports or provisions."""
-    from tokenflow_sgl.dashboards import BOARDS
+    from tokenflow_sgl.observe.dashboards import BOARDS
 
     need("A dashboard", "grafana_foundation_sdk")
-    from tokenflow_sgl.dashboards.grafana import grafana_json
+    from tokenflow_sgl.observe.dashboards.grafana import grafana_json
 
     for board in BOARDS:
         path = output / f"{board.uid}.json"
@@ -55,11 +55,11 @@ def import_(
 
     GRAFANA_TOKEN=glsa_... tokenflow dashboard import http://127.0.0.1:3000
     """
-    from tokenflow_sgl.dashboards import BOARDS
-    from tokenflow_sgl.watch import fetch
+    from tokenflow_sgl.observe import fetch
+    from tokenflow_sgl.observe.dashboards import BOARDS
 
     need("A dashboard", "grafana_foundation_sdk")
-    from tokenflow_sgl.dashboards.grafana import grafana_json
+    from tokenflow_sgl.observe.dashboards.grafana import grafana_json
 
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token:
@@ -110,11 +110,11 @@ def render(
 
     tokenflow dashboard render http://127.0.0.1:9090 --last 30
     """
-    from tokenflow_sgl.dashboards import BOARDS
-    from tokenflow_sgl.dashboards.prometheus import EVERYTHING, Prometheus
+    from tokenflow_sgl.observe.dashboards import BOARDS
+    from tokenflow_sgl.observe.dashboards.prometheus_source import EVERYTHING, Prometheus
 
     need("A picture", "matplotlib")
-    from tokenflow_sgl.dashboards.render import render as draw
+    from tokenflow_sgl.observe.dashboards.render import render as draw
 
     sides = {"baseline": baseline, "candidate": candidate}
     source = Prometheus(prometheus, {**EVERYTHING, **sides})

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli.checks import output_folder
 from tokenflow_sgl.cli.extras import RUNS, need
 from tokenflow_sgl.cli.failing import Exit, failing
+from tokenflow_sgl.cli.option_checks import output_folder
 
 # A paused reader's KV lies in host memory. Four times the device's holds the whole burst; SGLang's
 # own default is twice.

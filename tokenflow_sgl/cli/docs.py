@@ -32,7 +32,7 @@ The flags from `--tokenflow-eta` on belong to the policy `working-set`.
 _METRICS_INTRO = """\
 # Metrics
 
-<!-- Generated from metrics/contract.py: tokenflow docs metrics > docs/metrics.md -->
+<!-- Generated from metrics.py: tokenflow docs metrics > docs/metrics.md -->
 
 With `--scheduler tokenflow` and SGLang's `--enable-metrics`, the page `/metrics` has these metrics
 beside SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tokenflow_sgl.cli import choices
-from tokenflow_sgl.cli.checks import finite, output_file, picture
+from tokenflow_sgl.cli.chosen_engine import DeviceName, ModelName
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
+from tokenflow_sgl.cli.option_checks import finite, output_file, picture
 
 if TYPE_CHECKING:
+    from tokenflow_sgl.profiles.device_profile import DeviceProfile
     from tokenflow_sgl.profiles.fit import Residual
-    from tokenflow_sgl.profiles.profile import DeviceProfile
 
 profile_app = typer.Typer(
     help="Step and copy times of devices, for the emulator and the simulator.",
@@ -35,12 +34,14 @@ Picture = Annotated[
 def list_profiles() -> None:
     """List all devices and models: where times come from, KV size, pools and link."""
     from tokenflow_sgl.profiles.devices import DEVICES
-    from tokenflow_sgl.profiles.errors import ProfileError
+    from tokenflow_sgl.profiles.document import ProfileError
     from tokenflow_sgl.profiles.load import pool_tokens
-    from tokenflow_sgl.profiles.models import MODELS
+    from tokenflow_sgl.profiles.model_shapes import MODELS
+    from tokenflow_sgl.profiles.profile_table import plain_table
 
     console = Console()
-    devices = _table("device", "memory GB", "link to host", "GB/s", "times from", right=(1, 3))
+    columns = ("device", "memory GB", "link to host", "GB/s", "times from")
+    devices = plain_table(*columns, right=(1, 3))
     for device in DEVICES.values():
         devices.add_row(
             device.name,
@@ -49,7 +50,7 @@ def list_profiles() -> None:
             f"{device.link.bandwidth / 1e9:.0f}",
             f"aiconfigurator {device.system}" if device.system else "roofline",
         )
-    models = _table("model", "layers", "weights GB", "KV bytes/token", right=(1, 2, 3))
+    models = plain_table("model", "layers", "weights GB", "KV bytes/token", right=(1, 2, 3))
     for model in MODELS.values():
         models.add_row(
             model.name,
@@ -57,7 +58,7 @@ def list_profiles() -> None:
             f"{model.weight_bytes / 1e9:.1f}",
             str(model.kv_bytes_per_token),
         )
-    pools = _table("", *MODELS, right=range(1, len(MODELS) + 1))
+    pools = plain_table("", *MODELS, right=range(1, len(MODELS) + 1))
     pools.title = "KV pool, thousands of tokens"
     for device in DEVICES.values():
         cells = []
@@ -75,8 +76,8 @@ def list_profiles() -> None:
 
 @profile_app.command()
 def show(
-    device: Annotated[choices.Device, typer.Argument(help="A device.")],
-    model: Annotated[choices.Model, typer.Argument(help="A model.")],
+    device: Annotated[DeviceName, typer.Argument(help="A device.")],
+    model: Annotated[ModelName, typer.Argument(help="A model.")],
     plot: Picture = None,
     save: Annotated[
         Path | None,
@@ -103,7 +104,7 @@ def fit(
         Path, typer.Argument(exists=True, dir_okay=False, help="CSV file; see docs/devices.md.")
     ],
     device: Annotated[str, typer.Option(help="Name of the device that was measured.")],
-    model: Annotated[choices.Model, typer.Option(help="The model that it served.")],
+    model: Annotated[ModelName, typer.Option(help="The model that it served.")],
     output: Annotated[
         Path,
         typer.Option(
@@ -152,54 +153,22 @@ def fit(
     _write(console, profile, plot, output)
 
 
-# ---- tables -------------------------------------------------------------------------
+# ---- output -------------------------------------------------------------------------
 
 
 def _print(console: Console, profile: DeviceProfile) -> None:
-    from tokenflow_sgl.profiles.shown import BATCHES, CONTEXTS, LENGTHS, PREFIXES
+    from tokenflow_sgl.profiles.profile_table import facts, step_times
 
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    facts.add_row("profile", f"{profile.model} on {profile.device}")
-    facts.add_row("times from", profile.source)
-    facts.add_row("KV", f"{profile.kv_bytes_per_token} bytes per token, {profile.layers} layers")
-    facts.add_row(
-        "pools",
-        f"{profile.kv_pool_tokens} tokens on the device, {profile.host_pool_tokens} on the host",
-    )
-    for name, link in (
-        ("host to device", profile.host_to_device),
-        ("device to host", profile.device_to_host),
-    ):
-        tokens = link.bandwidth / profile.kv_bytes_per_token
-        facts.add_row(
-            name,
-            f"{link.bandwidth / 1e9:.1f} GB/s = {tokens:.0f} tokens/s, "
-            f"{link.latency * 1e6:.0f} us to start",
-        )
-    console.print(facts, highlight=False)
-    console.print()
-
-    columns = [f"{context} tokens" for context in CONTEXTS]
-    decode = _table("rows", *columns, right=range(len(columns) + 1))
-    decode.title = "Decode step by context of each row, ms"
-    for batch in BATCHES:
-        times = [profile.decode_seconds(batch, batch * context) for context in CONTEXTS]
-        decode.add_row(str(batch), *(f"{1e3 * seconds:.2f}" for seconds in times))
-    columns = [f"{prefix} cached" for prefix in PREFIXES]
-    prefill = _table("new tokens", *columns, right=range(len(columns) + 1))
-    prefill.title = "Prefill step of one request, ms"
-    for length in LENGTHS:
-        times = [
-            profile.prefill_seconds(length, length * (prefix + length / 2)) for prefix in PREFIXES
-        ]
-        prefill.add_row(str(length), *(f"{1e3 * seconds:.2f}" for seconds in times))
-    for table in (decode, prefill):
-        console.print(table)
+    for table in (facts(profile), *step_times(profile)):
+        console.print(table, highlight=False)
         console.print()
 
 
 def _residuals(residuals: list[Residual]) -> Table:
-    table = _table("kind", "rows", "method", "mean error", "worst", "in line", right=(1, 3, 4, 5))
+    from tokenflow_sgl.profiles.profile_table import plain_table
+
+    columns = ("kind", "rows", "method", "mean error", "worst", "in line")
+    table = plain_table(*columns, right=(1, 3, 4, 5))
     table.title = "Profile against measurements"
     for item in residuals:
         table.add_row(
@@ -213,17 +182,6 @@ def _residuals(residuals: list[Residual]) -> Table:
     return table
 
 
-def _table(*columns: str, right: Iterable[int]) -> Table:
-    """A plain table with some columns flush right, by index."""
-    table = Table(*columns, box=None, pad_edge=False, title_justify="left")
-    for index in right:
-        table.columns[index].justify = "right"
-    return table
-
-
-# ---- files -----------------------------------------------------------------------
-
-
 def _write(
     console: Console, profile: DeviceProfile, drawing: Path | None, document: Path | None
 ) -> None:
@@ -233,7 +191,7 @@ def _write(
             profile.save(document)
             console.print(f"Written: {document}", markup=False, highlight=False, soft_wrap=True)
         if drawing is not None:
-            from tokenflow_sgl.profiles.plot import plot
+            from tokenflow_sgl.profiles.profile_plot import plot
 
             drawing.parent.mkdir(parents=True, exist_ok=True)
             plot(profile, drawing)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli.checks import address, finite, output_folder, positive
+from tokenflow_sgl.choices import Api, Sessions
 from tokenflow_sgl.cli.chosen_trace import (
     Limit,
     Rate,
@@ -25,25 +24,12 @@ from tokenflow_sgl.cli.chosen_trace import (
 )
 from tokenflow_sgl.cli.extras import RUNS, need
 from tokenflow_sgl.cli.failing import Exit, failing
+from tokenflow_sgl.cli.option_checks import address, finite, output_folder, positive
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.replay import ReplayOptions, Run
+    from tokenflow_sgl.replay import ReplayOptions
+    from tokenflow_sgl.runs import Run
     from tokenflow_sgl.traces import Trace
-
-
-class ApiChoice(StrEnum):
-    """Endpoints."""
-
-    generate = "generate"
-    completions = "completions"
-    chat = "chat"
-
-
-class SessionsChoice(StrEnum):
-    """When later turns of a session are sent."""
-
-    closed = "closed"
-    open = "open"
 
 
 _TRACE, _READERS, _SENT, _WARM_UP = "The trace", "The readers", "What is sent", "Warm-up"
@@ -67,7 +53,7 @@ def replay(
     name: Annotated[
         str | None, typer.Option(help="Label of the run in reports. Default: the trace's name.")
     ] = None,
-    api: Annotated[ApiChoice, typer.Option(help="Endpoint.")] = ApiChoice.generate,
+    api: Annotated[Api, typer.Option(help="Endpoint.")] = Api.generate,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of prompts, of --sample and of --rate.")
     ] = 0,
@@ -76,13 +62,13 @@ def replay(
     speed_up: SpeedUp = None,
     limit: Limit = None,
     sessions: Annotated[
-        SessionsChoice,
+        Sessions,
         typer.Option(
             help="closed: a later turn is sent after the answer before it; "
             "open: it is sent at its time in the trace.",
             rich_help_panel=_TRACE,
         ),
-    ] = SessionsChoice.closed,
+    ] = Sessions.closed,
     rate: Rate = None,
     send_rates: Annotated[
         bool,
@@ -172,10 +158,10 @@ def replay(
     console = Console()
 
     # Only here: the CLI must start without what a replay needs.
-    from tokenflow_sgl.replay import Api, ReplayOptions, Sessions, write_run
-    from tokenflow_sgl.replay.folder import new_folder
+    from tokenflow_sgl.replay import ReplayOptions
     from tokenflow_sgl.replay.preparation import check_trace
-    from tokenflow_sgl.replay.summary import print_summary
+    from tokenflow_sgl.replay.summary_table import print_summary
+    from tokenflow_sgl.runs import new_folder, write_run
 
     warm_up_requests, warm_up_s = _warm_up(warm_up)
     with failing("No replay"):
@@ -193,8 +179,8 @@ def replay(
         )
         options = ReplayOptions(
             name=name,
-            api=Api(api.value),
-            sessions=Sessions(sessions.value),
+            api=api,
+            sessions=sessions,
             seed=seed,
             token_ids=None if token_ids is None else pair(token_ids, int, "--token-ids", "LO:HI"),
             send_rates=send_rates,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli import choices
-from tokenflow_sgl.cli.checks import finite, output_file, positive
+from tokenflow_sgl.choices import TbtRule
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
+from tokenflow_sgl.cli.option_checks import finite, output_file, positive
 
 if TYPE_CHECKING:
     from tokenflow_sgl.report import Comparison, Figures, Options
@@ -54,12 +54,12 @@ def report(
         typer.Option(help="TBT objective of requests that carry none, seconds.", callback=positive),
     ] = None,
     tbt_rule: Annotated[
-        choices.TbtRule,
+        TbtRule,
         typer.Option(
             help="What must meet a request's TBT objective: the p99 of its gaps, their mean, or "
             "every gap."
         ),
-    ] = choices.TbtRule.p99,
+    ] = TbtRule.p99,
     expected_ttft: Annotated[
         float,
         typer.Option(
@@ -114,7 +114,7 @@ def report(
 
     # Only here: the CLI must start without what a report needs.
     from tokenflow_sgl.qos import NOTICEABLE_STALL
-    from tokenflow_sgl.report import Options, TbtRule
+    from tokenflow_sgl.report import Options
 
     with failing("No report"):
         options = Options(
@@ -123,7 +123,7 @@ def report(
             stall_threshold_s=NOTICEABLE_STALL if stall_threshold is None else stall_threshold,
             ttft_slo_s=ttft_slo,
             tbt_slo_s=tbt_slo,
-            tbt_rule=TbtRule(tbt_rule),
+            tbt_rule=tbt_rule,
             expected_ttft_s=expected_ttft,
             resamples=resamples,
             seed=seed,
@@ -147,7 +147,7 @@ def report(
 
 def _runs(folders: list[Path], messages: Console) -> list[Path]:
     """The runs that the folders are or contain; prints which these are."""
-    from tokenflow_sgl.replay.store import runs_in
+    from tokenflow_sgl.runs import runs_in
 
     found = []
     for folder in folders:
@@ -168,8 +168,8 @@ def _read(
     *,
     allow_different: bool,
 ) -> Figures | Comparison:
-    from tokenflow_sgl.replay.store import read_run
     from tokenflow_sgl.report import compare, figures
+    from tokenflow_sgl.runs import read_run
 
     found = []
     read = [(folder, read_run(folder)) for folder in folders]

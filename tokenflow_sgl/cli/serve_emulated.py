@@ -10,19 +10,17 @@ from typing import Annotated
 
 import typer
 
-from tokenflow_sgl.cli import choices
+from tokenflow_sgl.cli.chosen_engine import DEFAULT_DEVICE, DEFAULT_MODEL, DeviceName, ModelName
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 
 
 def serve_emulated(
     device: Annotated[
-        choices.Device,
+        DeviceName,
         typer.Option(help="Device to emulate; `tokenflow profile list` describes them."),
-    ] = choices.Device.h200,
-    model: Annotated[choices.Model, typer.Option(help="Model to emulate.")] = (
-        choices.Model.llama3_8b
-    ),
+    ] = DEFAULT_DEVICE,
+    model: Annotated[ModelName, typer.Option(help="Model to emulate.")] = DEFAULT_MODEL,
     profile: Annotated[
         Path | None,
         typer.Option(

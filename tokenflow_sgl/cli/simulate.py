@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from tokenflow_sgl.cli import choices
-from tokenflow_sgl.cli.checks import output_folder
+from tokenflow_sgl.choices import Router, WritePolicy
 from tokenflow_sgl.cli.chosen_engine import (
+    DEFAULT_DEVICE,
+    DEFAULT_MODEL,
     ChunkedPrefillSize,
     Device,
     HicacheRatio,
+    HostWrites,
     KvTokens,
     LoadEvictOverlap,
     MixedChunk,
     Model,
     PageSize,
     ProfileFile,
-    WritePolicy,
     open_engine,
 )
 from tokenflow_sgl.cli.chosen_trace import (
@@ -37,17 +37,15 @@ from tokenflow_sgl.cli.chosen_trace import (
 )
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
+from tokenflow_sgl.cli.option_checks import output_folder
+from tokenflow_sgl.cli.simulate_output import judge, print_bounds, print_figures, print_sweep
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
-    from tokenflow_sgl.report import Comparison, Figures
     from tokenflow_sgl.sim import EngineOptions, Simulation
-    from tokenflow_sgl.sim.sweep import Setting
+    from tokenflow_sgl.sim.study.sweep import Setting
     from tokenflow_sgl.traces import Trace
 
-_FILE_WIDTH = 110
-_MOST_FORESEEN = 5000
-"""Most requests of a trace for which the no-stall schedule is computed; takes a few seconds."""
 _SERVER = "The server"
 _COMPARED = "fcfs,tokenflow"
 
@@ -56,8 +54,8 @@ def simulate(
     trace: Annotated[
         str, typer.Option(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
     ],
-    device: Device = choices.Device.h200,
-    model: Model = choices.Model.llama3_8b,
+    device: Device = DEFAULT_DEVICE,
+    model: Model = DEFAULT_MODEL,
     policy: Annotated[
         str,
         typer.Option(
@@ -79,7 +77,7 @@ def simulate(
     kv_tokens: KvTokens = None,
     page_size: PageSize = 1,
     hicache_ratio: HicacheRatio = 2.0,
-    hicache_write_policy: WritePolicy = choices.WritePolicy.write_through,
+    hicache_write_policy: HostWrites = WritePolicy.write_through,
     load_evict_overlap: LoadEvictOverlap = True,
     chunked_prefill_size: ChunkedPrefillSize = None,
     mixed_chunk: MixedChunk = False,
@@ -88,9 +86,9 @@ def simulate(
         typer.Option(min=1, help="Number of servers behind a router.", rich_help_panel=_SERVER),
     ] = 1,
     router: Annotated[
-        choices.Router,
+        Router,
         typer.Option(help="Which server gets a request.", rich_help_panel=_SERVER),
-    ] = choices.Router.least_loaded,
+    ] = Router.least_loaded,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -124,10 +122,10 @@ def simulate(
     console = Console(stderr=True)
 
     # Only here: the CLI must start without what a simulation needs.
-    from tokenflow_sgl.replay import write_run
-    from tokenflow_sgl.replay.folder import new_folder
-    from tokenflow_sgl.sim import SimulationError, parse_sweep
-    from tokenflow_sgl.sim.policies import settings_of
+    from tokenflow_sgl.runs import new_folder, write_run
+    from tokenflow_sgl.sim import SimulationError
+    from tokenflow_sgl.sim.schedulers.by_name import settings_of
+    from tokenflow_sgl.sim.study.sweep import parse_sweep
 
     names = list(dict.fromkeys(policy.split(",")))
     with failing("No simulation"):
@@ -175,10 +173,10 @@ def simulate(
             ]
             for name, simulation in zip(names, done, strict=True):
                 write_run(folder / name, simulation.run)
-            shown = _judge(done, folder / "report.html", console)
-    _print(shown)
+            shown = judge(done, folder / "report.html", console)
+    print_figures(shown)
     if replicas == 1:
-        _print_bounds(chosen, target, options)
+        print_bounds(chosen, target, options)
     runs = " ".join(str(folder / name) for name in names)
     console.print(
         f"Runs and {folder / 'report.html'} written. All figures: tokenflow report {runs}",
@@ -186,29 +184,6 @@ def simulate(
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> None:
-    from tokenflow_sgl.sim import bounds, clairvoyant
-
-    if any(request.turn for request in trace.requests):
-        return  # when later turns come depends on the answers before them
-    limit = bounds(trace, profile, options)
-    console = _wide(Console())
-    console.print(
-        "No scheduler can do better here than "
-        f"{limit.effective_throughput:,.0f} effective tokens/s, {limit.token_throughput:,.0f} "
-        f"tokens/s, mean TTFT {limit.mean_ttft_s:.3g} s, P99 TTFT {limit.p99_ttft_s:.3g} s, each "
-        "by itself.",
-        highlight=False,
-    )
-    if len(trace.requests) <= _MOST_FORESEEN:
-        known = clairvoyant(trace, profile, options)
-        console.print(
-            "A first-come-first-served schedule without stalls that knows all answer lengths has "
-            f"a mean TTFT of {known.mean_ttft_s:.3g} s, and {known.p99_ttft_s:.3g} s at P99.",
-            highlight=False,
-        )
 
 
 def _simulate(
@@ -261,9 +236,9 @@ def _sweep(
     import pyarrow.parquet as pq
     from rich.progress import Progress
 
-    from tokenflow_sgl.sim import sweep
-    from tokenflow_sgl.sim.spread import on_cores, on_ray
-    from tokenflow_sgl.sim.sweep_plot import plot_sweep
+    from tokenflow_sgl.sim.study.spread import on_cores, on_ray
+    from tokenflow_sgl.sim.study.sweep import sweep
+    from tokenflow_sgl.sim.study.sweep_plot import plot_sweep
 
     places = on_ray() if ray else on_cores()
     with Progress(console=console, transient=True) as progress, places as spread:
@@ -273,43 +248,5 @@ def _sweep(
         )
     pq.write_table(found, folder / "sweep.parquet")
     plot_sweep(found, folder / "sweep.png", f"{trace.name} on {profile.device}: tokenflow")
-    table = Table(title=f"{trace.name}, tokenflow: seconds and tokens per second")
-    for name in found.column_names:
-        table.add_column(name.removesuffix("_s").replace("_", " "), justify="right")
-    for row in found.to_pylist():
-        table.add_row(*(_cell(value) for value in row.values()))
-    _wide(Console()).print(table)
+    print_sweep(found, f"{trace.name}, tokenflow: seconds and tokens per second")
     console.print(f"{folder}: sweep.parquet and sweep.png written.", markup=False, soft_wrap=True)
-
-
-def _cell(value: float | bool) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
-
-
-def _wide(console: Console) -> Console:
-    """A console that writes whole tables into a file or a pipe."""
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
-    return console
-
-
-def _judge(done: list[Simulation], page_path: Path, console: Console) -> Figures | Comparison:
-    from tokenflow_sgl.report import compare, figures
-    from tokenflow_sgl.report.page import page
-
-    with console.status("judging") as status:
-        judged = [figures(simulation.run) for simulation in done]
-        shown = judged[0] if len(judged) == 1 else compare(judged[0], judged[1:])
-        page_path.write_text(page(shown, status.update), encoding="utf-8")
-    return shown
-
-
-def _print(shown: Figures | Comparison) -> None:
-    from tokenflow_sgl.report import Figures
-    from tokenflow_sgl.report.terminal import comparison_view, run_view
-
-    _wide(Console()).print(
-        run_view(shown) if isinstance(shown, Figures) else comparison_view(shown)
-    )

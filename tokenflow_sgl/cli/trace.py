@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli.checks import output_file, picture, positive
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import failing
+from tokenflow_sgl.cli.option_checks import output_file, picture, positive
 
 if TYPE_CHECKING:
     from tokenflow_sgl.traces import Trace
-    from tokenflow_sgl.traces.lengths import LengthPairs
+    from tokenflow_sgl.traces.generators.request_lengths import LengthPairs
     from tokenflow_sgl.traces.loaders import Progress
 
 trace_app = typer.Typer(
@@ -70,7 +70,7 @@ def stats(
     else:
         show(Console(), trace, figures)
     if plot is not None:
-        from tokenflow_sgl.traces.plot import draw
+        from tokenflow_sgl.traces.trace_plot import draw
 
         with failing():
             plot.parent.mkdir(parents=True, exist_ok=True)
@@ -153,11 +153,11 @@ def make(
 ) -> None:
     """Make a synthetic trace. The same options make the same trace."""
     from tokenflow_sgl.traces import TraceConfig, make_trace
-    from tokenflow_sgl.traces.arrivals import ARRIVALS
+    from tokenflow_sgl.traces.generators.arrivals import ARRIVALS
+    from tokenflow_sgl.traces.generators.priority_changes import PRIORITIES
+    from tokenflow_sgl.traces.generators.reading_rates import parse_rates
+    from tokenflow_sgl.traces.generators.sessions import SessionConfig
     from tokenflow_sgl.traces.parameters import choose
-    from tokenflow_sgl.traces.priorities import PRIORITIES
-    from tokenflow_sgl.traces.rates import parse_rates
-    from tokenflow_sgl.traces.sessions import SessionConfig
     from tokenflow_sgl.traces.transform import with_priorities, with_slos
 
     made_of = [f"arrivals {arrivals}", lengths or f"prompts {prompts}, outputs {outputs}"]
@@ -208,8 +208,12 @@ def _write(path: Path, trace: Trace) -> None:
 
 def _lengths(prompts: str | None, outputs: str | None, lengths: str | None) -> LengthPairs:
     from tokenflow_sgl.traces import TraceError
-    from tokenflow_sgl.traces.lengths import LENGTHS, EmpiricalLengths, SeparateLengths
-    from tokenflow_sgl.traces.mixes import MIXES
+    from tokenflow_sgl.traces.generators.mixes import MIXES
+    from tokenflow_sgl.traces.generators.request_lengths import (
+        LENGTHS,
+        EmpiricalLengths,
+        SeparateLengths,
+    )
     from tokenflow_sgl.traces.parameters import choose
 
     if lengths is None:

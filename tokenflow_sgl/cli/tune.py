@@ -9,9 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tokenflow_sgl.cli import choices
-from tokenflow_sgl.cli.checks import output_file
+from tokenflow_sgl.choices import Objective
 from tokenflow_sgl.cli.chosen_engine import (
+    DEFAULT_DEVICE,
+    DEFAULT_MODEL,
     ChunkedPrefillSize,
     Device,
     HicacheRatio,
@@ -24,12 +25,13 @@ from tokenflow_sgl.cli.chosen_engine import (
 from tokenflow_sgl.cli.chosen_trace import Limit, Rate, Sample, SpeedUp, Window, open_chosen
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
+from tokenflow_sgl.cli.option_checks import output_file
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.sim.held_out import HeldOut
-    from tokenflow_sgl.sim.sweep import Device as Simulated
-    from tokenflow_sgl.sim.sweep import Row
-    from tokenflow_sgl.sim.tune import Tuned
+    from tokenflow_sgl.sim.study.held_out import HeldOut
+    from tokenflow_sgl.sim.study.sweep import Device as Simulated
+    from tokenflow_sgl.sim.study.sweep import Row
+    from tokenflow_sgl.sim.study.tuning import Tuned
 
 _SHOWN = {
     "effective_throughput": "effective tokens/s",
@@ -46,14 +48,14 @@ def tune(
         str, typer.Option(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
     ],
     objective: Annotated[
-        choices.Objective,
+        Objective,
         typer.Option(
             help="What to improve: waiting (TTFT and stalls together), effective (throughput), "
             "p99-ttft. Parameters are rejected if they cost more than 1% of the tokens or of the "
             "effective tokens per second, or if readers wait longer on average than with those "
             "shipped."
         ),
-    ] = choices.Objective.waiting,
+    ] = Objective.waiting,
     trials: Annotated[
         int, typer.Option(min=2, help="Number of simulations, with that of the shipped parameters.")
     ] = 60,
@@ -79,8 +81,8 @@ def tune(
             callback=output_file,
         ),
     ] = None,
-    device: Device = choices.Device.h200,
-    model: Model = choices.Model.llama3_8b,
+    device: Device = DEFAULT_DEVICE,
+    model: Model = DEFAULT_MODEL,
     profile: ProfileFile = None,
     kv_tokens: KvTokens = None,
     page_size: PageSize = 1,
@@ -107,7 +109,7 @@ def tune(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from tokenflow_sgl.sim.held_out import SEEDS, halves, objection
+    from tokenflow_sgl.sim.study.held_out import SEEDS, halves, objection
     from tokenflow_sgl.traces.spec import other_draw
 
     with failing("No search"):
@@ -167,9 +169,9 @@ def _search(
 ) -> tuple[Tuned, list[HeldOut]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from tokenflow_sgl.sim.held_out import hold_out
-    from tokenflow_sgl.sim.spread import on_cores, on_ray
-    from tokenflow_sgl.sim.tune import OBJECTIVES, tune
+    from tokenflow_sgl.sim.study.held_out import hold_out
+    from tokenflow_sgl.sim.study.spread import on_cores, on_ray
+    from tokenflow_sgl.sim.study.tuning import OBJECTIVES, tune
 
     column, more = OBJECTIVES.get(objective, ("", True))
     columns = (
@@ -218,8 +220,8 @@ def _print(title: str, shipped: Row, tuned: Row) -> None:
 
 def _verdict(found: Tuned, held: list[HeldOut], objective: str, against: str | None) -> str:
     """The flags to use, or that there are none; with the figures that decided."""
-    from tokenflow_sgl.sim.held_out import MARGIN
-    from tokenflow_sgl.sim.tune import OBJECTIVES
+    from tokenflow_sgl.sim.study.held_out import MARGIN
+    from tokenflow_sgl.sim.study.tuning import OBJECTIVES
 
     if not found.setting:
         return f"Keep the defaults: nothing better was found in {len(found.rows)} runs."

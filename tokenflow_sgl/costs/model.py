@@ -4,8 +4,8 @@
     prefill step = p0 + p1 * tokens + p2 * attention                     [seconds]
     host load    = l0 + l1 * tokens                                      [seconds]
 
-`attention` is the attention work of a prefill, sum n_i * (prefix_i + n_i / 2) over its
-requests, which makes recompute cost superlinear in length as it is on real devices.
+`attention` is the attention work of a prefill, the sum of `attention_work` over its requests,
+which makes recompute cost superlinear in length as it is on real devices.
 """
 
 from __future__ import annotations
@@ -18,6 +18,24 @@ from numpy.typing import NDArray
 
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 Coefficients = tuple[float, float, float]
+
+
+def attention_work(tokens: Amount, prefix: float = 0.0) -> Amount:
+    """Keys that the new tokens of one request attend to, summed over them.
+
+    Args:
+        tokens: New tokens, n.
+        prefix: Tokens before them whose KV is there.
+
+    Returns:
+        n * (prefix + n / 2): each new token attends to the prefix and to those before it.
+    """
+    return tokens * (prefix + tokens / 2)
+
+
+def prefix_of(tokens: float, attention: float) -> float:
+    """The prefix with which one request of `tokens` new tokens has this attention work."""
+    return attention / tokens - tokens / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +63,7 @@ class StepCosts:
         if self.prefill is None:
             return 0.0 * tokens
         constant, per_token, per_work = self.prefill
-        return constant + per_token * tokens + per_work * tokens * (prefix + tokens / 2)
+        return constant + per_token * tokens + per_work * attention_work(tokens, prefix)
 
     def load_seconds(self, tokens: Amount) -> Amount:
         """Time to bring `tokens` of KV back from the host; 0.0 while unknown."""

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from tokenflow_sgl.costs.model import StepCosts
+from tokenflow_sgl.costs.model import StepCosts, prefix_of
 from tokenflow_sgl.costs.online import OnlineCosts
 
 WINDOW_SECONDS = 2.0
@@ -40,8 +40,8 @@ class Work:
     """What one step computes.
 
     decoding: requests that decode one token. context: KV tokens that these read.
-    tokens: new tokens of the prefilled requests. attention: their sum
-    n_i * (prefix_i + n_i / 2). loaded: tokens brought back from the host for them.
+    tokens: new tokens of the prefilled requests. attention: the sum of their
+    `attention_work`. loaded: tokens brought back from the host for them.
     A mixed step has both. crowded: more streams are served than the memory holds.
     """
 
@@ -145,7 +145,7 @@ class StepTimer:
         alone = 0.0
         if work.tokens:
             # Prefills are demand, not a loss; what resuming a stream takes is a loss.
-            prefix = work.attention / work.tokens - work.tokens / 2
+            prefix = prefix_of(work.tokens, work.attention)
             costs = self.costs()
             alone = costs.prefill_seconds(work.tokens, prefix)
             if work.decoding and costs.prefill is not None:
@@ -189,7 +189,7 @@ class StepTimer:
         before, seconds = self._plain or (Work(), 0.0)
         modelled = costs.decode_seconds(before.decoding, before.context)
         if not work.decoding or not before.decoding or modelled <= 0.0:
-            prefix = work.attention / work.tokens - work.tokens / 2
+            prefix = prefix_of(work.tokens, work.attention)
             return costs.prefill_seconds(work.tokens, prefix)
         rows = work.decoding + work.tokens
         grown = costs.decode_seconds(rows, work.context + work.attention)

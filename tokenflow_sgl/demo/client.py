@@ -2,7 +2,7 @@
 
 In go requests with their send times; out come records of token ids and arrival times, all on one
 monotonic clock whose zero is the start of the burst. All times are in seconds. The streams are
-read by the replay's client (`replay.streams`).
+read by the replay's client (`replay.stream_client`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tokenflow_sgl.choices import Api
 from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask
-from tokenflow_sgl.replay.options import Api
 from tokenflow_sgl.replay.prompts import token_prompt
 from tokenflow_sgl.replay.stream import Stream
-from tokenflow_sgl.replay.streams import StreamClient
+from tokenflow_sgl.replay.stream_client import StreamClient
 
 _WATCH_EVERY_S = 0.1
 _GENERATE = ENDPOINTS[Api.generate]

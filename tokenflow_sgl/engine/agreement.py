@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from tokenflow_sgl.policy import Decision
+from tokenflow_sgl.contract import Decision
 
 Digests = Mapping[str, int]
 """CRC-32 of all passes so far, by what it is of."""
@@ -41,11 +41,10 @@ class Agreement:
             decision.admit,
             decision.preempt,
             decision.run,
-            sorted(decision.recompute),
-            decision.hold_prefill,
-            decision.prefill_limit,
-            decision.load,
+            decision.restore,
             decision.write,
+            decision.place,
+            decision.prefill,
             decision.until,
         )
         self._add("decision", said)
@@ -56,12 +55,12 @@ class Agreement:
         order = table.order()
         clock = scheduler.tf_clock
         self._add("clock", (clock.now, clock.host_total, clock.store_rate, clock.load_rate))
-        self._add("streams", (order.tolist(), table.phase[order].tolist()))
+        self._add("streams", (order.tolist(), table.phases.phase[order].tolist()))
         self._add("batch", None if batch is None else (batch.forward_mode.name, rids(batch.reqs)))
         self._add("running", rids(plan.running_batch.reqs))
         self._add("preempted", (rids(pauser.draining), rids(pauser.paused)))
         self._add("waiting", rids(scheduler.waiting_queue))
-        self._add("free memory", scheduler._tf_free())
+        self._add("free memory", scheduler.tf_actuator.free)
         self._passes += 1
 
     def report(self) -> tuple[int, Digests]:

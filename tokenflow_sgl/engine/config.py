@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.engine.rates import NAMED_RATES, RateClasses, RateError
+from tokenflow_sgl.engine.frontend.terms import NAMED_RATES, RateClasses, RateError
 from tokenflow_sgl.policy.config import ConfigError, WorkingSetConfig, check_ranges, setting
 
 ATTRIBUTE = "_tokenflow"

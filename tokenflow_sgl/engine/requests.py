@@ -15,18 +15,18 @@ from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import is_health_check_generate_req
 
+from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, device_time, local_time
+from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, RateClasses, RateError
+from tokenflow_sgl.engine.kv.load_ring import Loader
+from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.limits import undisturbed_reason
-from tokenflow_sgl.engine.load_report import ReportedScheduler, inquirer_with_paused
-from tokenflow_sgl.engine.loading import Loader
-from tokenflow_sgl.engine.metrics import Recorder
-from tokenflow_sgl.engine.pausing import Pauser
-from tokenflow_sgl.engine.rates import NOT_STREAMED, RateClasses, RateError
+from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
+from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.timeouts import PausedTime
-from tokenflow_sgl.engine.tracking import StreamTable
-from tokenflow_sgl.policy import Phase
-from tokenflow_sgl.qos.rates import HIGHEST_RATE
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.qos.reader import HIGHEST_RATE
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +206,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
 
     def abort_request(self, recv_req: Any) -> None:
         """End aborted streams wherever they are; a paused one with its output so far."""
-        held = (*self.tf_pauser.draining, *self.tf_pauser.paused)
-        self.tf_named = [r for r in held if recv_req.abort_all or r.rid.startswith(recv_req.rid)]
+        self.tf_named = self.tf_pauser.named("" if recv_req.abort_all else recv_req.rid)
         try:
             super().abort_request(recv_req)
             self._tf_end_aborted(self.tf_named)

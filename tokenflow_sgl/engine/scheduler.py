@@ -18,36 +18,37 @@ from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.runtime_context import get_parallel
 from sglang.utils import TypeBasedDispatcher
 
+from tokenflow_sgl.contract import Decision, Mode, Phase
 from tokenflow_sgl.costs import StepTimer
-from tokenflow_sgl.engine.adder import AdmissionLimits, adder_class
+from tokenflow_sgl.engine.actuator import EngineActuator
+from tokenflow_sgl.engine.admission import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.agreement import Agreement
-from tokenflow_sgl.engine.applying import ApplyingScheduler
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
-from tokenflow_sgl.engine.deciding import Decider
-from tokenflow_sgl.engine.decision_log import DecisionLog, log_path, names_of
-from tokenflow_sgl.engine.invariants import checker_with_draining
+from tokenflow_sgl.engine.kv.invariants import checker_with_draining
+from tokenflow_sgl.engine.kv.link_rates import TransferWatch
+from tokenflow_sgl.engine.kv.load_ring import Loader
+from tokenflow_sgl.engine.kv.penalties import rebuild_rows
+from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.limits import check_model
-from tokenflow_sgl.engine.loading import Loader
-from tokenflow_sgl.engine.metrics import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.mixing import Mixing
-from tokenflow_sgl.engine.offering import offer
-from tokenflow_sgl.engine.pausing import Pauser
-from tokenflow_sgl.engine.policies import load_policy
-from tokenflow_sgl.engine.reporting import Effort, Reporter
-from tokenflow_sgl.engine.steps import work_of
-from tokenflow_sgl.engine.timeouts import PausedTime
-from tokenflow_sgl.engine.tracking import StreamTable
-from tokenflow_sgl.engine.transfers import TransferWatch
-from tokenflow_sgl.engine.writing import Writer
-from tokenflow_sgl.policy import (
-    Decision,
-    Memory,
-    Mode,
-    OutputLengths,
-    Phase,
-    State,
+from tokenflow_sgl.engine.requests import TrackingScheduler
+from tokenflow_sgl.engine.steps import loaded_tokens, work_of
+from tokenflow_sgl.engine.telemetry.decision_log import (
+    DecisionListener,
+    DecisionLog,
+    log_path,
+    names_of,
 )
+from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
+from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
+from tokenflow_sgl.engine.telemetry.tracing import trace
+from tokenflow_sgl.engine.timeouts import PausedTime
+from tokenflow_sgl.engine.view import View
+from tokenflow_sgl.lifecycle import Applied, Decider, apply
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.policy import OutputLengths, make_policy
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ CUT_OFF = (FINISH_ABORT, FINISH_LENGTH)
 """How outputs end that would have been longer."""
 
 
-class TokenFlowScheduler(ApplyingScheduler):
+class TokenFlowScheduler(TrackingScheduler):
     """The scheduler that `--scheduler tokenflow` puts in place of SGLang's."""
 
     # SGLang's own, which this class also assigns.
@@ -97,6 +98,17 @@ class TokenFlowScheduler(ApplyingScheduler):
         self.tf_transfers = TransferWatch(self.tree_cache.cache_controller, self.tf_recorder)
         self.tf_loader = Loader(self.tree_cache)
         self.tf_pauser = Pauser(self.tree_cache, self.tf_writer.released, self._tf_paused)
+        self.tf_actuator = EngineActuator(
+            self, self.tf_table, self.tf_pauser, self.tf_writer, self.tf_loader
+        )
+        self.tf_view = View(
+            self,
+            self.tf_table,
+            self.tf_actuator,
+            self.tf_clock,
+            self.tf_timer,
+            self.tf_transfers,
+        )
         # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
         # what a resume is promised to cost.
         if self.enable_hierarchical_cache:
@@ -109,7 +121,10 @@ class TokenFlowScheduler(ApplyingScheduler):
             "fcfs", self.tree_cache, self.enable_hierarchical_cache, False, False
         )
         self.tf_decider = Decider(
-            load_policy(config), config.policy, self.tf_table, self.tf_recorder, self._tf_log()
+            make_policy(config.policy, config.working_set),
+            config.policy,
+            self.tf_table.phases,
+            DecisionListener(self.tf_recorder, self._tf_log()),
         )
         logger.info(
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
@@ -187,7 +202,7 @@ class TokenFlowScheduler(ApplyingScheduler):
     def _tf_account(self, running_batch: Any, last_batch: Any) -> None:
         now = self.tf_clock.now
         self.tf_timer.begin(now)
-        ended = self.tf_pauser.finish_draining(self._tf_inflight)
+        ended = self.tf_pauser.finish_draining(lambda: self.tf_actuator.in_flight)
         self.tf_reporter.iteration(now)
         # A dict, not a set: ranks must forget in the same order.
         for req in dict.fromkeys([*ended, *self._tf_finished()]):
@@ -202,28 +217,28 @@ class TokenFlowScheduler(ApplyingScheduler):
         return [req for req in requests if req.finished_reason is not None]
 
     def get_new_batch_prefill(self, running_batch: Any) -> Any:
-        """Decide, preempt, and offer SGLang's admission the chosen requests in their order."""
+        """Decide, carry the decision out, and let SGLang's admission see what it offers."""
         with self.tf_effort:
             decision = self._tf_decide(running_batch)
-            offered = self._tf_offer(decision, running_batch)
+        body = self.tf_actuator
         follow = decision.mode is Mode.WORKING_SET
         self.is_mixed_chunk = self.tf_mixing.mixes(follow, len(running_batch.reqs))
         # SGLang does not mix in rows that return log probabilities.
         goes_on = self.is_mixed_chunk and not running_batch.return_logprob
-        if decision.hold_prefill and not goes_on and not running_batch.is_empty():
+        if decision.prefill.hold and not goes_on and not running_batch.is_empty():
             return NextBatchPlan(batch_to_run=None, running_batch=running_batch)
 
         self.tf_limits.active = follow
-        self.tf_limits.prefill_limit = decision.prefill_limit
+        self.tf_limits.prefill_limit = decision.prefill.limit
         self.tf_limits.align = self.truncation_align_size
-        self.tf_limits.recompute = frozenset(map(self.tf_table.request, decision.recompute))
+        self.tf_limits.recompute = body.recompute
         own_policy = self.policy
         if follow:
             self.policy = self.tf_keep_order
-            if offered:
+            if body.offered:
                 running_batch.batch_is_full = False
         try:
-            with self._tf_offering(offered):
+            with self._tf_offering(body.offered):
                 plan = super().get_new_batch_prefill(running_batch)
         finally:
             self.policy = own_policy
@@ -234,69 +249,67 @@ class TokenFlowScheduler(ApplyingScheduler):
         return plan
 
     def _tf_decide(self, running_batch: Any) -> Decision:
-        """Ask the policy, and do what it says of running and paused streams."""
-        landed = self.tf_loader.ended()
-        if landed is not None and landed in self.tf_pauser.paused:
-            self.tf_table.move(landed, Phase.PAUSED, self.tf_clock.now)
+        """Ask the policy, and carry out what it says."""
+        now, body = self.tf_clock.now, self.tf_actuator
+        body.begin(running_batch)
+        body.landed(now)
         decision = self.tf_decider.decide(
-            self.tf_clock.now, self._tf_free() / self.max_total_num_tokens, self._tf_state
+            now,
+            len(self.tf_table),
+            body.free / self.max_total_num_tokens,
+            lambda: self.tf_view.state(self.tf_decider.memo, writes=self.tf_writer.active),
         )
         if self.tf_agreement is not None:
             self.tf_agreement.decided(decision)
-        if decision.write:
-            self.tf_writer.apply(decision.write, set(running_batch.reqs))
-        self._tf_preempt(decision, running_batch)
-        if decision.load and self.enable_hierarchical_cache:
-            self._tf_load(decision, running_batch)
-        self.tf_table.admit(decision.admit)
+        self._tf_report(apply(decision, self.tf_table.phases, body, now))
         return decision
 
-    def _tf_offer(self, decision: Decision, running_batch: Any) -> list[Any]:
-        """Requests that SGLang may admit now, in their order."""
-        return offer(
-            decision,
-            self.tf_table,
-            waiting=self.waiting_queue,
-            paused=[
-                req
-                for req in self.tf_pauser.paused
-                if req.to_finish is None and req is not self.tf_loader.request
-            ],
-            busy=bool(
-                running_batch.reqs
-                or self.chunked_req is not None
-                or self.tf_pauser.draining
-                or self.tf_loader.request is not None
-                or self.result_queue
-            ),
-        )
+    def _tf_report(self, applied: Applied) -> None:
+        """Count what was done, and tell the requests' traces."""
+        for preemption in applied.preempted:
+            self.tf_recorder.preempted(preemption.cause)
+            trace(self.tf_table.request(preemption.slot), "paused", cause=preemption.cause.value)
+        if applied.written:
+            self.tf_recorder.written_ahead(applied.written)
+        if applied.loading is not None:
+            self.tf_recorder.loaded_ahead(applied.loaded)
+            trace(self.tf_table.request(applied.loading), "loading", tokens=applied.loaded)
+
+    def _tf_started(self, batch: Any) -> None:
+        """Streams of a new prefill batch run from now on."""
+        decoding = set(batch.decoding_reqs or ())
+        resumed = []
+        for req in batch.reqs:
+            if req in decoding or req not in self.tf_table:
+                continue
+            if req in self.tf_pauser.paused:
+                loaded = loaded_tokens(req)
+                recomputed = len(req.full_untruncated_fill_ids) - int(req.prefix_len)
+                self.tf_recorder.resumed(recomputed, loaded, resident=req.prefix_len - loaded)
+                trace(req, "resumed", recomputed=recomputed, loaded=loaded)
+            self.tf_writer.started(req)
+            if req.output_ids:
+                resumed.append(req)
+            if not self.tf_table.phases.is_in(self.tf_table.slot(req), Phase.RUNNING):
+                self.tf_table.move(req, Phase.RUNNING, self.tf_clock.now)
+        self.tf_pauser.resume(batch.reqs)
+        for req in resumed:
+            self.tf_paused_time.end(req)
+        if resumed:
+            rebuild_rows(batch, resumed, overlap=self.enable_overlap)
+
+    def update_running_batch(self, batch: Any) -> Any:
+        """Skip a decode step whose memory is on its way, instead of throwing streams out for it.
+
+        KV of draining streams, and what is being copied to or from the host, is locked for a few
+        steps. SGLang knows nothing of it: it would retract every other stream, and end the last
+        one with "out of memory".
+        """
+        short = not batch.is_empty() and not batch.check_decode_mem()
+        if short and self.tf_actuator.memory_is_coming(batch):
+            return None
+        return super().update_running_batch(batch)
 
     def get_prefill_adder_class(self) -> Any:
         """The adder that admits by need while the policy decides."""
         return self.tf_adder
-
-    # ---- deciding -------------------------------------------------------------------
-
-    def _tf_state(self) -> State:
-        chunked = self.chunked_req
-        barred = [self.tf_table.slot(chunked)] if chunked in self.tf_table else []
-        return State(
-            now=self.tf_clock.now,
-            streams=self.tf_table.streams(barred, writes=self.tf_writer.active),
-            memory=Memory(
-                device_total=self.max_total_num_tokens,
-                device_free=self._tf_free(),
-                device_promised=self._tf_promised(),
-                host_total=self.tf_clock.host_total,
-                page_size=self.page_size,
-                max_running=self.max_running_requests,
-            ),
-            costs=self.tf_timer.costs(),
-            last_prefill_end=self.tf_timer.last_prefill_end,
-            last_prefill_seconds=self.tf_timer.last_prefill_seconds,
-            throughput=self.tf_timer.throughput(),
-            kv_rate=self.tf_timer.kv_rate(),
-            prefill_share=self.tf_timer.prefill_share(),
-            links=self.tf_transfers.links(self.tf_clock),
-            recollection=self.tf_decider.recollection,
-        )

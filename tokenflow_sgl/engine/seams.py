@@ -152,7 +152,7 @@ SEAMS: tuple[Seam, ...] = (
         ("name", "level", "attrs"),
     ),
     Seam("sglang.srt.runtime_context:get_parallel", "call", "one rank writes the decision log"),
-    # Preemption
+    # Preempt
     Seam(
         "sglang.srt.mem_cache.common:release_kv_cache",
         "call",

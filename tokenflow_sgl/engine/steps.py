@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokenflow_sgl.costs import Work
+from tokenflow_sgl.costs import Work, attention_work
 
 
 def loaded_tokens(req: Any) -> int:
@@ -28,7 +28,7 @@ def work_of(batch: Any, *, crowded: bool) -> Work | None:
         decoding=len(decoding),
         context=sum(req.seqlen for req in decoding),
         tokens=sum(req.extend_len for req in fresh),
-        attention=float(sum(r.extend_len * (r.prefix_len + r.extend_len / 2) for r in fresh)),
+        attention=float(sum(attention_work(req.extend_len, req.prefix_len) for req in fresh)),
         loaded=sum(map(loaded_tokens, fresh)),
         crowded=crowded,
     )

@@ -1,5 +1,10 @@
-"""What of the streams' KV is copied between device and host, and when: pure plans."""
+"""What of the streams' KV is copied between device and host, and when: pure plans.
 
-from tokenflow_sgl.offload.writing import CHUNK, MOST, Write, plan_writes
+`write_through` copies KV of running streams to the host before they are preempted, `restore` brings
+that of paused streams back.
+"""
 
-__all__ = ["CHUNK", "MOST", "Write", "plan_writes"]
+from tokenflow_sgl.offload.restore import dearer_to_load, prefetch_room, restore
+from tokenflow_sgl.offload.write_through import proactive_writes
+
+__all__ = ["dearer_to_load", "prefetch_room", "proactive_writes", "restore"]

@@ -33,8 +33,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.state import FloatArray, IntArray, State
 
 HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 300])[:, None]
 """Seconds ahead at which demand is compared with supply, as a column."""
@@ -89,7 +89,7 @@ def _memory_allows(
 ) -> int:
     """How many candidates, in order, can be promised KV memory until they end."""
     memory = state.memory
-    budget = config.fill * (memory.device_total + memory.host_total)
+    budget = config.fill * (memory.kv.total + memory.host.kv.total)
     budget -= float(_final_kv(state, members).sum())
     return int(np.searchsorted(np.cumsum(_final_kv(state, candidates)), budget, side="right"))
 
@@ -105,9 +105,12 @@ def _clears(
 ) -> bool:
     """Whether a burst has ended and all that waits can be cleared at once.
 
-    Who does that promises too much anyway: no stock, and no margin but `burst_eta`.
+    That promises too much anyway: no stock, and no margin but `burst_eta`. Readers bear it by their
+    slack; requests without a reader have none, and would all be answered later.
     """
     if state.costs.decode is None or not _burst_is_over(state, config):
+        return False
+    if not state.streams.streaming[members].all():
         return False
     supply = _supply(state, members if len(members) else candidates, 1.0)
     wanted = _wanted(state, members, candidates, supply)
@@ -124,7 +127,7 @@ def _time_allows(
     if _dry(state, supply.speed) > DRY_SHARE:
         return 0
     everybody = int(_final_kv(state, members).sum() + _final_kv(state, candidates).sum())
-    shared = everybody > state.memory.device_total
+    shared = everybody > state.memory.kv.total
     stock = config.hysteresis / 2 if shared else 0.0
     usual = ONGOING * state.prefill_share if shared else 0.0
     wanted = _wanted(state, members, candidates, supply, stock, usual)
@@ -149,7 +152,7 @@ def _wanted(
     streams, costs = state.streams, state.costs
     pending = members[streams.waiting[members]]
     due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
-    due += costs.prefill_seconds(state.memory.device_promised)
+    due += costs.prefill_seconds(state.memory.kv.promised)
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
     first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * HORIZONS)
@@ -172,7 +175,7 @@ def _dry(state: State, speed: float) -> float:
     kept = (streams.generated > 0) & (streams.rate < speed) & streams.streaming
     if not kept.any():
         return 0.0
-    return float((streams.next_due[kept] < state.now).mean())
+    return float((state.slack[kept] < 0.0).mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,7 @@ def _supply(state: State, index: IntArray, unmeasured: float) -> _Supply:
 
     unmeasured: cost of a token over the model's where nothing was measured.
     """
-    streams, total = state.streams, state.memory.device_total
+    streams, total = state.streams, state.memory.kv.total
     mean = max(float(streams.length[index].mean()), SHORTEST_CONTEXT)
     step = max(state.costs.decode_seconds(total / mean, total), SHORTEST_STEP)
     modelled = step / total
@@ -207,7 +210,7 @@ def _demand(state: State, index: IntArray, supply: _Supply, stock: float) -> Flo
     """
     streams = state.streams
     generated = streams.generated.take(index)
-    slack = np.maximum(streams.next_due.take(index) - state.now, 0.0)
+    slack = np.maximum(state.slack.take(index), 0.0)
     slack[generated == 0] = 0.0
     rate = streams.rate.take(index)
     tokens: FloatArray = np.minimum(STOCKING * (HORIZONS + generated / rate), stock)

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokenflow_sgl.contract import Cause, FloatArray, IntArray, Preempt, State
+from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, decode_reserve
 from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.decision import Cause, Preemption
-from tokenflow_sgl.policy.state import FloatArray, IntArray, State
-from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve
 
 CONSIDERED = 64
 """Candidates that one plan looks at; more could not be switched in one cycle anyway."""
@@ -41,7 +40,7 @@ class Exchange:
     """run: indices to start or resume, most urgent first. preempt: who makes room."""
 
     run: tuple[int, ...]
-    preempt: tuple[Preemption, ...]
+    preempt: tuple[Preempt, ...]
 
 
 def useful_band(state: State, config: WorkingSetConfig) -> FloatArray:
@@ -52,8 +51,8 @@ def useful_band(state: State, config: WorkingSetConfig) -> FloatArray:
 
 def exchange(state: State, config: WorkingSetConfig, admitted: IntArray) -> Exchange:
     """Plan who runs next; `admitted` are the indices that joined in this very pass."""
-    streams, memory, now = state.streams, state.memory, state.now
-    slack = streams.next_due - now
+    streams, memory = state.streams, state.memory
+    slack = state.slack
     band = useful_band(state, config)
     length = streams.length
 
@@ -70,9 +69,9 @@ def exchange(state: State, config: WorkingSetConfig, admitted: IntArray) -> Exch
     leaving = streams.draining
     running = int(np.count_nonzero(streams.running | leaving))
     room = (
-        memory.device_free
+        memory.kv.free
         + int(length[leaving].sum())
-        - memory.device_promised
+        - memory.kv.promised
         - decode_reserve(memory, running, DECODE_TARGET_STEPS)
     )
     rows = memory.max_running - running + int(np.count_nonzero(leaving))
@@ -80,7 +79,7 @@ def exchange(state: State, config: WorkingSetConfig, admitted: IntArray) -> Exch
     victims = _Victims(state, config, slack, band, length)
 
     run: list[int] = []
-    preempt: list[Preemption] = []
+    preempt: list[Preempt] = []
     # Plain lists: one pass over them is several times faster than indexing arrays.
     rows_of_candidates = zip(
         candidates.tolist(),
@@ -101,7 +100,7 @@ def exchange(state: State, config: WorkingSetConfig, admitted: IntArray) -> Exch
                 continue
             cause = Cause.NEWCOMER if newcomer else Cause.EXCHANGE
             for victim in chosen:
-                preempt.append(Preemption(int(streams.slot[victim]), cause))
+                preempt.append(Preempt(int(streams.slot[victim]), cause))
                 room += int(length[victim])
                 rows += 1
         room -= tokens

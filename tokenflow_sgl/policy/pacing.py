@@ -9,13 +9,10 @@ of prefill and the copy of the new KV to the host. So it is an option, not the r
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
+from tokenflow_sgl.contract import Cause, Decision, FloatArray, Mode, Preempt, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
-from tokenflow_sgl.policy.state import FloatArray, State
 from tokenflow_sgl.policy.stress import LOW_SHARE
 
 LOW_SECONDS = 0.3
@@ -30,14 +27,14 @@ def room_for_all(state: State) -> bool:
     whole = int(streams.length.sum())
     return (
         len(streams) <= memory.max_running
-        and whole + memory.device_promised <= (1.0 - LOW_SHARE) * memory.device_total
+        and whole + memory.kv.promised <= (1.0 - LOW_SHARE) * memory.kv.total
     )
 
 
 def paced(state: State, config: WorkingSetConfig) -> Decision:
-    """Start everybody who waits, rest who is ahead, resume who has nearly read all."""
+    """Start what waits, rest streams that are ahead, resume those with readers close behind."""
     streams = state.streams
-    slack = streams.next_due - state.now
+    slack = state.slack
     left = streams.expected - streams.generated
     stretch = np.maximum(config.band * streams.expected, STRETCH) / streams.rate
     running = streams.running & (streams.generated > 0)
@@ -50,10 +47,9 @@ def paced(state: State, config: WorkingSetConfig) -> Decision:
     return Decision(
         Mode.WORKING_SET,
         admit=tuple(streams.slot[waiting & ~streams.admitted].tolist()),
-        preempt=tuple(Preemption(slot, Cause.PARK) for slot in streams.slot[ahead].tolist()),
+        preempt=tuple(Preempt(slot, Cause.PARK) for slot in streams.slot[ahead].tolist()),
         run=run,
         until=state.now if run else _next_change(state, slack, stretch),
-        recollection=dataclasses.replace(state.recollection, plan=run),
     )
 
 

@@ -17,9 +17,9 @@ import math
 
 import numpy as np
 
+from tokenflow_sgl.contract import IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import useful_band
-from tokenflow_sgl.policy.state import IntArray, State
 
 SMALLEST_BATCH = 8
 """Batches below this are not worth thinning out."""
@@ -30,9 +30,11 @@ THINNED = 0.05
 """Share of the running streams that one cycle may park."""
 
 
-def next_share(state: State, config: WorkingSetConfig) -> float:
-    """The share of raw decode throughput that parking must keep, adjusted by what was seen."""
-    share = state.recollection.park_share
+def next_share(state: State, config: WorkingSetConfig, share: float) -> float:
+    """The share of raw decode throughput that parking must keep, adjusted by what was seen.
+
+    share: What it was.
+    """
     if not config.park:
         return 1.0
     if math.isnan(state.throughput) or state.costs.decode is None:
@@ -53,7 +55,7 @@ def parked(state: State, config: WorkingSetConfig, share: float) -> IntArray:
     if count < SMALLEST_BATCH:
         return none
     keep = _smallest_batch(state, count, mean, share)
-    slack = streams.next_due - state.now
+    slack = state.slack
     resting = streams.paused | (
         streams.running & streams.preemptible & (state.now - streams.since >= config.min_run)
     )
@@ -82,7 +84,7 @@ def _load(state: State) -> tuple[int, float]:
 
 def _rate(state: State, batch: int, mean: float) -> float:
     """Modelled tokens per second of a decode batch; 0.0 while unknown."""
-    fits = min(batch, state.memory.max_running, int(state.memory.device_total / max(mean, 1.0)))
+    fits = min(batch, state.memory.max_running, int(state.memory.kv.total / max(mean, 1.0)))
     seconds = state.costs.decode_seconds(fits, fits * mean)
     return fits / seconds if seconds > 0.0 else 0.0
 

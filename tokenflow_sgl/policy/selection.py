@@ -15,7 +15,7 @@ import enum
 
 import numpy as np
 
-from tokenflow_sgl.policy.state import BoolArray, FloatArray, IntArray, State
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
 
 SWAP_DEPTH = 24
 """Border elements on each side that local search looks at."""
@@ -48,7 +48,7 @@ def utilities(
     """
     streams = state.streams
     started = streams.generated[index] > 0
-    slack = np.where(started, streams.next_due[index] - state.now, 0.0)
+    slack = np.where(started, state.slack[index], 0.0)
     unread = np.maximum(slack, 0.0) * streams.rate[index] / streams.expected[index]
     value = np.clip((tau[1] - unread) / (tau[1] - tau[0]), 0.0, 1.0)
     useful = np.maximum(horizon - overhead, 0.0)

@@ -1,29 +1,13 @@
-"""When to step in: the predicate that keeps the policy away from a server with room."""
+"""When to step in: the predicate that keeps the policy away from a server with free memory."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.policy.state import Memory, State
+from tokenflow_sgl.contract import State
 
 LOW_SHARE = 0.10
-"""Below this share of free device memory the policy watches over evictions."""
-DECODE_MARGIN_STEPS = 4
-"""Decode steps that must fit, or streams are preempted now (draining takes one)."""
-DECODE_TARGET_STEPS = 24
-"""Decode steps that fit after such a preemption."""
-
-
-def decode_reserve(memory: Memory, batch: int, steps: int) -> int:
-    """Tokens that `batch` streams need for `steps` more decode steps, in whole pages.
-
-    With pages, a row needs a fresh page every page_size steps and all rows may need it
-    at once, so a page per row is the floor.
-    """
-    if memory.page_size == 1:
-        return batch * steps
-    pages_per_row = -(-steps // memory.page_size)
-    return batch * pages_per_row * memory.page_size
+"""Below this share of free device memory the policy decides."""
 
 
 def under_stress(state: State, patience: float) -> bool:
@@ -36,9 +20,9 @@ def under_stress(state: State, patience: float) -> bool:
     streams, memory = state.streams, state.memory
     if not streams.streaming.any():
         return False
-    if streams.draining.any() or streams.away.any():
+    if streams.draining.any() or streams.paused_or_loading.any():
         return True
-    spare = memory.device_free - memory.device_promised - LOW_SHARE * memory.device_total
+    spare = memory.kv.free - memory.kv.promised - LOW_SHARE * memory.kv.total
     waiting = streams.waiting
     if not waiting.any():
         return spare < 0

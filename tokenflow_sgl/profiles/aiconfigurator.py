@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenflow_sgl.profiles.errors import ProfileError
-from tokenflow_sgl.profiles.models import Model
+from tokenflow_sgl.profiles.document import ProfileError
+from tokenflow_sgl.profiles.model_shapes import Model
 from tokenflow_sgl.profiles.monotone import non_decreasing, rows
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 

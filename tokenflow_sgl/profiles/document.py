@@ -8,10 +8,14 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.profiles.errors import ProfileError
+from tokenflow_sgl.errors import InputError
 
 FORMAT = "tokenflow-device-profile"
 VERSION = 1
+
+
+class ProfileError(InputError):
+    """A profile, a name or a measurement is not usable; the message says which and what is."""
 
 
 class Fields:

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
 from tokenflow_sgl.costs.online import LinearCost
-from tokenflow_sgl.profiles.errors import ProfileError
+from tokenflow_sgl.profiles.device_profile import DeviceProfile
+from tokenflow_sgl.profiles.document import ProfileError
 from tokenflow_sgl.profiles.link import Link
 from tokenflow_sgl.profiles.measured import KINDS, Measurement
-from tokenflow_sgl.profiles.models import Model
+from tokenflow_sgl.profiles.model_shapes import Model
 from tokenflow_sgl.profiles.monotone import non_decreasing, rows
 from tokenflow_sgl.profiles.pool import host_pool_tokens, kv_pool_tokens
-from tokenflow_sgl.profiles.profile import DeviceProfile
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 
 DENSE = 3

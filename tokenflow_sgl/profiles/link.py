@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tokenflow_sgl.profiles.errors import ProfileError
+from tokenflow_sgl.profiles.document import ProfileError
 
 
 @dataclass(frozen=True, slots=True)

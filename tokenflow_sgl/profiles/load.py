@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from tokenflow_sgl.profiles import aiconfigurator, roofline
+from tokenflow_sgl.profiles import roofline
+from tokenflow_sgl.profiles.device_profile import DeviceProfile
 from tokenflow_sgl.profiles.devices import DEVICES, Device
-from tokenflow_sgl.profiles.errors import ProfileError
-from tokenflow_sgl.profiles.models import MODELS, Model
+from tokenflow_sgl.profiles.document import ProfileError
+from tokenflow_sgl.profiles.model_shapes import MODELS, Model
 from tokenflow_sgl.profiles.pool import host_pool_tokens, kv_pool_tokens
-from tokenflow_sgl.profiles.profile import DeviceProfile
 
 Entry = TypeVar("Entry")
 
@@ -34,6 +34,9 @@ def load_profile(device: str, model: str) -> DeviceProfile:
         decode, prefill = roofline.tables(chosen, shape)
         source = roofline.source(chosen)
     else:
+        # Only here: it needs numpy, and the command line lists devices without loading that.
+        from tokenflow_sgl.profiles import aiconfigurator
+
         decode, prefill = aiconfigurator.tables(aiconfigurator.engine(shape, chosen.system))
         source = aiconfigurator.source(chosen.system)
     return DeviceProfile(

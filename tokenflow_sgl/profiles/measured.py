@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from tokenflow_sgl.profiles.errors import ProfileError
+from tokenflow_sgl.profiles.document import ProfileError
 
 COLUMNS = ("kind", "batch", "tokens", "context", "seconds")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenflow_sgl.profiles.errors import ProfileError
+from tokenflow_sgl.profiles.document import ProfileError
 
 HOST_RATIO = 2.0
 """Size of the host pool by that of the device pool: SGLang's default for ``--hicache-ratio``."""

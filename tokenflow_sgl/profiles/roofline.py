@@ -16,7 +16,7 @@ token is 2 to 7 % too much.
 from __future__ import annotations
 
 from tokenflow_sgl.profiles.devices import Device
-from tokenflow_sgl.profiles.models import Model
+from tokenflow_sgl.profiles.model_shapes import Model
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 
 BANDWIDTH_EFFICIENCY = 0.85

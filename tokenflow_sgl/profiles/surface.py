@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from tokenflow_sgl.profiles.errors import ProfileError
+from tokenflow_sgl.profiles.document import ProfileError
 
 
 class Surface:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from tokenflow_sgl.qos.playback import NOTICEABLE_STALL, Playback, consumed_at, noticed, play
 from tokenflow_sgl.qos.reader import Delivery, ReaderBank
-from tokenflow_sgl.qos.runs import RunQoS, evaluate_run
-from tokenflow_sgl.qos.streams import StreamQoS, evaluate_stream
+from tokenflow_sgl.qos.run_qos import RunQoS, evaluate_run
+from tokenflow_sgl.qos.stream_qos import StreamQoS, evaluate_stream
 from tokenflow_sgl.qos.summary import Summary
 from tokenflow_sgl.qos.weights import effective_weight, token_weight
 

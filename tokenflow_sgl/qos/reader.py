@@ -27,6 +27,12 @@ from tokenflow_sgl.qos.checks import FloatArray, decay_band, finite, positive, w
 from tokenflow_sgl.qos.playback import noticed
 from tokenflow_sgl.qos.weights import TAU1, TAU2, together_weight
 
+LOWEST_RATE, HIGHEST_RATE = 0.1, 1000.0
+"""Tokens per second that a reader may consume: servers refuse others, clients do not send them.
+
+Below, a stream lasts for hours; above, no one reads.
+"""
+
 # Each array and what a slot holds before its first use. Numbers that are safe to compute with, so
 # that a delivery to a slot that is not open needs no branch.
 _FIELDS: dict[str, tuple[DTypeLike, float]] = {

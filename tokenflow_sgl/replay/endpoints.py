@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from tokenflow_sgl.choices import Api
 from tokenflow_sgl.replay.answers import Answer, ChatAnswer, CompletionsAnswer, GenerateAnswer
-from tokenflow_sgl.replay.options import Api
 from tokenflow_sgl.replay.prompts import Prompt
 
 

@@ -1,7 +1,7 @@
 """One HTTP/1.1 response, taken apart as its bytes come in: status, body, server-sent events.
 
-No sockets and no clock: bytes go in, whole events come out, however the bytes were cut. `streams`
-says why this client does not read its answers with aiohttp.
+No sockets and no clock: bytes go in, whole events come out, however the bytes were cut.
+`stream_client` says why this client does not read its answers with aiohttp.
 """
 
 from __future__ import annotations

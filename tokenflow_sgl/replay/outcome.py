@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -10,11 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tokenflow_sgl.replay.options import Api, ReplayOptions
+from tokenflow_sgl.choices import Api
 from tokenflow_sgl.replay.pace import Pace
-from tokenflow_sgl.replay.recording import Record, TraceClock, tables
-from tokenflow_sgl.replay.store import Run, RunInfo
+from tokenflow_sgl.replay.records import Record, TraceClock, tables
+from tokenflow_sgl.replay.replay_options import ReplayOptions
 from tokenflow_sgl.replay.target import Target
+from tokenflow_sgl.runs.run_tables import trace_info
+from tokenflow_sgl.runs.store import Run, RunInfo
 from tokenflow_sgl.traces.request import Trace
 
 MIN_SERVED = 0.9
@@ -69,12 +70,7 @@ def make_run(
     info = RunInfo(
         name=options.name or trace.name,
         source="replay",
-        trace={
-            "name": trace.name,
-            "requests": len(trace.requests),
-            "accounting": dataclasses.asdict(trace.accounting),
-            "notes": list(trace.notes),
-        },
+        trace=trace_info(trace),
         target={
             "url": target.url,
             "model": target.model,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenflow_sgl.replay.options import ReplayError
+from tokenflow_sgl.replay.replay_options import ReplayError
 from tokenflow_sgl.replay.target import Target, emulated_device, get_json, open_session
 
 MAX_LATE_SHARE = 0.01

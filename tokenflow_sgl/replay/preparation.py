@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.qos.rates import HIGHEST_RATE, LOWEST_RATE
-from tokenflow_sgl.replay.options import Api, ReplayError, ReplayOptions
+from tokenflow_sgl.choices import Api
+from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 from tokenflow_sgl.replay.prompts import ChatPrompts, Prompts, TokenPrompts
-from tokenflow_sgl.replay.recording import Record
+from tokenflow_sgl.replay.records import Record
+from tokenflow_sgl.replay.replay_options import ReplayError, ReplayOptions
 from tokenflow_sgl.replay.target import Target, words_to_tokens
 from tokenflow_sgl.traces.request import Trace
 

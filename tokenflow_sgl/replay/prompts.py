@@ -172,15 +172,6 @@ class ChatPrompts:
         return max(0, round(tokens / self._tokens_per_word))
 
 
-def continues(earlier: TraceRequest, later: TraceRequest) -> bool:
-    """Whether the later turn's prompt may start with the earlier one's, by their prefix blocks.
-
-    A turn without blocks says nothing against it; one with blocks must start with all of the
-    earlier turn's.
-    """
-    return not later.prefix or later.prefix[: len(earlier.prefix)] == earlier.prefix
-
-
 def _write_ids(ids: Sequence[int]) -> bytes:
     return ",".join(map(str, ids)).encode()
 

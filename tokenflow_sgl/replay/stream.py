@@ -1,6 +1,6 @@
 """One request and its answer: stamps when bytes arrive, and reads them when told to.
 
-Times are `time.monotonic()`. `streams` says why stamping and reading are apart.
+Times are `time.monotonic()`. `stream_client` says why stamping and reading are apart.
 """
 
 from __future__ import annotations
@@ -10,15 +10,30 @@ import os
 import time
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from tokenflow_sgl.replay.answers import Answer, ChunkError
 from tokenflow_sgl.replay.http import EventLines, HttpError, HttpResponse
 
-if TYPE_CHECKING:
-    from tokenflow_sgl.replay.streams import StreamClient
-
 _ERROR_BODY = 500
+
+
+class StreamOwner(Protocol):
+    """Reads what streams bring, in the order of its arrival.
+
+    Attributes:
+        tokens: Tokens of all streams so far.
+        ttft_s: Wait for the first token of every stream that has one, in the order of arrival.
+    """
+
+    tokens: int
+    ttft_s: array[float]
+
+    def arrived(self, stream: Stream, when: float, data: bytes | Exception | None) -> None:
+        """Queue what arrived for reading, after all that has arrived before it."""
+
+    def forget(self, stream: Stream) -> None:
+        """A stream has ended."""
 
 
 class Stream(asyncio.Protocol):
@@ -58,7 +73,7 @@ class Stream(asyncio.Protocol):
 
     def __init__(
         self,
-        client: StreamClient,
+        client: StreamOwner,
         wire: bytes,
         answer: Answer,
         rate: float,

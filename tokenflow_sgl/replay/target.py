@@ -14,10 +14,11 @@ from typing import Any
 
 import aiohttp
 
+from tokenflow_sgl.choices import Api
 from tokenflow_sgl.replay.answers import ChatAnswer
 from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask
-from tokenflow_sgl.replay.options import Api, ReplayError, TargetError
 from tokenflow_sgl.replay.prompts import ChatPrompts
+from tokenflow_sgl.replay.replay_options import ReplayError, TargetError
 from tokenflow_sgl.replay.stream import in_words
 
 _TIMEOUT_S = 30.0

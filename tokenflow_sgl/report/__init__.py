@@ -9,8 +9,8 @@ from __future__ import annotations
 from tokenflow_sgl.report.catalogue import CATALOGUE, Figure, Section
 from tokenflow_sgl.report.compare import Against, Change, Comparison, Verdict, compare
 from tokenflow_sgl.report.markdown import markdown_table
-from tokenflow_sgl.report.metrics import Figures, figures
-from tokenflow_sgl.report.options import Options, ReportError, TbtRule
+from tokenflow_sgl.report.report_options import Options, ReportError
+from tokenflow_sgl.report.run_figures import Figures, figures
 
 __all__ = [
     "CATALOGUE",
@@ -22,7 +22,6 @@ __all__ = [
     "Options",
     "ReportError",
     "Section",
-    "TbtRule",
     "Verdict",
     "compare",
     "figures",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenflow_sgl.report.recording import FloatArray, Recording
+from tokenflow_sgl.runs.recording import FloatArray, Recording
 
 
 @dataclass(frozen=True, slots=True)

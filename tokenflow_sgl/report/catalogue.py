@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tokenflow_sgl.qos import Summary
-from tokenflow_sgl.report.metrics import Figures
-from tokenflow_sgl.report.options import Options
-from tokenflow_sgl.report.recording import FloatArray
+from tokenflow_sgl.report.report_options import Options
+from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.sample import GAP_RESOLUTION, Sample, divide
 from tokenflow_sgl.report.text import number
+from tokenflow_sgl.runs.recording import FloatArray
 
 
 class Section(StrEnum):

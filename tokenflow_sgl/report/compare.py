@@ -15,10 +15,10 @@ from enum import StrEnum
 import numpy as np
 
 from tokenflow_sgl.report.catalogue import CATALOGUE, Figure
-from tokenflow_sgl.report.metrics import Figures
-from tokenflow_sgl.report.options import Options, ReportError
-from tokenflow_sgl.report.recording import FloatArray, IntArray
+from tokenflow_sgl.report.report_options import Options, ReportError
+from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.sample import Columns, Sample
+from tokenflow_sgl.runs.recording import FloatArray, IntArray
 
 _BLOCK = 1_000_000
 """Drawn requests worked on at once, which bounds the memory."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenflow_sgl.qos import Summary
 from tokenflow_sgl.report.compare import Against, Comparison
-from tokenflow_sgl.report.metrics import Figures
+from tokenflow_sgl.report.run_figures import Figures
 
 
 def run_object(figures: Figures) -> dict[str, Any]:

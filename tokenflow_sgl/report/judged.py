@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenflow_sgl.choices import TbtRule
 from tokenflow_sgl.qos import StreamQoS, evaluate_stream
-from tokenflow_sgl.report.andes import andes_qoe
-from tokenflow_sgl.report.options import Options, TbtRule
-from tokenflow_sgl.report.recording import FloatArray, IntArray, Recording
+from tokenflow_sgl.report.andes_qoe import andes_qoe
+from tokenflow_sgl.report.report_options import Options
+from tokenflow_sgl.runs.recording import FloatArray, IntArray, Recording
 
 COMPLETED = "completed"
 _WHOLE = ("length", "stop")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tokenflow_sgl.report.catalogue import BY_KEY, CATALOGUE, Figure
 from tokenflow_sgl.report.compare import Change, Comparison, Verdict
-from tokenflow_sgl.report.metrics import Figures
-from tokenflow_sgl.report.options import ReportError
+from tokenflow_sgl.report.report_options import ReportError
+from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.text import interval, plain
 
 _MARKS = {

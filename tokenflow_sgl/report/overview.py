@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tokenflow_sgl.choices import TbtRule
 from tokenflow_sgl.qos import Summary
 from tokenflow_sgl.report.catalogue import CATALOGUE, Section
-from tokenflow_sgl.report.metrics import Figures
-from tokenflow_sgl.report.options import TbtRule
+from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.text import number, plain
 
 Row = tuple[str, str]

@@ -14,8 +14,6 @@ from markupsafe import Markup
 from tokenflow_sgl.report import plots
 from tokenflow_sgl.report.catalogue import BY_KEY, Section
 from tokenflow_sgl.report.compare import Against, Comparison, Verdict
-from tokenflow_sgl.report.metrics import Figures
-from tokenflow_sgl.report.options import ReportError
 from tokenflow_sgl.report.overview import (
     LATENCY_COLUMNS,
     latency_rows,
@@ -26,6 +24,8 @@ from tokenflow_sgl.report.overview import (
 )
 from tokenflow_sgl.report.plots.canvas import RUN_COLOURS
 from tokenflow_sgl.report.reading import Reading, worst_rows
+from tokenflow_sgl.report.report_options import ReportError
+from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.text import interval, number, plain
 
 _TILES = (

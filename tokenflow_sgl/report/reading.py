@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenflow_sgl.qos import NOTICEABLE_STALL, Playback, play
 from tokenflow_sgl.report.judged import Judged
-from tokenflow_sgl.report.recording import FloatArray, IntArray
+from tokenflow_sgl.runs.recording import FloatArray, IntArray
 
 BAND_PERCENTILES = (5.0, 25.0, 50.0, 75.0, 95.0)
 """Percentiles of the readers' buffers that a plot of bands shows."""

@@ -1,7 +1,7 @@
 """Resampled requests: every figure again, over many sets of requests drawn with replacement.
 
 A set is a row of request numbers; figures come out as one number per set. The set
-`0, 1, .. n-1` gives the run's own figures, which the tests hold against `metrics`.
+`0, 1, .. n-1` gives the run's own figures, which the tests hold against `run_figures`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from tokenflow_sgl.report.judged import Judged
-from tokenflow_sgl.report.options import Options
-from tokenflow_sgl.report.recording import FloatArray, IntArray
+from tokenflow_sgl.report.report_options import Options
+from tokenflow_sgl.runs.recording import FloatArray, IntArray
 
 _MOST_VALUES = 4096
 GAP_RESOLUTION = 1e-3

@@ -12,8 +12,6 @@ from rich.text import Text
 
 from tokenflow_sgl.report.catalogue import CATALOGUE, Section
 from tokenflow_sgl.report.compare import Change, Comparison, Verdict
-from tokenflow_sgl.report.metrics import Figures
-from tokenflow_sgl.report.options import Options
 from tokenflow_sgl.report.overview import (
     LATENCY_COLUMNS,
     Row,
@@ -21,6 +19,8 @@ from tokenflow_sgl.report.overview import (
     section_rows,
     validity_rows,
 )
+from tokenflow_sgl.report.report_options import Options
+from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.text import interval, plain
 
 _MARKS = {

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.replay.schedule import Due, Schedule
+from tokenflow_sgl.choices import Router
 from tokenflow_sgl.sim.engine import Engine, Observe
-from tokenflow_sgl.sim.stock import StockScheduler
+from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 from tokenflow_sgl.sim.streams import IntArray, Streams
+from tokenflow_sgl.traces.schedule import Due, Schedule
 
 WINDOW = 0.1
 """Seconds that engines run apart while answers decide when later turns come."""
@@ -131,8 +132,8 @@ class BufferAware(LeastLoaded):
 
 
 ROUTERS: Mapping[str, Callable[[Streams], Route]] = {
-    "round-robin": RoundRobin,
-    "least-loaded": LeastLoaded,
-    "buffer-aware": BufferAware,
+    Router.round_robin: RoundRobin,
+    Router.least_loaded: LeastLoaded,
+    Router.buffer_aware: BufferAware,
 }
 """Routers by name."""

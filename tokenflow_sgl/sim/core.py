@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenflow_sgl.policy import Phase
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.sim.engine_options import EngineOptions
 from tokenflow_sgl.sim.memory import Memory
-from tokenflow_sgl.sim.options import EngineOptions
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.step import NOBODY, Chunk, Device, Step
-from tokenflow_sgl.sim.streams import NOT_HERE, IntArray, Streams
+from tokenflow_sgl.sim.streams import IntArray, Streams
 
 
 class Core:
@@ -83,15 +83,12 @@ class Core:
         if unsaved:
             self.room_at = self.device.store(unsaved, now)
 
-    def load(self, stream: int, now: float) -> tuple[int, float] | None:
-        """Bring a paused stream's KV back: (tokens, when they are there); None: no room."""
+    def load(self, stream: int, now: float) -> tuple[int, float]:
+        """Bring a paused stream's KV back, for which there is memory: (tokens, when they land)."""
         resident, reach = self.memory.match(stream)
-        if reach - resident > self.memory.free - self.memory.evictable(stream):
-            return None
         self.memory.take(stream, resident)
-        if reach > resident:
-            self.allocate(reach - resident, now)
-            self.memory.extend(stream, resident, reach)
+        self.allocate(reach - resident, now)
+        self.memory.extend(stream, resident, reach)
         self._loading[stream] = reach
         return reach - resident, self.device.load(reach - resident, now)
 
@@ -126,7 +123,7 @@ class Core:
             if self._shares:
                 self.memory.extend(chunk.stream, chunk.prefix, chunk.prefix + chunk.tokens)
             if chunk.last:
-                self.streams.move(chunk.stream, Phase.RUNNING, end)
+                self.streams.phases.move(chunk.stream, Phase.RUNNING, end)
                 # As SGLang does with what a prefill has computed.
                 self.write(chunk.stream, end)
         joined = [chunk.stream for chunk in step.chunks if chunk.last]
@@ -140,7 +137,7 @@ class Core:
         self.running = rows[~last]
         self._ended += over
         for stream in over:
-            streams.phase[stream] = NOT_HERE
+            streams.phases.leave(stream)
         return over
 
     def forget(self, now: float, *, at_once: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.recording import Recording
+from tokenflow_sgl.sim.simulated_run import Recording
 from tokenflow_sgl.sim.step import Step
 from tokenflow_sgl.sim.streams import FloatArray, IntArray
 

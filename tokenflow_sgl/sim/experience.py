@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.costs import StepTimer, Work
+from tokenflow_sgl.costs import StepTimer, Work, attention_work
 from tokenflow_sgl.sim.core import Core
 
 
@@ -29,7 +29,7 @@ def experienced(core: Core) -> StepTimer:
                 saw(Work(batch, batch * length), seconds)
     for tokens in (64, 256, 1024, core.options.chunked_prefill_size):
         for prefix in (0, 2048):
-            attention = tokens * (prefix + tokens / 2)
+            attention = attention_work(tokens, prefix)
             saw(Work(0, 0, tokens, attention), profile.prefill_seconds(tokens, attention))
     timer.restart()
     return timer

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tokenflow_sgl.replay.prompts import continues
 from tokenflow_sgl.sim.streams import IntArray
-from tokenflow_sgl.traces import TraceRequest
+from tokenflow_sgl.traces.request import TraceRequest, continues
 
 
 class Prefixes:

@@ -7,24 +7,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.policy import Policy, WorkingSetConfig
+from tokenflow_sgl.choices import Sessions
+from tokenflow_sgl.contract import Policy
+from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.profiles import DeviceProfile
-from tokenflow_sgl.replay import Run
-from tokenflow_sgl.replay.options import Sessions
-from tokenflow_sgl.replay.schedule import Schedule
+from tokenflow_sgl.runs import Run
 from tokenflow_sgl.sim.cluster import ROUTERS, Inbox, Replica, serve
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.engine import Engine, Observe
-from tokenflow_sgl.sim.options import EngineOptions, SimulationError
-from tokenflow_sgl.sim.policies import make_scheduler, name_of, settings_of
+from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
+from tokenflow_sgl.sim.policed import PolicedScheduler
 from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.recording import Recording, make_run
+from tokenflow_sgl.sim.schedulers.by_name import make_scheduler, name_of, settings_of
+from tokenflow_sgl.sim.schedulers.stock import StockScheduler
+from tokenflow_sgl.sim.simulated_run import Recording, make_run
 from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.sim.stock import StockScheduler
 from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Trace
+from tokenflow_sgl.traces.schedule import Schedule
 
 MOST_REPLICAS = 256
+
+_COUNTED = (
+    *("preempted", "resumed", "loaded", "recomputed"),
+    *("prefetched", "written", "needed", "held"),
+)
+"""Of the actuator's `Counts`: summed over the replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +41,9 @@ class Simulation:
 
     run: In the format of `tokenflow replay`. steps: forward passes. retracted: requests that SGLang
     itself threw out to recompute them. preempted, resumed, loaded, recomputed: what the policy had
-    done, in streams and in tokens. loaded_ahead: tokens that came back beside the steps, waited for
-    by none of them. passes: decisions of the policy. written: tokens copied to the host ahead of a
-    preemption. needed: those of streams that were preempted then. tail: tokens that a preemption
+    done, in streams and in tokens. prefetched: tokens that came back beside the steps, waited for
+    by none of them. passes: decisions of the policy. written: tokens copied to the host while their
+    streams ran. needed: those of streams that were preempted then. tail: tokens that a preemption
     had left to copy, median. held: tokens of all streams that were preempted, each time. stored:
     tokens copied to the host in all, by the policy or by SGLang.
     """
@@ -48,7 +56,7 @@ class Simulation:
     loaded: int = 0
     recomputed: int = 0
     passes: int = 0
-    loaded_ahead: int = 0
+    prefetched: int = 0
     written: int = 0
     needed: int = 0
     tail: float = 0.0
@@ -71,9 +79,9 @@ def simulate(
     """Serve a trace on a device that only exists as numbers.
 
     Args:
-        trace: What is asked when.
+        trace: The requests and their times.
         profile: Step times and links.
-        options: SGLang's settings; some belong to the policy (see `policies.settings_of`).
+        options: SGLang's settings; some belong to the policy (see `settings_of`).
         policy: One of `POLICIES`, package.module:Class, or a policy.
         config: Parameters of tokenflow's policy.
         replicas: Engines of this kind.
@@ -139,16 +147,18 @@ def simulate(
         },
         duration_s=max(engine.now for engine in engines),
     )
-    names = (
-        *("retracted", "preempted", "resumed", "loaded", "recomputed", "passes"),
-        *("loaded_ahead", "written", "needed", "held"),
+    policed = [scheduler for scheduler in schedulers if isinstance(scheduler, PolicedScheduler)]
+    done = [scheduler.body.counts for scheduler in policed]
+    tails = [tail for counts in done for tail in counts.tails]
+    return Simulation(
+        run,
+        steps=sum(engine.steps for engine in engines),
+        retracted=sum(scheduler.retracted for scheduler in schedulers),
+        passes=sum(scheduler.passes for scheduler in policed),
+        tail=float(np.median(tails)) if tails else 0.0,
+        stored=sum(engine.core.device.stored for engine in engines),
+        **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
     )
-    counts = {name: sum(getattr(s, name, 0) for s in schedulers) for name in names}
-    tails = [tail for s in schedulers for tail in getattr(s, "tails", [])]
-    steps = sum(engine.steps for engine in engines)
-    stored = sum(engine.core.device.stored for engine in engines)
-    tail = float(np.median(tails)) if tails else 0.0
-    return Simulation(run, steps, **counts, tail=tail, stored=stored)
 
 
 def _check(trace: Trace, options: EngineOptions) -> None:

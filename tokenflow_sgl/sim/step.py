@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.costs import Link, Links, TransferRate
+from tokenflow_sgl.costs import Link, Links, TransferRate, attention_work
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.sim.streams import FloatArray, IntArray
 
@@ -83,7 +83,7 @@ class Device:
         short = [chunk for chunk in step.chunks if chunk.tokens == 1]
         long = [chunk for chunk in step.chunks if chunk.tokens > 1]
         tokens = sum(chunk.tokens for chunk in long)
-        attention = sum(chunk.tokens * (chunk.prefix + chunk.tokens / 2) for chunk in long)
+        attention = sum(attention_work(chunk.tokens, chunk.prefix) for chunk in long)
         batch += len(short)
         context += sum(chunk.prefix + 1 for chunk in short)
         # And a longer one reads the same KV as if it decoded.

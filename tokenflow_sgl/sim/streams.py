@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenflow_sgl.policy import Phase
+from tokenflow_sgl.lifecycle import Phases
 from tokenflow_sgl.traces import TraceRequest
 
 FloatArray = NDArray[np.float64]
@@ -17,8 +17,6 @@ DEFAULT_RATE = 20.0
 """Tokens per second of a reader of whom the trace says nothing."""
 LEAST = -(1 << 62)
 """Priority of a request without one."""
-NOT_HERE = -1
-"""Phase of a stream that has not arrived, or is gone."""
 
 
 class Streams:
@@ -32,10 +30,7 @@ class Streams:
         generated: Output tokens so far.
         arrival: When the request was due; NaN before that is known.
         due: When its reader runs dry if nothing more comes; before the first token its arrival.
-        phase: A `Phase`, or NOT_HERE.
-        since: When it entered its phase.
-        admitted: Member of the policy's working set.
-        ready: Paused, and its KV was brought back to the device since.
+        phases: Where each stream stands.
     """
 
     def __init__(self, requests: Sequence[TraceRequest]) -> None:
@@ -56,10 +51,7 @@ class Streams:
         self.arrival = np.full(count, np.nan)
         self.generated = np.zeros(count, dtype=np.int64)
         self.due = np.full(count, np.nan)
-        self.phase = np.full(count, NOT_HERE, dtype=np.int8)
-        self.since = np.zeros(count)
-        self.admitted = np.zeros(count, dtype=np.bool_)
-        self.ready = np.zeros(count, dtype=np.bool_)
+        self.phases = Phases(count)
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -67,13 +59,7 @@ class Streams:
     def arrive(self, index: int, time: float) -> None:
         """The request is sent."""
         self.arrival[index] = self.due[index] = time
-        self.move(index, Phase.WAITING, time)
-
-    def move(self, index: int, phase: int, time: float) -> None:
-        """The stream enters a phase."""
-        self.ready[index] = self.phase[index] == Phase.LOADING and phase == Phase.PAUSED
-        self.phase[index] = phase
-        self.since[index] = time
+        self.phases.arrive(index, time)
 
     def deliver(self, rows: IntArray, times: FloatArray) -> None:
         """One token to each of `rows` at each of `times` (not decreasing).

@@ -6,7 +6,7 @@ makes traces of traces, `summarise` describes them. Needs numpy only; pictures n
 
 from __future__ import annotations
 
-from tokenflow_sgl.traces.generate import TraceConfig, make_trace
+from tokenflow_sgl.traces.generators.generate import TraceConfig, make_trace
 from tokenflow_sgl.traces.loaders import load_native, write_native
 from tokenflow_sgl.traces.request import (
     Accounting,

@@ -57,6 +57,15 @@ class TraceRequest:
     priority: int | None = None
 
 
+def continues(earlier: TraceRequest, later: TraceRequest) -> bool:
+    """Whether the later turn's prompt may start with the earlier one's, by their prefix blocks.
+
+    A turn without blocks says nothing against it; one with blocks must start with all of the
+    earlier turn's.
+    """
+    return not later.prefix or later.prefix[: len(earlier.prefix)] == earlier.prefix
+
+
 @dataclass(frozen=True, slots=True)
 class PriorityUpdate:
     """From `time_s` on, the request at `index` of the trace has another priority."""

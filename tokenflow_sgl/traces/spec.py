@@ -11,91 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
-from urllib.parse import unquote_plus
 
 from tokenflow_sgl.traces import loaders, transform
-from tokenflow_sgl.traces.arrivals import ARRIVALS, Arrivals
-from tokenflow_sgl.traces.parameters import build, parameter_names
-from tokenflow_sgl.traces.rates import parse_rates
+from tokenflow_sgl.traces.generators.reading_rates import parse_rates
 from tokenflow_sgl.traces.request import Trace, TraceError
+from tokenflow_sgl.traces.spec_settings import SpecSettings
 from tokenflow_sgl.traces.workloads import WORKLOADS
-
-E = TypeVar("E", bound=StrEnum)
-
-
-class _Settings:
-    """The key=value pairs of a spec; each key is taken once, what is left is unknown."""
-
-    def __init__(self, spec: str, text: str) -> None:
-        self._spec = spec
-        self._left: dict[str, str] = {}
-        self._known: list[str] = []
-        for part in filter(None, text.split("&")):
-            key, equals, value = part.partition("=")
-            if not equals or key in self._left:
-                problem = "is given twice" if equals else "is not of the form key=value"
-                raise TraceError(f"{spec}: {part!r} {problem}")
-            self._left[key] = unquote_plus(value)
-
-    def fail(self, problem: str) -> TraceError:
-        return TraceError(f"{self._spec}: {problem}")
-
-    def text(self, key: str) -> str | None:
-        self._known.append(key)
-        return self._left.pop(key, None)
-
-    def number(self, key: str) -> float | None:
-        text = self.text(key)
-        try:
-            return None if text is None else float(text)
-        except ValueError:
-            raise self.fail(f"{key} is {text!r}; allowed is a number") from None
-
-    def count(self, key: str) -> int | None:
-        text = self.text(key)
-        try:
-            return None if text is None else int(text)
-        except ValueError:
-            raise self.fail(f"{key} is {text!r}; allowed is a whole number") from None
-
-    def flag(self, key: str, default: bool) -> bool:
-        text = self.text(key)
-        if text not in (None, "yes", "no"):
-            raise self.fail(f"{key} is {text!r}; allowed is yes or no")
-        return default if text is None else text == "yes"
-
-    def choice(self, key: str, allowed: type[E]) -> E:
-        text = self.text(key)
-        if text not in list(allowed):
-            given = "must be given" if text is None else f"is {text!r}"
-            raise self.fail(f"{key} {given}; allowed are {', '.join(allowed)}")
-        return allowed(text)
-
-    def arrivals(self) -> Arrivals | None:
-        """A generator of arrivals: `arrivals=NAME` and its parameters beside it."""
-        name = self.text("arrivals")
-        if name is None:
-            return None
-        keys = parameter_names(ARRIVALS[name]) if name in ARRIVALS else ()
-        given = {key: text for key in keys if (text := self.text(key)) is not None}
-        return build(f"{self._spec}: arrivals", ARRIVALS, name, given)
-
-    def needed_arrivals(self, what: str) -> Arrivals:
-        arrivals = self.arrivals()
-        if arrivals is None:
-            raise self.fail(
-                f"the file has no times; arrivals must be given for its {what}, as in "
-                f"arrivals=poisson&rate=2&seed=0; allowed are {', '.join(ARRIVALS)}"
-            )
-        return arrivals
-
-    def finish(self) -> None:
-        if self._left:
-            allowed = ", ".join(dict.fromkeys(self._known))
-            raise self.fail(f"{', '.join(self._left)} is unknown here; allowed are {allowed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +25,7 @@ class _Request:
     """What a loader needs: the file, the settings, the seed."""
 
     path: Path
-    settings: _Settings
+    settings: SpecSettings
     seed: int
     progress: loaders.Progress | None
 
@@ -229,7 +151,7 @@ def open_trace(spec: str, *, progress: loaders.Progress | None = None) -> Trace:
             in it.
     """
     name, _, options = spec.partition("?")
-    settings = _Settings(spec, options)
+    settings = SpecSettings(spec, options)
     seed = settings.count("seed") or 0
     if seed < 0:
         raise settings.fail(f"seed is {seed}; allowed is a whole number of at least 0")
@@ -277,7 +199,7 @@ def _split(spec: str, name: str) -> tuple[str, Path]:
     )
 
 
-def _transforms(settings: _Settings, seed: int) -> Sequence[Callable[[Trace], Trace]]:
+def _transforms(settings: SpecSettings, seed: int) -> Sequence[Callable[[Trace], Trace]]:
     """What is done to the trace after loading, always in this order."""
     steps: list[Callable[[Trace], Trace]] = []
     step_s = settings.number("spread")

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from tokenflow_sgl.traces.generators.priority_changes import PRIORITIES, Priorities
+from tokenflow_sgl.traces.generators.reading_rates import RateMix
 from tokenflow_sgl.traces.parameters import spell, stream
-from tokenflow_sgl.traces.priorities import PRIORITIES, Priorities
-from tokenflow_sgl.traces.rates import RateMix
 from tokenflow_sgl.traces.request import (
     Accounting,
     PriorityUpdate,

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tokenflow_sgl.traces.arrivals import Arrivals, BurstArrivals, PoissonArrivals
-from tokenflow_sgl.traces.generate import TraceConfig, make_trace
-from tokenflow_sgl.traces.lengths import NormalLengths, SeparateLengths
-from tokenflow_sgl.traces.rates import RateMix
+from tokenflow_sgl.traces.generators.arrivals import Arrivals, BurstArrivals, PoissonArrivals
+from tokenflow_sgl.traces.generators.generate import TraceConfig, make_trace
+from tokenflow_sgl.traces.generators.reading_rates import RateMix
+from tokenflow_sgl.traces.generators.request_lengths import NormalLengths, SeparateLengths
 from tokenflow_sgl.traces.request import Trace, TraceError
 
 POISSON_S = 120.0

@@ -12,10 +12,10 @@ import torch
 from sglang.srt.platforms.device_mixin import DeviceCapability, PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
-from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, archs, plugin
+from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, archs, platform_plugin
 from tokenflow_sgl_emulator.defaults import apply_defaults, apply_model_defaults
-from tokenflow_sgl_emulator.timed.defaults import apply_device_defaults
 from tokenflow_sgl_emulator.timed.device import dilation, the_device, timing_is_on
+from tokenflow_sgl_emulator.timed.device_defaults import apply_device_defaults
 
 
 def activate() -> str | None:
@@ -76,7 +76,7 @@ class EmulatorPlatform(SRTPlatform):
         Raises:
             RuntimeError: SGLang did not apply the hooks that belong to this platform.
         """
-        plugin.check_active()
+        platform_plugin.check_active()
         if not timing_is_on():
             from tokenflow_sgl_emulator.exact_linear import make_linears_exact
 

@@ -8,8 +8,18 @@ import os
 import numpy as np
 from sglang.srt.runtime_context import get_parallel
 
-from tokenflow_sgl.offload import Write
-from tokenflow_sgl.policy import Cause, Decision, Mode, Phase, Preemption, State
+from tokenflow_sgl.contract import (
+    Cause,
+    Decision,
+    Mode,
+    Phase,
+    Preempt,
+    Prefill,
+    Restore,
+    State,
+    When,
+    Write,
+)
 
 
 class PreemptEvery:
@@ -18,8 +28,7 @@ class PreemptEvery:
     Meanwhile the KV of those who are paused comes back, one after the other, beside the steps.
     Whatever running streams have computed is written to the host at once, page by page: more nodes
     and smaller copies than any real policy would make. The schedule depends on the passes only,
-    kept in the recollection's `park_share` as a plain counter, so that every rank and every run
-    decides the same.
+    kept in the memo as a plain counter, so that every rank and every run decides the same.
     """
 
     every = 4
@@ -27,14 +36,13 @@ class PreemptEvery:
 
     def decide(self, state: State) -> Decision:
         streams = state.streams
-        passes = int(state.recollection.park_share) + 1
-        memory = type(state.recollection)(park_share=float(passes))
+        passes = (state.memo if isinstance(state.memo, int) else 0) + 1
         running = np.nonzero(streams.running & streams.preemptible)[0]
-        victims: tuple[Preemption, ...] = ()
+        victims: tuple[Preempt, ...] = ()
         if passes % self.every == 0 and len(running):
             start = passes // self.every % len(running)
             order = np.roll(running, -start)[: max(1, len(running) // 2)]
-            victims = tuple(Preemption(int(streams.slot[i]), Cause.POLICY) for i in order)
+            victims = tuple(Preempt(int(streams.slot[i]), Cause.POLICY) for i in order)
         # Resume on the passes in between, oldest first.
         resting = passes % self.every < self.rest and bool(streams.running.any())
         phases = (Phase.WAITING,) if resting else (Phase.WAITING, Phase.PAUSED)
@@ -46,11 +54,13 @@ class PreemptEvery:
             Mode.WORKING_SET,
             preempt=victims,
             run=tuple(streams.slot[ready].tolist()),
-            load=tuple(streams.slot[paused].tolist()) if resting else (),
+            restore=tuple(
+                Restore(slot, when=When.AHEAD) for slot in streams.slot[paused].tolist() if resting
+            ),
             write=tuple(
                 Write(int(streams.slot[i]), int(streams.unwritten[i]) // page * page) for i in whole
             ),
-            recollection=memory,
+            memo=passes,
         )
 
 
@@ -61,7 +71,8 @@ class PreemptOthersOnOneRank(PreemptEvery):
 
     def decide(self, state: State) -> Decision:
         decision = super().decide(state)
-        if decision.recollection.park_share > self.agreed and get_parallel().tp_rank == 1:
+        assert isinstance(decision.memo, int)
+        if decision.memo > self.agreed and get_parallel().tp_rank == 1:
             return dataclasses.replace(decision, preempt=decision.preempt[::-1])
         return decision
 
@@ -112,10 +123,9 @@ class HoldMarked:
         fresh = streams.waiting & ~marked(3.0, [3])
         return Decision(
             Mode.WORKING_SET,
-            preempt=tuple(Preemption(int(streams.slot[i]), Cause.POLICY) for i in victims),
+            preempt=tuple(Preempt(int(streams.slot[i]), Cause.POLICY) for i in victims),
             run=tuple(streams.slot[others | fresh].tolist()),
             until=state.now + 1.0,  # an engine that idles meanwhile is what it wants
-            recollection=state.recollection,
         )
 
 
@@ -126,8 +136,7 @@ class ShortPrefills:
         return Decision(
             Mode.WORKING_SET,
             run=tuple(state.streams.slot[state.streams.waiting].tolist()),
-            prefill_limit=64,
-            recollection=state.recollection,
+            prefill=Prefill(limit=64),
         )
 
 

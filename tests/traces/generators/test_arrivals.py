@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.arrivals import (
+from tokenflow_sgl.traces.generators.arrivals import (
     ARRIVALS,
     BurstArrivals,
     DiurnalArrivals,

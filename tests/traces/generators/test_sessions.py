@@ -9,10 +9,14 @@ import pytest
 
 from tokenflow_sgl.traces import TraceConfig, TraceError, TraceRequest
 from tokenflow_sgl.traces import make_trace as make
-from tokenflow_sgl.traces.arrivals import PoissonArrivals
-from tokenflow_sgl.traces.lengths import FixedLengths, NormalLengths, SeparateLengths
-from tokenflow_sgl.traces.rates import RateMix
-from tokenflow_sgl.traces.sessions import SessionConfig
+from tokenflow_sgl.traces.generators.arrivals import PoissonArrivals
+from tokenflow_sgl.traces.generators.reading_rates import RateMix
+from tokenflow_sgl.traces.generators.request_lengths import (
+    FixedLengths,
+    NormalLengths,
+    SeparateLengths,
+)
+from tokenflow_sgl.traces.generators.sessions import SessionConfig
 
 
 def config(**changes):

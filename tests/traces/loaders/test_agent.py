@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.arrivals import BurstArrivals
+from tokenflow_sgl.traces.generators.arrivals import BurstArrivals
 from tokenflow_sgl.traces.loaders import Think, load_agent
 
 AGENT = """\

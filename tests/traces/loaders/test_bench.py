@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.arrivals import BurstArrivals, PoissonArrivals
+from tokenflow_sgl.traces.generators.arrivals import BurstArrivals, PoissonArrivals
 from tokenflow_sgl.traces.loaders import load_bench
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.baselines.ordered import OrderedPolicy
-from tokenflow_sgl.policy.state import FloatArray, IntArray, State
 
 
 class AndesPolicy(OrderedPolicy):
@@ -44,7 +44,7 @@ class AndesPolicy(OrderedPolicy):
         """What the quality of each stream loses if it waits for an interval."""
         streams = state.streams
         generated, expected = streams.generated[index], streams.expected[index]
-        due = streams.next_due[index].copy()
+        due = streams.runs_dry[index].copy()
         fresh = generated == 0
         due[fresh] = streams.arrival[index][fresh] + self.expected_ttft
         behind = np.clip(state.now + self.interval - np.maximum(due, state.now), 0.0, self.interval)

@@ -6,8 +6,8 @@ hard-real-time environment", 1973) with the moment at which a reader runs dry as
 
 from __future__ import annotations
 
+from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.baselines.ordered import OrderedPolicy
-from tokenflow_sgl.policy.state import FloatArray, IntArray, State
 
 
 class LeastSlackPolicy(OrderedPolicy):
@@ -18,4 +18,4 @@ class LeastSlackPolicy(OrderedPolicy):
 
     def rank(self, state: State, index: IntArray) -> FloatArray:
         """By deadline."""
-        return state.streams.next_due[index]
+        return state.streams.runs_dry[index]

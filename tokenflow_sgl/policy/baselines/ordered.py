@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
-from tokenflow_sgl.policy.hiding import hidden_loads
-from tokenflow_sgl.policy.state import FloatArray, IntArray, State
-from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve, under_stress
-from tokenflow_sgl.policy.writing import written_ahead
+from tokenflow_sgl.contract import (
+    Cause,
+    Decision,
+    FloatArray,
+    IntArray,
+    Mode,
+    Preempt,
+    Restore,
+    State,
+    Way,
+)
+from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, decode_reserve
+from tokenflow_sgl.offload import proactive_writes, restore
+from tokenflow_sgl.policy.cadence import next_look
+from tokenflow_sgl.policy.stress import under_stress
+
+
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """What an ordered policy remembers from pass to pass.
+
+    Attributes:
+        planned: When the streams were last ranked (-inf: never).
+        plan: Slots that were chosen to start or resume.
+        switches: Preemptions that are left, of a policy with a budget for them.
+    """
+
+    planned: float = -np.inf
+    plan: tuple[int, ...] = ()
+    switches: float = 0.0
 
 
 class OrderedPolicy(ABC):
     """Every `interval` seconds: rank, take in order what fits the device, preempt the others.
 
-    Everybody is admitted at once: these policies know no working set. Between two rankings, and
+    Every stream is admitted at once: these policies know no working set. Between two rankings, and
     without stress, nothing changes.
 
     Args:
-        interval: Seconds between two rankings while somebody runs.
+        interval: Seconds between two rankings while a stream runs.
         recompute: Preempted KV is thrown away and recomputed, instead of loaded.
         switches: Preemptions per request, on average; None: as many as the ranking asks for.
         ahead: KV is written to the host while streams run, and loaded beside the steps.
@@ -49,12 +73,12 @@ class OrderedPolicy(ABC):
         """A new choice every interval under stress; the last one in between."""
         if not len(state.streams) or not under_stress(state, patience=0.0):
             return Decision(Mode.IDLE)
-        last = state.recollection
-        if state.now - last.last_cycle < self.interval and state.streams.running.any():
-            return self._run(state, last.plan, recollection=last)
-        return self._choose(state)
+        memo = state.memo if isinstance(state.memo, Memo) else Memo()
+        if state.now - memo.planned < self.interval and state.streams.running.any():
+            return self._run(state, memo)
+        return self._choose(state, memo)
 
-    def _choose(self, state: State) -> Decision:
+    def _choose(self, state: State, memo: Memo) -> Decision:
         streams, memory = state.streams, state.memory
         there = np.nonzero(~streams.draining)[0]
         rank = self.rank(state, there)
@@ -62,13 +86,13 @@ class OrderedPolicy(ABC):
         order = order[~np.isnan(rank[order])]
         size = streams.length[there]
         joined = streams.slot[streams.waiting & ~streams.admitted]
-        budget = state.recollection.switches + len(joined) * (self._switches or 0.0)
+        budget = memo.switches + len(joined) * (self._switches or 0.0)
         movable = streams.preemptible[there]
         if self._switches is not None and budget < 1.0:
             movable = np.zeros(len(there), dtype=np.bool_)
         fixed = streams.running[there] & ~movable
         running = int(np.count_nonzero(streams.running))
-        room = memory.device_total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
+        room = memory.kv.total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
         room -= int(size[fixed].sum())
         rows = memory.max_running - int(np.count_nonzero(fixed))
         chosen: list[int] = []
@@ -85,45 +109,44 @@ class OrderedPolicy(ABC):
         slots = streams.slot[there]
         run = tuple(int(slots[i]) for i in chosen if not streams.running[there[i]])
         preempt = tuple(
-            Preemption(int(slots[i]), Cause.EXCHANGE)
+            Preempt(int(slots[i]), Cause.EXCHANGE)
             for i in range(len(there))
             if streams.running[there[i]] and not fixed[i] and i not in kept
         )
         preempt = preempt if run else ()
         return self._run(
             state,
-            run,
+            Memo(planned=state.now, plan=run, switches=budget - len(preempt)),
             admit=tuple(joined.tolist()),
             preempt=preempt,
-            recollection=dataclasses.replace(
-                state.recollection,
-                last_cycle=state.now,
-                plan=run,
-                switches=budget - len(preempt),
-            ),
         )
 
     def _run(
         self,
         state: State,
-        run: tuple[int, ...],
-        preempt: tuple[Preemption, ...] = (),
-        **rest: Any,
+        memo: Memo,
+        *,
+        admit: tuple[int, ...] = (),
+        preempt: tuple[Preempt, ...] = (),
     ) -> Decision:
+        run = memo.plan
+        restores: tuple[Restore, ...] = ()
         recompute: frozenset[int] = frozenset()
         if self._recompute:
             streams = state.streams
             paused = streams.slot[streams.paused]
             recompute = frozenset(run) & frozenset(paused.tolist())
-        load: tuple[int, ...] = ()
         if self._ahead:
-            run, load = hidden_loads(state, run, recompute, ahead=True)
+            run, restores = restore(state, run, recompute, ahead=True)
+        else:
+            restores = tuple(Restore(slot, Way.RECOMPUTE) for slot in run if slot in recompute)
         return Decision(
             Mode.WORKING_SET,
+            admit=admit,
             preempt=preempt,
             run=run,
-            recompute=recompute,
-            load=load,
-            write=written_ahead(state, preempt) if self._ahead else (),
-            **rest,
+            restore=restores,
+            write=proactive_writes(state, preempt) if self._ahead else (),
+            wake=next_look(state, memo.planned, self.interval),
+            memo=memo,
         )

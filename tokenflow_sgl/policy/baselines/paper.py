@@ -7,15 +7,15 @@ of Eq. 6. The printed sign of the penalty can be corrected; Eq. 6 can be switche
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.policy.decision import Cause, Decision, Mode, Preemption
+from tokenflow_sgl.contract import BoolArray, Cause, Decision, IntArray, Mode, Preempt, State
+from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, decode_reserve
+from tokenflow_sgl.policy.cadence import next_look
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
-from tokenflow_sgl.policy.state import BoolArray, IntArray, State
-from tokenflow_sgl.policy.stress import DECODE_TARGET_STEPS, decode_reserve, under_stress
+from tokenflow_sgl.policy.stress import under_stress
 
 OVERCOMMIT = 4.0
 """Device memories that the working set may span: M of Eq. 4 includes what is offloaded."""
@@ -40,6 +40,21 @@ class PaperConfig:
     fallback: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """What this policy remembers from pass to pass.
+
+    Attributes:
+        planned: When the last selection was made (-inf: never).
+        plan: Slots that it chose to start or resume.
+        overloaded: The fallback of Eq. 6 is on.
+    """
+
+    planned: float = -np.inf
+    plan: tuple[int, ...] = ()
+    overloaded: bool = False
+
+
 class PaperPolicy:
     """`Policy` after the letter of the paper."""
 
@@ -55,15 +70,15 @@ class PaperPolicy:
         """A new selection every interval under stress; the last one in between."""
         if not len(state.streams) or not under_stress(state, patience=0.0):
             return Decision(Mode.IDLE)
-        last = state.recollection
+        memo = state.memo if isinstance(state.memo, Memo) else Memo()
         running = state.streams.running
-        if state.now - last.last_cycle < self.config.interval and running.any():
-            return Decision(Mode.WORKING_SET, run=last.plan, recollection=last)
-        return self._cycle(state)
+        if state.now - memo.planned < self.config.interval and running.any():
+            return self._run(state, memo)
+        return self._select_anew(state, memo)
 
-    def _cycle(self, state: State) -> Decision:
+    def _select_anew(self, state: State, memo: Memo) -> Decision:
         streams = state.streams
-        overloaded = self._overloaded(state)
+        overloaded = self._overloaded(state, memo)
         joined = np.zeros(0, dtype=np.int64) if overloaded else self._admit(state)
         member = streams.member.copy()
         member[joined] = True
@@ -74,28 +89,41 @@ class PaperPolicy:
         waiting_to_run = streams.waiting | streams.paused
         run = tuple(int(slots[i]) for i in members.tolist() if i in keep and waiting_to_run[i])
         preempt = tuple(
-            Preemption(int(slots[i]), Cause.EXCHANGE)
+            Preempt(int(slots[i]), Cause.EXCHANGE)
             for i in members.tolist()
             if i not in keep and streams.running[i] and streams.preemptible[i]
         )
-        return Decision(
-            Mode.WORKING_SET,
+        return self._run(
+            state,
+            Memo(planned=state.now, plan=run, overloaded=overloaded),
             admit=tuple(slots[joined].tolist()),
             preempt=preempt if run else (),
-            run=run,
-            recollection=dataclasses.replace(
-                state.recollection, last_cycle=state.now, plan=run, overloaded=overloaded
-            ),
         )
 
-    def _overloaded(self, state: State) -> bool:
+    def _run(
+        self,
+        state: State,
+        memo: Memo,
+        admit: tuple[int, ...] = (),
+        preempt: tuple[Preempt, ...] = (),
+    ) -> Decision:
+        return Decision(
+            Mode.WORKING_SET,
+            admit=admit,
+            preempt=preempt,
+            run=memo.plan,
+            wake=next_look(state, memo.planned, self.config.interval),
+            memo=memo,
+        )
+
+    def _overloaded(self, state: State, memo: Memo) -> bool:
         """Eq. 6: the working set asks for more tokens per second than can be produced."""
         capacity = state.throughput
         if not self.config.fallback or np.isnan(capacity):
             return False
         streams = state.streams
         asked = float(streams.rate[streams.member].sum())
-        return asked > (RELEASE if state.recollection.overloaded else 1.0) * capacity
+        return asked > (RELEASE if memo.overloaded else 1.0) * capacity
 
     def _admit(self, state: State) -> IntArray:
         """Eq. 4 and 5, and the buffer condition b >= mu r (evict + load + schedule)."""
@@ -103,14 +131,13 @@ class PaperPolicy:
         live = ~streams.waiting
         length = streams.length
         footprint = max(float(length[live].mean()) if live.any() else float(length.mean()), 1.0)
-        static = int(OVERCOMMIT * memory.device_total / footprint)
+        static = int(OVERCOMMIT * memory.kv.total / footprint)
         running = int(np.count_nonzero(streams.running))
         allowed = int(static - config.adjustment * (static - running))
         size = int(np.count_nonzero(streams.member))
         switch = 2 * state.costs.load_seconds(footprint) + config.interval
-        slack = streams.next_due - state.now
-        bears = streams.running & (slack >= config.conservativeness * switch)
-        spare = memory.device_free + int(length[bears].sum())
+        bears = streams.running & (state.slack >= config.conservativeness * switch)
+        spare = memory.kv.free + int(length[bears].sum())
         candidates = np.nonzero(streams.waiting & ~streams.admitted)[0]
         need = np.cumsum(length[candidates])
         fits = int(np.searchsorted(need, spare, side="right"))
@@ -120,7 +147,7 @@ class PaperPolicy:
         streams, memory = state.streams, state.memory
         size = streams.length[members]
         running = int(np.count_nonzero(streams.running))
-        capacity = memory.device_total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
+        capacity = memory.kv.total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
         if first_come:
             fits: BoolArray = np.cumsum(size) <= capacity
             fits[memory.max_running :] = False

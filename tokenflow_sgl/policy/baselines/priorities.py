@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.baselines.ordered import OrderedPolicy
-from tokenflow_sgl.policy.state import FloatArray, IntArray, State
 
 ITERATION_SECONDS = 0.025
 """Of one engine iteration: FastSwitch counts updates per iteration, we per second."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.baselines.ordered import OrderedPolicy
-from tokenflow_sgl.policy.state import FloatArray, IntArray, State
 
 
 class RoundRobinPolicy(OrderedPolicy):

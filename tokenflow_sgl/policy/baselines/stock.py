@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.policy.decision import Decision, Mode
-from tokenflow_sgl.policy.state import State
+from tokenflow_sgl.contract import Decision, Mode, State
 
 
 class StockPolicy:
@@ -11,4 +10,4 @@ class StockPolicy:
 
     def decide(self, state: State) -> Decision:
         """Leave everything to the engine."""
-        return Decision(Mode.IDLE, recollection=state.recollection)
+        return Decision(Mode.IDLE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenflow_sgl.report.plots.canvas import MOST_RUNS
 from tokenflow_sgl.report.plots.latency import stall_cdf, tbt_cdf, ttft_cdf
 from tokenflow_sgl.report.plots.readers import buffers, stall_maps, streams
-from tokenflow_sgl.report.plots.server import load_against_goodput, load_over_time
+from tokenflow_sgl.report.plots.server_plots import load_against_goodput, load_over_time
 
 __all__ = [
     "MOST_RUNS",

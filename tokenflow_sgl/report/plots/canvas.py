@@ -17,7 +17,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
-from tokenflow_sgl.report.metrics import Figures
+from tokenflow_sgl.report.run_figures import Figures
 
 INK = "#010203"
 """Placeholder for the page's text colour."""

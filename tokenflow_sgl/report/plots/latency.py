@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
-from tokenflow_sgl.report.load import distribution
-from tokenflow_sgl.report.metrics import Figures
 from tokenflow_sgl.report.plots.canvas import draw, run_legend, seconds_text, style
+from tokenflow_sgl.report.run_figures import Figures
+from tokenflow_sgl.report.time_windows import distribution
 
 _SHORTEST_S = 1e-4
 """Left end of the axis of gaps; tokens of one chunk are 0 apart and lie left of it."""

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from tokenflow_sgl.report.metrics import Figures
 from tokenflow_sgl.report.plots.canvas import (
     INK,
     READING,
@@ -22,7 +21,8 @@ from tokenflow_sgl.report.plots.canvas import (
     style,
 )
 from tokenflow_sgl.report.reading import Reading, StallMap, pick_streams
-from tokenflow_sgl.report.recording import FloatArray
+from tokenflow_sgl.report.run_figures import Figures
+from tokenflow_sgl.runs.recording import FloatArray
 
 _MOMENTS = 400
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from tokenflow_sgl.traces.arrivals import ARRIVALS, Arrivals
+from tokenflow_sgl.traces.generators.arrivals import ARRIVALS, Arrivals
 from tokenflow_sgl.traces.loaders.intake import draw_starts, empty_reason, require_some, stem
 from tokenflow_sgl.traces.loaders.source import Progress, Table
 from tokenflow_sgl.traces.parameters import spell

@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.traces.arrivals import ARRIVALS, Arrivals
-from tokenflow_sgl.traces.lengths import MAX_TOKENS
+from tokenflow_sgl.traces.generators.arrivals import ARRIVALS, Arrivals
+from tokenflow_sgl.traces.generators.request_lengths import MAX_TOKENS
 from tokenflow_sgl.traces.loaders.intake import draw_starts, empty_reason, require_some, stem
 from tokenflow_sgl.traces.loaders.source import Progress, Records
 from tokenflow_sgl.traces.parameters import spell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from tokenflow_sgl.traces.arrivals import Arrivals
+from tokenflow_sgl.traces.generators.arrivals import Arrivals
 from tokenflow_sgl.traces.loaders.source import Source
 from tokenflow_sgl.traces.parameters import FloatArray, stream
 from tokenflow_sgl.traces.request import Accounting, PrefixBlock, Trace, TraceError, TraceRequest

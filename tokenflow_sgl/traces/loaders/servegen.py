@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenflow_sgl.traces.lengths import MAX_TOKENS
+from tokenflow_sgl.traces.generators.request_lengths import MAX_TOKENS
 from tokenflow_sgl.traces.loaders.intake import NO_OUTPUT, NO_PROMPT, require_some, stem
 from tokenflow_sgl.traces.loaders.source import Progress, Records, Table
 from tokenflow_sgl.traces.parameters import FloatArray, IntArray, stream

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from tokenflow_sgl.traces.arrivals import ARRIVALS, Arrivals
+from tokenflow_sgl.traces.generators.arrivals import ARRIVALS, Arrivals
 from tokenflow_sgl.traces.loaders.intake import draw_starts, empty_reason, require_some, stem
 from tokenflow_sgl.traces.loaders.source import Progress, Table
 from tokenflow_sgl.traces.parameters import spell

@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from tokenflow_sgl.traces.lengths import MAX_TOKENS
+from tokenflow_sgl.traces.generators.request_lengths import MAX_TOKENS
 from tokenflow_sgl.traces.request import TraceError
 
 Progress = Callable[[int, int], None]

@@ -12,7 +12,7 @@ import torch
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 
 from tokenflow_sgl_emulator.timed.device import the_device
-from tokenflow_sgl_emulator.timed.step import StepWork, work_of
+from tokenflow_sgl_emulator.timed.step_work import StepWork, work_of
 from tokenflow_sgl_emulator.tokenizer import word_ids
 
 _MULTIPLIER = 0x9E3779B1  # 2**32 divided by the golden ratio: neighbouring inputs end up far apart

@@ -15,7 +15,7 @@ import torch
 
 from tokenflow_sgl.profiles import DeviceProfile, Link
 from tokenflow_sgl_emulator.timed.dilation import HIGHEST, LOWEST
-from tokenflow_sgl_emulator.timed.streams import Stream, current_stream, now
+from tokenflow_sgl_emulator.timed.timed_streams import Stream, current_stream, now
 
 PROFILE_VARIABLE = "TOKENFLOW_EMU_PROFILE"
 """Path of the device profile (JSON); timing is on where it is set."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tokenflow_sgl_emulator.timed.device import the_device
-from tokenflow_sgl_emulator.timed.streams import current_stream
+from tokenflow_sgl_emulator.timed.timed_streams import current_stream
 
 STATE_KEY = "emulated_device"
 """Key of the device's report in each ``internal_states`` entry of ``/server_info``."""

@@ -1,0 +1,107 @@
+"""Entry point ``sglang.srt.plugins``: what SGLang offers no platform hook for."""
+
+import os
+import pkgutil
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, late_copies
+from tokenflow_sgl_emulator.emulator_seams import (
+    BATCH_INVARIANCE,
+    DEVICE_REPORT,
+    HOOKED,
+    HOST_POOL,
+    LORA_PINNING,
+    NOTE_IDLE,
+    SAMPLING_HASH,
+    SGLANG_VERSION,
+    STREAMS,
+    TIMED,
+    WAIT_FOR_RESULT,
+    Seam,
+)
+from tokenflow_sgl_emulator.timed import timed_streams
+from tokenflow_sgl_emulator.timed.device import timing_is_on
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def register() -> None:
+    """Register this platform's hooks and choices; nothing unless it is the chosen platform."""
+    if os.environ.get("SGLANG_PLATFORM") != PLATFORM_NAME:
+        return
+    from sglang.srt.arg_groups.choices import (
+        add_attention_backend_choices,
+        add_deterministic_attention_backend_choices,
+        add_radix_supported_deterministic_attention_backend_choices,
+    )
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from tokenflow_sgl_emulator.no_pinning import without_pinning
+    from tokenflow_sgl_emulator.seeded_sampling import murmur_hash32
+
+    add_attention_backend_choices([ATTENTION_BACKEND_NAME])
+    add_deterministic_attention_backend_choices([ATTENTION_BACKEND_NAME])
+    add_radix_supported_deterministic_attention_backend_choices([ATTENTION_BACKEND_NAME])
+    HookRegistry.register(SAMPLING_HASH.target, murmur_hash32, HookType.REPLACE)
+    HookRegistry.register(BATCH_INVARIANCE.target, _already_batch_invariant, HookType.REPLACE)
+    HookRegistry.register(HOST_POOL.target, _choose_host_pool, HookType.AROUND)
+    for seam in LORA_PINNING:
+        HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
+    if timing_is_on():
+        from tokenflow_sgl_emulator.timed import hooks
+
+        _replace_streams(timed_streams)
+        HookRegistry.register(WAIT_FOR_RESULT.target, hooks.wait_for_result, HookType.BEFORE)
+        HookRegistry.register(NOTE_IDLE.target, hooks.note_idle, HookType.BEFORE)
+        HookRegistry.register(DEVICE_REPORT.target, hooks.add_report, HookType.AROUND)
+    elif late_copies.lateness():
+        _replace_streams(late_copies)
+
+
+def _replace_streams(twins: ModuleType) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for seam in STREAMS:
+        twin = getattr(twins, seam.target.rpartition(".")[2])
+        HookRegistry.register(seam.target, twin, HookType.REPLACE)
+
+
+def check_active() -> None:
+    """Make sure that every hook is in place: SGLang only logs when a plugin or a hook fails.
+
+    Raises:
+        RuntimeError: A hook is missing; the message names it.
+    """
+    wanted: tuple[Seam, ...] = HOOKED
+    if timing_is_on():
+        wanted = (*HOOKED, *TIMED)
+    elif late_copies.lateness():
+        wanted = (*HOOKED, *STREAMS)
+    missing = [seam.target for seam in wanted if not _is_hooked(pkgutil.resolve_name(seam.target))]
+    if missing:
+        raise RuntimeError(
+            f"SGLang did not apply these hooks of {PLATFORM_NAME!r}: {', '.join(missing)}. "
+            "If SGLANG_PLUGINS is set, it must list the plugin; else the log says what failed "
+            f"(tested with SGLang {SGLANG_VERSION})."
+        )
+
+
+def _is_hooked(target: Any) -> bool:
+    return hasattr(target, "__wrapped__") or target.__module__.partition(".")[0] == _PACKAGE
+
+
+def _choose_host_pool(original: Callable[[Any], type], buffer_info: Any) -> type:
+    """Around hook: SGLang decides by the device buffers, we put our twin in its place."""
+    if timing_is_on():
+        from tokenflow_sgl_emulator.timed.timed_host_pool import TimedHostPool
+
+        return TimedHostPool
+    from tokenflow_sgl_emulator.host_pool import torch_host_pool
+
+    return torch_host_pool(original(buffer_info))
+
+
+def _already_batch_invariant(_runner: Any) -> None:
+    """Instead of enabling Triton kernels: every request is computed by itself here anyway."""

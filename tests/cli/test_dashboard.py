@@ -1,0 +1,61 @@
+"""``tokenflow dashboard``: Grafana's files written, and sent to a running Grafana."""
+
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.observe import ScrapeError
+from tokenflow_sgl.observe.dashboards import BOARDS
+
+
+def test_build_writes_them(tmp_path) -> None:
+    result = CliRunner().invoke(app, ["dashboard", "build", "--output", str(tmp_path / "new")])
+    assert result.exit_code == 0
+    assert {path.stem for path in (tmp_path / "new").glob("*.json")} == {b.uid for b in BOARDS}
+    assert "Streaming QoS overview" in result.output
+
+
+def test_import_sends_them_with_the_token(monkeypatch) -> None:
+    sent = []
+    monkeypatch.setattr(
+        "tokenflow_sgl.observe.fetch", lambda url, **request: sent.append((url, request)) or b"{}"
+    )
+    result = CliRunner().invoke(
+        app, ["dashboard", "import", "http://grafana:3000/"], env={"GRAFANA_TOKEN": "secret"}
+    )
+    assert result.exit_code == 0, result.output
+    assert "secret" not in result.output
+    assert len(sent) == len(BOARDS)
+    for (url, request), board in zip(sent, BOARDS, strict=True):
+        assert url == "http://grafana:3000/api/dashboards/db"
+        assert request["headers"]["authorization"] == "Bearer secret"
+        body = json.loads(request["data"])
+        assert body["overwrite"] is True and body["dashboard"]["uid"] == board.uid
+
+
+def test_import_without_a_token_or_a_grafana(monkeypatch) -> None:
+    result = CliRunner().invoke(
+        app, ["dashboard", "import", "http://127.0.0.1:9"], env={"GRAFANA_TOKEN": ""}
+    )
+    assert result.exit_code == 2
+    assert "GRAFANA_TOKEN is not set" in result.output
+
+    def refuse(url, **request):
+        raise ScrapeError("nobody answers")
+
+    monkeypatch.setattr("tokenflow_sgl.observe.fetch", refuse)
+    result = CliRunner().invoke(
+        app, ["dashboard", "import", "http://127.0.0.1:9"], env={"GRAFANA_TOKEN": "x"}
+    )
+    assert result.exit_code == 1
+    assert "nobody answers." in result.output
+
+
+def test_a_missing_extra_is_named(monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = CliRunner().invoke(app, ["dashboard", "build"])
+    assert result.exit_code == 2
+    assert "pip install 'tokenflow-sgl[grafana]'" in result.output

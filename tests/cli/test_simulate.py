@@ -1,0 +1,94 @@
+"""`tokenflow simulate`, as a user types it."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.runs import read_run
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str):
+        return runner.invoke(app, ["simulate", *words])
+
+    return run
+
+
+def test_a_table_a_page_and_the_runs(invoke, tmp_path) -> None:
+    done = invoke(
+        *("--trace", "4090-a", "--limit", "12", "--device", "rtx4090"),
+        *("--kv-tokens", "9000", "--hicache-ratio", "8"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "tokenflow against fcfs" in done.output
+    assert "effective throughput" in done.output
+    assert "No scheduler can do better here than" in done.output
+    folder = tmp_path / "simulate-results" / "4090-a-1"
+    page = (folder / "report.html").read_text()
+    assert "<svg" in page
+    for name in ("fcfs", "tokenflow"):
+        run = read_run(folder / name)
+        assert run.info.source == "simulate"
+        assert run.info.target["server_args"]["max_total_tokens"] == 9000
+        assert run.requests.num_rows == 12
+        assert run.tokens.num_rows == sum(run.requests["requested_tokens"].to_pylist())
+
+
+def test_one_policy_alone(invoke, tmp_path) -> None:
+    done = invoke(
+        *("--trace", "4090-a", "--limit", "3", "--device", "rtx4090", "--policy", "fcfs"),
+        *("--output", "here"),
+    )
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["fcfs", "report.html"]
+
+
+def test_a_sweep_is_a_table_a_file_and_a_picture(invoke, tmp_path) -> None:
+    done = invoke(
+        *("--trace", "4090-a", "--limit", "12", "--device", "rtx4090", "--kv-tokens", "9000"),
+        *("--sweep", "eta=0.8,1.2", "--sweep", "park=true,false"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "effective throughput" in done.output
+    folder = tmp_path / "simulate-results" / "4090-a-1"
+    rows = pq.read_table(folder / "sweep.parquet").to_pylist()
+    assert [(row["eta"], row["park"]) for row in rows] == [
+        (0.8, True),
+        (0.8, False),
+        (1.2, True),
+        (1.2, False),
+    ]
+    assert (folder / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policy", "fcfs,fifo"], "policy is 'fifo'; allowed is"),
+        (["--device", "rtx9090"], "rtx9090"),
+        (["--kv-tokens", "0"], "Invalid value for '--kv-tokens'"),
+        (["--kv-tokens", "500"], "--kv-tokens is 500 (max_total_tokens)"),
+        (["--hicache-ratio", "-1"], "Invalid value for '--hicache-ratio'"),
+        (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--sweep", "speed=1"], "sweep is 'speed=1'; allowed is KEY=VALUE"),
+        (["--sweep", "eta=1", "--replicas", "2"], "sweep varies tokenflow on one server"),
+        (["--sweep", "eta=1", "--policy", "andes"], "sweep varies tokenflow on one server"),
+        (["--ray"], "ray is for sweeps; allowed is --ray with --sweep"),
+        (["--policy", "nowhere:Policy"], "policy 'nowhere:Policy' cannot be loaded"),
+        (["--hicache-write-policy", "never"], "Invalid value for '--hicache-write-policy'"),
+        (["--window", "abc"], "--window is 'abc'; allowed is START:SECONDS"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said(invoke, tmp_path, words, message) -> None:
+    done = invoke("--trace", "4090-a", *words)
+    assert done.exit_code == 2
+    assert message in done.output.replace("\n", " ")
+    assert not list(tmp_path.glob("simulate-results/*"))

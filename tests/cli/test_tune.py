@@ -1,0 +1,157 @@
+"""``tokenflow tune``: what it recommends, over made-up runs and over real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import pyarrow.parquet as pq
+import pytest
+from made_runs.settings import here, row
+from typer.testing import CliRunner
+
+from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.sim.study.tuning import SPACE
+from tokenflow_sgl.traces import Trace, open_trace
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """The command over made-up runs: `figures(trace, setting)` says how each is."""
+
+    def run(figures: Callable[[Trace, dict], dict], *options: str):
+        shipped = {name: getattr(WorkingSetConfig(), name) for name in SPACE}
+
+        def made(device, setting):
+            return figures(device[0], {**shipped, **setting})
+
+        for module in ("tuning", "held_out"):
+            monkeypatch.setattr(f"tokenflow_sgl.sim.study.{module}.row_of", made)
+
+        @contextmanager
+        def here_only(*_args):
+            yield here
+
+        monkeypatch.setattr("tokenflow_sgl.sim.study.spread.on_cores", here_only)
+        done = CliRunner().invoke(
+            app,
+            ["tune", "--trials", "12", "--output", str(tmp_path / "runs.parquet"), *options],
+            env={"COLUMNS": "200"},
+        )
+        assert done.exit_code == 0, done.output
+        return done.stdout.rstrip().splitlines()
+
+    return run
+
+
+BURST = ("--trace", "4090-a?limit=20")
+
+
+def test_what_is_good_only_where_it_was_searched_is_not_recommended(command) -> None:
+    drawn = {tuple(request.prompt_tokens for request in open_trace(BURST[1]).requests)}
+
+    def figures(trace: Trace, setting: dict) -> dict:
+        waiting = row(setting)["mean_waiting_s"]
+        known = tuple(request.prompt_tokens for request in trace.requests) in drawn
+        return row(setting, mean_waiting_s=waiting if known else 3.0 - waiting)
+
+    lines = command(figures, *BURST)
+    assert lines[-2].startswith("Keep the defaults: held-out trace 1 of 2 gains -")
+    assert lines[-1].startswith("(mean waiting, s, ratio to the defaults: 0.")
+    assert "where it was searched, 1." in lines[-1]
+    assert "recommended is what gains 3% on each trace that was held out" in lines[-1]
+    assert not any("Flags to use" in line for line in lines)
+    titles = [line.strip() for line in lines if "held-out trace" in line and line[0] == " "]
+    assert titles == [f"4090-a, 20 requests: held-out trace {number} of 2" for number in (1, 2)]
+
+
+def test_what_is_good_everywhere_is_recommended_with_both_figures(command) -> None:
+    lines = command(lambda _, setting: row(setting), *BURST)
+    assert lines[-2].startswith("Flags to use: --scheduler tokenflow --tokenflow-eta 0.")
+    assert "where it was searched, 0." in lines[-1]
+
+
+def test_less_than_the_margin_is_no_reason_to_change(command) -> None:
+    def figures(_: Trace, setting: dict) -> dict:
+        return row(setting, mean_waiting_s=1.0 + (row(setting)["mean_waiting_s"] - 1.0) / 50)
+
+    lines = command(figures, *BURST)
+    assert lines[-2].startswith("Keep the defaults: held-out trace 1 of 2 gains 0.")
+    assert lines[-2].endswith("%, less than 3%.")
+
+
+def test_what_makes_readers_wait_elsewhere_is_not_recommended(command) -> None:
+    drawn = tuple(request.prompt_tokens for request in open_trace(BURST[1]).requests)
+
+    def figures(trace: Trace, setting: dict) -> dict:
+        known = tuple(request.prompt_tokens for request in trace.requests) == drawn
+        changed = setting["eta"] != WorkingSetConfig().eta
+        effective = 10.0 + 5 * changed
+        waiting = 1.0 if known or not changed else 1.02
+        return row(setting, effective_throughput=effective, mean_waiting_s=waiting)
+
+    lines = command(figures, *BURST, "--objective", "effective")
+    expected = "Keep the defaults: on held-out trace 1 of 2 readers wait longer on average."
+    assert lines[-2] == expected
+
+
+def test_nothing_better_keeps_the_defaults(command) -> None:
+    lines = command(lambda _, setting: row(setting, mean_waiting_s=1.0), *BURST)
+    assert lines[-1] == "Keep the defaults: nothing better was found in 12 runs."
+
+
+def test_flags_that_cost_effective_throughput_are_never_used(command) -> None:
+    """As seen: the best of four runs made 0.873 times the effective tokens per second."""
+
+    def figures(_: Trace, setting: dict) -> dict:
+        shipped = setting["eta"] == WorkingSetConfig().eta
+        return row(setting, effective_throughput=100.0 if shipped else 87.3)
+
+    lines = command(figures, *BURST)
+    assert lines[-1] == "Keep the defaults: nothing better was found in 12 runs."
+
+
+def test_a_named_trace_is_what_is_held_out(command) -> None:
+    lines = command(lambda _, setting: row(setting), *BURST, "--check", "4090-b?limit=5")
+    held = [line.strip() for line in lines if "held-out trace" in line and line[0] == " "]
+    assert held == ["4090-b, 5 requests: held-out trace 1 of 1"]
+
+
+def test_a_file_is_searched_in_one_half_and_held_out_in_the_other(command, tmp_path) -> None:
+    path = tmp_path / "day.jsonl"
+    made = CliRunner().invoke(app, ["trace", "convert", "4090-c?limit=9", "--output", str(path)])
+    assert made.exit_code == 0, made.output
+    lines = command(lambda _, setting: row(setting), "--trace", str(path))
+    titles = [line.strip() for line in lines if " requests" in line and line[0] == " "]
+    assert "4 requests on " in titles[0] and titles[0].endswith(": searched")
+    assert "5 requests: held-out trace 1 of 1" in titles[1]
+
+
+def test_the_command_with_real_runs(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    done = CliRunner().invoke(
+        app,
+        [
+            *("tune", "--trace", "4090-a", "--limit", "14", "--device", "rtx4090"),
+            *("--kv-tokens", "9000", "--hicache-ratio", "8", "--trials", "9"),
+            *("--check", "4090-b", "--output", str(tmp_path / "runs.parquet")),
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    assert "mean waiting, s" in done.output
+    runs = pq.read_table(tmp_path / "runs.parquet")
+    assert runs.num_rows == 9
+    if "nothing better" in done.output:
+        assert "held-out trace" not in done.output
+    else:
+        assert ("Flags to use: --scheduler tokenflow" in done.output) != (
+            "Keep the defaults: " in done.output
+        )
+        assert "4090-b, 14 requests: held-out trace 1 of 1" in done.output
+
+
+def test_the_command_says_what_is_wrong() -> None:
+    done = CliRunner().invoke(app, ["tune", "--trace", "4090-a", "--objective", "speed"])
+    assert done.exit_code == 2
+    assert "Invalid value for '--objective'" in done.output

@@ -1,0 +1,115 @@
+"""The examples that need SGLang, as users run them: the clients, the engine, and the own policy."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from servers.client import TOKENS
+
+pytestmark = pytest.mark.engine
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SECONDS = 120.0
+LONG = 250
+
+
+def printed(*command: str | Path, **env: str) -> str:
+    """What a program prints; it must end well."""
+    done = subprocess.run(
+        [*command], capture_output=True, text=True, timeout=SECONDS, env={**os.environ, **env}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def served(start):
+    with start("--scheduler", "tokenflow") as running:
+        yield running
+        running.assert_clean()
+
+
+@pytest.fixture
+def ask(served):
+    """`ask(file, *options)`: what a client prints that asks the server."""
+
+    def client(name: str, *options: str) -> str:
+        return printed(sys.executable, EXAMPLES / name, "--url", served.server.url, *options)
+
+    return client
+
+
+def wait_for_a_stream(served, qos_class: str) -> None:
+    """Until the server has counted a stream of this class; metrics are sampled once a second."""
+    end = time.monotonic() + 30.0
+    while not any(
+        value and name == "tokenflow:finished_streams_total" and ("qos_class", qos_class) in labels
+        for (name, labels), value in served.metrics().items()
+    ):
+        assert time.monotonic() < end, f"no stream of class {qos_class}"
+        time.sleep(0.1)
+
+
+def test_the_openai_client_states_a_rate(ask, served) -> None:
+    *answer, last = ask("openai_client.py", "--max-tokens", "24", "Hello").rstrip().splitlines()
+    assert len(" ".join(answer).split()) > 10
+    assert re.fullmatch(r"\[first text after [\d.]+ s, answer complete after [\d.]+ s\]", last)
+    wait_for_a_stream(served, "custom")
+
+
+def test_the_openai_client_shows_why_a_rate_is_refused(served) -> None:
+    client = [sys.executable, EXAMPLES / "openai_client.py", "--url", served.server.url]
+    done = subprocess.run([*client, "--rate", "5000"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "tokenflow_rate is 5000" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_voice_listens(ask, served) -> None:
+    spoken = ask("voice.py", "--max-tokens", "24", "Hello")
+    words, silences = re.search(r"\[(\d+) words, silent (\d+) times", spoken).groups()
+    assert int(words) > 10
+    assert spoken.count("[silent for") == int(silences)
+    wait_for_a_stream(served, "listening")
+
+
+def test_the_offline_engine_answers_every_prompt(warm, models) -> None:
+    import offline_engine
+
+    said = printed(
+        *warm,
+        EXAMPLES / "offline_engine.py",
+        *("--model-path", str(models / "qwen3"), "--max-tokens", "12"),
+        SGLANG_PLATFORM="tokenflow_emu",
+        HF_HUB_OFFLINE="1",
+    )
+    for prompt in offline_engine.PROMPTS:
+        [answer] = [line for line in said.splitlines() if line.startswith(prompt)]
+        assert len(answer.removeprefix(prompt).split()) > 5, said
+
+
+def test_the_own_policy_preempts_and_changes_no_answer(start, served, prompts) -> None:
+    alone = [served.outputs([prompt])[0] for prompt in prompts]
+    flags = ("--scheduler", "tokenflow", "--tokenflow-policy", "own_policy:ShortestFirst")
+    memory = ("--max-total-tokens", "704", "--hicache-ratio", "4")
+    with start(*flags, *memory, env={"PYTHONPATH": str(EXAMPLES)}) as policed:
+
+        def ask(number: int) -> list[int]:
+            """The first streams are long; the others come later and have less to say."""
+            more = {"max_new_tokens": LONG} if number < 4 else {}
+            time.sleep(0.0 if number < 4 else 1.0)
+            answer = policed.generate(prompts[number], stream=True, **more)
+            assert answer.status == 200, answer
+            return answer.body["output_ids"]
+
+        outputs = policed.together([lambda n=n: ask(n) for n in range(len(prompts))])
+        assert [output[:TOKENS] for output in outputs] == alone
+        assert policed.total("tokenflow:preemptions_total") > 0
+        assert policed.total("tokenflow:policy_errors_total") == 0
+        policed.assert_clean()

@@ -1,0 +1,253 @@
+"""The two bodies, each behind the same handful of questions, for the conformance suite."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+
+from tokenflow_sgl.contract import Decision, Phase
+from tokenflow_sgl.lifecycle import Actuator, Applied, Phases, apply
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.policy import OutputLengths
+from tokenflow_sgl.sim.actuator import SimActuator
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
+    from tokenflow_sgl.engine.actuator import EngineActuator
+    from tokenflow_sgl.engine.kv.preempt import Pauser
+
+NOW = 9.0
+KV = 20
+"""Tokens of KV of every stream."""
+
+
+class Rig(Protocol):
+    """A body with streams in it."""
+
+    phases: Phases
+
+    def add(self, phase: Phase) -> int:
+        """A stream in this phase; returns its slot."""
+        ...
+
+    def prefill(self, slot: int) -> None:
+        """This running stream is in the middle of its prefill."""
+        ...
+
+    def abort(self, slot: int) -> None:
+        """The stream's client has gone."""
+        ...
+
+    def apply(self, decision: Decision) -> Applied:
+        """Carry a decision out."""
+        ...
+
+    def land(self) -> None:
+        """Results that are in flight are processed, and loads have landed."""
+        ...
+
+    @property
+    def offered(self) -> list[int]:
+        """Slots that admission sees, in their order."""
+        ...
+
+
+class SimRig:
+    """The simulator's body over a core that has memory for `free` tokens."""
+
+    def __init__(self, free: int) -> None:
+        self.phases = Phases(64)
+        self._next = 0
+        self._ends = 5.0
+        zeros = np.zeros(64, dtype=np.int64)
+        streams = SimpleNamespace(phases=self.phases, prompt=zeros + KV, generated=zeros.copy())
+        memory = SimpleNamespace(
+            free=free, match=lambda stream: (0, KV), evictable=lambda stream: 0
+        )
+        self.core: Any = SimpleNamespace(
+            streams=streams,
+            memory=memory,
+            options=SimpleNamespace(page_size=1),
+            running=zeros[:0],
+            waiting=[],
+            chunked=None,
+            computed=0,
+            full=True,
+            write=lambda stream, now, most: most,
+            unwritten=lambda rows: np.zeros(len(rows), dtype=np.int64),
+            length=lambda rows: np.full(len(rows), KV),
+            park=lambda stream, now: None,
+            load=lambda stream, now: (KV, NOW + 1.0),
+            loaded=lambda stream, now: None,
+        )
+        self.body = SimActuator(self.core)
+
+    def add(self, phase: Phase) -> int:
+        slot, self._next = self._next, self._next + 1
+        self.phases.arrive(slot, 1.0)
+        if phase is Phase.WAITING:
+            self.core.waiting.append(slot)
+            return slot
+        self.phases.move(slot, phase, 2.0)
+        self.core.streams.generated[slot] = 5
+        if phase is Phase.RUNNING:
+            self.core.running = np.append(self.core.running, slot)
+        elif phase is Phase.PAUSED:
+            self.body.paused[slot] = None
+        elif phase is Phase.DRAINING:
+            self.body.draining.append(slot)
+        return slot
+
+    def prefill(self, slot: int) -> None:
+        self.core.chunked = slot
+
+    def abort(self, slot: int) -> None:
+        self.core.running = self.core.running[self.core.running != slot]
+        self.body.paused.pop(slot, None)
+        self.core.waiting = [other for other in self.core.waiting if other != slot]
+        self.phases.leave(slot)
+
+    def apply(self, decision: Decision) -> Applied:
+        body: Actuator = self.body
+        return apply(decision, self.phases, body, NOW)
+
+    def land(self) -> None:
+        self.body.begin(NOW + 2.0)
+
+    @property
+    def offered(self) -> list[int]:
+        if self.body.offered is None:
+            return [*sorted(self.body.paused), *self.core.waiting]
+        return list(self.body.offered)
+
+
+class Request:
+    """As much of SGLang's request as the actuator looks at."""
+
+    def __init__(self, rid: str) -> None:
+        self.rid = rid
+        self.output_ids: list[int] = [1] * 5
+        self.send_token_offset = 5
+        self.origin_input_ids = [1] * (KV - 5)
+        self.to_finish: object = None
+        self.skip_radix_cache_insert = False
+        self.return_logprob = False
+        self.retraction_count = 0
+        self.kv = SimpleNamespace(cache_protected_len=0)
+
+    def finished(self) -> bool:
+        return False
+
+
+class EngineRig:
+    """The engine's body over a scheduler that has memory for `free` tokens."""
+
+    def __init__(self, free: int) -> None:
+        self.table: StreamTable[Any] = StreamTable(OutputLengths(), capacity=64)
+        self.phases = self.table.phases
+        self.batch = Batch()
+        self.scheduler: Any = SimpleNamespace(
+            chunked_req=None,
+            waiting_queue=[],
+            result_queue=[],
+            page_size=1,
+            enable_hierarchical_cache=True,
+            token_to_kv_pool_allocator=SimpleNamespace(available_size=lambda: free),
+            tree_cache=SimpleNamespace(evictable_size=lambda: 0),
+        )
+        self.loader = Loads()
+        self.pauser = ReleasingPauser(self.table)
+        writer: Any = SimpleNamespace(apply=lambda writes: sum(w.tokens for w in writes))
+        loader: Any = self.loader
+        self.body = EngineActuator(self.scheduler, self.table, self.pauser, writer, loader)
+
+    def add(self, phase: Phase) -> int:
+        req = Request(f"r{len(self.table)}")
+        slot = self.table.track(
+            req, prompt=KV - 5, limit=99, rate=9.0, qos_class="a", arrival=1.0, now=1.0
+        )
+        if phase is Phase.WAITING:
+            self.scheduler.waiting_queue.append(req)
+            return slot
+        self.table.move(req, phase, 2.0)
+        if phase is Phase.RUNNING:
+            self.batch.reqs.append(req)
+            self.scheduler.result_queue = [(SimpleNamespace(reqs=list(self.batch.reqs)), None)]
+        elif phase is Phase.PAUSED:
+            self.pauser.paused[req] = None
+        elif phase is Phase.DRAINING:
+            self.pauser.draining.append(req)
+        return slot
+
+    def prefill(self, slot: int) -> None:
+        self.scheduler.chunked_req = self.table.request(slot)
+        self.scheduler.chunked_req.seqlen = self.scheduler.chunked_req.prefix_len = 0
+
+    def abort(self, slot: int) -> None:
+        req: Any = self.table.request(slot)
+        req.to_finish = "aborted"
+
+    def apply(self, decision: Decision) -> Applied:
+        self.body.begin(self.batch)
+        body: Actuator = self.body
+        return apply(decision, self.phases, body, NOW)
+
+    def land(self) -> None:
+        self.scheduler.result_queue = []
+        self.pauser.finish_draining(lambda: set())
+        self.loader.landed = True
+        self.body.landed(NOW + 2.0)
+
+    @property
+    def offered(self) -> list[int]:
+        return [self.table.slot(req) for req in self.body.offered]
+
+
+class Batch:
+    """SGLang's running batch."""
+
+    def __init__(self) -> None:
+        self.reqs: list[Any] = []
+        self.batch_is_full = True
+
+    def filter_batch(self, reqs_to_exclude: list[Any]) -> None:
+        self.reqs = [req for req in self.reqs if req not in reqs_to_exclude]
+
+
+class ReleasingPauser(Pauser):
+    """A pauser whose releases touch no memory."""
+
+    def __init__(self, table: StreamTable[Any]) -> None:
+        super().__init__(
+            None, lambda req: None, lambda req: table.move(req, Phase.PAUSED, NOW + 2.0)
+        )
+
+    def _release(self, request: Any, keep: bool = True) -> None:
+        self.hold(request)
+
+
+class Loads:
+    """A load ring with one load at a time."""
+
+    def __init__(self) -> None:
+        self.request: Any = None
+        self.landed = False
+
+    @property
+    def taken(self) -> bool:
+        return self.request is not None
+
+    def start(self, request: Any, running: list[Any], room: int) -> Any:
+        from tokenflow_sgl.lifecycle import Prefetch
+
+        if room < KV:
+            return Prefetch(needed=True)
+        self.request = request
+        return Prefetch(KV)
+
+    def ended(self) -> Any:
+        ended, self.request = self.request, None
+        return ended

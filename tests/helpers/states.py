@@ -1,0 +1,88 @@
+"""States for tests of pure decisions, from a few plain numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tokenflow_sgl.contract import Memory, Phase, Pool, State, Streams, Tier
+from tokenflow_sgl.costs import StepCosts
+
+# About an 8B model on an H200: 8 ms + 20 us a row + 20 ns a KV token; 60 us a prefilled token.
+COSTS = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.004, 6e-5, 1e-9), load=(0.001, 3e-6))
+FIRST_SLOT = 10
+"""Slot of the first stream: slots differ from indices, so that a mix-up shows."""
+
+
+def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
+    """One stream; by default it runs, is 100 tokens into 400, and has 5 s of slack at now=100."""
+    started = phase is not Phase.WAITING
+    row = {
+        "phase": phase,
+        "arrival": 90.0 if started else 99.0,
+        "rate": 10.0,
+        "slack": 5.0 if started else None,
+        "prompt": 100,
+        "generated": 100 if started else 0,
+        "expected": 400.0,
+        "since": 90.0 if started else 99.0,
+        "admitted": started,
+        "preemptible": started,
+        "streaming": True,
+        "ready": False,
+        "unwritten": 0,
+    }
+    row.update(given)
+    return row
+
+
+def state(
+    rows: list[dict[str, Any]],
+    *,
+    now: float = 100.0,
+    total: int = 10_000,
+    free: int | None = None,
+    promised: int = 0,
+    host: int = 20_000,
+    page: int = 1,
+    rows_limit: int = 512,
+    costs: StepCosts = COSTS,
+    **rest: Any,
+) -> State:
+    """A state of these streams; `free` defaults to what the running ones leave."""
+    held = sum(
+        r["prompt"] + r["generated"] for r in rows if r["phase"] in (Phase.RUNNING, Phase.DRAINING)
+    )
+    due = [r["arrival"] if r["slack"] is None else now + r["slack"] for r in rows]
+
+    def column(name: str, dtype: Any) -> Any:
+        return np.array([r[name] for r in rows], dtype=dtype)
+
+    return State(
+        now=now,
+        streams=Streams(
+            slot=np.arange(len(rows), dtype=np.int64) + FIRST_SLOT,
+            phase=column("phase", np.int8),
+            arrival=column("arrival", np.float64),
+            rate=column("rate", np.float64),
+            next_due=np.array(due, dtype=np.float64),
+            prompt=column("prompt", np.int64),
+            generated=column("generated", np.int64),
+            expected=column("expected", np.float64),
+            since=column("since", np.float64),
+            admitted=column("admitted", np.bool_),
+            preemptible=column("preemptible", np.bool_),
+            streaming=column("streaming", np.bool_),
+            ready=column("ready", np.bool_),
+            unwritten=column("unwritten", np.int64),
+        ),
+        memory=Memory(
+            device=Tier(kv=Pool(total, total - held if free is None else free, promised)),
+            host=Tier(kv=Pool(host)),
+            page_size=page,
+            max_running=rows_limit,
+        ),
+        costs=costs,
+        **rest,
+    )

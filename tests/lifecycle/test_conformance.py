@@ -1,0 +1,233 @@
+"""Both bodies under the same scripted decisions: the same phases, refusals and offers."""
+
+from __future__ import annotations
+
+import pytest
+from lifecycle_bodies import EngineRig, Rig, SimRig
+
+from tokenflow_sgl.contract import (
+    Cause,
+    Decision,
+    Mode,
+    Phase,
+    Place,
+    Preempt,
+    Restore,
+    Way,
+    When,
+    Write,
+)
+
+AMPLE, SCARCE = 1000, 30
+"""Free tokens: for everything, and for less than one prefetch beside the running streams."""
+
+
+@pytest.fixture(params=[SimRig, EngineRig], ids=["simulator", "engine"])
+def make(request):
+    return request.param
+
+
+@pytest.fixture
+def rig(make) -> Rig:
+    return make(AMPLE)
+
+
+def working(**actions) -> Decision:
+    return Decision(Mode.WORKING_SET, **actions)
+
+
+def preempt(slot: int) -> Preempt:
+    return Preempt(slot, Cause.EXCHANGE)
+
+
+def ahead(slot: int) -> Restore:
+    return Restore(slot, when=When.AHEAD)
+
+
+def phase(rig: Rig, slot: int) -> Phase:
+    return Phase(int(rig.phases.phase[slot]))
+
+
+# ---- preempt ------------------------------------------------------------------------
+
+
+def test_a_preempted_stream_drains_and_is_paused(rig) -> None:
+    stays, goes = rig.add(Phase.RUNNING), rig.add(Phase.RUNNING)
+    applied = rig.apply(working(preempt=(preempt(goes),)))
+    assert applied.preempted == (preempt(goes),)
+    assert applied.refused == ()
+    assert phase(rig, goes) is Phase.DRAINING
+    rig.land()
+    assert phase(rig, goes) is Phase.PAUSED
+    assert phase(rig, stays) is Phase.RUNNING
+
+
+def test_a_stream_is_preempted_once(rig) -> None:
+    slot = rig.add(Phase.RUNNING)
+    applied = rig.apply(working(preempt=(preempt(slot), preempt(slot))))
+    assert applied.preempted == (preempt(slot),)
+    assert applied.refused == (preempt(slot),)
+
+
+def test_a_stream_in_the_middle_of_its_prefill_stays(rig) -> None:
+    slot = rig.add(Phase.RUNNING)
+    rig.prefill(slot)
+    assert rig.apply(working(preempt=(preempt(slot),))).refused == (preempt(slot),)
+    assert phase(rig, slot) is Phase.RUNNING
+
+
+@pytest.mark.parametrize("where", [Phase.WAITING, Phase.DRAINING, Phase.PAUSED])
+def test_only_what_runs_is_preempted(rig, where) -> None:
+    slot = rig.add(where)
+    assert rig.apply(working(preempt=(preempt(slot),))).refused == (preempt(slot),)
+    assert phase(rig, slot) is where
+
+
+def test_a_stream_that_is_aborted_between_decision_and_deed_is_passed_over(rig) -> None:
+    gone, other = rig.add(Phase.RUNNING), rig.add(Phase.RUNNING)
+    rig.abort(gone)
+    applied = rig.apply(working(preempt=(preempt(gone), preempt(other))))
+    assert applied.preempted == (preempt(other),)
+    assert applied.refused == (preempt(gone),)
+
+
+@pytest.mark.parametrize("slot", [-1, 40, 1000])
+def test_actions_on_streams_that_never_were_are_passed_over(rig, slot) -> None:
+    rig.add(Phase.RUNNING)
+    actions = (preempt(slot), Write(slot, 8), ahead(slot))
+    applied = rig.apply(
+        working(
+            preempt=actions[:1], write=actions[1:2], restore=actions[2:], run=(slot,), admit=(slot,)
+        )
+    )
+    assert set(applied.refused) == set(actions)
+    assert rig.offered == []
+
+
+# ---- write --------------------------------------------------------------------------
+
+
+def test_a_running_stream_is_written_before_it_is_preempted(rig) -> None:
+    slot = rig.add(Phase.RUNNING)
+    applied = rig.apply(working(write=(Write(slot, 8),), preempt=(preempt(slot),)))
+    assert applied.written == 8
+    assert applied.preempted == (preempt(slot),)
+
+
+@pytest.mark.parametrize("where", [Phase.WAITING, Phase.DRAINING, Phase.PAUSED])
+def test_only_what_runs_is_written(rig, where) -> None:
+    slot = rig.add(where)
+    applied = rig.apply(working(write=(Write(slot, 8),)))
+    assert (applied.written, applied.refused) == (0, (Write(slot, 8),))
+
+
+# ---- restore ------------------------------------------------------------------------
+
+
+def test_a_prefetch_lands_and_its_stream_is_ready(rig) -> None:
+    rig.add(Phase.RUNNING)
+    slot = rig.add(Phase.PAUSED)
+    applied = rig.apply(working(restore=(ahead(slot),)))
+    assert (applied.loading, applied.loaded) == (slot, 20)
+    assert phase(rig, slot) is Phase.LOADING
+    rig.land()
+    assert phase(rig, slot) is Phase.PAUSED
+    assert rig.phases.ready[slot]
+
+
+def test_one_prefetch_at_a_time(rig) -> None:
+    rig.add(Phase.RUNNING)
+    first, second = rig.add(Phase.PAUSED), rig.add(Phase.PAUSED)
+    assert rig.apply(working(restore=(ahead(first), ahead(second)))).loading == first
+    assert rig.apply(working(restore=(ahead(second),))).loading is None
+    assert phase(rig, second) is Phase.PAUSED
+    rig.land()
+    assert rig.apply(working(restore=(ahead(second),))).loading == second
+
+
+def test_a_prefetch_waits_for_its_memory(make) -> None:
+    rig = make(SCARCE)
+    rig.add(Phase.RUNNING)
+    slot = rig.add(Phase.PAUSED)
+    assert rig.apply(working(restore=(ahead(slot),))).loading is None
+    assert phase(rig, slot) is Phase.PAUSED
+    assert not rig.phases.ready[slot]
+
+
+@pytest.mark.parametrize("where", [Phase.WAITING, Phase.RUNNING, Phase.DRAINING])
+def test_only_what_is_paused_is_restored(rig, where) -> None:
+    slot = rig.add(where)
+    assert rig.apply(working(restore=(ahead(slot),))).refused == (ahead(slot),)
+
+
+def test_a_stream_is_not_restored_in_the_pass_that_preempts_it(rig) -> None:
+    slot = rig.add(Phase.RUNNING)
+    applied = rig.apply(working(preempt=(preempt(slot),), restore=(ahead(slot),), run=(slot,)))
+    assert applied.preempted == (preempt(slot),)
+    assert applied.refused == (ahead(slot),)
+    assert rig.offered == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda slot: Restore(slot, Way.TOKENS, When.AHEAD, split=4),
+        lambda slot: Restore(slot, Way.LAYERS, When.AHEAD, split=1),
+        lambda slot: Restore(slot, Way.TOKENS, split=4),
+        lambda slot: Place(slot, (0, 1)),
+    ],
+)
+def test_what_no_body_can_do_yet_is_refused_and_the_stream_resumes(rig, asked) -> None:
+    slot = rig.add(Phase.PAUSED)
+    action = asked(slot)
+    placed = (action,) if isinstance(action, Place) else ()
+    restored = (action,) if isinstance(action, Restore) else ()
+    applied = rig.apply(working(place=placed, restore=restored, run=(slot,)))
+    assert applied.refused == (action,)
+    assert rig.offered == [slot]
+
+
+# ---- offer --------------------------------------------------------------------------
+
+
+def test_the_decision_orders_what_is_offered_and_holds_the_rest_back(rig) -> None:
+    paused = rig.add(Phase.PAUSED)
+    rig.add(Phase.WAITING)
+    second = rig.add(Phase.WAITING)
+    running = rig.add(Phase.RUNNING)
+    rig.apply(working(run=(second, running, paused)))
+    assert rig.offered == [second, paused]
+
+
+@pytest.mark.parametrize("mode", [Mode.IDLE, Mode.FALLBACK])
+def test_without_a_decision_all_are_offered_the_paused_ones_first(rig, mode) -> None:
+    early, late, waiting = rig.add(Phase.PAUSED), rig.add(Phase.PAUSED), rig.add(Phase.WAITING)
+    rig.add(Phase.RUNNING)
+    rig.apply(Decision(mode, preempt=(preempt(0),)))
+    assert rig.offered == [early, late, waiting]
+
+
+def test_a_policy_that_forgets_all_streams_does_not_idle_the_engine(rig) -> None:
+    paused, waiting = rig.add(Phase.PAUSED), rig.add(Phase.WAITING)
+    rig.apply(working())
+    assert rig.offered == [paused, waiting]
+
+
+def test_a_policy_that_says_until_when_may(rig) -> None:
+    rig.add(Phase.PAUSED)
+    rig.apply(working(until=99.0))
+    assert rig.offered == []
+
+
+def test_a_busy_engine_may_be_left_alone(rig) -> None:
+    rig.add(Phase.RUNNING)
+    rig.add(Phase.WAITING)
+    rig.apply(working())
+    assert rig.offered == []
+
+
+def test_newcomers_join_the_working_set(rig) -> None:
+    joins, waits = rig.add(Phase.WAITING), rig.add(Phase.WAITING)
+    rig.apply(working(admit=(joins,), run=(joins,)))
+    assert rig.phases.admitted[joins]
+    assert not rig.phases.admitted[waits]

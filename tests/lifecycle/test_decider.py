@@ -1,0 +1,105 @@
+"""The stand-in for the policy: idle decisions that stand, and failures that are survived."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+
+from tokenflow_sgl.contract import Decision, Mode, Phase
+from tokenflow_sgl.lifecycle import Decider, Phases
+from tokenflow_sgl.lifecycle.decider import IDLE_SECONDS
+
+
+class Scripted:
+    """Answers what it is told; counts its calls."""
+
+    def __init__(self, answer: Decision | Exception) -> None:
+        self.answer = answer
+        self.calls = 0
+
+    def decide(self, state: Any) -> Decision:
+        self.calls += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Listener:
+    """Counts what it hears."""
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self.modes: list[Mode] = []
+        self.answers: list[Decision] = []
+
+    def policy_pass(self, mode: Mode, seconds: float) -> None:
+        assert seconds >= 0.0
+        self.modes.append(mode)
+
+    def policy_error(self) -> None:
+        self.errors += 1
+
+    def decided(self, state: Any, decision: Decision) -> None:
+        self.answers.append(decision)
+
+
+def arrived(count: int) -> Phases:
+    phases = Phases(8)
+    for slot in range(count):
+        phases.arrive(slot, 0.0)
+    return phases
+
+
+def test_an_idle_decision_stands_until_something_changes() -> None:
+    phases = arrived(1)
+    policy = Scripted(Decision(Mode.IDLE))
+    decider = Decider(policy, "scripted", phases, Listener())
+    for _ in range(5):
+        assert decider.decide(1.0, 1, 0.9, lambda: None).mode is Mode.IDLE
+    assert policy.calls == 1
+    assert decider.stands_until(0.9) == 1.0 + IDLE_SECONDS
+    assert decider.stands_until(0.1) == -math.inf
+    phases.arrive(1, 1.0)
+    decider.decide(1.0, 2, 0.9, lambda: None)
+    assert policy.calls == 2, "a stream came"
+    phases.move(1, Phase.RUNNING, 1.0)
+    decider.decide(1.0, 2, 0.9, lambda: None)
+    assert policy.calls == 3, "a stream moved"
+    decider.decide(1.0 + IDLE_SECONDS, 2, 0.9, lambda: None)
+    assert policy.calls == 4, "time passed"
+    decider.decide(1.0 + IDLE_SECONDS, 2, 0.1, lambda: None)
+    assert policy.calls == 5, "memory is short"
+
+
+def test_nobody_is_asked_about_no_streams() -> None:
+    policy = Scripted(RuntimeError("must not be asked"))
+    decider = Decider(policy, "scripted", arrived(0), Listener())
+    assert decider.decide(0.0, 0, 1.0, lambda: None).mode is Mode.IDLE
+
+
+def test_a_failure_falls_back_counts_and_logs_once(caplog: pytest.LogCaptureFixture) -> None:
+    heard = Listener()
+    policy = Scripted(RuntimeError("broken"))
+    decider = Decider(policy, "scripted", arrived(1), heard)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(7):
+            assert decider.decide(0.0, 1, 1.0, lambda: None).mode is Mode.FALLBACK
+    assert heard.errors == 7
+    assert heard.modes == [Mode.FALLBACK] * 7
+    assert len(caplog.records) == 1
+    # What the policy remembered before it failed is still there when it recovers.
+    policy.answer = Decision(Mode.WORKING_SET, memo="plan")
+    decider.decide(0.0, 1, 1.0, lambda: None)
+    policy.answer = RuntimeError("again")
+    assert decider.decide(0.0, 1, 1.0, lambda: None).memo == "plan"
+    assert heard.answers == [Decision(Mode.WORKING_SET, memo="plan")]
+
+
+def test_without_a_listener_failures_are_raised() -> None:
+    """In a simulation nobody is served meanwhile: a broken policy must be seen."""
+    decider = Decider(Scripted(RuntimeError("broken")), "scripted", arrived(1))
+    with pytest.raises(RuntimeError, match="broken"):
+        decider.decide(0.0, 1, 1.0, lambda: None)

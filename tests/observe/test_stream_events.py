@@ -1,0 +1,238 @@
+"""The log of decisions, from the scheduler's pass to the sentence that explains it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.contract import (
+    Cause,
+    Decision,
+    Memory,
+    Mode,
+    Phase,
+    Pool,
+    Preempt,
+    State,
+    Streams,
+    Tier,
+)
+from tokenflow_sgl.costs import StepCosts
+from tokenflow_sgl.engine.telemetry.decision_log import MOST_CANDIDATES, DecisionLog, log_path
+from tokenflow_sgl.observe import stream_events
+from tokenflow_sgl.observe.stream_events import LogError, events, read_log, short_names
+
+NOON = datetime.datetime(2026, 11, 22, 12, 3, 4).timestamp()
+
+
+def make_stream(slot: int, phase: Phase, generated: int = 0, slack: float = 1.0):
+    return slot, phase, generated, slack
+
+
+def make_state(*rows) -> State:
+    """A state at 100 s; each reader takes 10 tokens/s, prompts have 100 tokens, answers 400."""
+    slot, phase, generated, slack = (np.array(column) for column in zip(*rows, strict=True))
+    same = np.ones(len(rows))
+    return State(
+        now=100.0,
+        streams=Streams(
+            slot=slot,
+            phase=phase.astype(np.int8),
+            arrival=90.0 * same,
+            rate=10.0 * same,
+            next_due=100.0 + slack,
+            prompt=(100 * same).astype(np.int64),
+            generated=generated,
+            expected=400.0 * same,
+            since=95.0 * same,
+            admitted=same > 0,
+            preemptible=same > 0,
+            streaming=same > 0,
+            ready=same < 0,
+            unwritten=np.zeros(len(rows), dtype=np.int64),
+        ),
+        memory=Memory(
+            device=Tier(kv=Pool(1000, 50)),
+            host=Tier(kv=Pool(4000)),
+            page_size=1,
+            max_running=64,
+        ),
+        costs=StepCosts(decode=(0.008, 2e-5, 2e-8)),
+    )
+
+
+@pytest.fixture
+def state():
+    """One runs far ahead, one is paused in a stall, one waits for its first token."""
+    return make_state(
+        make_stream(slot=0, phase=Phase.RUNNING, generated=100, slack=12.5),
+        make_stream(slot=1, phase=Phase.PAUSED, generated=50, slack=-0.5),
+        make_stream(slot=2, phase=Phase.WAITING, generated=0, slack=-3.0),
+    )
+
+
+@pytest.fixture
+def log(tmp_path):
+    class Clock:
+        now = NOON
+
+        def __call__(self) -> float:
+            return self.now
+
+    clock = Clock()
+    made = DecisionLog(tmp_path / "decisions.jsonl", lambda slot: f"req-{slot}", clock)
+    yield made, clock, tmp_path / "decisions.jsonl"
+    made.close()
+
+
+EXCHANGE = Decision(Mode.WORKING_SET, admit=(2,), preempt=(Preempt(0, Cause.EXCHANGE),), run=(1,))
+
+
+def test_a_pass_becomes_sentences(log, state) -> None:
+    made, _, path = log
+    made.write(state, EXCHANGE)
+    found = {event.rid: event for event in events(read_log(path))}
+    assert {rid: event.what for rid, event in found.items()} == {
+        "req-0": "paused",
+        "req-1": "scheduled",
+        "req-2": "admitted",
+    }
+    why = found["req-0"].why
+    assert why.startswith("to free memory for a paused stream that is closer to a stall")
+    assert "its reader has 12.5 s unread, 100 of about" in why
+    assert "Instead: req-1: its reader has stalled for 0.5 s, 50 of about" in why
+    assert all(event.time == pytest.approx(NOON) for event in found.values())
+
+
+def test_nothing_is_written_where_nothing_happens(log, state) -> None:
+    made, clock, path = log
+    for decision in (
+        Decision(Mode.IDLE),
+        Decision(Mode.FALLBACK),
+        Decision(Mode.WORKING_SET),
+        dataclasses.replace(EXCHANGE, admit=(), preempt=()),
+    ):
+        clock.now += 1.0
+        made.write(state, decision)
+    clock.now += 1.0
+    made.write(state, dataclasses.replace(EXCHANGE, admit=(), preempt=()))  # as before
+    assert len(path.read_text().splitlines()) == 1
+
+
+def test_a_busy_server_leaves_lines_out_but_no_preemption(log, state) -> None:
+    made, _, path = log
+    for number in range(10):
+        made.write(state, Decision(Mode.WORKING_SET, admit=(number % 3,)))
+    made.write(state, EXCHANGE)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["left_out"] for line in lines] == [0, 9]
+
+
+def test_a_log_that_fails_raises_nothing(tmp_path, state, capsys) -> None:
+    def nameless(slot: int) -> str:
+        raise RuntimeError("no name")
+
+    made = DecisionLog(tmp_path / "log", nameless)
+    made.write(state, EXCHANGE)
+    assert "no name" in capsys.readouterr().err
+    (tmp_path / "gone").mkdir()
+    made = DecisionLog(tmp_path / "gone" / "log", str)
+    (tmp_path / "gone").rmdir()
+    made.write(state, EXCHANGE)
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_a_line_is_bounded(log) -> None:
+    made, _, path = log
+    streams = [
+        make_stream(slot=slot, phase=Phase.RUNNING if slot % 2 else Phase.PAUSED, generated=5)
+        for slot in range(200)
+    ]
+    made.write(make_state(*streams), EXCHANGE)
+    (line,) = read_log(path)
+    assert len(line["candidates"]) <= 2 * MOST_CANDIDATES + 3
+    assert line["streams"]["running"] == 100
+
+
+def test_rotated_files_are_read_in_their_order(tmp_path) -> None:
+    for number, name in ((3, "log.2"), (2, "log.10"), (4, "log.1"), (5, "log")):
+        line = {"time": number, "preempt": [], "candidates": [], "admit": ["a"]}
+        line |= {"take_up": [], "load": []}
+        (tmp_path / name).write_text(json.dumps(line) + "\n")
+    assert [line["time"] for line in read_log(tmp_path / "log")] == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("text", ["what?\n", "{}\n", "[1]\n", '{"time": 3}\n'])
+def test_other_files_are_refused(tmp_path, text) -> None:
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(LogError, match="line 1 is not one of a log of decisions"):
+        list(read_log(tmp_path / "log"))
+
+
+def test_a_line_that_is_being_written_is_left_out(tmp_path) -> None:
+    (tmp_path / "log").write_text('{"time": 3, "preem')
+    assert list(read_log(tmp_path / "log")) == []
+
+
+def test_every_cause_is_explained() -> None:
+    assert set(stream_events.CAUSES) == {cause.value for cause in Cause}
+
+
+def test_replicas_have_files_of_their_own() -> None:
+    assert str(log_path("a/log", (None, 0))) == "a/log"
+    assert str(log_path("a/log", (2, 1))) == "a/log.2.1"
+
+
+@pytest.fixture
+def explained(log, state):
+    made, clock, path = log
+    made.write(state, EXCHANGE)
+    clock.now += 60.0
+    made.write(state, dataclasses.replace(EXCHANGE, admit=(), run=(2,)))
+
+    def run(*options: str):
+        result = CliRunner().invoke(app, ["explain", str(path), *options], env={"COLUMNS": "400"})
+        return result.exit_code, result.output
+
+    return run
+
+
+def test_the_command_answers_why_a_stream_was_paused(explained) -> None:
+    code, output = explained("--stream", "req-0", "--at", "12:03:04", "--last", "1")
+    assert code == 0
+    assert "12:03:04.0" in output and "paused" in output
+    assert "its reader has 12.5 s unread" in output
+    assert "1 running, 1 paused, 1 waiting" in output
+    assert "5 events in the log: 2 paused" in output
+    assert "2026-11-22 12:03:04 to 2026-11-22 12:04:04" in output
+
+
+def test_identifiers_are_cut_where_they_differ() -> None:
+    names = short_names(["a" * 32, "a" * 20 + "b", "b" * 32, "c", "user-1", "user-10"])
+    assert names == {
+        "a" * 32: "a" * 21,
+        "a" * 20 + "b": "a" * 20 + "b",
+        "b" * 32: "b" * 8,
+        "c": "c",
+        "user-1": "user-1",
+        "user-10": "user-10",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--stream", "req-9"), 1, "the log has nothing of a stream req-9; it has req-"),
+        (("--at", "noon"), 2, "--at is 'noon'; allowed is a time like 12:03:04"),
+    ],
+)
+def test_wrong_questions_are_answered(explained, options, code, message) -> None:
+    found, output = explained(*options)
+    assert found == code
+    assert message in output

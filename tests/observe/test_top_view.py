@@ -1,0 +1,89 @@
+"""The picture of `tokenflow top`, made of what the server's own recorder writes."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+
+from busy_server import page, work
+from prometheus_client import Gauge
+from rich.console import Console
+
+from tokenflow_sgl.contract import Mode
+from tokenflow_sgl.engine.telemetry.prometheus import Levels
+from tokenflow_sgl.metrics import METRICS
+from tokenflow_sgl.observe.top_view import LEVELS, MODES, WIDTH, Look, _by_level, _curve, view
+
+
+def shown(look: Look, width: int = 130) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(view("http://server:30000", look))
+    return console.export_text()
+
+
+def test_a_busy_server(recorder) -> None:
+    before = page()
+    work(recorder)
+    Gauge("sglang:token_usage", "Used.").set(0.9)
+    text = shown(Look(page(), page().since(before), 2.0, deque([(100.0, 80.0), (300.0, 240.0)])))
+    for wanted in (
+        "streams: 12 running, 3 paused, 1 waiting, 1 stalled",
+        "scheduler: working-set, the policy orders admission and preemption",
+        "readers take 240 tokens/s, the engine made 300 recently",
+        "2.00 stalls/s for longer than 0.1 s",
+        "0.50 readers stalled on average",
+        "0.5 exchange",
+        "0.5 host",
+        "64 tokens under way",
+        "90%",
+    ):
+        assert wanted in text, text
+    assert "tokens/s 300" in " ".join(text.split())
+
+
+def test_panels_stand_side_by_side_in_120_columns(recorder) -> None:
+    before = page()
+    work(recorder)
+    lines = shown(Look(page(), page().since(before), 2.0, deque()), width=120).splitlines()
+    assert any("Unread output" in line and "Throughput" in line for line in lines)
+    assert any("Scheduler" in line and "KV memory and link" in line for line in lines)
+
+
+def test_levels_are_the_samples_of_their_bounds(recorder) -> None:
+    before = page()
+    work(recorder)
+    # 0.0 | 0.4 | 2.0 2.5 | - | - | 30.0 | 200.0
+    assert _by_level(page().since(before)) == [1, 1, 2, 0, 0, 1, 1]
+    assert set(LEVELS[:-1]) <= set(METRICS["buffer_seconds"].buckets)
+
+
+def test_a_server_without_anything_yet(recorder) -> None:
+    seen = page()
+    text = shown(Look(seen, seen.since(seen), 2.0, deque()))
+    assert "streams: 0 running, 0 paused, 0 waiting, 0 stalled" in text
+
+
+def test_a_policy_that_rests_is_not_a_server_that_does(recorder) -> None:
+    recorder.policy_pass(Mode.IDLE, 0.0)
+    recorder.levels(Levels(running=30))
+    seen = page()
+    first, second, third = shown(Look(seen, seen.since(seen), 2.0, deque())).splitlines()[:3]
+    assert first.strip() == "http://server:30000"
+    assert second.strip() == "streams: 30 running, 0 paused, 0 waiting, 0 stalled"
+    assert third.strip() == "scheduler: idle, all streams fit, and SGLang's own policy runs"
+
+
+def test_every_mode_is_explained() -> None:
+    assert set(MODES) == {mode.value for mode in Mode}
+
+
+def test_a_server_without_anything_shows_none(recorder) -> None:
+    seen = page()
+    text = shown(Look(seen, seen.since(seen), 2.0, deque()))
+    assert "none" in text
+
+
+def test_curves_have_the_height_of_their_values() -> None:
+    assert _curve([]) == _curve([0.0, 0.0]) == ""
+    assert _curve([0.0, 5.0, 10.0]) == " ▄█"
+    assert len(_curve([1.0] * 100)) == WIDTH

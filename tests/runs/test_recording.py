@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tokenflow_sgl.report import figures
+from tokenflow_sgl.runs import Run, RunError, read_run, record, write_run
+
+
+def test_rows_and_tokens_may_be_in_any_order(pair):
+    run = pair[0]
+    rng = np.random.default_rng(1)
+    owners = run.tokens["request"].to_numpy()
+    blocks = [np.flatnonzero(owners == one) for one in rng.permutation(np.unique(owners))]
+    tokens = run.tokens.take(np.concatenate(blocks))
+    shuffled = Run(run.info, run.requests.take(rng.permutation(run.requests.num_rows)), tokens)
+    one, two = record(run), record(shuffled)
+    np.testing.assert_array_equal(one.index, two.index)
+    np.testing.assert_array_equal(one.times, two.times)
+    np.testing.assert_array_equal(one.bounds, two.bounds)
+
+
+def test_warm_up_takes_its_tokens_along(synthetic):
+    row, times = synthetic.request_row, [[1.0, 2.0], [3.0], [4.0, 5.0]]
+    rows = [row(n, part, warm_up=n == 1) for n, part in enumerate(times)]
+    recording = record(synthetic.run_of(rows, times))
+    assert recording.index.tolist() == [0, 2]
+    assert recording.times.tolist() == [1.0, 2.0, 4.0, 5.0]
+    assert recording.tokens(1).tolist() == [4.0, 5.0]
+    assert (recording.first.tolist(), recording.last.tolist()) == ([1.0, 4.0], [2.0, 5.0])
+    assert recording.warm_up == 1
+
+
+def test_through_the_files_and_back(pair, tmp_path):
+    write_run(tmp_path, pair[0])
+    there, back = figures(pair[0]), figures(read_run(tmp_path))
+    assert back.latency == there.latency
+    assert back.readers == there.readers
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"output_tokens": 3}, "request 0 has not as many tokens in tokens.parquet as its output"),
+        ({"scheduled_s": 1.5}, "request 0 has a token before it was due"),
+        ({"scheduled_s": float("nan")}, "request 0 has a scheduled_s that is not a finite number"),
+        ({"rate": 0.0}, "request 0 has a rate that is not a finite number > 0"),
+        ({"ended_s": 1.5}, "request 0 has a token after its end"),
+        ({"ttft_slo_s": 0.0}, "request 0 has an objective that is not > 0 s"),
+    ],
+)
+def test_contradictions_are_refused(one_request, columns, message):
+    with pytest.raises(RunError, match=f"run run: {message}"):
+        figures(one_request([1.0, 2.0], **columns))
+
+
+def test_unsorted_tokens_are_refused(one_request):
+    with pytest.raises(RunError, match="tokens of request 0 are not sorted by time"):
+        figures(one_request([2.0, 1.0], ended_s=2.0))
+
+
+def test_tokens_after_the_recording_are_refused(one_request):
+    with pytest.raises(RunError, match="after the end of the recording"):
+        figures(one_request([1.0, 2.0], info={"duration_s": 1.5}))
+
+
+def test_endless_times_are_refused(one_request):
+    with pytest.raises(RunError, match="time_s is not a finite number"):
+        figures(one_request([1.0, float("inf")], ended_s=None))
+
+
+def test_tokens_of_nobody_are_refused(synthetic):
+    run = synthetic.run_of([synthetic.request_row(0, [1.0])], [[1.0]])
+    other = synthetic.run_of([synthetic.request_row(7, [1.0])], [[1.0]])
+    with pytest.raises(RunError, match="tokens of request 7, which is not in requests"):
+        record(Run(run.info, run.requests, other.tokens))
+
+
+def test_an_index_twice_is_refused(synthetic):
+    rows = [synthetic.request_row(0, []), synthetic.request_row(0, [])]
+    with pytest.raises(RunError, match="has an index twice"):
+        record(synthetic.run_of(rows, [[], []]))
+
+
+def test_rounding_of_the_clock_is_forgiven(one_request):
+    assert figures(one_request([1.0], scheduled_s=1.0 + 1e-9)).latency.ttft.mean == 0

@@ -1,0 +1,59 @@
+"""Closed choices of options, each listed once, for the command line and the packages behind it.
+
+Imports nothing, so that the command line can list them without loading those packages.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Api(StrEnum):
+    """The endpoint that a replay's requests go to."""
+
+    generate = "generate"
+    completions = "completions"
+    chat = "chat"
+
+
+class Sessions(StrEnum):
+    """When later turns of a session are sent."""
+
+    closed = "closed"
+    """`think_s` after the previous turn's answer has ended."""
+    open = "open"
+    """At their own arrival in the trace, whether the turn before has ended or not."""
+
+
+class WritePolicy(StrEnum):
+    """When HiCache copies KV to the host; those of its policies that can be simulated."""
+
+    write_through = "write_through"
+    write_back = "write_back"
+
+
+class Router(StrEnum):
+    """Which of several simulated servers gets a request."""
+
+    round_robin = "round-robin"
+    least_loaded = "least-loaded"
+    buffer_aware = "buffer-aware"
+
+
+class Objective(StrEnum):
+    """What a search for parameters improves."""
+
+    effective = "effective"
+    waiting = "waiting"
+    p99_ttft = "p99-ttft"
+
+
+class TbtRule(StrEnum):
+    """When a request has met its objective for the time between tokens."""
+
+    p99 = "p99"
+    """99 % of its gaps are within the objective (tail TBT, the usual meaning)."""
+    mean = "mean"
+    """Its TPOT is within the objective, as in `sglang.bench_serving --goodput tpot:...`."""
+    every = "every"
+    """Each single gap is within the objective."""

@@ -1,0 +1,117 @@
+"""Checks of ``tokenflow doctor`` that import SGLang: its seams, and whether a launch would work."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import shlex
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from tokenflow_sgl.cli.doctor_install import Check
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.engine.seams import Seam
+
+
+def launch_checks(options: list[str] | None) -> list[Check]:
+    """Device and options, as a launch would find them; without options only the device."""
+    from tokenflow_sgl.engine.launching import NO_MODEL, Launch, try_launch
+
+    given = options if options else ["--model-path", NO_MODEL, "--scheduler", "tokenflow"]
+    try:
+        with _silence():
+            launch = try_launch(given)
+    except Exception as error:  # SGLang's modules run their own code when imported
+        launch = Launch(refusal=f"SGLang cannot be asked: {type(error).__name__}: {error}")
+    refusal = launch.refusal
+    checks = []
+    if launch.device is not None or launch.no_device:
+        step = (
+            "run it where the accelerator is, name a platform with SGLANG_PLATFORM, or try "
+            "tokenflow serve-emulated, which needs none"
+        )
+        none = refusal if launch.no_device else None
+        checks.append(Check("device", launch.device or "none", none, step))
+    if options:
+        unknown = "But what depends on the model was not checked." if launch.elsewhere else ""
+        checks.append(Check("model", launch.model, note=unknown))
+        text = shlex.join(options)
+        if refusal is not None and not launch.no_device:
+            checks.append(Check("options", text, refusal, "change what it names"))
+        elif not launch.scheduler:
+            checks.append(
+                Check(
+                    "options",
+                    text,
+                    "these options start SGLang's own scheduler",
+                    "add --scheduler tokenflow",
+                )
+            )
+        else:
+            checks.append(Check("options", text))
+    elif refusal is not None and not launch.no_device:
+        checks.append(Check("options", "none", refusal, "start without --scheduler tokenflow"))
+    return checks
+
+
+def seam_states() -> list[tuple[Seam, str | None]]:
+    """Every SGLang internal that is used, with what is wrong with it or None. Imports SGLang."""
+    from tokenflow_sgl.engine import seams
+
+    states: list[tuple[Seam, str | None]] = []
+    with _silence():
+        for seam in seams.SEAMS:
+            try:
+                trouble = seams.problem(seam)
+            except Exception as error:  # SGLang's modules run their own code when imported
+                trouble = f"{seam.target} cannot be looked at: {type(error).__name__}: {error}"
+            states.append((seam, trouble))
+    return states
+
+
+def seam_check(states: list[tuple[Seam, str | None]]) -> Check:
+    """Whether all of them hold."""
+    from tokenflow_sgl.engine import seams
+
+    broken = [trouble for _, trouble in states if trouble]
+    if not broken:
+        return Check("seams", f"all {len(states)} hold")
+    return Check(
+        "seams",
+        f"{len(broken)} of {len(states)} broken",
+        broken[0],
+        f"install SGLang {seams.SUPPORTED_SGLANG} or start without --scheduler tokenflow",
+    )
+
+
+def seam_table(states: list[tuple[Seam, str | None]]) -> Table:
+    """A row for each, red where it is broken."""
+    table = Table("target", "kind", "why", "state", box=None, pad_edge=False)
+    for column in table.columns:
+        column.overflow = "fold"
+    for seam, trouble in states:
+        state = trouble.removeprefix(seam.target).strip() if trouble else "ok"
+        table.add_row(seam.target, seam.kind, seam.why, state, style="red" if trouble else None)
+    return table
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Discard warnings, log lines and prints of modules that are imported meanwhile."""
+    before = logging.root.manager.disable
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)

@@ -1,0 +1,91 @@
+"""What ``tokenflow simulate`` shows: the comparison, its page, its bounds, or a sweep's table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tokenflow_sgl.profiles import DeviceProfile
+    from tokenflow_sgl.report import Comparison, Figures
+    from tokenflow_sgl.sim import EngineOptions, Simulation
+    from tokenflow_sgl.traces import Trace
+
+_FILE_WIDTH = 110
+_MOST_FORESEEN = 5000
+"""Most requests of a trace for which the no-stall schedule is computed; takes a few seconds."""
+
+
+def judge(done: list[Simulation], page_path: Path, console: Console) -> Figures | Comparison:
+    """Judge the runs, the first one as the baseline, and write the page."""
+    from tokenflow_sgl.report import compare, figures
+    from tokenflow_sgl.report.page import page
+
+    with console.status("judging") as status:
+        judged = [figures(simulation.run) for simulation in done]
+        shown = judged[0] if len(judged) == 1 else compare(judged[0], judged[1:])
+        page_path.write_text(page(shown, status.update), encoding="utf-8")
+    return shown
+
+
+def print_figures(shown: Figures | Comparison) -> None:
+    """Print the tables of one run, or of a comparison."""
+    from tokenflow_sgl.report import Figures
+    from tokenflow_sgl.report.terminal import comparison_view, run_view
+
+    _wide(Console()).print(
+        run_view(shown) if isinstance(shown, Figures) else comparison_view(shown)
+    )
+
+
+def print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> None:
+    """Print what no scheduler can beat; nothing for traces whose later turns wait for answers."""
+    from tokenflow_sgl.sim.study.bounds import bounds
+    from tokenflow_sgl.sim.study.clairvoyant import clairvoyant
+
+    if any(request.turn for request in trace.requests):
+        return  # when later turns come depends on the answers before them
+    limit = bounds(trace, profile, options)
+    console = _wide(Console())
+    console.print(
+        "No scheduler can do better here than "
+        f"{limit.effective_throughput:,.0f} effective tokens/s, {limit.token_throughput:,.0f} "
+        f"tokens/s, mean TTFT {limit.mean_ttft_s:.3g} s, P99 TTFT {limit.p99_ttft_s:.3g} s, each "
+        "by itself.",
+        highlight=False,
+    )
+    if len(trace.requests) <= _MOST_FORESEEN:
+        known = clairvoyant(trace, profile, options)
+        console.print(
+            "A first-come-first-served schedule without stalls that knows all answer lengths has "
+            f"a mean TTFT of {known.mean_ttft_s:.3g} s, and {known.p99_ttft_s:.3g} s at P99.",
+            highlight=False,
+        )
+
+
+def print_sweep(found: pa.Table, title: str) -> None:
+    """Print a sweep, a row for each setting."""
+    table = Table(title=title)
+    for name in found.column_names:
+        table.add_column(name.removesuffix("_s").replace("_", " "), justify="right")
+    for row in found.to_pylist():
+        table.add_row(*(_cell(value) for value in row.values()))
+    _wide(Console()).print(table)
+
+
+def _cell(value: float | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
+
+
+def _wide(console: Console) -> Console:
+    """A console that writes whole tables into a file or a pipe."""
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    return console

@@ -1,0 +1,97 @@
+"""The typed actions of a decision. Each names a stream by its slot."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Cause(enum.Enum):
+    """Why a stream is preempted."""
+
+    NEWCOMER = "newcomer"
+    """To free memory for a stream that has no first token yet."""
+    EXCHANGE = "exchange"
+    """To free memory for a paused stream whose reader is closer to a stall."""
+    MEMORY = "memory"
+    """The next decode steps would not fit."""
+    PARK = "park"
+    """Far ahead of its reader, and the batch is faster without it, or streams are paced."""
+    POLICY = "policy"
+    """Any other reason of a policy of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Take a running stream out of the batch; its KV stays in the prefix tree."""
+
+    slot: int
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Copy the next `tokens` (whole pages) of a running stream's KV to the host."""
+
+    slot: int
+    tokens: int
+
+
+class Way(enum.Enum):
+    """How a paused stream's KV comes to the device."""
+
+    LOAD = "load"
+    """Copied from the host."""
+    RECOMPUTE = "recompute"
+    """Computed from its tokens."""
+    TOKENS = "tokens"
+    """The first `split` tokens computed, the others copied (CacheFlow, token-wise)."""
+    LAYERS = "layers"
+    """The first `split` layers computed, the others copied (CacheFlow, layer-wise)."""
+
+
+class When(enum.Enum):
+    """Whether a restoration is part of the stream's next step."""
+
+    IN_STEP = "in-step"
+    """With the prefill step that resumes the stream, which waits for it layer by layer."""
+    AHEAD = "ahead"
+    """Beside the steps (prefetch): no step waits, and the stream resumes when it has landed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Bring the KV of a paused stream to the device.
+
+    Attributes:
+        slot: The stream.
+        way: How.
+        when: In the step that resumes it, or before.
+        split: Tokens or layers that are computed; of `Way.TOKENS` and `Way.LAYERS` only.
+    """
+
+    slot: int
+    way: Way = Way.LOAD
+    when: When = When.IN_STEP
+    split: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Keep the KV of these layers of a stream on the device, and that of the others on the host."""
+
+    slot: int
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """What the next prefill step may be.
+
+    Attributes:
+        hold: Run one decode step first: a reader would stall behind a prefill.
+        limit: Tokens of it at most; None: the engine's own limit.
+    """
+
+    hold: bool = False
+    limit: int | None = None

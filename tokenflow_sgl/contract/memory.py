@@ -1,0 +1,54 @@
+"""Memory as a vector of resources: what each kind has in each tier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One kind of memory in one tier; all zero: there is none.
+
+    Attributes:
+        total: Capacity.
+        free: What can be allocated now: free pages and pages of the prefix tree that no running
+            stream locks, the KV of paused streams included.
+        promised: What running streams still need for a prefill under way.
+    """
+
+    total: int = 0
+    free: int = 0
+    promised: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """The pools of one tier: KV and sliding-window KV in tokens, recurrent state in slots."""
+
+    kv: Pool = field(default_factory=Pool)
+    window: Pool = field(default_factory=Pool)
+    state: Pool = field(default_factory=Pool)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the streams can be kept in.
+
+    Attributes:
+        device: Where streams run.
+        host: Where HiCache offloads to.
+        storage: Behind the host.
+        page_size: Tokens per KV page.
+        max_running: How many streams can run at once.
+    """
+
+    device: Tier
+    host: Tier
+    page_size: int
+    max_running: int
+    storage: Tier = field(default_factory=Tier)
+
+    @property
+    def kv(self) -> Pool:
+        """The device's KV: the resource that every stream needs."""
+        return self.device.kv

@@ -1,0 +1,80 @@
+"""What a policy may look at: one frozen picture of the streams, the memory and the costs.
+
+The body (live engine or simulator) builds a `State`, a policy answers with a `Decision`. A policy
+reads no clock and does no I/O: every time and every measurement that it needs is in here, so the
+same state gives the same decision on every tensor-parallel rank and in the simulator.
+
+Units: seconds on the body's clock (any origin), tokens, tokens per second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from tokenflow_sgl.contract.memory import Memory
+from tokenflow_sgl.contract.streams import FloatArray, Streams
+from tokenflow_sgl.costs import Links, StepCosts
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What the size of a KV copy follows from; 0 where the body does not know.
+
+    Attributes:
+        layers: With KV.
+        kv_bytes_per_token: Over all layers and this rank's heads.
+        tokens_per_step: Output tokens of a stream per decode step, on average; above 1 with
+            speculative decoding.
+    """
+
+    layers: int = 0
+    kv_bytes_per_token: int = 0
+    tokens_per_step: float = 1.0
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that one policy pass sees.
+
+    Attributes:
+        now: The present.
+        streams: All that are waiting, running or paused.
+        memory: What they can be kept in.
+        costs: Of steps and loads, as learned.
+        last_prefill_end, last_prefill_seconds: When the last prefill step ended and how long it
+            took; -inf and 0.0 before the first.
+        throughput: Output tokens per second over the body's last measuring window; NaN while
+            unknown.
+        kv_rate: Tokens of context that decoding read per second, lately, while more streams were
+            served than the memory holds, prefills not counted; NaN while unknown.
+        prefill_share: Share of the time that prefills took then; 0.0 while unknown.
+        links: Between device and host memory, as measured.
+        model: Its shape.
+        memo: What the policy's last `Decision` carried; None at first, and after an idle decision
+            without one.
+    """
+
+    now: float
+    streams: Streams
+    memory: Memory
+    costs: StepCosts
+    last_prefill_end: float = -np.inf
+    last_prefill_seconds: float = 0.0
+    throughput: float = float("nan")
+    kv_rate: float = float("nan")
+    prefill_share: float = 0.0
+    links: Links = field(default_factory=Links)
+    model: ModelShape = field(default_factory=ModelShape)
+    memo: object = None
+
+    @cached_property
+    def slack(self) -> FloatArray:
+        """Seconds until each reader runs out of text, negative while it stalls, shape (n,).
+
+        Text with the client and text that the server holds for it, over the rate. Before the first
+        token: minus the time waited.
+        """
+        return self.streams.runs_dry - self.now

@@ -1,0 +1,159 @@
+"""The streams that a policy decides about, as parallel numpy arrays.
+
+Units: seconds on the body's clock (any origin), tokens, tokens per second.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+PhaseArray = NDArray[np.int8]
+
+
+_Array = TypeVar("_Array", IntArray, BoolArray)
+
+
+def _sealed(array: _Array) -> _Array:
+    array.setflags(write=False)
+    return array
+
+
+class Phase(enum.IntEnum):
+    """Where a stream stands between its arrival and its last token."""
+
+    WAITING = 0
+    """Arrived, no token produced yet, holds no KV."""
+    RUNNING = 1
+    """Holds its KV on the device: being prefilled or decoded."""
+    DRAINING = 2
+    """Preempted, but a step that computes its next token is still in flight; KV still held."""
+    PAUSED = 3
+    """Started and not running. Its KV is in the prefix tree, on the host, or must be recomputed."""
+    LOADING = 4
+    """As paused, and its KV is being copied to the device, which has reserved memory for it."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """All tracked streams as parallel arrays of one length n, in arrival order.
+
+    Attributes:
+        slot: Identity of the stream, stable over its life (the body's index).
+        phase: A `Phase` value.
+        arrival: When the request arrived.
+        rate: Tokens per second that its reader consumes.
+        next_due: When its reader has read all that the client was sent. Before the first token:
+            the arrival.
+        prompt: Prompt tokens.
+        generated: Output tokens computed so far, sent to the client or not: with the prompt, the
+            stream's context.
+        expected: Estimated total output tokens (never below generated + 1).
+        since: When it entered its phase.
+        admitted: Member of the working set (the policy promised to serve it).
+        preemptible: The body can preempt it now.
+        streaming: A reader follows its text as it is generated. Otherwise the answer is sent as a
+            whole at its end: there is no reader to stall, but a pause delays the answer. Its `rate`
+            is then the highest.
+        ready: A paused stream that can be resumed at once: its KV was prefetched since it was
+            paused, or the body found that it cannot be loaded beside the steps.
+        unwritten: Of a running stream, tokens of computed KV that a `Write` could copy to the host.
+        held: Output tokens that the server keeps back for the client (token deposit); None: none.
+        on_device, on_host, in_storage: Leading tokens of each stream's context that the body knows
+            to be in each tier; None: the body does not keep count.
+        ttft_slo, tbt_slo: Objectives in seconds, NaN where a request has none; None: none has any.
+        weight: Share of one stream relative to another; None: all alike.
+    """
+
+    slot: IntArray
+    phase: PhaseArray
+    arrival: FloatArray
+    rate: FloatArray
+    next_due: FloatArray
+    prompt: IntArray
+    generated: IntArray
+    expected: FloatArray
+    since: FloatArray
+    admitted: BoolArray
+    preemptible: BoolArray
+    streaming: BoolArray
+    ready: BoolArray
+    unwritten: IntArray
+    held: IntArray | None = None
+    on_device: IntArray | None = None
+    on_host: IntArray | None = None
+    in_storage: IntArray | None = None
+    ttft_slo: FloatArray | None = None
+    tbt_slo: FloatArray | None = None
+    weight: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    # What every part of a policy asks for is computed once per state, and sealed.
+
+    @cached_property
+    def waiting(self) -> BoolArray:
+        """Which streams are `Phase.WAITING`, shape (n,)."""
+        return self._are(Phase.WAITING)
+
+    @cached_property
+    def running(self) -> BoolArray:
+        """Which streams are `Phase.RUNNING`, shape (n,)."""
+        return self._are(Phase.RUNNING)
+
+    @cached_property
+    def draining(self) -> BoolArray:
+        """Which streams are `Phase.DRAINING`, shape (n,)."""
+        return self._are(Phase.DRAINING)
+
+    @cached_property
+    def paused(self) -> BoolArray:
+        """Which streams are `Phase.PAUSED`, shape (n,)."""
+        return self._are(Phase.PAUSED)
+
+    @cached_property
+    def loading(self) -> BoolArray:
+        """Which streams are `Phase.LOADING`, shape (n,)."""
+        return self._are(Phase.LOADING)
+
+    @cached_property
+    def paused_or_loading(self) -> BoolArray:
+        """Which streams have started and are in no batch, shape (n,)."""
+        return _sealed(self.paused | self.loading)
+
+    @cached_property
+    def member(self) -> BoolArray:
+        """Which streams are in the working set: admitted, or started; shape (n,)."""
+        return _sealed(~self.waiting | self.admitted)
+
+    @cached_property
+    def index_of(self) -> Mapping[int, int]:
+        """Place of each slot in these arrays."""
+        return dict(zip(self.slot.tolist(), range(len(self)), strict=True))
+
+    @cached_property
+    def length(self) -> IntArray:
+        """Tokens of context: prompt and output so far, shape (n,)."""
+        return _sealed(self.prompt + self.generated)
+
+    @cached_property
+    def runs_dry(self) -> FloatArray:
+        """When each reader has no more text if nothing is computed: client's and held, shape (n,).
+
+        The one definition of a stream's buffer: slack is `runs_dry - now` (see `State.slack`).
+        """
+        return self.next_due if self.held is None else self.next_due + self.held / self.rate
+
+    def _are(self, phase: Phase) -> BoolArray:
+        # numpy takes five times as long to compare with a member of an enumeration.
+        return _sealed(self.phase == phase.value)

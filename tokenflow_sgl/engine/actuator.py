@@ -1,0 +1,187 @@
+"""Carries decisions out in SGLang's scheduler: the verbs of `lifecycle.Actuator`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenflow_sgl.contract import Phase, Place, Preempt, Restore, Way, Write
+from tokenflow_sgl.engine.kv.load_ring import Loader
+from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.kv.write import Writer
+from tokenflow_sgl.lifecycle import Prefetch
+from tokenflow_sgl.lifecycle.actuator import Action
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.offload import prefetch_room
+
+
+class EngineActuator:
+    """The live engine's streams.
+
+    Args:
+        scheduler: SGLang's, with its batches and its memory.
+        table: Of the live streams.
+        pauser: Takes streams out of the batch.
+        writer: Copies to the host.
+        loader: Copies back.
+
+    Attributes:
+        offered: Requests that admission may see in this pass, in their order.
+        chosen: Whether these were chosen by the policy; otherwise they are all there are.
+        recompute: Requests whose KV on the host is not loaded but computed.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        table: StreamTable[Any],
+        pauser: Pauser,
+        writer: Writer,
+        loader: Loader,
+    ) -> None:
+        self._scheduler = scheduler
+        self._table = table
+        self._pauser = pauser
+        self._writer = writer
+        self._loader = loader
+        self._batch: Any = None
+        self._running: set[Any] = set()
+        self.offered: list[Any] = []
+        self.chosen = False
+        self.recompute: frozenset[Any] = frozenset()
+
+    def begin(self, running_batch: Any) -> None:
+        """A pass begins, with this batch running."""
+        self._batch, self._running = running_batch, set(running_batch.reqs)
+
+    # ---- the memory -----------------------------------------------------------------
+
+    @property
+    def free(self) -> int:
+        """Device KV tokens that can be allocated: free, or in the tree and not locked."""
+        scheduler = self._scheduler
+        available: int = scheduler.token_to_kv_pool_allocator.available_size()
+        return available + int(scheduler.tree_cache.evictable_size())
+
+    @property
+    def promised(self) -> int:
+        """Tokens that the prefill under way still needs."""
+        chunked = self._scheduler.chunked_req
+        return 0 if chunked is None else max(int(chunked.seqlen - chunked.prefix_len), 0)
+
+    @property
+    def in_flight(self) -> set[Any]:
+        """Requests with a result that is launched and not processed."""
+        return {req for batch, _ in self._scheduler.result_queue for req in batch.reqs}
+
+    def memory_is_coming(self, batch: Any) -> bool:
+        """Whether memory that is locked now can be evicted once streams have drained or copies end.
+
+        Copies of what the batch itself locks free nothing: to wait for those would only delay the
+        retraction that SGLang has to do anyway.
+        """
+        if self._pauser.draining:
+            return True
+        scheduler = self._scheduler
+        if not scheduler.enable_hierarchical_cache:
+            return False
+        computing = {*batch.reqs, scheduler.chunked_req} - {None}
+        # What several of them share is counted for each: then SGLang retracts, at worst.
+        locked = sum(int(req.kv.cache_protected_len) for req in computing)
+        return int(scheduler.tree_cache.protected_size()) > locked
+
+    # ---- the verbs ------------------------------------------------------------------
+
+    def accepts(self, action: Action) -> bool:
+        """By what only SGLang's requests and batches say."""
+        req = self._table.request(action.slot)
+        if req is None or req.finished():
+            return False
+        if isinstance(action, Preempt):
+            return (
+                req in self._running
+                and req is not self._scheduler.chunked_req
+                and req.to_finish is None
+                and bool(self._table.preemptible[action.slot])
+            )
+        if isinstance(action, Write):
+            return req in self._running and not req.skip_radix_cache_insert
+        if isinstance(action, Restore):
+            return (
+                action.way is Way.LOAD
+                and self._scheduler.enable_hierarchical_cache
+                and req in self._pauser.paused
+                and req.to_finish is None
+            )
+        return not isinstance(action, Place)
+
+    def write(self, writes: Sequence[Write]) -> int:
+        """Publish to the prefix tree, which HiCache backs up."""
+        return self._writer.apply(writes)
+
+    def preempt(self, slots: Sequence[int]) -> None:
+        """Take these streams out of the running batch."""
+        victims = [self._table.request(slot) for slot in slots]
+        self._pauser.preempt(victims, self._batch, self.in_flight)
+
+    def place(self, places: Sequence[Place]) -> None:
+        """Not reached: `accepts` refuses, SGLang has no KV by layer."""
+
+    def restore(self, restore: Restore) -> Prefetch:
+        """Start a load that no step waits for."""
+        chunked = self._scheduler.chunked_req
+        computing = {*self._batch.reqs, *self._pauser.draining, *self.in_flight}
+        running = [*computing, *([chunked] if chunked is not None else [])]
+        page = self._scheduler.page_size
+        room = prefetch_room(self.free, self.promised, len(running), page)
+        return self._loader.start(self._table.request(restore.slot), running, room)
+
+    def offer(self, slots: Sequence[int] | None, recompute: frozenset[int]) -> None:
+        """Choose what SGLang's admission sees.
+
+        Requests that the table does not know (health checks, rejected ones) go first: they are not
+        the policy's business.
+        """
+        waiting, table = self._scheduler.waiting_queue, self._table
+        paused = [
+            req
+            for req in self._pauser.paused
+            if req.to_finish is None and req is not self._loader.request
+        ]
+        self.recompute = frozenset(map(table.request, recompute))
+        self.chosen = slots is not None
+        if slots is None:
+            self.offered = [*sorted(paused, key=table.rank), *waiting]
+            return
+        eligible = {*waiting, *paused}
+        chosen = map(table.request, slots)
+        self.offered = [
+            *(req for req in waiting if req not in table),
+            *(req for req in chosen if req in eligible),
+        ]
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs, is about to, or is to be admitted beside the policy's choice."""
+        scheduler = self._scheduler
+        return bool(
+            self._batch.reqs
+            or scheduler.chunked_req is not None
+            or self._pauser.draining
+            or self._loader.request is not None
+            or scheduler.result_queue
+            or any(req not in self._table for req in scheduler.waiting_queue)
+        )
+
+    @property
+    def prefetching(self) -> bool:
+        """One at a time: SGLang has counters for three, and two steps may need one each."""
+        return self._scheduler.enable_hierarchical_cache and self._loader.taken
+
+    # ---- what lands -----------------------------------------------------------------
+
+    def landed(self, now: float) -> None:
+        """A prefetch may have landed on all ranks: its stream can be resumed."""
+        request = self._loader.ended()
+        if request is not None and request in self._pauser.paused:
+            self._table.move(request, Phase.PAUSED, now)

@@ -1,0 +1,112 @@
+"""Admission by what a stream needs next, not by the most it may ever need.
+
+SGLang reserves a share of every running request's `max_new_tokens` before it admits the
+next one, because it cannot give memory back cheaply. Preempt through the prefix tree
+can, so under stress a few decode steps of reserve are enough.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, PrefillAdder
+
+from tokenflow_sgl.contract.reserve import headroom
+
+
+@dataclass(slots=True)
+class AdmissionLimits:
+    """What the current decision says to the adder; the scheduler rewrites it every pass.
+
+    active: the policy decides; otherwise the adder is SGLang's own.
+    prefill_limit: tokens per prefill step, None: the engine's own limit.
+    align: tokens that the engine cuts chunks of prompts into (truncation_align_size); None: pages.
+    recompute: requests whose host KV is recomputed, not loaded.
+    """
+
+    active: bool = False
+    prefill_limit: int | None = None
+    align: int | None = None
+    recompute: frozenset[Any] = field(default_factory=frozenset)
+
+
+def whole_chunk(limit: int, page: int, align: int | None) -> int:
+    """The tokens of a prefill step that SGLang does not round down to none.
+
+    A chunk is a whole number of pages. With deterministic inference it is a multiple of a larger
+    number, 4,096 with flashinfer: as long as that, or a long prompt would not start at all.
+    """
+    if align is None:
+        return max(limit // page, 1) * page
+    unit = math.lcm(page, align)
+    return math.ceil(limit / unit) * unit
+
+
+def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
+    """A PrefillAdder that follows `limits`; one class per scheduler."""
+
+    class NeedBasedAdder(PrefillAdder):  # type: ignore[misc]
+        def __init__(
+            self,
+            page_size: int,
+            tree_cache: Any,
+            token_to_kv_pool_allocator: Any,
+            running_batch: Any,
+            new_token_ratio: float,
+            rem_input_tokens: int,
+            rem_chunk_tokens: int | None,
+            mixed_with_decode_tokens: int = 0,
+            *args: Any,
+            **kwargs: Any,
+        ) -> None:
+            if limits.active and limits.prefill_limit is not None and rem_chunk_tokens is not None:
+                # SGLang takes the decoding rows off it.
+                short = whole_chunk(limits.prefill_limit, page_size, limits.align)
+                rem_chunk_tokens = min(rem_chunk_tokens, short + mixed_with_decode_tokens)
+            super().__init__(
+                page_size,
+                tree_cache,
+                token_to_kv_pool_allocator,
+                running_batch,
+                new_token_ratio,
+                rem_input_tokens,
+                rem_chunk_tokens,
+                mixed_with_decode_tokens,
+                *args,
+                **kwargs,
+            )
+
+        def _get_running_request_total_token_offset(self, req: Any) -> float:
+            reserve: float = super()._get_running_request_total_token_offset(req)
+            return min(reserve, headroom(int(self.page_size))) if limits.active else reserve
+
+        def _select_prefill_admission(self, req: Any, *, total_tokens: int, **kwargs: Any) -> Any:
+            if limits.active:
+                left = req.sampling_params.max_new_tokens - len(req.output_ids)
+                reserved = min(max(left, 0), CLIP_MAX_NEW_TOKENS)
+                total_tokens -= max(reserved - headroom(int(self.page_size)), 0)
+            return super()._select_prefill_admission(req, total_tokens=total_tokens, **kwargs)
+
+        def _update_prefill_budget(
+            self,
+            prefix_len: int,
+            extend_input_len: int,
+            max_new_tokens: int,
+            *args: Any,
+            **kwargs: Any,
+        ) -> None:
+            if limits.active:
+                max_new_tokens = min(max_new_tokens, headroom(int(self.page_size)))
+            super()._update_prefill_budget(
+                prefix_len, extend_input_len, max_new_tokens, *args, **kwargs
+            )
+
+        def add_one_req(self, req: Any, *args: Any, **kwargs: Any) -> Any:
+            if req in limits.recompute:
+                # As after a load that the engine could not place: only the device prefix counts.
+                req.host_hit_length = 0
+            return super().add_one_req(req, *args, **kwargs)
+
+    return NeedBasedAdder

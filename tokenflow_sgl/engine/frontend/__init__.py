@@ -1,0 +1,1 @@
+"""What clients say: reading rates, and what is refused."""

@@ -1,0 +1,86 @@
+"""Refuses a request with a bad rate at the front end, in a sentence, before it costs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
+from tokenflow_sgl.engine.frontend.terms import RateClasses, RateError, check_place
+
+
+@lru_cache(maxsize=1)
+def _rates(config: TokenFlowConfig) -> RateClasses:
+    """One server has one configuration; its classes are not built anew per request."""
+    return config.rates()
+
+
+def check_rates(obj: Any, config: TokenFlowConfig) -> None:
+    """Raise `RateError` if any of a generate request's sampling parameters has a bad rate."""
+    params = getattr(obj, "sampling_params", None)
+    rates = _rates(config)
+    for each in params if isinstance(params, list) else [params]:
+        if isinstance(each, dict):
+            check_place(each, "sampling_params")
+            rates.of(each.get("custom_params"))
+
+
+async def check_body(request: Any) -> None:
+    """Raise `RateError` for keys of ours at the top of a JSON body, which SGLang drops unread.
+
+    request: Starlette's, with a body that SGLang has decoded already.
+    """
+    body = await request.json()
+    if isinstance(body, Mapping):
+        check_place(body, "the request")
+        metadata = body.get("metadata")
+        if isinstance(metadata, Mapping):
+            check_place(metadata, "metadata")
+
+
+def check_generate(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before TokenizerManager.generate_request: its callers answer ValueError with HTTP 400."""
+    config = config_of(manager.server_args)
+    if config is not None:
+        check_rates(obj, config)
+
+
+async def check_http(
+    original: Callable[..., Any], obj: Any, request: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around the /generate route: a stream would have sent its HTTP 200 before the check above."""
+    from fastapi.responses import JSONResponse
+    from sglang.srt.entrypoints import http_server
+
+    state = http_server.get_global_state()
+    config = config_of(state.tokenizer_manager.server_args)
+    if config is not None:
+        try:
+            await check_body(request)
+            check_rates(obj, config)
+        except RateError as error:
+            return JSONResponse(
+                status_code=400,
+                content={
+                    "error": {
+                        "message": str(error),
+                        "type": "invalid_request_error",
+                        "code": 400,
+                        "retryable": False,
+                    }
+                },
+            )
+    return await original(obj, request, *args, **kwargs)
+
+
+async def check_openai(
+    original: Callable[..., Any], serving: Any, obj: Any, request: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around OpenAI's routes, whose models drop the keys that they do not know."""
+    if config_of(serving.tokenizer_manager.server_args) is not None:
+        try:
+            await check_body(request)
+        except RateError as error:
+            return serving.create_error_response(str(error))
+    return await original(serving, obj, request, *args, **kwargs)

@@ -1,0 +1,128 @@
+"""Prefetch: loads a paused stream's KV from the host beside the steps, before the stream resumes.
+
+The only file that touches SGLang's ring of load counters. SGLang loads a request's KV with the
+prefill step that needs it, and every stream of that step waits for the link. Here the load is
+started by itself, on the same CUDA stream and with the same bookkeeping, and no step waits for it.
+Until it has landed no step may read what it loads:
+
+- it is not started while a stream runs that shares the tokens: publishing its own copy would make
+  that stream read the one that is being loaded;
+- a prefill of a stream that shares the tokens waits for it, layer by layer, as for its own load.
+
+One load at a time: SGLang has counters for three, and a step in flight and the next one may need
+one each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams
+from sglang.srt.mem_cache.common import match_kv_cache
+
+from tokenflow_sgl.lifecycle import Prefetch
+
+
+class Loader:
+    """The load that is under way, if any.
+
+    Attributes:
+        request: Whose KV it brings back.
+    """
+
+    def __init__(self, tree_cache: Any) -> None:
+        self._tree_cache = tree_cache
+        self.request: Any | None = None
+        self._node: Any = None
+        self._resident = 0
+        self._counter = -1
+
+    @property
+    def taken(self) -> bool:
+        """Whether no load can be started now: ours is under way, or SGLang has two of its own."""
+        queued = len(self._tree_cache.cache_controller.ack_load_queue)
+        return self.request is not None or queued > 1
+
+    def start(self, request: Any, running: list[Any], room: int) -> Prefetch:
+        """Start to load a paused request's KV by itself, if that can be done.
+
+        Args:
+            request: Paused.
+            running: Requests that compute now, or have a result in flight.
+            room: Tokens that the device has for it.
+        """
+        tree = self._tree_cache
+        match = match_kv_cache(request, tree)
+        resident, missing = int(match.device_prefix_len), int(match.host_hit_length)
+        if missing > room:
+            return Prefetch(needed=True)
+        if not missing or any(shares(other, request, resident) for other in running):
+            return Prefetch()
+        loaded, node = tree.init_load_back(
+            InitLoadBackParams(
+                best_match_node=match.best_match_node,
+                host_hit_length=missing,
+                mem_quota=room,
+                req=request,
+            )
+        )
+        if not loaded:
+            return Prefetch()
+        self.request, self._node, self._resident = request, node, resident
+        self._counter = tree.ready_to_load_host_cache()
+        return Prefetch(int(loaded))
+
+    def ended(self) -> Any | None:
+        """The request whose load has landed since the last call, on all ranks."""
+        if self.request is None or self._node in self._tree_cache.ongoing_load_back:
+            return None
+        request, self.request = self.request, None
+        return request
+
+    def settle(self) -> Any | None:
+        """Wait for all copies and acknowledge them; returns whose load it was, if there was one.
+
+        A paused engine acknowledges nothing by itself, and until then its caches cannot be flushed.
+        Every rank waits for all that it has begun, so all ranks acknowledge the same copies.
+        """
+        tree = self._tree_cache
+        if tree.cache_controller is not None:
+            tree.writing_check(write_back=True)  # waits for every write, whatever the write policy
+            tree.loading_check(finish_count=len(tree.cache_controller.ack_load_queue))
+        request, self.request = self.request, None
+        return request
+
+    def guard(self, batch: Any) -> None:
+        """A new prefill batch waits for the load if it could read what is being loaded."""
+        if self.request is None or batch.hicache_consumer_index >= 0:
+            return  # its own load comes behind ours on the link
+        if any(shares(other, self.request, self._resident) for other in batch.reqs):
+            batch.hicache_consumer_index = self._counter
+
+
+def shares(one: Any, other: Any, resident: int) -> bool:
+    """Whether two requests have the same tokens, or may have, up to beyond `resident`.
+
+    Many streams begin alike and go on differently, so the last of the tokens is looked at first.
+    """
+    common = min(length(one), length(other), resident + 1)
+    if not common or token(one, common - 1) != token(other, common - 1):
+        return not common
+    return bool(ids(one, common) == ids(other, common))
+
+
+def length(request: Any) -> int:
+    """Tokens of a request and its output."""
+    return len(request.origin_input_ids) + len(request.output_ids)
+
+
+def token(request: Any, index: int) -> int:
+    """One of the tokens of a request and its output."""
+    prompt = request.origin_input_ids
+    return int(prompt[index] if index < len(prompt) else request.output_ids[index - len(prompt)])
+
+
+def ids(request: Any, count: int) -> Any:
+    """The first tokens of a request and its output."""
+    prompt = request.origin_input_ids[:count]
+    return prompt + request.output_ids[: count - len(prompt)]

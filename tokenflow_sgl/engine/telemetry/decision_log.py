@@ -1,0 +1,165 @@
+"""The opt-in log of decisions: one JSON line per pass that did something, for `tokenflow explain`.
+
+It holds request ids, which metrics never do; so it goes to a file of the operator's choice and
+nowhere else. It is rotated, and busy servers leave lines out rather than slow down.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokenflow_sgl.contract import Decision, Mode, Phase, State, When
+from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+from tokenflow_sgl.qos import noticed
+
+MOST_BYTES = 32 * 1024 * 1024
+KEPT_FILES = 4
+"""Of these sizes, the present one not counted."""
+LINES_PER_SECOND = 20.0
+MOST_CANDIDATES = 8
+"""Streams that are shown of each kind beside those that something happened to."""
+
+
+class DecisionLog:
+    """Writes what was decided, and by which figures.
+
+    Args:
+        path: Of the present file; older ones get a number behind it.
+        name_of: The request id of the stream in a slot.
+        clock: Wall clock, Unix seconds.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        name_of: Callable[[int], str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._name_of = name_of
+        self._clock = clock
+        self._quiet_until = 0.0
+        self._left_out = 0
+        self._taken_up: tuple[int, ...] = ()
+        self._handler = logging.handlers.RotatingFileHandler(
+            path, maxBytes=MOST_BYTES, backupCount=KEPT_FILES, encoding="utf-8", delay=True
+        )
+
+    def write(self, state: State, decision: Decision) -> None:
+        """A pass has decided; says nothing where nothing happens to anybody.
+
+        Never raises: what goes wrong (a full disk) is told on stderr, as `logging` does it.
+        """
+        if decision.mode is not Mode.WORKING_SET:
+            return
+        fresh = decision.run if decision.run != self._taken_up else ()
+        self._taken_up = decision.run
+        if not (decision.preempt or decision.admit or fresh):
+            return
+        now = self._clock()
+        if now < self._quiet_until and not decision.preempt:
+            self._left_out += 1
+            return
+        self._quiet_until = now + 1.0 / LINES_PER_SECOND
+        record = logging.LogRecord(__name__, logging.INFO, "", 0, "", None, None)
+        try:
+            record.msg = json.dumps(self._line(now, state, decision), separators=(",", ":"))
+        except Exception:
+            self._handler.handleError(record)
+            return
+        self._left_out = 0
+        self._handler.handle(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._handler.close()
+
+    def _line(self, now: float, state: State, decision: Decision) -> dict[str, Any]:
+        streams, memory = state.streams, state.memory
+        phase = streams.phase
+        counts = {each.name.lower(): int(np.count_nonzero(phase == each)) for each in Phase}
+        return {
+            "time": round(now, 3),
+            "left_out": self._left_out,
+            "streams": counts,
+            "stalled": int(np.count_nonzero(noticed(-state.slack[streams.generated > 0]))),
+            "device_free": memory.kv.free,
+            "device_total": memory.kv.total,
+            "preempt": [
+                {"rid": self._name_of(each.slot), "cause": each.cause.value}
+                for each in decision.preempt
+            ],
+            "admit": [self._name_of(slot) for slot in decision.admit],
+            "take_up": [self._name_of(slot) for slot in decision.run],
+            "load": [
+                self._name_of(each.slot) for each in decision.restore if each.when is When.AHEAD
+            ],
+            "hold_prefill": decision.prefill.hold,
+            "candidates": self._candidates(state, decision),
+        }
+
+    def _candidates(self, state: State, decision: Decision) -> list[dict[str, Any]]:
+        """Those that something happens to, who is closest to a stall, and who is furthest ahead."""
+        streams, slack = state.streams, state.slack
+        moved = {*(each.slot for each in decision.preempt), *decision.admit, *decision.run}
+        chosen = np.isin(streams.slot, list(moved))
+        running = streams.running
+        urgent = np.where(running, np.inf, slack)
+        ahead = np.where(running, -slack, np.inf)
+        for order in (np.argsort(urgent), np.argsort(ahead)):
+            chosen[order[:MOST_CANDIDATES]] = True
+        return [self._stream(state, float(slack[i]), int(i)) for i in np.nonzero(chosen)[0]]
+
+    def _stream(self, state: State, slack: float, index: int) -> dict[str, Any]:
+        streams = state.streams
+        return {
+            "rid": self._name_of(int(streams.slot[index])),
+            "phase": Phase(int(streams.phase[index])).name.lower(),
+            "rate": round(float(streams.rate[index]), 3),
+            "slack": round(slack, 3),
+            "prompt": int(streams.prompt[index]),
+            "generated": int(streams.generated[index]),
+            "expected": round(float(streams.expected[index])),
+        }
+
+
+class DecisionListener:
+    """Hears the decider: counts in the metrics, and writes the log if there is one.
+
+    Args:
+        recorder: The metrics.
+        log: Of decisions; None: none is kept.
+    """
+
+    def __init__(self, recorder: Recorder, log: DecisionLog | None) -> None:
+        self._log = log
+        self.policy_pass = recorder.policy_pass
+        self.policy_error = recorder.policy_error
+
+    def decided(self, state: State, decision: Decision) -> None:
+        """The policy has answered."""
+        if self._log is not None:
+            self._log.write(state, decision)
+
+
+def names_of(requests: Callable[[int], Any]) -> Callable[[int], str]:
+    """Request ids by slot, from the table's requests."""
+
+    def name(slot: int) -> str:
+        request = requests(slot)
+        return str(getattr(request, "rid", slot))
+
+    return name
+
+
+def log_path(path: str, ranks: Iterable[int | None]) -> Path:
+    """The file of one scheduler: data-parallel replicas and pipeline stages get one each."""
+    suffix = "".join(f".{rank}" for rank in ranks if rank)
+    return Path(path + suffix)

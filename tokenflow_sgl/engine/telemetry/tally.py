@@ -1,0 +1,82 @@
+"""Counts what readers got, per rate class, and hands it on once a second.
+
+A Prometheus counter costs some microseconds each time; with hundreds of streams that would be
+paid for every token. Here a step is only noted, and a second of steps is counted at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
+from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+from tokenflow_sgl.lifecycle.table import Progress, StreamTable
+
+
+class Tally:
+    """What has not been handed on yet."""
+
+    def __init__(self, table: StreamTable[Any], recorder: Recorder) -> None:
+        self._table = table
+        self._recorder = recorder
+        # Of each step, by stream: class, seconds since its arrival, and what it got.
+        self._steps: list[tuple[NDArray[np.int64], NDArray[np.float64], Progress]] = []
+
+    def add(self, progress: Progress, now: float) -> None:
+        """One step's deliveries."""
+        slots, table = progress.slots, self._table
+        # Taken now: slots are used again.
+        waited = now - table.readers.arrival.take(slots)
+        self._steps.append((table.class_number.take(slots), waited, progress))
+
+    def hand_on(self) -> None:
+        """Report what has come together since the last call."""
+        steps, self._steps = self._steps, []
+        got = _joined([step.counts for _, _, step in steps])
+        some = got > 0
+        tokens = got[some].astype(np.int64)
+        number = _joined([number for number, _, _ in steps])[some].astype(np.int64)
+        sums = {
+            "output_tokens_total": tokens,
+            "effective_tokens_total": _joined([s.delivery.effective for _, _, s in steps])[some],
+            "stalls_total": _joined([s.delivery.was_stall for _, _, s in steps])[some],
+            "stall_seconds_total": _joined([s.delivery.stalled for _, _, s in steps])[some],
+        }
+        for counter, values in sums.items():
+            self._count(counter, number, values)
+        gaps = _joined([step.gaps for _, _, step in steps])[some]
+        first = np.isnan(gaps)
+        together = tokens > 1
+        self._observe(
+            "tbt_seconds",
+            np.concatenate([number[~first], number[together]]),
+            np.concatenate([gaps[~first], np.zeros(np.count_nonzero(together))]),
+            np.concatenate([np.ones(np.count_nonzero(~first)), tokens[together] - 1]),
+        )
+        waited = np.maximum(_joined([waited for _, waited, _ in steps])[some][first], 0.0)
+        self._observe("ttft_seconds", number[first], waited)
+
+    def _count(self, counter: str, number: NDArray[np.int64], values: NDArray[Any]) -> None:
+        names = self._table.class_names
+        sums = np.bincount(number, weights=values, minlength=len(names))
+        for qos_class, value in zip(names, sums.tolist(), strict=True):
+            if qos_class == NOT_STREAMED and counter != "output_tokens_total":
+                continue  # no reader follows: nothing to be early or late for
+            # Zeros, too: a series that is not there cannot be reckoned with.
+            self._recorder.count(counter, value, qos_class=qos_class)
+
+    def _observe(self, histogram: str, number: NDArray[np.int64], *values: NDArray[Any]) -> None:
+        for each in np.unique(number).tolist():
+            mine = number == each
+            name = self._table.class_names[each]
+            if name == NOT_STREAMED:
+                continue
+            self._recorder.observe(histogram, *(column[mine] for column in values), qos_class=name)
+
+
+def _joined(columns: list[NDArray[Any]]) -> NDArray[np.float64]:
+    """All steps' values one after the other."""
+    return np.concatenate([np.zeros(0), *columns])

@@ -1,0 +1,12 @@
+"""What happens to a stream between its arrival and its end, without an engine.
+
+`phases` says where each stream stands, `decider` asks the policy, and `apply` carries a decision
+out through an `Actuator`, of which the live engine has one and the simulator another.
+"""
+
+from tokenflow_sgl.lifecycle.actuator import Actuator, Prefetch
+from tokenflow_sgl.lifecycle.apply import Applied, apply
+from tokenflow_sgl.lifecycle.decider import Decider
+from tokenflow_sgl.lifecycle.phases import NOT_HERE, Phases
+
+__all__ = ["NOT_HERE", "Actuator", "Applied", "Decider", "Phases", "Prefetch", "apply"]

@@ -1,0 +1,117 @@
+"""The one place where a decision becomes deeds, for the live engine and for the simulator.
+
+The order: write, preempt, place, restore ahead, admit, offer. KV is written before its stream is
+preempted, so that the copy runs while the stream drains. Memory that a preemption frees is there
+for what is restored and offered after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenflow_sgl.contract import (
+    Decision,
+    Mode,
+    Phase,
+    Place,
+    Preempt,
+    Restore,
+    Way,
+    When,
+    Write,
+)
+from tokenflow_sgl.lifecycle.actuator import Action, Actuator
+from tokenflow_sgl.lifecycle.phases import Phases
+
+_MAY = {
+    Write: (Phase.RUNNING,),
+    Preempt: (Phase.RUNNING,),
+    Place: (Phase.RUNNING, Phase.PAUSED),
+    Restore: (Phase.PAUSED,),
+}
+"""The phases in which a stream can be the object of an action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What was done of a decision.
+
+    Attributes:
+        preempted: Preemptions that were carried out.
+        written: Tokens that are being copied to the host.
+        loading: The stream whose KV is being prefetched since this pass; None: none was started.
+        loaded: Tokens of that prefetch.
+        refused: Actions that were not carried out because the stream was in another phase, had
+            gone, or the body said no.
+    """
+
+    preempted: tuple[Preempt, ...] = ()
+    written: int = 0
+    loading: int | None = None
+    loaded: int = 0
+    refused: tuple[Action, ...] = ()
+
+
+def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> Applied:
+    """Carry `decision` out.
+
+    A stream that has left, that is in another phase than the decision takes it for, or that the
+    body refuses, is passed over: a decision may be older than an abort. Of several actions on one
+    stream each is judged by the phase that those before it have led to: a stream that was just
+    preempted is not restored.
+
+    Args:
+        decision: The policy's, or an idle one.
+        phases: Where the streams stand; moved along.
+        body: Carries the actions out.
+        now: The present on the body's clock.
+    """
+    if decision.mode is not Mode.WORKING_SET:
+        body.offer(None, frozenset())
+        return Applied()
+    refused: list[Action] = []
+
+    def possible(action: Action) -> bool:
+        if phases.is_in(action.slot, *_MAY[type(action)]) and body.accepts(action):
+            return True
+        refused.append(action)
+        return False
+
+    writes = [write for write in decision.write if possible(write)]
+    written = body.write(writes) if writes else 0
+
+    preempted = []
+    for preemption in decision.preempt:
+        if possible(preemption):
+            phases.move(preemption.slot, Phase.DRAINING, now)
+            preempted.append(preemption)
+    if preempted:
+        body.preempt([preemption.slot for preemption in preempted])
+
+    places = [place for place in decision.place if possible(place)]
+    if places:
+        body.place(places)
+
+    loading, loaded = None, 0
+    recompute = set()
+    for restore in decision.restore:
+        if restore.way is Way.RECOMPUTE:
+            recompute.add(restore.slot)
+        elif restore.when is When.IN_STEP:
+            possible(restore)  # a load is what admission does; what the body cannot do is counted
+        elif loading is None and not body.prefetching and possible(restore):
+            started = body.restore(restore)
+            if started.needed:
+                break  # the most urgent stream waits for its memory
+            if started.tokens:
+                phases.move(restore.slot, Phase.LOADING, now)
+                loading, loaded = restore.slot, started.tokens
+            else:
+                phases.ready[restore.slot] = True
+
+    phases.admit(slot for slot in decision.admit if phases.is_in(slot, Phase.WAITING))
+    run = [slot for slot in decision.run if phases.is_in(slot, Phase.WAITING, Phase.PAUSED)]
+    idles = not run and not body.busy and decision.until is None
+    # A policy that forgets all streams must not idle the engine; one that says until when, may.
+    body.offer(None if idles else run, frozenset(recompute))
+    return Applied(tuple(preempted), written, loading, loaded, tuple(refused))

@@ -1,0 +1,110 @@
+"""Where each stream stands: one phase per stream, the same for both bodies.
+
+    arrive -> WAITING -> RUNNING -> (ended: leave)
+    RUNNING -> DRAINING -> PAUSED    preempted; its last result is processed first
+    RUNNING -> PAUSED                retracted by the engine itself, after its first token
+    RUNNING -> WAITING               retracted by the engine itself, before its first token
+    PAUSED  -> LOADING -> PAUSED     its KV is prefetched
+    PAUSED  -> RUNNING               resumed
+
+A stream can leave from every phase: it is aborted, or its client has gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, Phase
+
+NOT_HERE = -1
+"""Phase of a slot without a stream."""
+LAST_TOKENS = 2
+"""Tokens before its limit from which on a stream is not preempted: it frees its memory sooner by
+running to its end."""
+_GENERATES = np.isin([*Phase, NOT_HERE], (Phase.RUNNING, Phase.DRAINING))
+"""By phase, of which NOT_HERE is the last: whether the next result may have a token."""
+
+
+class Phases:
+    """Columns by slot.
+
+    Attributes:
+        phase: A `Phase`, or NOT_HERE.
+        since: When the stream entered it.
+        admitted: Member of the policy's working set.
+        ready: Paused, and there is no load to wait for: it has landed, or there is none to start.
+        version: Changes whenever a stream arrives, leaves or enters another phase.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.phase: NDArray[np.int8] = np.full(capacity, NOT_HERE, dtype=np.int8)
+        self.since: FloatArray = np.zeros(capacity)
+        self.admitted: BoolArray = np.zeros(capacity, dtype=np.bool_)
+        self.ready: BoolArray = np.zeros(capacity, dtype=np.bool_)
+        self.version = 0
+        self._stopped: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.phase)
+
+    def grow(self, capacity: int) -> None:
+        """Make place for so many slots."""
+        more = capacity - len(self)
+        self.phase = np.concatenate([self.phase, np.full(more, NOT_HERE, dtype=np.int8)])
+        self.since = np.concatenate([self.since, np.zeros(more)])
+        self.admitted = np.concatenate([self.admitted, np.zeros(more, dtype=np.bool_)])
+        self.ready = np.concatenate([self.ready, np.zeros(more, dtype=np.bool_)])
+
+    def arrive(self, slot: int, now: float) -> None:
+        """A stream comes into a free slot."""
+        self.admitted[slot] = False
+        self.move(slot, Phase.WAITING, now)
+
+    def move(self, slot: int, phase: Phase, now: float) -> None:
+        """The stream enters a phase."""
+        if _GENERATES[self.phase[slot]] and not _GENERATES[phase]:
+            self._stopped[slot] = None
+        self.ready[slot] = self.phase[slot] == Phase.LOADING.value and phase == Phase.PAUSED
+        self.phase[slot] = phase.value
+        self.since[slot] = now
+        self.version += 1
+
+    def leave(self, slot: int) -> None:
+        """The stream is gone."""
+        self.phase[slot] = NOT_HERE
+        self._stopped.pop(slot, None)
+        self.version += 1
+
+    def admit(self, slots: Iterable[int]) -> None:
+        """These streams are members of the working set from now on."""
+        for slot in slots:
+            self.admitted[slot] = True
+
+    def is_in(self, slot: int, *phases: Phase) -> bool:
+        """Whether a slot holds a stream in one of these phases; False for slots that never were."""
+        return 0 <= slot < len(self) and int(self.phase[slot]) in phases
+
+    def take_stopped(self) -> list[int]:
+        """Slots that have stopped generating since the last call, perhaps with a token more."""
+        stopped = [slot for slot in self._stopped if not _GENERATES[self.phase[slot]]]
+        self._stopped.clear()
+        return stopped
+
+    def generates(self, slots: IntArray) -> BoolArray:
+        """Which of these streams may have a token in the next result."""
+        return _GENERATES.take(self.phase.take(slots))
+
+
+def preemptible(phase: NDArray[np.int8], generated: IntArray, limit: IntArray) -> BoolArray:
+    """Which streams are worth a preemption: they have a token, and more than the last few to come.
+
+    Args:
+        phase: Of each stream, shape (n,).
+        generated: Output tokens so far, shape (n,).
+        limit: Output tokens at most, shape (n,).
+    """
+    running = phase == Phase.RUNNING.value
+    return np.asarray(running & (generated > 0) & (limit - generated > LAST_TOKENS))

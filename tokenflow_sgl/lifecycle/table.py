@@ -1,0 +1,303 @@
+"""The table of live streams: what a policy sees of every request, in numpy columns.
+
+Filled as requests come and go, brought up to date once per iteration from what the requests
+that run have made (it takes memory), and what of it was sent (a reader can read it): SGLang holds
+tokens back for `--stream-interval`, and where a stop string may have begun. Knows nothing of SGLang
+beyond these two lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenflow_sgl.contract import Phase, Streams
+from tokenflow_sgl.lifecycle.phases import Phases, preemptible
+from tokenflow_sgl.policy.lengths import OutputLengths
+from tokenflow_sgl.qos import Delivery, ReaderBank
+
+
+class Generating(Protocol):
+    """A request, as far as this table looks into it."""
+
+    @property
+    def output_ids(self) -> Sequence[int]:
+        """Output tokens so far."""
+        ...
+
+    @property
+    def send_token_offset(self) -> int:
+        """How many of them were handed to the front end."""
+        ...
+
+
+R = TypeVar("R", bound=Generating)
+
+_COLUMNS: dict[str, type[np.generic]] = {
+    "prompt": np.int64,
+    "generated": np.int64,
+    "limit": np.int64,
+    "preemptible": np.bool_,
+    "streaming": np.bool_,
+    "on_host": np.int64,
+    "written": np.int64,
+    "class_number": np.int64,
+    "last_token": np.float64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one iteration delivered: to which slots, how many tokens, what their readers met.
+
+    gaps: seconds since the slot's last token; NaN where this is the first delivery.
+    produced: tokens that the engine made, delivered or not.
+    """
+
+    slots: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    delivery: Delivery
+    gaps: NDArray[np.float64]
+    produced: int
+
+
+class StreamTable(Generic[R]):
+    """Live streams by slot. A slot is reused after its stream is forgotten."""
+
+    prompt: NDArray[np.int64]
+    generated: NDArray[np.int64]
+    """Output tokens made; what of them was sent is `readers.delivered`."""
+    limit: NDArray[np.int64]
+    preemptible: NDArray[np.bool_]
+    """False for requests that may never leave their batch."""
+    streaming: NDArray[np.bool_]
+    """A reader follows the text as it is made; otherwise it is sent as a whole at its end."""
+    on_host: NDArray[np.int64]
+    """Tokens of a running stream that the prefix tree has, and the host with it."""
+    written: NDArray[np.int64]
+    """Of these, tokens copied while it ran, since it was resumed."""
+    class_number: NDArray[np.int64]
+    """Index of the stream's rate class in `class_names`."""
+    last_token: NDArray[np.float64]
+    """When the last token was delivered; NaN before the first."""
+
+    def __init__(self, lengths: OutputLengths, capacity: int = 256) -> None:
+        self.readers = ReaderBank(capacity)
+        self.phases = Phases(capacity)
+        """Where each stream stands."""
+        self._lengths = lengths
+        self._requests: list[R | None] = []
+        self._slot_of: dict[R, int] = {}  # insertion order is arrival order
+        self.class_names: list[str] = []
+        """Rate classes seen so far; they come from the server's configuration, so they are few."""
+        self._rank_of: dict[int, int] = {}
+        self._arrivals = 0
+        self._free: list[int] = []
+        self._grow(capacity)
+        self._order: NDArray[np.int64] | None = None
+        self._active: tuple[list[R], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
+        self._active_version = -1
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def __contains__(self, request: R) -> bool:
+        return request in self._slot_of
+
+    def _grow(self, capacity: int) -> None:
+        old = len(self._requests)
+        for name, dtype in _COLUMNS.items():
+            column = np.zeros(capacity, dtype=dtype)
+            if old:
+                column[:old] = getattr(self, name)
+            setattr(self, name, column)
+        self.phases.grow(capacity)
+        self._requests.extend([None] * (capacity - old))
+        self._free.extend(range(capacity - 1, old - 1, -1))
+
+    # ---- membership -----------------------------------------------------------------
+
+    def track(
+        self,
+        request: R,
+        *,
+        prompt: int,
+        limit: int,
+        rate: float,
+        qos_class: str,
+        arrival: float,
+        now: float,
+        streaming: bool = True,
+    ) -> int:
+        """A new stream: `prompt` tokens in, at most `limit` out, read at `rate` tokens/s.
+
+        streaming: a reader follows the text as it is made.
+        """
+        if not self._free:
+            self._grow(2 * len(self._requests))
+        slot = self._free.pop()
+        expected = self._lengths.expected(np.array([0]), np.array([limit]))
+        self.readers.open(
+            slot, rate=rate, arrival=arrival, expected_tokens=max(math.ceil(expected[0]), 1)
+        )
+        self._requests[slot] = request
+        self._slot_of[request] = slot
+        if qos_class not in self.class_names:
+            self.class_names.append(qos_class)
+        self.class_number[slot] = self.class_names.index(qos_class)
+        self._rank_of[slot] = self._arrivals
+        self._arrivals += 1
+        self.prompt[slot] = prompt
+        self.generated[slot] = 0
+        self.limit[slot] = limit
+        self.preemptible[slot] = True
+        self.streaming[slot] = streaming
+        self.on_host[slot] = self.written[slot] = 0
+        self.last_token[slot] = math.nan
+        self.phases.arrive(slot, now)
+        self._order = None
+        return slot
+
+    def redate(self, request: R, now: float) -> None:
+        """The stream arrived just now, not when it was tracked."""
+        slot = self._slot_of[request]
+        self.readers.redate(slot, now)
+        self.phases.since[slot] = now
+
+    def forget(self, request: R, *, cut_off: bool) -> None:
+        """The stream is gone; `cut_off`: its output would have been longer."""
+        slot = self._slot_of.pop(request)
+        if length := len(request.output_ids):
+            self._lengths.observe(length, cut_off=cut_off)
+        self.readers.close(slot)
+        self._requests[slot] = None
+        del self._rank_of[slot]
+        self._free.append(slot)
+        self.phases.leave(slot)
+        self._order = None
+
+    def lost(self, held: Set[R]) -> list[R]:
+        """Streams that are not in `held`, in order of arrival."""
+        if self._slot_of.keys() <= held:
+            return []
+        return [request for request in self._slot_of if request not in held]
+
+    def move(self, request: R, phase: Phase, now: float) -> None:
+        """The stream enters `phase`."""
+        self.phases.move(self._slot_of[request], phase, now)
+
+    def slot(self, request: R) -> int:
+        """The stream's slot; KeyError if it is not tracked."""
+        return self._slot_of[request]
+
+    def request(self, slot: int) -> R | None:
+        """The request in a slot, or None if the slot is free or unknown."""
+        return self._requests[slot] if 0 <= slot < len(self._requests) else None
+
+    def rank(self, request: R) -> int:
+        """Number of the stream in order of arrival."""
+        return self._rank_of[self._slot_of[request]]
+
+    def qos_class(self, slot: int) -> str:
+        """Name of the rate class of the stream in `slot`; KeyError if there is none."""
+        if self._requests[slot] is None:
+            raise KeyError(slot)
+        return self.class_names[int(self.class_number[slot])]
+
+    def requests(self, phase: Phase) -> list[R]:
+        """Streams in `phase`, in order of arrival."""
+        order = self.order()
+        # numpy takes five times as long to compare with a member of an enumeration.
+        slots = order[self.phases.phase.take(order) == phase.value]
+        found = [self._requests[slot] for slot in slots.tolist()]
+        return [request for request in found if request is not None]
+
+    def started(self) -> list[R]:
+        """Streams that are not `Phase.WAITING`, in order of arrival."""
+        phase, waiting = self.phases.phase, Phase.WAITING.value
+        return [request for request, slot in self._slot_of.items() if phase[slot] != waiting]
+
+    # ---- the running ones -----------------------------------------------------------
+
+    def active(self) -> tuple[list[R], NDArray[np.int64]]:
+        """Streams that may have produced since the last look: running and draining."""
+        if self._active_version != self.phases.version:
+            order = self.order()
+            slots = order[self.phases.generates(order)]
+            requests = [self._requests[slot] for slot in slots.tolist()]
+            self._active = [request for request in requests if request is not None], slots
+            self._active_version = self.phases.version
+        return self._active
+
+    def collect(self, now: float) -> Progress:
+        """Hand what was sent since the last call to the readers, at time `now`.
+
+        Without a reader there is nothing to wait for: what is made counts as delivered.
+        """
+        requests, slots = self.active()
+        stopped = self.phases.take_stopped()
+        if stopped:
+            left = [self._requests[slot] for slot in stopped]
+            requests = [*requests, *(request for request in left if request is not None)]
+            slots = np.concatenate([slots, np.array(stopped, dtype=np.int64)])
+        number = len(requests)
+        made = np.fromiter((len(r.output_ids) for r in requests), dtype=np.int64, count=number)
+        sent = np.fromiter((r.send_token_offset for r in requests), dtype=np.int64, count=number)
+        sent = np.where(self.streaming.take(slots), sent, made)
+        produced = int((made - self.generated.take(slots)).sum())
+        self.generated[slots] = made
+        counts = sent - self.readers.delivered.take(slots)
+        delivery = self.readers.deliver(slots, counts, now)
+        last = self.last_token[slots]
+        self.last_token[slots] = np.where(counts > 0, now, last)
+        return Progress(slots, counts, delivery, now - last, produced)
+
+    # ---- the policy's view ----------------------------------------------------------
+
+    def order(self) -> NDArray[np.int64]:
+        """All slots in order of arrival."""
+        if self._order is None:
+            self._order = np.fromiter(
+                self._slot_of.values(), dtype=np.int64, count=len(self._slot_of)
+            )
+        return self._order
+
+    def streams(self, untouchable: Iterable[int], *, writes: bool = False) -> Streams:
+        """The table as the policy sees it; `untouchable` slots cannot be preempted now.
+
+        writes: what running streams have computed can be copied to the host.
+        """
+        order = self.order()
+        readers = self.readers
+        generated = self.generated.take(order)
+        limit = self.limit.take(order)
+        phases = self.phases
+        phase = phases.phase.take(order)
+        can = self.preemptible.take(order) & preemptible(phase, generated, limit)
+        for slot in untouchable:
+            can &= order != slot
+        prompt = self.prompt.take(order)
+        # Of the last token so far the KV is being computed.
+        unwritten = prompt + generated - 1 - self.on_host.take(order)
+        unwritten[(phase != Phase.RUNNING.value) | (unwritten < 0) | (not writes)] = 0
+        return Streams(
+            slot=order,
+            phase=phase,
+            arrival=readers.arrival.take(order),
+            rate=readers.rate.take(order),
+            next_due=readers.next_due.take(order),
+            prompt=prompt,
+            generated=generated,
+            expected=self._lengths.expected(generated, limit),
+            since=phases.since.take(order),
+            admitted=phases.admitted.take(order),
+            preemptible=can,
+            streaming=self.streaming.take(order),
+            ready=phases.ready.take(order),
+            unwritten=unwritten,
+        )

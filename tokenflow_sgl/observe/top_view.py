@@ -1,0 +1,195 @@
+"""The screen of `tokenflow top`, made from two readings of a server's metrics."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tokenflow_sgl.metrics import LONGER, METRICS
+from tokenflow_sgl.observe.metrics_page import Scrape
+
+History = deque[tuple[float, float]]
+"""Tokens made and effective tokens per second, oldest first."""
+BARS = " ▁▂▃▄▅▆▇█"
+WIDTH = 36
+LEVELS = (0.0, 1.0, 3.0, 8.0, 21.0, 89.0, math.inf)
+"""Upper bounds of the levels of unread output, seconds; bounds of the histogram's buckets."""
+MODES = {
+    "idle": "all streams fit, and SGLang's own policy runs",
+    "working-set": "the policy orders admission and preemption",
+    "fallback": "the policy fails, and SGLang's own policy runs",
+}
+"""What the scheduler does, by its mode. "idle" means the policy, not the server."""
+_LEVELS = ("running", "paused", "waiting")
+STYLES = ("bold red", "red", "yellow", "green", "cyan", "blue", "magenta")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A server now, and what it did since the last reading.
+
+    Attributes:
+        now: Its metrics.
+        gained: What counters and histograms gained.
+        seconds: Since the last reading.
+        history: Throughput of earlier readings.
+    """
+
+    now: Scrape
+    gained: Scrape
+    seconds: float
+    history: History
+
+    def rate(self, name: str, **labels: str) -> float:
+        """Gain of a counter per second; 0 where it is not there."""
+        total = self.gained.total(name, **labels)
+        return 0.0 if math.isnan(total) else total / self.seconds
+
+    def level(self, name: str, **labels: str) -> float:
+        """A gauge; 0 where it is not there."""
+        total = self.now.total(name, **labels)
+        return 0.0 if math.isnan(total) else total
+
+
+def view(url: str, look: Look) -> RenderableType:
+    """Everything on one screen."""
+    return Group(
+        _head(url, look),
+        Columns([_readers(look), _throughput(look)], equal=True, expand=True),
+        Columns([_scheduler(look), _memory(look)], equal=True, expand=True),
+    )
+
+
+def _head(url: str, look: Look) -> Text:
+    """Three lines: the server, its streams, its scheduler."""
+    modes = [mode for mode, on in look.now.by("mode", "mode").items() if on > 0]
+    stalled = look.level("stalled_streams")
+    text = Text(f"{url}\n", style="bold")
+    levels = (f"{look.level(f'{name}_streams'):,.0f} {name}" for name in _LEVELS)
+    text.append(f"streams: {', '.join(levels)}, ", style="not bold")
+    text.append(f"{stalled:,.0f} stalled", style="bold red" if stalled else "not bold green")
+    text.append("\nscheduler: ", style="not bold")
+    said = "; ".join(f"{mode}, {MODES.get(mode, 'a mode unknown here')}" for mode in modes)
+    text.append(said, style="red" if "fallback" in modes else "not bold green")
+    return text
+
+
+def _readers(look: Look) -> Panel:
+    """Streams by the length of their unread text."""
+    counts = _by_level(look.gained)
+    whole = sum(counts)
+    table = Table.grid(padding=(0, 1))
+    bounds = ["nothing", *(f"to {bound:g} s" for bound in LEVELS[1:-1]), "more"]
+    for name, count, style in zip(bounds, counts, STYLES, strict=True):
+        share = count / whole if whole else 0.0
+        table.add_row(name, Text("█" * round(share * WIDTH), style=style), f"{share:.0%}")
+    classes = Table("class", "P10", "P50", "P90", box=None, pad_edge=False)
+    for name in sorted(look.now.by("buffer_percentile_seconds", "qos_class")):
+        values = (
+            look.level("buffer_percentile_seconds", qos_class=name, percentile=share)
+            for share in ("10", "50", "90")
+        )
+        classes.add_row(name, *(f"{value:.1f} s" for value in values))
+    stalls = Text(
+        f"{look.rate('stalls_total'):.2f} stalls/s {LONGER}\n"
+        f"{look.rate('stall_seconds_total'):.2f} readers stalled on average"
+    )
+    return Panel(Group(table, "", classes, "", stalls), title="Unread output", title_align="left")
+
+
+def _by_level(gained: Scrape) -> list[float]:
+    """How many samples of unread output fell into each level."""
+    bounds = METRICS["buffer_seconds"].buckets
+    upto = {float(bound): gained.total("buffer_seconds_bucket", le=_go(bound)) for bound in bounds}
+    upto[math.inf] = gained.total("buffer_seconds_bucket", le="+Inf")
+    counts, below = [], 0.0
+    for level in LEVELS:
+        total = upto[level]
+        total = below if math.isnan(total) else total
+        counts.append(max(total - below, 0.0))
+        below = total
+    return counts
+
+
+def _go(bound: float) -> str:
+    """A bound as Prometheus writes it."""
+    return f"{float(bound)}"
+
+
+def _throughput(look: Look) -> Panel:
+    made, effective = (look.rate(f"{name}_tokens_total") for name in ("output", "effective"))
+    table = Table.grid(padding=(0, 1))
+    for name, number, place in (("tokens/s", made, 0), ("effective", effective, 1)):
+        curve = _curve([each[place] for each in look.history])
+        table.add_row(name, f"{number:,.0f}", Text(curve, style="cyan"))
+    times = Table("", "P50", "P99", box=None, pad_edge=False)
+    for name, metric in (("first token", "ttft_seconds"), ("between tokens", "tbt_seconds")):
+        values = (look.gained.quantile(metric, share) for share in (0.5, 0.99))
+        times.add_row(name, *map(_seconds, values))
+    demand, capacity = (look.level(f"{name}_tokens_per_second") for name in ("demand", "capacity"))
+    rates = Text(f"readers take {demand:,.0f} tokens/s, the engine made {capacity:,.0f} recently")
+    return Panel(Group(table, "", times, "", rates), title="Throughput", title_align="left")
+
+
+def _curve(values: list[float]) -> str:
+    most = max(values, default=0.0)
+    if not most > 0.0:
+        return ""
+    return "".join(BARS[round(value / most * (len(BARS) - 1))] for value in values[-WIDTH:])
+
+
+def _scheduler(look: Look) -> Panel:
+    table = Table.grid(padding=(0, 1))
+    for title, name, label in (
+        ("preempted", "preemptions_total", "cause"),
+        ("resumed", "resumes_total", "source"),
+    ):
+        parts = [
+            f"{count / look.seconds:.1f} {value}"
+            for value, count in look.gained.by(name, label).items()
+            if count
+        ]
+        table.add_row(f"{title} per second", ", ".join(parts) or "none")
+    table.add_row("policy pass, P50", _seconds(look.gained.quantile("policy_pass_seconds", 0.5)))
+    table.add_row("of the loop's time", f"{look.rate('scheduling_seconds_total'):.1%}")
+    errors = look.now.total("policy_errors_total")
+    table.add_row("policy failures", Text(f"{errors:,.0f}", style="red" if errors else "green"))
+    return Panel(table, title="Scheduler", title_align="left")
+
+
+def _memory(look: Look) -> Panel:
+    used, whole = (look.level(f"sglang:hicache_host_{name}_tokens") for name in ("used", "total"))
+    table = Table.grid(padding=(0, 1))
+    table.add_row("device", _bar(look.level("sglang:token_usage")))
+    table.add_row("host", _bar(used / whole if whole else 0.0))
+    for title, copies, direction in (
+        ("to the host", "sglang:hicache_backup", "store"),
+        ("back", "sglang:load_back", "load"),
+    ):
+        queue = look.level("link_queue_tokens", direction=direction)
+        table.add_row(
+            title,
+            f"{look.rate(f'{copies}_bytes_total') / 1e6:,.1f} MB/s, {queue:,.0f} tokens under way",
+        )
+    return Panel(table, title="KV memory and link", title_align="left")
+
+
+def _bar(share: float) -> Text:
+    style = "red" if share > 0.95 else "yellow" if share > 0.8 else "green"
+    filled = round(min(share, 1.0) * WIDTH)
+    text = Text("█" * filled, style=style)
+    text.append("░" * (WIDTH - filled), style="dim")
+    return text.append(f" {share:.0%}", style="default")
+
+
+def _seconds(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:.2f} s" if value >= 1.0 else f"{1e3 * value:.1f} ms"

@@ -1,0 +1,116 @@
+"""Write-through of running streams: their KV is copied to the host while they still decode.
+
+TokenFlow (EuroSys'26) section 5: a stream whose KV is on the host already is preempted at the cost
+of its tail, not of its context. Copies are bounded by what the link takes during the next step.
+The stream with the largest slack is written first, since it is preempted first ("priority-based
+write", section 5.1). A copy is never smaller than `CHUNK`: each one makes a node of the prefix
+tree, and a launch on the link.
+
+Each copy also takes the scheduler's thread about half a millisecond, in which no step is launched.
+So a pass starts at most `MOST` of them. Where many streams decode together, each is copied in
+larger pieces, so that every stream gets its turn. The limit is a count and not a time: every
+tensor-parallel rank must come to the same copies.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tokenflow_sgl.contract import FloatArray, IntArray, Preempt, State, Write
+from tokenflow_sgl.costs import Link
+
+CHUNK = 64
+"""Tokens of a copy at least: 8 MiB of an 8B model's KV, and 31 nodes for 2,000 tokens."""
+
+MOST = 2
+"""Copies in a pass. Of 200 streams that decode together each is written every hundred tokens."""
+
+
+def proactive_writes(state: State, preempt: tuple[Preempt, ...]) -> tuple[Write, ...]:
+    """Copies to start in this pass: first the rest of what is preempted, then what the link takes.
+
+    A preempted stream drains for a step while its last result is in flight: a copy started now has
+    ended by then, and only what that step computed is left. Of many preempted streams those with
+    the most left come first, up to `MOST`: the others' tails are copied when they are released.
+
+    Args:
+        state: As it is.
+        preempt: Streams that are preempted in this pass.
+    """
+    if not state.memory.host.kv.total:
+        return ()
+    streams, page = state.streams, state.memory.page_size
+    unwritten = streams.unwritten
+    last: tuple[Write, ...] = ()
+    if preempt:
+        leaving = sorted(streams.index_of[p.slot] for p in preempt)
+        tails = zip(streams.slot[leaving].tolist(), unwritten[leaving].tolist(), strict=True)
+        whole = [Write(slot, tokens // page * page) for slot, tokens in tails if tokens >= page]
+        last = tuple(sorted(whole, key=lambda write: -write.tokens)[:MOST])
+    # First those few streams that have enough to write at all: this runs in every pass.
+    due = np.nonzero(unwritten >= max(CHUNK, page))[0]
+    if preempt:
+        due = due[~np.isin(due, leaving)]
+    slack = state.slack[due]
+    # A stream whose reader is about to stall is not preempted.
+    running = streams.running
+    able = running[due] & streams.preemptible[due] & (slack > 0.0)
+    if len(last) == MOST or not able.any():
+        return last
+    length = streams.length[running]
+    step = state.costs.decode_seconds(len(length), float(length.sum()))
+    return last + plan_writes(
+        streams.slot[due[able]],
+        unwritten[due[able]],
+        slack[able],
+        state.links.store.behind(sum(write.tokens for write in last)),
+        seconds=step,
+        page=page,
+        running=len(length),
+        most=MOST - len(last),
+    )
+
+
+def plan_writes(
+    slot: IntArray,
+    unwritten: IntArray,
+    slack: FloatArray,
+    link: Link,
+    *,
+    seconds: float,
+    page: int,
+    running: int,
+    most: int = MOST,
+) -> tuple[Write, ...]:
+    """What the link can copy to the host during the next step.
+
+    Args:
+        slot: Running streams that may be preempted, shape (n,).
+        unwritten: Tokens of each whose KV is computed and not on the host, shape (n,).
+        slack: Seconds until each reader runs out of text, shape (n,); the largest is written first.
+        link: From device to host. While its rate is unknown, one copy at a time measures it.
+        seconds: Length of the next step.
+        page: Tokens per page.
+        running: Streams that decode together, each a token per pass.
+        most: Copies at most.
+
+    Returns:
+        Writes in their order, each of whole pages.
+    """
+    pages = unwritten // page * page
+    least = max(CHUNK, page)
+    due = np.nonzero(pages >= max(least, math.ceil(running / MOST)))[0]
+    order = due[np.argsort(-slack[due], kind="stable")]
+    room = link.room(seconds)
+    if np.isnan(room):
+        room = 0.0 if link.queued else float(least)
+    chosen: list[Write] = []
+    for index in order[:most].tolist():
+        tokens = min(int(pages[index]), int(room) // page * page)
+        if tokens < least:
+            break
+        chosen.append(Write(int(slot[index]), tokens))
+        room -= tokens
+    return tuple(chosen)

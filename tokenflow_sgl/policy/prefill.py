@@ -1,0 +1,69 @@
+"""How long the next prefill step may be, and whether a decode step must come before it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenflow_sgl.contract import State
+from tokenflow_sgl.policy.config import WorkingSetConfig
+
+SHORTEST_CHUNK = 256
+"""Prefill steps below this many tokens cost more in launches than they spare a reader."""
+
+
+def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
+    """Tokens of a prefill step during which no reader stalls, or which decoding keeps pace with.
+
+    Within [`SHORTEST_CHUNK`, prefill_chunk] while streams with a reader decode; else None, the
+    engine's own limit.
+    """
+    streams, costs = state.streams, state.costs
+    running = streams.running
+    reading = running & streams.streaming
+    if not reading.any():
+        return None
+    longest = config.prefill_chunk
+    if costs.prefill is None:
+        return longest
+    constant, per_token, per_work = costs.prefill
+    slack = state.slack[reading]
+    # A stream that decodes beside the prefill gets a token per step: steps in which its reader
+    # reads one token do not make it worse.
+    pace = 1.0 / streams.rate[reading]
+    seconds = float(np.maximum(slack, pace).min()) - constant
+    # The decoding rows take their part of the step, and a chunk attends to what is before it.
+    context = float(streams.length[running].sum())
+    rows = int(np.count_nonzero(running))
+    seconds -= costs.decode_seconds(rows, context) - costs.decode_seconds(0, 0)
+    promised, before = state.memory.kv.promised, 0
+    if promised:
+        chunked = streams.prompt[running][streams.generated[running] == 0]
+        before = max(int(chunked.max(initial=0)) - promised, 0)
+    cost = per_token + per_work * before
+    bearable = seconds / cost if cost > 0.0 else np.inf
+    return int(np.clip(bearable, min(SHORTEST_CHUNK, longest), longest))
+
+
+def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, ...]) -> bool:
+    """Whether a decode step must come before the next prefill chunk.
+
+    Prefill still gets at least 1 / (1 + prefill_guard) of the time.
+
+    Args:
+        state: As it is.
+        config: Parameters of the policy.
+        run: Slots that are to start or resume.
+    """
+    streams, costs = state.streams, state.costs
+    reading = streams.running & streams.streaming
+    promised = state.memory.kv.promised
+    if not (run or promised) or costs.prefill is None or not reading.any():
+        return False
+    spent = state.now - state.last_prefill_end
+    if spent >= config.prefill_guard * state.last_prefill_seconds:
+        return False
+    planned = np.array([streams.index_of[slot] for slot in run], dtype=np.int64)
+    fresh = planned[streams.waiting[planned]]
+    tokens = min(promised + int(streams.prompt[fresh].sum()), config.prefill_chunk)
+    least = float(state.slack[reading].min())
+    return least < costs.prefill_seconds(tokens)

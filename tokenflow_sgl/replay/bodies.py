@@ -1,0 +1,94 @@
+"""The bodies of a replay's requests: their prompts and parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tokenflow_sgl.replay.endpoints import Ask, Endpoint
+from tokenflow_sgl.replay.prompts import Prompt, Prompts
+from tokenflow_sgl.replay.records import Record
+from tokenflow_sgl.replay.replay_options import ReplayOptions
+from tokenflow_sgl.replay.target import Target
+from tokenflow_sgl.traces.request import TraceRequest, continues
+from tokenflow_sgl.traces.schedule import Schedule
+
+_BURST_TOKENS = 32
+
+
+class Bodies:
+    """Writes the body of every request, when it is sent or before.
+
+    Args:
+        target: The server.
+        options: How.
+        endpoint: Where the requests go.
+        prompts: Makes the prompts.
+        records: All requests of the trace, in its order. A record keeps its prompt for as long as
+            the next turn needs it.
+        schedule: Which requests follow an answer.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        options: ReplayOptions,
+        endpoint: Endpoint,
+        prompts: Prompts,
+        records: Sequence[Record],
+        schedule: Schedule,
+    ) -> None:
+        self._target, self._options, self._endpoint = target, options, endpoint
+        self._prompts, self._records, self._schedule = prompts, records, schedule
+        self._prepared: dict[int, tuple[Prompt, bytes]] = {}
+
+    def burst(self, number: int) -> bytes:
+        """The body of a warm-up request, like the trace's request of that number but short."""
+        record = self._records[number]
+        output_tokens = min(record.request.output_tokens, _BURST_TOKENS)
+        request = dataclasses.replace(record.request, output_tokens=output_tokens)
+        prompt = self._prompts.burst(number, request.prompt_tokens)
+        return self._body(request, record.rate, prompt, keep=False)
+
+    def prepare(self, moment_s: float) -> None:
+        """Make the bodies of requests that will be due by then, whatever answers come."""
+        for index in self._schedule.due_by(moment_s):
+            record = self._records[index]
+            prompt = self._prompts.fresh(index, record.request)
+            keep = self._schedule.has_next(index)
+            self._prepared[index] = prompt, self._body(record.request, record.rate, prompt, keep)
+
+    def take(self, index: int) -> bytes:
+        """The body of a request that is sent now."""
+        record, keep = self._records[index], self._schedule.has_next(index)
+        prompt, body = self._prepared.pop(index, (None, b""))
+        if prompt is None:
+            prompt = self._prompt(index, record.request)
+            body = self._body(record.request, record.rate, prompt, keep)
+        record.prompt = prompt if keep else None
+        return body
+
+    def _prompt(self, index: int, request: TraceRequest) -> Prompt:
+        """A request's prompt; it starts with the turn before it and its answer where it can."""
+        before = self._schedule.previous.get(index)
+        if before is not None:
+            earlier = self._records[before]
+            known, earlier.prompt = earlier.prompt, None  # no other request needs it
+            if known and earlier.stream and continues(earlier.request, request):
+                prompt = self._prompts.following(index, request, known, earlier.stream.answer)
+                if prompt is not None:
+                    return prompt
+        return self._prompts.fresh(index, request)
+
+    def _body(self, request: TraceRequest, rate: float, prompt: Prompt, keep: bool) -> bytes:
+        options = self._options
+        ask = Ask(
+            output_tokens=request.output_tokens,
+            model=self._target.model or "default",
+            temperature=options.temperature,
+            ignore_eos=options.ignore_eos,
+            rate=rate if options.send_rates else None,
+            priority=request.priority if options.send_priority else None,
+            keep=keep,
+        )
+        return self._endpoint.body(prompt, ask)

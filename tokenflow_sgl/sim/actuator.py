@@ -1,0 +1,190 @@
+"""Carries decisions out in the simulator: the verbs of `lifecycle.Actuator`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tokenflow_sgl.contract import IntArray, Phase, Place, Preempt, Restore, Way, Write
+from tokenflow_sgl.lifecycle.actuator import Action, Prefetch
+from tokenflow_sgl.offload import prefetch_room
+from tokenflow_sgl.sim.core import Core
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the policy had done.
+
+    Attributes:
+        preempted, resumed: Streams, each time.
+        loaded, recomputed: Tokens of resumed streams that came from the host in their step, and
+            that were computed.
+        prefetched: Tokens that came back beside the steps.
+        written: Tokens copied to the host while their streams ran.
+        needed: Those of streams that were preempted then.
+        held: Tokens of all streams that were preempted, each time.
+        tails: Tokens that each preemption had left to copy.
+    """
+
+    preempted: int = 0
+    resumed: int = 0
+    loaded: int = 0
+    recomputed: int = 0
+    prefetched: int = 0
+    written: int = 0
+    needed: int = 0
+    held: int = 0
+    tails: list[int] = field(default_factory=list)
+
+
+class SimActuator:
+    """The simulated engine's streams that drain, are paused or load.
+
+    Attributes:
+        paused: Streams that can be resumed or prefetched, in the order in which they were paused.
+        draining: Streams whose last result is processed before the next step is planned.
+        offered: What admission sees in this pass; None: all.
+        recompute: Streams whose KV on the host is not loaded.
+        counts: What was done so far.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.paused: dict[int, None] = {}
+        self.draining: list[int] = []
+        self.offered: tuple[int, ...] | None = None
+        self.recompute: frozenset[int] = frozenset()
+        self.counts = Counts()
+        self._now = 0.0
+        self._loading = (-1, math.inf)  # the stream whose KV is coming back, and until when
+        self._written: dict[int, int] = {}  # tokens of running streams, since they were resumed
+
+    # ---- the verbs ------------------------------------------------------------------
+
+    def accepts(self, action: Action) -> bool:
+        """Not what is in the middle of its prefill; no KV is split by layers or by tokens."""
+        if isinstance(action, Preempt):
+            return action.slot != self._core.chunked
+        if isinstance(action, Restore):
+            return action.way is Way.LOAD
+        return not isinstance(action, Place)
+
+    def write(self, writes: Sequence[Write]) -> int:
+        """Copy on the simulated link."""
+        whole = 0
+        for write in writes:
+            copied = self._core.write(write.slot, self._now, write.tokens)
+            self._written[write.slot] = self._written.get(write.slot, 0) + copied
+            whole += copied
+        self.counts.written += whole
+        return whole
+
+    def preempt(self, slots: Sequence[int]) -> None:
+        """All of them drain: the present step computes a token of each."""
+        core = self._core
+        core.running = core.running[~np.isin(core.running, slots)]
+        core.full = False
+        self.draining += slots
+        self.counts.preempted += len(slots)
+
+    def place(self, places: Sequence[Place]) -> None:
+        """Not reached: `accepts` refuses."""
+
+    def restore(self, restore: Restore) -> Prefetch:
+        """Load beside the steps if there is memory."""
+        core, stream = self._core, restore.slot
+        resident, reach = core.memory.match(stream)
+        if reach == resident:
+            return Prefetch()
+        running = len(core.running) + len(self.draining) + (core.chunked is not None)
+        room = prefetch_room(core.memory.free, self.promised, running, core.options.page_size)
+        if reach - resident > room - core.memory.evictable(stream):
+            return Prefetch(needed=True)
+        tokens, ends = core.load(stream, self._now)
+        self._loading = stream, ends
+        del self.paused[stream]
+        self.counts.prefetched += tokens
+        return Prefetch(tokens)
+
+    def offer(self, slots: Sequence[int] | None, recompute: frozenset[int]) -> None:
+        """Admission follows in the same pass."""
+        self.offered = None if slots is None else tuple(slots)
+        self.recompute = recompute
+        if slots:
+            self._core.full = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a stream runs, or will without being offered."""
+        core = self._core
+        chunked = core.chunked is not None
+        return bool(len(core.running) or chunked or self.draining or self.prefetching)
+
+    @property
+    def prefetching(self) -> bool:
+        """One at a time, as in the engine."""
+        return self._loading[0] >= 0
+
+    # ---- what lands -----------------------------------------------------------------
+
+    @property
+    def lands_at(self) -> float:
+        """When the prefetch under way has landed; infinite: there is none."""
+        return self._loading[1]
+
+    @property
+    def promised(self) -> int:
+        """Tokens that the prefill under way still needs."""
+        core = self._core
+        if core.chunked is None:
+            return 0
+        streams = core.streams
+        total = streams.prompt[core.chunked] + streams.generated[core.chunked]
+        return int(total) - core.computed
+
+    def begin(self, now: float) -> None:
+        """A pass begins: last results are there, and perhaps a prefetch."""
+        self._now = now
+        self._core.streams.phases.take_stopped()  # the simulated engine counts tokens by itself
+        for stream in self.draining:
+            self._release(stream, now)
+        self.draining = []
+        stream, ends = self._loading
+        if ends <= now:
+            self._loading = -1, math.inf
+            self._core.loaded(stream, now)
+            self._pause(stream, now)
+
+    def hold(self, stream: int, now: float) -> None:
+        """The engine itself has taken the stream's KV away."""
+        self._pause(stream, now)
+
+    def resumed(self, stream: int, loaded: int, computed: int) -> None:
+        """A paused stream runs again."""
+        del self.paused[stream]
+        self.counts.resumed += 1
+        self.counts.loaded += loaded
+        self.counts.recomputed += computed
+
+    @property
+    def present(self) -> list[int]:
+        """Streams that are in no queue and no batch of the engine."""
+        loading = [self._loading[0]] if self.prefetching else []
+        return [*self.paused, *self.draining, *loading]
+
+    def _release(self, stream: int, now: float) -> None:
+        """Its KV goes to the prefix tree, and what has no copy yet to the host."""
+        core = self._core
+        row: IntArray = np.array([stream])
+        self.counts.tails.append(int(core.unwritten(row)[0]))
+        self.counts.needed += self._written.pop(stream, 0)
+        self.counts.held += int(core.length(row)[0])
+        core.park(stream, now)
+        self._pause(stream, now)
+
+    def _pause(self, stream: int, now: float) -> None:
+        self._core.streams.phases.move(stream, Phase.PAUSED, now)
+        self.paused[stream] = None

@@ -1,0 +1,71 @@
+"""What is simulated: the engine's settings, and the errors of this package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenflow_sgl.choices import WritePolicy
+from tokenflow_sgl.errors import InputError
+
+
+class SimulationError(InputError):
+    """A simulation cannot run; the message names the field, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """SGLang's settings that decide its schedule, under SGLang's names where it has them.
+
+    Attributes:
+        max_total_tokens: KV tokens of the device pool; the last page may not be whole.
+        page_size: Tokens of a page: memory is taken, cached, loaded and evicted by pages.
+        host_tokens: KV tokens of HiCache's host pool; 0: no HiCache, evicted KV is recomputed.
+        hicache_write_policy: When KV is copied to the host: write_through, as soon as it is
+            cached; write_back, when it is evicted.
+        load_evict_overlap: Loads and copies to the host go on at the same time.
+        chunked_prefill_size: Tokens of a prefill step at most.
+        max_prefill_tokens: New tokens that one prefill batch may hold at most.
+        max_running_requests: Streams that hold a row at once.
+        schedule_conservativeness: Scales what SGLang reserves for running streams.
+        enable_mixed_chunk: Running streams decode in the prefill's step, always.
+        overlap: The next step is planned while the present one runs (SGLang's default).
+
+    Raises:
+        SimulationError: A value is outside its range.
+    """
+
+    max_total_tokens: int
+    page_size: int = 1
+    host_tokens: int = 0
+    hicache_write_policy: str = "write_through"
+    load_evict_overlap: bool = True
+    chunked_prefill_size: int = 8192
+    max_prefill_tokens: int = 16384
+    max_running_requests: int = 4096
+    schedule_conservativeness: float = 1.0
+    enable_mixed_chunk: bool = False
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("max_total_tokens", 1),
+            ("page_size", 1),
+            ("host_tokens", 0),
+            ("chunked_prefill_size", 1),
+            ("max_prefill_tokens", 1),
+            ("max_running_requests", 1),
+        ):
+            if getattr(self, name) < least:
+                raise SimulationError(
+                    f"{name} is {getattr(self, name)!r}; allowed is {least} or more"
+                )
+        if self.hicache_write_policy not in list(WritePolicy):
+            raise SimulationError(
+                f"hicache_write_policy is {self.hicache_write_policy!r}; allowed is "
+                + " or ".join(WritePolicy)
+            )
+        if not 0.0 < self.schedule_conservativeness <= 10.0:
+            raise SimulationError(
+                f"schedule_conservativeness is {self.schedule_conservativeness!r}; "
+                "allowed is above 0 and at most 10"
+            )

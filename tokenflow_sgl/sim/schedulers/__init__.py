@@ -1,0 +1,1 @@
+"""Schedulers of the simulated engine: SGLang's own, its settings, fair shares, and any policy."""

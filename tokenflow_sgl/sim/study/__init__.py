@@ -1,0 +1,1 @@
+"""Many simulations of one trace: sweeps, the search for parameters, and what none can beat."""

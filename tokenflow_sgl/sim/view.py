@@ -1,0 +1,79 @@
+"""What a policy sees of the simulated engine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenflow_sgl.contract import IntArray, Memory, ModelShape, Phase, Pool, State, Tier
+from tokenflow_sgl.contract import Streams as Seen
+from tokenflow_sgl.costs import StepTimer
+from tokenflow_sgl.lifecycle.phases import preemptible
+from tokenflow_sgl.policy import OutputLengths
+from tokenflow_sgl.sim.actuator import SimActuator
+from tokenflow_sgl.sim.core import Core
+
+
+def state_of(
+    core: Core,
+    body: SimActuator,
+    present: IntArray,
+    *,
+    timer: StepTimer,
+    lengths: OutputLengths,
+    memo: object,
+    now: float,
+) -> State:
+    """The state at `now`.
+
+    Args:
+        core: The engine's.
+        body: What is paused or draining.
+        present: Streams that are here, in order of arrival.
+        timer: Has learned from the steps.
+        lengths: Of answers, as the server knows them.
+        memo: The policy's own.
+        now: Seconds on the trace's clock.
+    """
+    streams, memory, phases = core.streams, core.memory, core.streams.phases
+    phase = phases.phase[present]
+    generated, limit = streams.generated[present], streams.limit[present]
+    runs = phase == Phase.RUNNING.value
+    can = preemptible(phase, generated, limit)
+    if core.chunked is not None:
+        can &= present != core.chunked
+    unwritten = np.zeros(len(present), dtype=np.int64)
+    unwritten[runs] = core.unwritten(present[runs])
+    return State(
+        now=now,
+        streams=Seen(
+            slot=present,
+            phase=phase,
+            arrival=streams.arrival[present],
+            rate=streams.rate[present],
+            next_due=streams.due[present],
+            prompt=streams.prompt[present],
+            generated=generated,
+            expected=lengths.expected(generated, limit),
+            since=phases.since[present],
+            admitted=phases.admitted[present],
+            preemptible=can,
+            streaming=np.ones(len(present), dtype=np.bool_),
+            ready=phases.ready[present],
+            unwritten=unwritten,
+        ),
+        memory=Memory(
+            device=Tier(kv=Pool(memory.device, memory.free, body.promised)),
+            host=Tier(kv=Pool(memory.host)),
+            page_size=core.options.page_size,
+            max_running=core.options.max_running_requests,
+        ),
+        costs=timer.costs(),
+        last_prefill_end=timer.last_prefill_end,
+        last_prefill_seconds=timer.last_prefill_seconds,
+        throughput=timer.throughput(),
+        kv_rate=timer.kv_rate(),
+        prefill_share=timer.prefill_share(),
+        links=core.device.links(now),
+        model=ModelShape(core.device.profile.layers, core.device.profile.kv_bytes_per_token),
+        memo=memo,
+    )
