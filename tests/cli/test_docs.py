@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.contract import Cause, Decision, Memory, Mode, Phase, Pool, State, Streams, Tier
-from tokenflow_sgl.engine import limits, metrics, rates
+from tokenflow_sgl.engine import limits
+from tokenflow_sgl.engine.frontend import terms
+from tokenflow_sgl.engine.telemetry import prometheus
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -80,15 +82,15 @@ def test_metrics_page_is_the_generated_one():
 
 def test_metrics_page_has_every_value_of_its_labels():
     first = {cells[0] for cells in rows("metrics.md") if len(cells) == 2}
-    values = [each.value for each in (*Cause, *Mode)] + [*metrics.SOURCES, "store", "load"]
+    values = [each.value for each in (*Cause, *Mode)] + [*prometheus.SOURCES, "store", "load"]
     assert first >= {f"`{value}`" for value in values}
     text = (DOCS / "metrics.md").read_text()
-    assert all(f"{percentile}" in text for percentile in metrics.PERCENTILES)
+    assert all(f"{percentile}" in text for percentile in prometheus.PERCENTILES)
 
 
 def test_rates_page_states_the_classes():
     documented = {cells[0]: cells[1] for cells in rows("rates.md")}
-    for name, rate in rates.NAMED_RATES.items():
+    for name, rate in terms.NAMED_RATES.items():
         assert documented[f"`{name}`"] == f"{rate:g}"
 
 
@@ -103,8 +105,8 @@ def test_rates_page_states_the_classes():
     ],
 )
 def test_rates_page_quotes_the_refusals(params):
-    known = rates.RateClasses(dict(rates.NAMED_RATES), default=10.0)
-    with pytest.raises(rates.RateError) as error:
+    known = terms.RateClasses(dict(terms.NAMED_RATES), default=10.0)
+    with pytest.raises(terms.RateError) as error:
         known.of(params)
     assert f"> {error.value}\n" in (DOCS / "rates.md").read_text()
 

@@ -13,7 +13,7 @@ with warnings.catch_warnings():
 
     from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 
-from tokenflow_sgl.engine import reporting
+from tokenflow_sgl.engine.telemetry import sampling
 from tokenflow_sgl.engine.telemetry.sampling import Effort
 
 
@@ -22,7 +22,7 @@ def clock(monkeypatch):
     """Every look at it takes a second."""
     seconds = iter(range(1_000_000))
     monkeypatch.setattr(
-        reporting, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds)))
+        sampling, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds)))
     )
 
 

@@ -7,12 +7,11 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
-from tokenflow_sgl.engine.policies import load_policy
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, build, config_of, settings
 from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
 from tokenflow_sgl.engine.limits import UnsupportedError
-from tokenflow_sgl.policy import ConfigError, WorkingSetConfig
+from tokenflow_sgl.policy import ConfigError, WorkingSetConfig, make_policy
 
 NAMES = [name for name, _, _ in settings()]
 ON = ("--scheduler", "tokenflow")
@@ -262,11 +261,12 @@ def test_a_decision_log_needs_a_folder(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("nonsense", r"^policy is 'nonsense'; allowed is working-set, paper, stock or package"),
+        ("nonsense", r"^policy is 'nonsense'; allowed is working-set, paper, andes, .* or package"),
         ("no_such_module:Policy", r"^policy 'no_such_module:Policy' cannot be loaded: No module"),
         ("json:Policy", r"^policy 'json:Policy' cannot be loaded: module 'json' has no attribute"),
     ],
 )
 def test_a_policy_that_is_none_is_refused(policy, message) -> None:
     with pytest.raises(ConfigError, match=message):
-        load_policy(build({"policy": policy}))
+        config = build({"policy": policy})
+        make_policy(config.policy, config.working_set)

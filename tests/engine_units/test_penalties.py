@@ -16,7 +16,7 @@ with warnings.catch_warnings():
         BatchedRepetitionPenalizer,
     )
 
-    from tokenflow_sgl.engine import penalties
+    from tokenflow_sgl.engine.kv import penalties
 
 
 class Request(SimpleNamespace):

@@ -14,7 +14,7 @@ from tokenflow_sgl.engine.config import (
     settings,
 )
 from tokenflow_sgl.engine.limits import check_options
-from tokenflow_sgl.engine.policies import load_policy
+from tokenflow_sgl.policy import make_policy
 
 PREFIX = "tokenflow_"
 SCHEDULERS = ("default", "tokenflow")
@@ -75,7 +75,7 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
     cannot be loaded.
     """
     check_options(server_args)
-    load_policy(config)
+    make_policy(config.policy, config.working_set)
     setattr(server_args, ATTRIBUTE, config)
     if config.hicache == "auto" and not server_args.enable_hierarchical_cache:
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
