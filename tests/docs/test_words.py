@@ -19,8 +19,11 @@ INSTEAD = {
     "everybody": "all streams, all readers",
 }
 """What to write in place of each."""
-NOT_YET: set[str] = set()
-"""Pages that are still to be rewritten; a page that is leaves this set."""
+NOT_YET = {
+    "benchmarks/context_switch/README.md",  # names of contenders in recorded results
+    "docs/dashboards.md",  # explains old words on its pictures
+}
+"""Pages that need an old word for a name or a picture; one that no longer does leaves this set."""
 PATTERNS = (
     "README.md",
     "docs/*.md",
