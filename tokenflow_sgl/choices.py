@@ -1,6 +1,6 @@
-"""Closed choices by name, each listed once: the command line shows them, its packages obey them.
+"""Closed choices of options, each listed once, for the command line and the packages behind it.
 
-Imports nothing, so that the command line can list them without loading what stands behind.
+Imports nothing, so that the command line can list them without loading those packages.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Sessions(StrEnum):
     closed = "closed"
     """`think_s` after the previous turn's answer has ended."""
     open = "open"
-    """At their own arrival in the trace, whatever became of the turn before."""
+    """At their own arrival in the trace, whether the turn before has ended or not."""
 
 
 class WritePolicy(StrEnum):
-    """When HiCache copies KV to the host; of those that it has, what is simulated."""
+    """When HiCache copies KV to the host; those of its policies that can be simulated."""
 
     write_through = "write_through"
     write_back = "write_back"
@@ -41,7 +41,7 @@ class Router(StrEnum):
 
 
 class Objective(StrEnum):
-    """What a search for parameters looks for."""
+    """What a search for parameters improves."""
 
     effective = "effective"
     waiting = "waiting"

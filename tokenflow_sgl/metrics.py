@@ -1,7 +1,7 @@
 """Every metric of the scheduler: the one place that declares them.
 
-The engine makes its Prometheus objects of this table, docs/metrics.md is generated from it, and
-dashboards, rules and the live view name nothing that is not in it.
+The engine makes its Prometheus objects from this table, and docs/metrics.md is generated from it.
+Dashboards, rules and the live view name only metrics that are in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Metric:
         kind: Prometheus' type.
         help: What it counts, one sentence.
         unit: Base unit, or what is counted.
-        labels: Beyond SGLang's own labels of the scheduler.
+        labels: Labels beyond SGLang's own labels of the scheduler.
         buckets: Upper bounds of a histogram's buckets.
     """
 
@@ -43,12 +43,12 @@ class Metric:
 
 
 LONGER = f"for longer than {NOTICEABLE_STALL:g} s"
-"""Which stalls are counted, for whoever shows a count of them."""
+"""Which stalls are counted; every view that shows a count of stalls says so."""
 CLASS, CAUSE, DIRECTION = ("qos_class",), ("cause",), ("direction",)
 
 BUFFER_SECONDS = (0.0, 0.5, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
 TOKENS = (0, 1, 2, 4, 8, 16, 17, 32, 64, 128, 256, 512, 1024, 4096, 16384)
-"""Up to a page and a token: what a preemption may leave, for pages of 1 and of 16."""
+"""Bounds at one page plus one token, which a preemption may leave, for pages of 1 and of 16."""
 PASS_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 TTFT_SECONDS = (
     *(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75),
@@ -61,13 +61,15 @@ TBT_SECONDS = (
 
 STREAMS = (
     Metric("running_streams", "gauge", "Streams that hold KV and are served.", "streams"),
-    Metric("paused_streams", "gauge", "Preempted streams that wait for their turn.", "streams"),
+    Metric("paused_streams", "gauge", "Preempted streams that wait to be resumed.", "streams"),
     Metric("waiting_streams", "gauge", "Streams without a first token yet.", "streams"),
-    Metric("working_set_streams", "gauge", "Streams that the policy promised to serve.", "streams"),
+    Metric(
+        "working_set_streams", "gauge", "Streams that were admitted and have not ended.", "streams"
+    ),
     Metric(
         "stalled_streams",
         "gauge",
-        f"Streams whose reader has stood still {LONGER}.",
+        f"Streams that have kept their reader waiting for text {LONGER}.",
         "streams",
         CLASS,
     ),
@@ -77,8 +79,8 @@ READERS = (
     Metric(
         "effective_tokens_total",
         "counter",
-        "Tokens weighted by their use to the reader: 1 while less than 10 % of the expected output "
-        "lies unread, down to 0 at 20 %.",
+        "Tokens weighted by their use to the reader: 1 while at most 10 % of the expected output "
+        "is unread, falling to 0 at 20 %.",
         "tokens",
         CLASS,
     ),
@@ -109,7 +111,7 @@ READERS = (
     Metric(
         "buffer_percentile_seconds",
         "gauge",
-        "Unread output now in seconds of reading, by percentile of the class's streams.",
+        "Unread output in seconds of reading, at present, by percentile of the class's streams.",
         "seconds",
         (*CLASS, "percentile"),
     ),
@@ -117,14 +119,14 @@ READERS = (
     Metric(
         "stall_seconds_total",
         "counter",
-        "Seconds that readers stood still, however short each time.",
+        "Seconds that readers waited in stalls of any length.",
         "seconds",
         CLASS,
     ),
     Metric(
         "finished_streams_total",
         "counter",
-        "Streams that ended after their first token, by whether their reader ever stalled "
+        "Streams that ended after their first token, by whether their reader stalled at least once "
         f"{LONGER}.",
         "streams",
         (*CLASS, "stalled"),
@@ -137,7 +139,7 @@ SCHEDULING = (
     Metric(
         "resumes_total",
         "counter",
-        "Paused streams taken up again, by where most of their KV was.",
+        "Paused streams that were resumed, by where most of their KV was.",
         "resumes",
         ("source",),
     ),
@@ -150,7 +152,7 @@ SCHEDULING = (
     Metric(
         "capacity_tokens_per_second",
         "gauge",
-        "Output tokens that the engine made lately; NaN: not known yet.",
+        "Output tokens per second that the engine made recently; NaN: not known yet.",
         "tokens per second",
     ),
     Metric(
@@ -165,20 +167,20 @@ SCHEDULING = (
         "scheduling_seconds_total",
         "counter",
         "Time that this package adds to passes of SGLang's scheduler loop that launch a step: "
-        "accounting, policy passes, preempting, starting copies.",
+        "accounting, policy passes, preemptions, starting copies.",
         "seconds",
     ),
     Metric(
         "lost_streams_total",
         "counter",
-        "Streams that SGLang ended without a word to the scheduler (no memory for the last one, "
-        "say) and that it has forgotten.",
+        "Streams that SGLang ended without telling the scheduler (for example when the last stream "
+        "ran out of memory); the scheduler has dropped them.",
         "streams",
     ),
     Metric(
         "policy_errors_total",
         "counter",
-        "Policy passes that failed and ran the engine's own policy.",
+        "Policy passes that failed; the engine's own policy ran instead.",
         "passes",
     ),
 )
@@ -200,13 +202,13 @@ SWITCHES = (
     Metric(
         "written_ahead_tokens_total",
         "counter",
-        "Tokens of running streams copied to host memory before anybody was preempted.",
+        "Tokens of running streams copied to host memory before a preemption (proactive writes).",
         "tokens",
     ),
     Metric(
         "written_ahead_needed_tokens_total",
         "counter",
-        "Of these, tokens of streams that were preempted afterwards: written / needed is the write "
+        "Of these, tokens of streams that were then preempted: written / needed is the write "
         "amplification.",
         "tokens",
     ),
@@ -221,13 +223,13 @@ SWITCHES = (
     Metric(
         "preempted_tokens_total",
         "counter",
-        "KV tokens that preempted streams held: what a swap of all of it would have copied.",
+        "KV tokens that preempted streams held: what swapping all of it out would have copied.",
         "tokens",
     ),
     Metric(
         "loaded_ahead_tokens_total",
         "counter",
-        "Tokens of paused streams loaded from host memory beside the steps, ahead of a resume.",
+        "Tokens of paused streams loaded from host memory beside the steps (prefetch).",
         "tokens",
     ),
 )
@@ -235,15 +237,15 @@ LINK = (
     Metric(
         "link_tokens_per_second",
         "gauge",
-        "KV tokens per second that copies to the host (store) or back (load) run at, as the policy "
-        "expects; NaN: none yet.",
+        "KV tokens per second that the policy expects of copies to the host (store) or back "
+        "(load); NaN: no copy was measured yet.",
         "tokens per second",
         DIRECTION,
     ),
     Metric(
         "link_queue_tokens",
         "gauge",
-        "KV tokens of copies that have not landed yet.",
+        "KV tokens of copies that were started and have not landed yet.",
         "tokens",
         DIRECTION,
     ),

@@ -166,4 +166,4 @@ def test_live_takes_no_launch_options() -> None:
         timeout=300,
     )
     assert done.returncode == 2
-    assert done.stderr == "--live is about a server that runs: leave out the launch options.\n"
+    assert done.stderr == "--live examines a running server: leave out the launch options.\n"

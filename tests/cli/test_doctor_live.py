@@ -62,7 +62,7 @@ def test_what_a_busy_server_has_measured(recorder, examined) -> None:
     assert line_of(lines, "loaded with a resume, mean (tau_load)") == ("2,000 tokens, 20.00 ms")
     assert "tokens, 0.0" in line_of(lines, "left to copy by a preemption, median (tau_evict)")
     assert line_of(lines, "copied to the host over held by preempted streams") == "2.50"
-    assert line_of(lines, "written ahead over needed") == "1.10"
+    assert line_of(lines, "proactively written over needed") == "1.10"
     assert line_of(lines, "time in the scheduler loop, in all") == "1.50 s"
 
 

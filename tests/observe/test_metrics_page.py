@@ -119,7 +119,7 @@ def test_bad_pages_are_named(server, monkeypatch, status, text, message) -> None
             "/metrics' is no URL of a server; one looks like http://127.0.0.1:30000",
         ),
         ("file:///etc/passwd", "is no URL of a server"),
-        ("http://127.0.0.1:9", r"nobody answers at http://127.0.0.1:9/metrics \(.*refused"),
+        ("http://127.0.0.1:9", r"no server answers at http://127.0.0.1:9/metrics \(.*refused"),
         ("http://[::1", "is no URL of a server"),
     ],
 )

@@ -69,7 +69,7 @@ def make_state(*rows) -> State:
 
 @pytest.fixture
 def state():
-    """One runs far ahead, one is paused and stands still, one waits for its first token."""
+    """One runs far ahead, one is paused in a stall, one waits for its first token."""
     return make_state(
         make_stream(slot=0, phase=Phase.RUNNING, generated=100, slack=12.5),
         make_stream(slot=1, phase=Phase.PAUSED, generated=50, slack=-0.5),
@@ -100,13 +100,13 @@ def test_a_pass_becomes_sentences(log, state) -> None:
     found = {event.rid: event for event in events(read_log(path))}
     assert {rid: event.what for rid, event in found.items()} == {
         "req-0": "paused",
-        "req-1": "taken up",
+        "req-1": "scheduled",
         "req-2": "admitted",
     }
     why = found["req-0"].why
-    assert why.startswith("to make room for a paused stream whose reader is closer to a stall")
+    assert why.startswith("to free memory for a paused stream that is closer to a stall")
     assert "its reader has 12.5 s unread, 100 of about" in why
-    assert "Instead: req-1: its reader stands still for 0.5 s, 50 of about" in why
+    assert "Instead: req-1: its reader has stalled for 0.5 s, 50 of about" in why
     assert all(event.time == pytest.approx(NOON) for event in found.values())
 
 

@@ -29,9 +29,9 @@ def test_a_busy_server(recorder) -> None:
     for wanted in (
         "streams: 12 running, 3 paused, 1 waiting, 1 stalled",
         "scheduler: working-set, the policy orders admission and preemption",
-        "readers take 240 tokens/s, the engine made 300 lately",
+        "readers take 240 tokens/s, the engine made 300 recently",
         "2.00 stalls/s for longer than 0.1 s",
-        "0.50 readers stand still on average",
+        "0.50 readers stalled on average",
         "0.5 exchange",
         "0.5 host",
         "64 tokens under way",
@@ -70,17 +70,17 @@ def test_a_policy_that_rests_is_not_a_server_that_does(recorder) -> None:
     first, second, third = shown(Look(seen, seen.since(seen), 2.0, deque())).splitlines()[:3]
     assert first.strip() == "http://server:30000"
     assert second.strip() == "streams: 30 running, 0 paused, 0 waiting, 0 stalled"
-    assert third.strip() == "scheduler: idle, streams fit as they are and SGLang's own order stands"
+    assert third.strip() == "scheduler: idle, all streams fit, and SGLang's own policy runs"
 
 
 def test_every_mode_is_explained() -> None:
     assert set(MODES) == {mode.value for mode in Mode}
 
 
-def test_a_server_without_anything_has_nobody(recorder) -> None:
+def test_a_server_without_anything_shows_none(recorder) -> None:
     seen = page()
     text = shown(Look(seen, seen.since(seen), 2.0, deque()))
-    assert "nobody" in text
+    assert "none" in text
 
 
 def test_curves_have_the_height_of_their_values() -> None:

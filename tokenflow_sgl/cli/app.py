@@ -1,4 +1,4 @@
-"""The command line's root: one file per subcommand, put together here."""
+"""The root of the command line; each subcommand has a file of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated server that a command works on: device, model, and SGLang's settings."""
+"""The simulated server of a command: device, model, and SGLang's settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SERVER = "The server"
 _MOST_TOKENS = 10**9
-"""Bound of sizes in tokens: no device comes near, and sums of them stay exact."""
+"""Largest size in tokens that is accepted: above every device, and sums of sizes stay exact."""
 
 if TYPE_CHECKING:
     DeviceName = str
@@ -48,7 +48,7 @@ KvTokens = Annotated[
     typer.Option(
         min=1,
         max=_MOST_TOKENS,
-        help="KV tokens on the device. Default: what SGLang would find room for.",
+        help="KV tokens on the device. Default: as many as SGLang would allocate.",
         rich_help_panel=_SERVER,
     ),
 ]
@@ -57,7 +57,7 @@ PageSize = Annotated[
     typer.Option(
         min=1,
         max=1024,
-        help="Tokens of a KV page, SGLang's option.",
+        help="Tokens per KV page, as SGLang's option.",
         rich_help_panel=_SERVER,
     ),
 ]
@@ -67,22 +67,22 @@ HicacheRatio = Annotated[
         min=0.0,
         max=1000.0,
         callback=finite,
-        help="KV tokens on the host, per one on the device, for policies that preempt.",
+        help="KV tokens on the host for each one on the device, for policies that preempt.",
         rich_help_panel=_SERVER,
     ),
 ]
 HostWrites = Annotated[
     WritePolicy,
     typer.Option(
-        help="When KV is copied to the host: write_through, as soon as nobody uses it, or "
-        "write_back, when its room is needed.",
+        help="When KV is copied to the host: write_through, as soon as no running stream uses it, "
+        "or write_back, when its device memory is needed.",
         rich_help_panel=_SERVER,
     ),
 ]
 LoadEvictOverlap = Annotated[
     bool,
     typer.Option(
-        help="Whether copies to and from the host go on at the same time.",
+        help="Whether copies to and from the host run at the same time.",
         rich_help_panel=_SERVER,
     ),
 ]
@@ -91,7 +91,7 @@ ChunkedPrefillSize = Annotated[
     typer.Option(
         min=1,
         max=_MOST_TOKENS,
-        help="Tokens of a prefill step at most. Default: SGLang's for the device.",
+        help="Most tokens of a prefill step. Default: SGLang's for the device.",
         rich_help_panel=_SERVER,
     ),
 ]
@@ -99,7 +99,7 @@ MixedChunk = Annotated[
     bool,
     typer.Option(
         "--enable-mixed-chunk",
-        help="Stock SGLang's option of that name.",
+        help="As SGLang's option, for stock SGLang.",
         rich_help_panel=_SERVER,
     ),
 ]
@@ -121,7 +121,7 @@ def open_engine(
     """The device, and SGLang's settings on it.
 
     Raises:
-        ProfileError: There is no such device or model, or the file is none.
+        ProfileError: There is no such device or model, or the file is not a profile.
     """
     from tokenflow_sgl.profiles import DeviceProfile, load_profile, pool
     from tokenflow_sgl.sim import EngineOptions

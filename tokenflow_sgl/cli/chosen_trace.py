@@ -1,4 +1,4 @@
-"""The trace that a command works on: options that take a part of it or change it."""
+"""The trace of a command: options that select a part of it or change it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Window = Annotated[
     str | None,
     typer.Option(
         metavar="START:SECONDS",
-        help="Only what arrives from START on, for so many seconds.",
+        help="Only requests that arrive in this window; START becomes time 0.",
         rich_help_panel=_TRACE,
     ),
 ]
@@ -28,7 +28,7 @@ Sample = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="Only this share of sessions and requests.",
+        help="Only this share of the sessions and single requests, drawn at random.",
         rich_help_panel=_TRACE,
     ),
 ]
@@ -36,7 +36,7 @@ SpeedUp = Annotated[
     float | None,
     typer.Option(
         metavar="FACTOR",
-        help="Arrivals so many times as fast.",
+        help="Arrivals come FACTOR times as fast.",
         rich_help_panel=_TRACE,
         callback=positive,
     ),
@@ -49,8 +49,8 @@ Rate = Annotated[
     str | None,
     typer.Option(
         metavar="RATES",
-        help="Tokens per second that readers consume, instead of the trace's: "
-        "20, 15/20/25 or 15=3/20=1 with weights.",
+        help="Reading rates in tokens per second, instead of the trace's: "
+        "20, 15/20/25 (equally common) or 15=3/20=1 (with weights).",
         rich_help_panel=_READERS,
     ),
 ]
@@ -58,7 +58,7 @@ TtftSlo = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="Time to first token that every request asks for.",
+        help="Objective of every request for the time to first token.",
         rich_help_panel=_READERS,
         callback=positive,
     ),
@@ -67,7 +67,7 @@ TbtSlo = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="Time between tokens that every request asks for.",
+        help="Objective of every request for the time between tokens.",
         rich_help_panel=_READERS,
         callback=positive,
     ),
@@ -92,8 +92,7 @@ def open_chosen(
     """Read a trace and apply the options' changes, always in this order.
 
     Raises:
-        TraceError: It cannot be read, or a change leaves nothing of it; the message names the
-            option.
+        TraceError: It cannot be read, or a change leaves no request; the message names the option.
     """
     from tokenflow_sgl.traces import open_trace, transform
     from tokenflow_sgl.traces.generators.reading_rates import parse_rates
@@ -121,7 +120,7 @@ def open_chosen(
 
 @contextmanager
 def _named(option: str) -> Iterator[None]:
-    """Put the option in front of what is wrong with its value."""
+    """Put the option's name in front of an error about its value."""
     from tokenflow_sgl.traces import TraceError
 
     try:

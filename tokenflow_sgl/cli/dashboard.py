@@ -17,7 +17,7 @@ from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import address, finite, output_folder
 
 dashboard_app = typer.Typer(
-    help="Grafana dashboards of the scheduler's metrics, as code.", no_args_is_help=True
+    help="Grafana dashboards of the scheduler's metrics.", no_args_is_help=True
 )
 TOKEN_VARIABLE = "GRAFANA_TOKEN"
 _MOST_MINUTES = 366 * 24 * 60.0
@@ -27,9 +27,7 @@ _MOST_MINUTES = 366 * 24 * 60.0
 def build(
     output: Annotated[
         Path,
-        typer.Option(
-            file_okay=False, help="Folder that the JSON files go to.", callback=output_folder
-        ),
+        typer.Option(file_okay=False, help="Folder for the JSON files.", callback=output_folder),
     ] = Path("grafana/dashboards"),
 ) -> None:
     """Write the dashboards as JSON files that Grafana imports or provisions."""
@@ -52,7 +50,8 @@ def import_(
 ) -> None:
     """Import the dashboards into a running Grafana, or update them there.
 
-    GRAFANA_TOKEN is the token of a service account that may write dashboards. Example:
+    The environment variable GRAFANA_TOKEN has the token of a service account that may write
+    dashboards. Example:
 
     GRAFANA_TOKEN=glsa_... tokenflow dashboard import http://127.0.0.1:3000
     """
@@ -86,9 +85,7 @@ def render(
     prometheus: Annotated[str, typer.Argument(help="Base URL of Prometheus.", callback=address)],
     output: Annotated[
         Path,
-        typer.Option(
-            file_okay=False, help="Folder that the pictures go to.", callback=output_folder
-        ),
+        typer.Option(file_okay=False, help="Folder for the pictures.", callback=output_folder),
     ] = Path("dashboards"),
     last: Annotated[
         float,
@@ -96,15 +93,15 @@ def render(
             metavar="MINUTES",
             min=0.5,
             max=_MOST_MINUTES,
-            help="How far back the pictures go.",
+            help="Time span of the pictures, up to now.",
             callback=finite,
         ),
     ] = 15.0,
     baseline: Annotated[
-        str, typer.Option(metavar="INSTANCE", help="Of the replay comparison.")
+        str, typer.Option(metavar="INSTANCE", help="Baseline of the replay comparison.")
     ] = "127.0.0.1:30000",
     candidate: Annotated[
-        str, typer.Option(metavar="INSTANCE", help="Of the replay comparison.")
+        str, typer.Option(metavar="INSTANCE", help="Candidate of the replay comparison.")
     ] = "127.0.0.1:30001",
 ) -> None:
     """Draw the dashboards from a Prometheus server, without Grafana.

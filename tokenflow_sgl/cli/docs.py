@@ -1,4 +1,4 @@
-"""``tokenflow docs PAGE``: the pages of ``docs/`` that are generated from the code."""
+"""``tokenflow docs PAGE``: prints the pages of ``docs/`` that are generated from the code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _FLAGS_INTRO = """\
 <!-- Generated from the configuration: tokenflow docs flags > docs/flags.md -->
 
 `--scheduler tokenflow` turns the scheduler on. With `--scheduler default`, or without the flag,
-everything is left to SGLang, and no `--tokenflow-*` flag has an effect. A value outside its range
-stops the start with a sentence.
+SGLang schedules alone and no `--tokenflow-*` flag has an effect. A value outside its range stops
+the start with one sentence.
 
-In a YAML file for `--config` the names are the same without the dashes in front
-(`tokenflow-eta: 1.1`); for `tokenflow_sgl.Engine` they are keywords (`tokenflow_eta=1.1`, and
+In a YAML file for `--config` the names are the same without the leading dashes
+(`tokenflow-eta: 1.1`). For `tokenflow_sgl.Engine` they are keywords (`tokenflow_eta=1.1`, and
 `tokenflow_rate_class=("skimming=25",)`). SGLang's YAML reader takes neither on/off pairs nor
 repeated flags: `--no-tokenflow-park` and a second `--tokenflow-rate-class` go on the command line.
 
-The flags from `--tokenflow-eta` on belong to the policy `working-set`;
-[scheduler.md](scheduler.md) says what they do there.
+The flags from `--tokenflow-eta` on belong to the policy `working-set`.
+[scheduler.md](scheduler.md) explains what they do.
 
 | flag | default | range | meaning |
 | --- | --- | --- | --- |
@@ -34,23 +34,29 @@ _METRICS_INTRO = """\
 
 <!-- Generated from metrics.py: tokenflow docs metrics > docs/metrics.md -->
 
-With `--scheduler tokenflow` and SGLang's `--enable-metrics`, the page `/metrics` has these beside
-SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded. Dashboards and alerts on
-them: [dashboards.md](dashboards.md).
+With `--scheduler tokenflow` and SGLang's `--enable-metrics`, the page `/metrics` has these metrics
+beside SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded.
+[dashboards.md](dashboards.md) has dashboards and alerts for them.
 
-Every series has SGLang's own labels of the scheduler (`model_name`, `engine_type`, `tp_rank`,
-`pp_rank`, `moe_ep_rank`, ...). The column "labels" names what comes on top. Nothing in a label
-comes from a request except `qos_class`, which is one of the server's rate classes, `custom` or
-`default` ([rates.md](rates.md)), so the number of series is bounded: at most 80
-per scheduler and 72 for each class.
+**Labels.** Every series has SGLang's own labels of the scheduler (`model_name`, `engine_type`,
+`tp_rank`, `pp_rank`, `moe_ep_rank`, ...). The column "labels" names the additional ones. Only
+`qos_class` comes from a request: it is one of the server's rate classes, `custom` or `default`
+([rates.md](rates.md)). So the number of series is bounded: at most 80 per scheduler and 72 for each
+class.
 
-Gauges are refreshed, and what is counted per token is handed on, once a second while the scheduler
-has work. A stall is counted when the token that ends it arrives, if it was longer than 0.1 s, the
-limit of what a person takes as instantaneous; stalled seconds are summed whole, so that a stream
-that comes slower than it is read, by a little at each token, shows in the seconds and not in the
-count. The reader is the model of a reader with the request's rate, on the server's side, so delays
-on the network are not in it. SGLang counts the copies of KV themselves:
-`sglang:hicache_backup_*` to the host, `sglang:load_back_*` back.
+**When they change.** Gauges and per-token counters are updated once a second while the scheduler
+has work.
+
+**Stalls.** A stall is counted when the token that ends it arrives, if the stall was longer than
+0.1 s, the limit of what a person perceives as instantaneous. Stalled seconds are summed without a
+threshold. So a stream that is slightly slower than its reader at every token shows in the seconds
+but not in the count.
+
+**Readers.** A reader is a model on the server, with the request's rate. Network delays are not in
+it.
+
+**Copies.** SGLang itself counts the copies of KV: `sglang:hicache_backup_*` to the host,
+`sglang:load_back_*` back.
 """
 
 _METRICS_END = """
@@ -58,32 +64,31 @@ _METRICS_END = """
 
 | `cause` | meaning |
 | --- | --- |
-| `newcomer` | to make room for a stream that has no first token yet |
-| `exchange` | to make room for a paused stream whose reader is closer to a stall |
+| `newcomer` | to free memory for a stream that has no first token yet |
+| `exchange` | to free memory for a paused stream that is closer to a stall |
 | `memory` | the next decode steps would not fit |
-| `park` | far ahead of its reader, and the rest is faster without it, or `--tokenflow-pace` |
-| `policy` | any other reason of a policy of its own |
+| `park` | far ahead of its reader, while the others are faster without it; or `--tokenflow-pace` |
+| `policy` | any other reason of a policy of your own |
 
 | `mode` | meaning |
 | --- | --- |
-| `idle` | no stress: the engine's own policy runs untouched |
+| `idle` | no stress: the engine's own policy runs unchanged |
 | `working-set` | the policy orders admission and preemption |
 | `fallback` | the policy failed in this pass; the engine's own policy runs |
 
 | `source` | meaning |
 | --- | --- |
-| `device` | most of a resumed stream's KV was still there, or had been loaded ahead |
-| `host` | most of it was loaded with the step that took it up |
-| `nowhere` | most of it was computed again |
+| `device` | most of a resumed stream's KV was still there, or had been prefetched |
+| `host` | most of it was loaded with the step that resumed the stream |
+| `nowhere` | most of it was recomputed |
 
 | `direction` | meaning |
 | --- | --- |
 | `store` | to host memory |
 | `load` | back to the device |
 
-`percentile` is 10, 50 or 90; `stalled` is `yes` for a stream whose reader stood still at least
-once for longer than 0.1 s, else `no`. Streams that were aborted, or ended without a token, are not
-among the finished ones.
+`percentile` is 10, 50 or 90. `stalled` is `yes` for a stream with at least one stall longer than
+0.1 s, else `no`. Streams that were aborted or ended without a token do not count as finished.
 """
 
 

@@ -20,18 +20,22 @@ from tokenflow_sgl.cli.failing import Exit, fail
 from tokenflow_sgl.cli.option_checks import address
 
 _NAME_WIDTH = len("tokenflow-sgl-emulator")
-"""All tables' first columns, so that they stand as one."""
+"""Width of the first column of all tables, so that they line up."""
 
 
 def doctor(
     seams: Annotated[
-        bool, typer.Option("--seams", help="Show every hold on SGLang, not only broken ones.")
+        bool,
+        typer.Option(
+            "--seams",
+            help="Show every SGLang internal that this package uses, not only broken ones.",
+        ),
     ] = False,
     launch_options: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="-- [LAUNCH OPTIONS]",
-            help="Options that python -m sglang.launch_server is to be given.",
+            help="Options for python -m sglang.launch_server.",
         ),
     ] = None,
     live: Annotated[
@@ -39,26 +43,26 @@ def doctor(
         typer.Option(
             metavar="URL",
             callback=address,
-            help="Examine the server that runs there instead: streams, what the link to host "
-            "memory was measured to do, what context switches cost.",
+            help="Examine a running server instead: its streams, the measured rate of its link to "
+            "host memory, and the cost of its context switches.",
         ),
     ] = None,
 ) -> None:
     """Tell whether --scheduler tokenflow would start in this environment, and why not.
 
-    Prints the versions, whether SGLang will load the plugin, every hold on SGLang that is broken
-    and the device that SGLang finds. With the options of a launch: what that launch would refuse,
-    SGLang's own checks and ours. Starts no server, loads no weights, downloads nothing. Exits with
-    0 if the scheduler would start, else with 1. Example:
+    Prints the versions, whether SGLang will load the plugin, every SGLang internal that this
+    package uses and that has changed, and the device that SGLang finds. With the options of a
+    launch, also what SGLang or this package would refuse of them. Starts no server, loads no
+    weights, downloads nothing. Exits with 0 if the scheduler would start, else with 1. Example:
 
     tokenflow doctor -- --model-path Qwen/Qwen3-8B --scheduler tokenflow --tp-size 2
 
-    With --live: what a running server has measured; exits with 1 if it says nothing or its policy
-    fails.
+    With --live, prints what a running server has measured. Exits with 1 if the server does not
+    answer or its policy fails.
     """
     console = Console()
     if live is not None and launch_options:
-        fail("--live is about a server that runs: leave out the launch options.", Exit.usage)
+        fail("--live examines a running server: leave out the launch options.", Exit.usage)
     if live is not None:
         from tokenflow_sgl.cli.doctor_live import examine
 
@@ -101,7 +105,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _overview(checks: list[Check]) -> Table:
-    """Versions and checks as one table; what stands in the way is red."""
+    """Versions and checks as one table; problems are red."""
     table = _pairs()
     table.add_row("python", f"{platform.python_version()} ({sys.executable})")
     # SGLang has a row of its own among the checks.
@@ -129,7 +133,7 @@ def _with_checks(table: Table, checks: list[Check]) -> Table:
 @contextlib.contextmanager
 def _working(what: str) -> Iterator[None]:
     """Say what takes so long: a spinner on a terminal, a line on stderr elsewhere."""
-    # Its own hold on stderr: what is imported meanwhile prints into nothing.
+    # A console of its own on stderr, because output of imported modules is discarded meanwhile.
     console = Console(file=sys.stderr)
     if console.is_terminal:
         with console.status(f"{what} ..."):

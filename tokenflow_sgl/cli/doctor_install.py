@@ -1,4 +1,4 @@
-"""What ``tokenflow doctor`` looks at without importing SGLang: will SGLang load the plugin."""
+"""Checks of ``tokenflow doctor`` that import no SGLang: whether SGLang will load the plugin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REINSTALL = "install tokenflow-sgl again, into the environment that runs SGLang
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     found: what is there. problem: why the scheduler would not start with it, or None.
     step: what to do about the problem. note: a remark that stops nothing.

@@ -1,4 +1,4 @@
-"""What ``tokenflow doctor`` asks of SGLang itself: do the seams hold, and would a launch start."""
+"""Checks of ``tokenflow doctor`` that import SGLang: its seams, and whether a launch would work."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def launch_checks(options: list[str] | None) -> list[Check]:
 
 
 def seam_states() -> list[tuple[Seam, str | None]]:
-    """Every hold on SGLang with what is wrong with it, or None. Imports SGLang."""
+    """Every SGLang internal that is used, with what is wrong with it or None. Imports SGLang."""
     from tokenflow_sgl.engine import seams
 
     states: list[tuple[Seam, str | None]] = []
@@ -102,7 +102,7 @@ def seam_table(states: list[tuple[Seam, str | None]]) -> Table:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """No warnings, log lines or prints of what is imported meanwhile."""
+    """Discard warnings, log lines and prints of modules that are imported meanwhile."""
     before = logging.root.manager.disable
     with (
         warnings.catch_warnings(),

@@ -16,11 +16,11 @@ DIRECTIONS = {
     "store": ("to the host", "sglang:hicache_backup"),
     "load": ("back", "sglang:load_back"),
 }
-"""What a direction is called, and SGLang's metrics of its copies."""
+"""Name of each direction, and of SGLang's metrics of its copies."""
 
 
 def examine(url: str, console: Console) -> None:
-    """Print how the scheduler of a running server is doing; exit with 1 if that is not known."""
+    """Print the state of a running server's scheduler; exit with 1 if it cannot be read."""
     with failing():
         seen = scheduler_page(url)
     console.print(_streams(seen))
@@ -79,7 +79,7 @@ def _links(seen: Scrape) -> Table:
 
 
 def _switches(seen: Scrape) -> Table:
-    """What preempting and resuming cost, by what the links were measured to do."""
+    """Costs of preempting and resuming, by the measured rates of the link."""
     tail = seen.quantile("preemption_tail_tokens", 0.5)
     resumes = seen.total("resumes_total")
     loaded = seen.total("resume_loaded_tokens_total") / resumes if resumes else math.nan
@@ -111,7 +111,8 @@ def _switches(seen: Scrape) -> Table:
         _known(stored / held if held else math.nan, "{:.2f}"),
     )
     table.add_row(
-        "written ahead over needed", _known(written / needed if needed else math.nan, "{:.2f}")
+        "proactively written over needed",
+        _known(written / needed if needed else math.nan, "{:.2f}"),
     )
     return table
 
@@ -131,7 +132,7 @@ def _scheduling(seen: Scrape) -> Table:
 
 
 def _took(tokens: float, seen: Scrape, direction: str) -> str:
-    """How long that many tokens cross the link, at its measured rate."""
+    """How long so many tokens take on the link, at its measured rate."""
     rate = seen.total("link_tokens_per_second", direction=direction)
     seconds = tokens / rate if rate > 0 else math.nan
     return "" if math.isnan(seconds) else f", {_milliseconds(seconds)}"

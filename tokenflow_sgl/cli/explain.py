@@ -37,25 +37,25 @@ def explain(
         str | None,
         typer.Option(
             metavar="RID",
-            help="Only what happened to this request: its id, or a beginning that no other has.",
+            help="Only events of this request: its id, or a beginning of it that no other id has.",
         ),
     ] = None,
     at: Annotated[
         str | None,
         typer.Option(
             metavar="[DATE]TIME",
-            help="Within a minute of this time, like 12:03:04 or 2026-11-22T12:03:04; in this "
-            "machine's time zone, if none is given.",
+            help="Only events within a minute of this time, like 12:03:04 or 2026-11-22T12:03:04; "
+            "without a time zone, in this machine's.",
         ),
     ] = None,
     last: Annotated[
-        int, typer.Option(min=1, help="So many of the latest events; with --at, of the nearest.")
+        int, typer.Option(min=1, help="Most events to show: the latest, or the nearest to --at.")
     ] = MOST_SHOWN,
 ) -> None:
-    """Tell which streams were admitted, paused and resumed, when, and for which reason.
+    """Show which streams were admitted, paused and scheduled to run, when, and why.
 
-    Start the server with --tokenflow-decision-log FILE. Exits with 1 where the log has nothing of
-    what was asked for. Examples:
+    Start the server with --tokenflow-decision-log FILE. Exits with 1 if there is no such event in
+    the log. Example:
 
     tokenflow explain decisions.jsonl --stream 7f3a91 --at 12:03:04
     """
@@ -88,7 +88,7 @@ def explain(
 
 
 def _stream(asked: str, found: Sequence[Event]) -> str:
-    """The one stream that is asked for."""
+    """The stream that `asked` names."""
     rids = [event.rid for event in found]
     meant = named(asked, rids)
     if len(meant) == 1:
@@ -101,7 +101,7 @@ def _stream(asked: str, found: Sequence[Event]) -> str:
 
 
 def _moment(at: str, found: Sequence[Event]) -> float:
-    """The one time, in Unix seconds, that is asked for and lies in what the log spans."""
+    """The time of `--at` within the span of the log, in Unix seconds."""
     asked = _parsed(at)
     first, latest = found[0].time - AROUND_SECONDS, found[-1].time + AROUND_SECONDS
     if isinstance(asked, datetime.datetime):
@@ -130,7 +130,7 @@ def _parsed(at: str) -> datetime.datetime | datetime.time:
 
 
 def _around(found: Sequence[Event], moment: float, most: int, stream: str | None) -> list[Event]:
-    """The events nearest to a time, in their order; of other minutes none."""
+    """The events nearest to a time and within a minute of it, in their order."""
     near = [event for event in found if abs(event.time - moment) <= AROUND_SECONDS]
     if near:
         nearest = sorted(near, key=lambda event: abs(event.time - moment))[:most]
@@ -149,13 +149,13 @@ def _around(found: Sequence[Event], moment: float, most: int, stream: str | None
 
 def _show(console: Console, found: Sequence[Event], names: Mapping[str, str]) -> None:
     table = Table("time", box=None, pad_edge=False)
-    # Identifiers are short, and whatever is short of room breaks the sentences first.
+    # Identifiers are short; on a narrow screen the sentences wrap first.
     table.add_column("stream", min_width=min(max(len(names[event.rid]) for event in found), 36))
     table.add_column("")
     table.add_column("why")
     for column in table.columns:
         column.overflow = "fold"
-    styles = {"paused": "yellow", "taken up": "green", "admitted": "cyan"}
+    styles = {"paused": "yellow", "scheduled": "green", "admitted": "cyan"}
     one_day = len({_local(event.time).date() for event in found}) == 1
     for event in found:
         moment = _local(event.time).strftime("%H:%M:%S.%f" if one_day else "%Y-%m-%d %H:%M:%S.%f")

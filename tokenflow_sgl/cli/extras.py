@@ -1,4 +1,4 @@
-"""What commands need that a plain installation does not bring."""
+"""Modules that commands need and a plain installation does not have."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _BROUGHT_BY = {
     "tokenflow_sgl_emulator": "tokenflow-sgl-emulator",
 }
 RUNS = ("aiohttp", "pyarrow")
-"""Replayed runs, and reading them."""
+"""Needed to replay traces and to read runs."""
 PAGES = ("jinja2", "matplotlib")
-"""Pages with plots."""
+"""Needed for pages with plots."""
 
 
 def need(what: str, *modules: str) -> None:
     """Exit with 2 and the command that installs it, if a module is missing.
 
-    what: who needs them, for the sentence.
+    what: What needs the modules; the sentence begins with it.
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:

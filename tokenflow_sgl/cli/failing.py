@@ -14,12 +14,12 @@ from tokenflow_sgl.errors import FailedError, InputError
 
 
 class Exit(IntEnum):
-    """What an exit code means, in all commands alike; docs/exit-codes.md shows them to users."""
+    """Exit codes, the same in all commands; docs/exit-codes.md explains them to users."""
 
     failed = 1
-    """What was asked for failed, or the answer is no: no server there, a server that ended."""
+    """The command failed, or its answer is no: for example no server, or a server that ended."""
     usage = 2
-    """What was given cannot be used: an option, a file, a place to write to, a missing package."""
+    """The input cannot be used: an option, a file, a place to write to, a missing package."""
     invalid = 3
     """A run was written, but its figures must not be trusted."""
     interrupted = 130
@@ -38,7 +38,7 @@ def failing(result: str = "") -> Iterator[None]:
     """End the command where its input cannot be used or its work fails.
 
     Args:
-        result: What there is not then, in front of the sentence, as in "No report".
+        result: Begins the sentence and says what is missing, as in "No report".
     """
     before = f"{result}: " if result else ""
     try:
@@ -47,7 +47,7 @@ def failing(result: str = "") -> Iterator[None]:
         fail(before + _sentence(str(error)), Exit.failed)
     except InputError as error:
         fail(before + _sentence(str(error)), Exit.usage)
-    except OSError as error:  # of files: whether they can be written was looked at before the work
+    except OSError as error:  # of files: whether they can be written was checked before the work
         place = f"{error.filename}: " if error.filename else ""
         fail(before + _sentence(place + (error.strerror or str(error))), Exit.failed)
 

@@ -1,7 +1,7 @@
 """Values of options that are refused before any work begins, with the option's name in front.
 
 Each function is the `callback` of an option or argument. Ranges are typer's own `min` and `max`,
-which `--help` shows; here is what these cannot express.
+which `--help` shows; this module has checks that these cannot express.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def finite(value: float | None) -> float | None:
-    """A number, which NaN is none of: it passes every comparison with a bound."""
+    """A finite number. NaN is refused here because it passes comparisons with bounds."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not allowed; give a finite number")
     return value
 
 
 def positive(value: float | None) -> float | None:
-    """A number above 0 with which one can still calculate."""
+    """A number above 0 that is neither too small nor too large to calculate with."""
     if value is not None and not _SMALLEST <= value <= _LARGEST:
         raise typer.BadParameter(
             f"{value:g} is not allowed; give a number above 0, from {_SMALLEST:g} to {_LARGEST:g}"
@@ -51,7 +51,7 @@ def address(url: str | None) -> str | None:
 
 
 def output_file(path: Path | None) -> Path | None:
-    """A file that can be written; folders that it needs and that are not there are made later."""
+    """A file that can be written; missing folders are made later."""
     if path is not None:
         with _refused(path):
             if path.is_dir() or not path.name:
@@ -64,7 +64,7 @@ def output_file(path: Path | None) -> Path | None:
 
 
 def output_folder(path: Path | None) -> Path | None:
-    """A folder that can be written to; it need not be there yet."""
+    """A folder that can be written to; it need not exist yet."""
     if path is not None:
         with _refused(path):
             _make_something(path)
@@ -79,7 +79,7 @@ def picture(path: Path | None) -> Path | None:
 
 
 def _make_something(folder: Path) -> None:
-    """Make something in a folder, or where the folder itself would have to be made."""
+    """Make something in a folder, or in the nearest folder above it that exists."""
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():

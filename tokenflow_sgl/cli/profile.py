@@ -1,4 +1,4 @@
-"""``tokenflow profile``: the device profiles, one of them in detail, and one's own from a CSV."""
+"""``tokenflow profile``: lists and shows device profiles, and fits one to measurements."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def fit(
     ] = None,
     plot: Picture = None,
 ) -> None:
-    """Make a profile from measured step and copy times, and say how well it repeats them."""
+    """Fit a profile to measured step and copy times, and print how well it repeats them."""
     console = Console()
     if plot is not None:
         need("A picture", "matplotlib")

@@ -37,7 +37,7 @@ _TRACE, _READERS, _SENT, _WARM_UP = "The trace", "The readers", "What is sent", 
 
 def replay(
     trace: Annotated[
-        str, typer.Argument(help="What to replay: PATH, FORMAT:PATH or a workload, and its keys.")
+        str, typer.Argument(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
     ],
     url: Annotated[
         str, typer.Option(help="Base URL of the server.", callback=address)
@@ -64,7 +64,7 @@ def replay(
     sessions: Annotated[
         Sessions,
         typer.Option(
-            help="closed: a later turn waits for the answer before it; "
+            help="closed: a later turn is sent after the answer before it; "
             "open: it is sent at its time in the trace.",
             rich_help_panel=_TRACE,
         ),
@@ -101,8 +101,8 @@ def replay(
         bool,
         typer.Option(
             "--ignore-eos",
-            help="Generate full lengths whatever the model says. Stock SGLang then reserves "
-            "memory for the whole answer at admission.",
+            help="Generate answers of full length, even if the model would end them earlier. Stock "
+            "SGLang then reserves memory for the whole answer at admission.",
             rich_help_panel=_SENT,
         ),
     ] = False,
@@ -114,7 +114,7 @@ def replay(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Give up a stream that brings nothing for so long.",
+            help="Give up a stream after so long without a token.",
             rich_help_panel=_SENT,
             callback=positive,
         ),
@@ -131,8 +131,8 @@ def replay(
         str,
         typer.Option(
             metavar="N or Ns",
-            help="Flag the first N requests, or those due in the first N seconds (as in 30s), "
-            "as warm-up: no figure counts them.",
+            help="Mark the first N requests, or those due in the first N seconds (as in 30s), as "
+            "warm-up: no figure counts them.",
             rich_help_panel=_WARM_UP,
         ),
     ] = "0",
@@ -150,9 +150,9 @@ def replay(
 
     Sends each request when it is due, whether the server keeps up or not. Works with SGLang, with
     or without this package, and with other servers that have the endpoint. Ctrl-C ends the replay
-    and writes what was measured; a second one quits. Exits with 0 if the run is valid, 1 if the
-    server failed and there is none, 2 if an option or the trace cannot be used, 3 if the run is
-    invalid (nearly nothing was served, say), 130 if it was interrupted.
+    and writes what was measured; a second Ctrl-C quits. Exits with 0 if the run is valid, 1 if the
+    server failed and there is no run, 2 if an option or the trace cannot be used, 3 if the run is
+    invalid (for example because too little was served), 130 if it was interrupted.
     """
     need("A replay", *RUNS)
     console = Console()

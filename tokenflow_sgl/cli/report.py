@@ -27,8 +27,8 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folders of runs, or folders that have runs in them, as `tokenflow simulate` "
-            "writes them; the first run is the baseline.",
+            help="Folders of runs, or folders that contain runs, as `tokenflow simulate` writes "
+            "them; the first run is the baseline.",
         ),
     ],
     html: Annotated[
@@ -55,13 +55,16 @@ def report(
     ] = None,
     tbt_rule: Annotated[
         TbtRule,
-        typer.Option(help="A request meets its TBT objective by: p99 of its gaps, mean, or every."),
+        typer.Option(
+            help="What must meet a request's TBT objective: the p99 of its gaps, their mean, or "
+            "every gap."
+        ),
     ] = TbtRule.p99,
     expected_ttft: Annotated[
         float,
         typer.Option(
             min=0.0,
-            help="Andes QoE: seconds to the first token that a reader expects.",
+            help="Andes QoE: TTFT that a reader expects, seconds.",
             callback=finite,
         ),
     ] = 1.0,
@@ -69,7 +72,7 @@ def report(
         float,
         typer.Option(
             min=0.0,
-            help="lambda of Eq. 2, tokens per second of TTFT; the paper gives none.",
+            help="lambda of Eq. 2, tokens per second of TTFT; the paper gives no value.",
             callback=finite,
         ),
     ] = 0.0,
@@ -77,7 +80,7 @@ def report(
         float,
         typer.Option(
             min=0.0,
-            help="mu of Eq. 2, tokens per second of stall; the paper gives none.",
+            help="mu of Eq. 2, tokens per second of stall; the paper gives no value.",
             callback=finite,
         ),
     ] = 0.0,
@@ -85,13 +88,13 @@ def report(
         float | None,
         typer.Option(
             min=0.0,
-            help="Count stalls that are longer than this, seconds; stalled time is summed whole. "
-            "Default: what a reader notices, 0.1.",
+            help="Count stalls longer than this, seconds; stalled time is summed without a "
+            "threshold. Default: 0.1, the shortest that a reader notices.",
             callback=finite,
         ),
     ] = None,
     resamples: Annotated[
-        int, typer.Option(min=100, help="Bootstrap samples behind each interval of a comparison.")
+        int, typer.Option(min=100, help="Bootstrap samples for each interval of a comparison.")
     ] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     allow_different: Annotated[
@@ -101,8 +104,8 @@ def report(
 ) -> None:
     """Show the figures of a recorded run, or compare runs of the same trace.
 
-    Prints tables. Writes nothing unless --html names a file: one page with plots, for a browser.
-    A run that is invalid or was interrupted is marked as such wherever it is shown.
+    Prints tables. With --html it also writes a page with plots. A run that is invalid or was
+    interrupted is marked as such wherever it is shown.
     """
     messages = Console(stderr=True)
     if as_json and as_markdown:
@@ -143,7 +146,7 @@ def report(
 
 
 def _runs(folders: list[Path], messages: Console) -> list[Path]:
-    """The runs that are meant: each folder, or those in it; what that comes to is said."""
+    """The runs that the folders are or contain; prints which these are."""
     from tokenflow_sgl.runs import runs_in
 
     found = []

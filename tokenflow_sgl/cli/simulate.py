@@ -1,4 +1,4 @@
-"""``tokenflow simulate``: what a trace would do on a device under one policy or another."""
+"""``tokenflow simulate``: how a trace would run on a device under each of several policies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _COMPARED = "fcfs,tokenflow"
 
 def simulate(
     trace: Annotated[
-        str, typer.Option(help="What is asked: PATH, FORMAT:PATH or a workload, and its keys.")
+        str, typer.Option(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
     ],
     device: Device = DEFAULT_DEVICE,
     model: Model = DEFAULT_MODEL,
@@ -60,9 +60,9 @@ def simulate(
         str,
         typer.Option(
             metavar="NAMES",
-            help="Policies to compare, with commas; the first is the baseline. Of: fcfs, chunked, "
-            "priority, vtc, tokenflow, paper, andes, least-slack, round-robin, or your own, "
-            "package.module:Class.",
+            help="Policies to compare, separated by commas; the first is the baseline. Known are "
+            "fcfs, chunked, priority, vtc, tokenflow, paper, andes, least-slack and round-robin, "
+            "and your own as package.module:Class.",
         ),
     ] = _COMPARED,
     output: Annotated[
@@ -83,7 +83,7 @@ def simulate(
     mixed_chunk: MixedChunk = False,
     replicas: Annotated[
         int,
-        typer.Option(min=1, help="Servers of this kind behind a router.", rich_help_panel=_SERVER),
+        typer.Option(min=1, help="Number of servers behind a router.", rich_help_panel=_SERVER),
     ] = 1,
     router: Annotated[
         Router,
@@ -93,15 +93,15 @@ def simulate(
         list[str] | None,
         typer.Option(
             metavar="KEY=A,B,C",
-            help="Instead of comparing policies: tokenflow under each value of a parameter "
-            "(docs/flags.md names them), all combinations if given several times.",
+            help="Instead of comparing policies, run tokenflow with each value of a parameter "
+            "(see docs/flags.md); given several times, with all combinations.",
         ),
     ] = None,
     ray: Annotated[
         bool,
         typer.Option(
             "--ray",
-            help="The sweep over a Ray cluster: RAY_ADDRESS, or one of this machine's cores.",
+            help="Run the sweep on a Ray cluster: RAY_ADDRESS, or this machine's cores.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0,
@@ -113,10 +113,10 @@ def simulate(
     ttft_slo: TtftSlo = None,
     tbt_slo: TbtSlo = None,
 ) -> None:
-    """Show what a trace would do on a device under each policy: a table, and a page with plots.
+    """Simulate a trace on a device under each policy: a table, and a page with plots.
 
-    Runs SGLang's scheduling in virtual time, with the very policy that the server runs, on the
-    device's step times: no GPU, no SGLang, seconds instead of hours.
+    Runs SGLang's scheduling in virtual time, with the device's step times and the same policy
+    object that the server runs. Needs no GPU and no SGLang, and takes seconds instead of hours.
     """
     need("A simulation", *RUNS, *PAGES)
     console = Console(stderr=True)

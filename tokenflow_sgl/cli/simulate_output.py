@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FILE_WIDTH = 110
 _MOST_FORESEEN = 5000
-"""Requests of a trace for which the no-stall schedule is worked out: a few seconds."""
+"""Most requests of a trace for which the no-stall schedule is computed; takes a few seconds."""
 
 
 def judge(done: list[Simulation], page_path: Path, console: Console) -> Figures | Comparison:
@@ -62,8 +62,8 @@ def print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -
     if len(trace.requests) <= _MOST_FORESEEN:
         known = clairvoyant(trace, profile, options)
         console.print(
-            "Who knew every answer's length and let nobody stall, first come first, could have "
-            f"readers wait {known.mean_ttft_s:.3g} s on average, {known.p99_ttft_s:.3g} s at P99.",
+            "A first-come-first-served schedule without stalls that knows all answer lengths has "
+            f"a mean TTFT of {known.mean_ttft_s:.3g} s, and {known.p99_ttft_s:.3g} s at P99.",
             highlight=False,
         )
 
@@ -85,7 +85,7 @@ def _cell(value: float | bool) -> str:
 
 
 def _wide(console: Console) -> Console:
-    """Into a file or a pipe there is room for whole tables."""
+    """A console that writes whole tables into a file or a pipe."""
     if not console.is_terminal:
         console.width = _FILE_WIDTH
     return console

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokenflow_sgl.observe.top_view import History, Look
 
 KEPT = 60
-"""Looks that the little curves go back."""
+"""Readings that the small curves show."""
 
 
 def top(
@@ -32,15 +32,15 @@ def top(
             metavar="SECONDS",
             min=1.0,
             max=3600.0,
-            help="Time between two looks.",
+            help="Time between two readings of the metrics.",
             callback=finite,
         ),
     ] = 2.0,
     once: Annotated[
-        bool, typer.Option("--once", help="Print one picture after two looks, and end.")
+        bool, typer.Option("--once", help="Print one screen after two readings, and end.")
     ] = False,
 ) -> None:
-    """Watch a running server: who stalls, who is ahead, what the scheduler does about it.
+    """Watch a running server: how many readers stall or are ahead, and what the scheduler does.
 
     The server needs --scheduler tokenflow --enable-metrics. Ends with Ctrl-C.
     """

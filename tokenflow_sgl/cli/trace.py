@@ -28,7 +28,7 @@ trace_app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 
-_PATIENCE_S = 1.0  # reading that takes longer shows how far it is
+_PATIENCE_S = 1.0  # reading that takes longer shows a progress bar
 
 Spec = Annotated[
     str,
@@ -81,7 +81,7 @@ def stats(
 
 @trace_app.command()
 def convert(spec: Spec, output: Output) -> None:
-    """Write a trace, with all that its SPEC does to it, as a native file."""
+    """Write a trace in the native format, after all changes by its keys."""
     _write(output, _open(spec))
 
 
@@ -91,51 +91,51 @@ def make(
     arrivals: Annotated[
         str,
         typer.Option(
-            help="As in poisson:rate=2. burst (size, every_s, spread_s), poisson (rate), "
-            "gamma (rate, cv), onoff (rate, on_s, off_s, off_rate) or diurnal (rate, amplitude, "
-            "period_s, peak_s)."
+            help="Arrivals, as in poisson:rate=2. Known are burst (size, every_s, spread_s), "
+            "poisson (rate), gamma (rate, cv), onoff (rate, on_s, off_s, off_rate) and diurnal "
+            "(rate, amplitude, period_s, peak_s)."
         ),
     ],
     requests: Annotated[
-        int | None, typer.Option(min=1, help="Requests to make; sessions, with --sessions.")
+        int | None, typer.Option(min=1, help="Number of requests, or of sessions with --sessions.")
     ] = None,
     duration: Annotated[
         float | None,
         typer.Option(
-            help="Instead of --requests: seconds in which they arrive.", callback=positive
+            help="Instead of --requests: seconds during which requests arrive.", callback=positive
         ),
     ] = None,
     prompts: Annotated[
         str | None,
         typer.Option(
-            help="Lengths of prompts, as in normal:mean=512. fixed (tokens), normal (mean, sd, "
-            "low, high) or lognormal (mean, cv, low, high). With --sessions: of a turn's own "
-            "message."
+            help="Lengths of prompts, as in normal:mean=512. Known are fixed (tokens), normal "
+            "(mean, sd, low, high) and lognormal (mean, cv, low, high). With --sessions these are "
+            "the lengths of a turn's own message."
         ),
     ] = None,
-    outputs: Annotated[str | None, typer.Option(help="Lengths of answers, likewise.")] = None,
+    outputs: Annotated[str | None, typer.Option(help="Lengths of answers, as --prompts.")] = None,
     lengths: Annotated[
         str | None,
         typer.Option(
-            help="Instead of both: long-context-8k, -32k or -128k, or like=SPEC to draw from "
-            "another trace's requests."
+            help="Instead of --prompts and --outputs: long-context-8k, -32k or -128k, or like=SPEC "
+            "to draw from another trace's requests."
         ),
     ] = None,
     rates: Annotated[
-        str | None, typer.Option(help="Readers, tokens/s: 20, 15/20/25/30 or 15=3/20=1.")
+        str | None, typer.Option(help="Reading rates, tokens/s: 20, 15/20/25/30 or 15=3/20=1.")
     ] = None,
     sessions: Annotated[
         str | None,
         typer.Option(
-            help="Make conversations, as in turns=4,think_s=5. Mean turns and think_s, and "
-            "system_tokens of system prompts that groups share."
+            help="Make conversations, as in turns=4,think_s=5: mean number of turns, mean think "
+            "time, system_tokens of a system prompt, and groups that have different ones."
         ),
     ] = None,
     priorities: Annotated[
         str | None,
         typer.Option(
-            help="Priorities that change, as in random:frequency=1,levels=4,active_s=30. random "
-            "(frequency, levels, active_s) or markov (these, slots, locality, memory)."
+            help="Priorities that change, as in random:frequency=1,levels=4,active_s=30. Known are "
+            "random (frequency, levels, active_s) and markov (these, slots, locality, memory)."
         ),
     ] = None,
     ttft_slo: Annotated[
@@ -147,9 +147,9 @@ def make(
         typer.Option(help="Objective for the time between tokens, seconds.", callback=positive),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the trace; if not given, the file's.")
+        str | None, typer.Option(help="Name of the trace. Default: the file's.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
 ) -> None:
     """Make a synthetic trace. The same options make the same trace."""
     from tokenflow_sgl.traces import TraceConfig, make_trace

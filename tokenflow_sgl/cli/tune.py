@@ -45,37 +45,40 @@ _SHOWN = {
 
 def tune(
     trace: Annotated[
-        str, typer.Option(help="What is asked: PATH, FORMAT:PATH or a workload, and its keys.")
+        str, typer.Option(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
     ],
     objective: Annotated[
         Objective,
         typer.Option(
-            help="What to look for: waiting (TTFT and stalls together), effective (throughput), "
-            "p99-ttft. Parameters that cost more than 1% of all or of the effective tokens per "
-            "second, or let readers wait longer on average than those shipped, are out."
+            help="What to improve: waiting (TTFT and stalls together), effective (throughput), "
+            "p99-ttft. Parameters are rejected if they cost more than 1% of the tokens or of the "
+            "effective tokens per second, or if readers wait longer on average than with those "
+            "shipped."
         ),
     ] = Objective.waiting,
     trials: Annotated[
-        int, typer.Option(min=2, help="Simulations, the shipped parameters' included.")
+        int, typer.Option(min=2, help="Number of simulations, with that of the shipped parameters.")
     ] = 60,
     check: Annotated[
         str | None,
         typer.Option(
             metavar="TRACE",
-            help="Another trace, held out of the search, that decides whether what was found is "
-            "recommended. Default: two other draws of a workload, the second half of a file.",
+            help="Another trace, held out of the search, that decides whether the parameters found "
+            "are recommended. Default: two other draws of a workload, or the second half of a "
+            "file.",
         ),
     ] = None,
     ray: Annotated[
         bool,
-        typer.Option(
-            "--ray", help="Over a Ray cluster: RAY_ADDRESS, or one of this machine's cores."
-        ),
+        typer.Option("--ray", help="Run on a Ray cluster: RAY_ADDRESS, or this machine's cores."),
     ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", dir_okay=False, help="All runs, as Parquet.", callback=output_file
+            metavar="FILE",
+            dir_okay=False,
+            help="Write all runs to this Parquet file.",
+            callback=output_file,
         ),
     ] = None,
     device: Device = DEFAULT_DEVICE,
@@ -94,9 +97,10 @@ def tune(
 ) -> None:
     """Search tokenflow's parameters for your trace by simulation, and print the flags to use.
 
-    What is found fits the trace that was searched. So it is compared with the parameters as
-    shipped on traces that were held out of the search, and its flags are printed only if it is
-    better by 3% on each of them; else: keep the defaults. Best is a trace of another day, --check.
+    The parameters found fit the searched trace, partly by chance. So they are compared with the
+    shipped ones on traces that were held out of the search. Their flags are printed only if they
+    are better by 3% on each of these; otherwise the answer is to keep the defaults. The best
+    held-out trace is one of another day, named by --check.
     """
     need("A search", "optuna", *RUNS, *PAGES)
     console = Console(stderr=True)

@@ -26,43 +26,44 @@ class TokenFlowConfig:
 
     policy: str = setting(
         "working-set",
-        "who decides: working-set, paper (TokenFlow's literal Eq. 3 to 6), stock (never "
-        "intervene), or package.module:Class of your own policy",
+        "policy: working-set, paper (TokenFlow's Eq. 3 to 6 as printed), stock (never "
+        "intervenes), or package.module:Class of your own",
     )
     hicache: str = setting(
         "auto",
-        "auto: switch HiCache on, so that preempted KV is kept in host memory (SGLang's own "
-        "--hicache-* options apply); off: leave it as SGLang's options say",
+        "auto: switch HiCache on, so that KV of paused streams is kept in host memory (SGLang's "
+        "own --hicache-* options apply); off: leave it as SGLang's options say",
     )
     mixed_chunk: str = setting(
         "auto",
-        "auto: while the policy decides, running streams decode in the same step as a prefill, so "
-        "that resuming one costs the others no step, as with SGLang's --enable-mixed-chunk, where "
-        "its prefill graphs allow; off: leave it as SGLang's option says",
+        "auto: under stress, running streams decode in the same step as a prefill, as with "
+        "SGLang's --enable-mixed-chunk, where its prefill graphs allow it, so that a resume costs "
+        "the others no step; off: leave it as SGLang's option says",
     )
     default_rate: str = setting(
         "reading",
-        "reading rate of requests that state none: tokens per second, or a class name",
+        "rate of requests that state none: tokens per second, or the name of a class",
     )
     rate_class: tuple[str, ...] = setting(
-        (), "one more rate class as NAME=TOKENS_PER_SECOND; may be repeated"
+        (), "another rate class as NAME=TOKENS_PER_SECOND; may be repeated"
     )
     length_quantile: float = setting(
         0.9,
-        "quantile of recent output lengths that predicts a stream's end; 1 predicts the longest",
+        "quantile of recent output lengths that is taken as a stream's expected length; 1: the "
+        "longest",
         low=0.01,
         high=1.0,
     )
     decision_log: str = setting(
         "",
-        "file that gets a JSON line for every pass that pauses, admits or takes up streams, with "
-        "their request ids and the figures that decided, for tokenflow explain; rotated at 32 MiB, "
-        "five files; empty: none",
+        "file for tokenflow explain: a JSON line for every pass that pauses, admits, starts or "
+        "resumes streams, with their request ids and the figures behind the decision; rotated at "
+        "32 MiB, five files; empty: no log",
     )
     check_ranks: bool = setting(
         False,
-        "for debugging, with several tensor-parallel ranks: compare in every pass what each rank "
-        "decided and did with what the leader did, and end the server with a sentence where they "
+        "for debugging, with several tensor-parallel ranks: compare each rank's decisions and "
+        "actions with the leader's in every pass, and end the server with a sentence if they "
         "differ",
     )
     working_set: WorkingSetConfig = field(default_factory=WorkingSetConfig)

@@ -1,4 +1,4 @@
-"""A running server, seen from outside: what its metrics page says, and what that means."""
+"""A running server seen from outside: reads its metrics page and its log of decisions."""
 
 from tokenflow_sgl.observe.metrics_page import (
     Scrape,

@@ -18,7 +18,7 @@ from tokenflow_sgl.errors import FailedError
 PREFIX = "tokenflow:"
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 32 * 1024 * 1024
-"""More than any page that is asked for here; whatever is longer is none of them."""
+"""Longest page that is read; no metrics page is longer."""
 
 
 class ScrapeError(FailedError):
@@ -107,7 +107,7 @@ def scrape(url: str) -> Scrape:
     """The metrics of the server at a base URL.
 
     Raises:
-        ScrapeError: Nobody answers there, or what answers has no metrics page.
+        ScrapeError: No server answers there, or it has no metrics page.
     """
     page = url.rstrip("/") + "/metrics"
     text = fetch(page, missing="start the server with --enable-metrics")
@@ -129,7 +129,7 @@ def scheduler_page(url: str) -> Scrape:
     """The metrics of a server that runs our scheduler.
 
     Raises:
-        ScrapeError: As `scrape`, or it does not report of the scheduler.
+        ScrapeError: As `scrape`, or it has no metrics of the scheduler.
     """
     seen = scrape(url)
     if not seen.has("mode"):
@@ -146,11 +146,11 @@ def fetch(page: str, *, missing: str, **request: Any) -> bytes:
     missing: What to do where there is no such page.
 
     Raises:
-        ScrapeError: Nobody answers there, or not with HTTP 200.
+        ScrapeError: No server answers there, or not with HTTP 200.
     """
     if not _is_address(page):
         raise ScrapeError(f"{page!r} is no URL of a server; one looks like http://127.0.0.1:30000")
-    # No proxy of the environment may come between us and loopback.
+    # No proxy of the environment may be used, least of all for loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(
@@ -164,7 +164,7 @@ def fetch(page: str, *, missing: str, **request: Any) -> bytes:
         cause = getattr(error, "reason", error)
         reason = getattr(cause, "strerror", None) or cause  # without its number
         raise ScrapeError(
-            f"nobody answers at {page} ({reason}). Next: see whether it is up"
+            f"no server answers at {page} ({reason}). Next: see whether it is up"
         ) from None
     if len(text) > MAX_BYTES:
         raise ScrapeError(f"{page} is longer than {MAX_BYTES} bytes; is that the right server?")

@@ -12,10 +12,10 @@ from typing import Any
 from tokenflow_sgl.errors import InputError
 
 CAUSES = {
-    "newcomer": "to make room for a stream without a first token",
-    "exchange": "to make room for a paused stream whose reader is closer to a stall",
+    "newcomer": "to free memory for a stream without a first token",
+    "exchange": "to free memory for a paused stream that is closer to a stall",
     "memory": "because the next decode steps would not have fitted",
-    "park": "because it was far ahead of its reader, and the rest decodes faster without it",
+    "park": "because it was far ahead of its reader, and the others decode faster without it",
     "policy": "for a reason of the policy's own",
 }
 SHORTEST_NAME = 8
@@ -23,7 +23,7 @@ SHORTEST_NAME = 8
 
 
 class LogError(InputError):
-    """The file is no log of decisions; the message says where."""
+    """The file is not a log of decisions; the message names the file and the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Event:
     Attributes:
         time: Unix seconds.
         rid: The stream's request id.
-        what: "admitted", "taken up", "loading" or "paused".
+        what: "admitted", "scheduled" (to start or resume), "loading" or "paused".
         why: In words.
         line: The whole line of the log.
     """
@@ -49,8 +49,8 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """Lines of a log and of its rotated files, oldest first.
 
     Raises:
-        LogError: A file cannot be read, or a line of it is none of a log of decisions. A last line
-            that is cut off, because the server is writing it, is left out.
+        LogError: A file cannot be read, or one of its lines does not belong to a log of decisions.
+            A last line that is cut off, because the server is writing it, is left out.
     """
     older = sorted(
         path.parent.glob(f"{path.name}.[0-9]*"),
@@ -63,7 +63,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
         except OSError as error:
             raise LogError(f"{each} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise LogError(f"{each} is not text, so it is no log of decisions") from None
+            raise LogError(f"{each} is not text, so it is not a log of decisions") from None
 
 
 def _lines(path: Path, file: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -79,7 +79,7 @@ def _lines(path: Path, file: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def identifiers(lines: Iterable[dict[str, Any]]) -> set[str]:
-    """All request ids that a log mentions, of streams that nothing happened to, too."""
+    """All request ids that a log mentions, also of streams without an event."""
     return {
         rid
         for line in lines
@@ -93,10 +93,10 @@ def identifiers(lines: Iterable[dict[str, Any]]) -> set[str]:
 
 
 def short_names(rids: Iterable[str]) -> dict[str, str]:
-    """What each identifier is called on a narrow screen: so much of it as no other begins with.
+    """A short name for each identifier: its shortest beginning that no other identifier has.
 
-    An identifier that another one begins with stays whole: `named` finds it, since whole ones go
-    first.
+    An identifier that is itself the beginning of another stays whole: `named` finds it, because an
+    exact match goes first.
     """
     ordered = sorted(set(rids))
     needed = dict.fromkeys(ordered, SHORTEST_NAME)
@@ -109,7 +109,7 @@ def short_names(rids: Iterable[str]) -> dict[str, str]:
 
 
 def named(asked: str, rids: Iterable[str]) -> list[str]:
-    """The identifiers that somebody may mean: this one, or all that begin so, in order."""
+    """The identifiers that `asked` may mean: itself, or all that begin with it, in order."""
     known = set(rids)
     return [asked] if asked in known else sorted(rid for rid in known if rid.startswith(asked))
 
@@ -117,11 +117,11 @@ def named(asked: str, rids: Iterable[str]) -> list[str]:
 def events(
     lines: Iterable[dict[str, Any]], names: Mapping[str, str] | None = None
 ) -> Iterator[Event]:
-    """What happened to which stream. One that stays on the list of those to resume is told of once.
+    """What happened to which stream; a stream that stays scheduled has one event for that.
 
     Args:
-        lines: Of a log, in its order.
-        names: What `Event.why` calls other streams, by request id; the ids themselves if None.
+        lines: Lines of a log, in its order.
+        names: Names for other streams in `Event.why`, by request id; the ids themselves if None.
     """
 
     def name(rid: str) -> str:
@@ -138,15 +138,15 @@ def events(
             yield Event(moment, each["rid"], "paused", because, line)
         for rid in line["load"]:
             if rid not in offered:
-                yield Event(moment, rid, "loading", "its KV comes back beside the steps", line)
+                yield Event(moment, rid, "loading", "its KV is loaded beside the steps", line)
         for rid in line["take_up"]:
             if rid not in offered:
-                yield Event(moment, rid, "taken up", _state(line, rid), line)
+                yield Event(moment, rid, "scheduled", _state(line, rid), line)
         offered = {*line["take_up"], *line["load"]}
 
 
 def _because(line: dict[str, Any], rid: str, cause: str, name: Callable[[str], str]) -> str:
-    """The cause, with the figures of the stream and of those that come instead."""
+    """The cause, with the figures of the stream and of those that run instead."""
     story = f"{cause}; {_state(line, rid)}"
     instead = [other for other in line["take_up"] if other != rid][:3]
     if instead:
@@ -163,6 +163,6 @@ def _state(line: dict[str, Any], rid: str) -> str:
                 return f"it has waited {abs(slack):.1f} s for its first token"
             tokens = f"{stream['generated']} of about {stream['expected']} tokens"
             if slack < 0.0:
-                return f"its reader stands still for {-slack:.1f} s, {tokens}"
+                return f"its reader has stalled for {-slack:.1f} s, {tokens}"
             return f"its reader has {slack:.1f} s unread, {tokens}"
-    return "not among the streams that were written down"
+    return "not among the streams that were logged"

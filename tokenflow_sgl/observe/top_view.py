@@ -1,4 +1,4 @@
-"""The picture that `tokenflow top` shows, made of two looks at a server's metrics."""
+"""The screen of `tokenflow top`, made from two readings of a server's metrics."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ WIDTH = 36
 LEVELS = (0.0, 1.0, 3.0, 8.0, 21.0, 89.0, math.inf)
 """Upper bounds of the levels of unread output, seconds; bounds of the histogram's buckets."""
 MODES = {
-    "idle": "streams fit as they are and SGLang's own order stands",
+    "idle": "all streams fit, and SGLang's own policy runs",
     "working-set": "the policy orders admission and preemption",
-    "fallback": "the policy fails and SGLang's own serves",
+    "fallback": "the policy fails, and SGLang's own policy runs",
 }
-"""What the scheduler does, by its mode: "idle" is the policy's, and no word about the server."""
+"""What the scheduler does, by its mode. "idle" means the policy, not the server."""
 _LEVELS = ("running", "paused", "waiting")
 STYLES = ("bold red", "red", "yellow", "green", "cyan", "blue", "magenta")
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A server now, and what it did since the last look.
+    """A server now, and what it did since the last reading.
 
     Attributes:
         now: Its metrics.
         gained: What counters and histograms gained.
-        seconds: Since the last look.
-        history: Throughput of earlier looks.
+        seconds: Since the last reading.
+        history: Throughput of earlier readings.
     """
 
     now: Scrape
@@ -68,7 +68,7 @@ def view(url: str, look: Look) -> RenderableType:
 
 
 def _head(url: str, look: Look) -> Text:
-    """Three lines: the server, its streams, its scheduler; each says what it is about."""
+    """Three lines: the server, its streams, its scheduler."""
     modes = [mode for mode, on in look.now.by("mode", "mode").items() if on > 0]
     stalled = look.level("stalled_streams")
     text = Text(f"{url}\n", style="bold")
@@ -82,7 +82,7 @@ def _head(url: str, look: Look) -> Text:
 
 
 def _readers(look: Look) -> Panel:
-    """Streams by what they have unread."""
+    """Streams by the length of their unread text."""
     counts = _by_level(look.gained)
     whole = sum(counts)
     table = Table.grid(padding=(0, 1))
@@ -99,7 +99,7 @@ def _readers(look: Look) -> Panel:
         classes.add_row(name, *(f"{value:.1f} s" for value in values))
     stalls = Text(
         f"{look.rate('stalls_total'):.2f} stalls/s {LONGER}\n"
-        f"{look.rate('stall_seconds_total'):.2f} readers stand still on average"
+        f"{look.rate('stall_seconds_total'):.2f} readers stalled on average"
     )
     return Panel(Group(table, "", classes, "", stalls), title="Unread output", title_align="left")
 
@@ -134,7 +134,7 @@ def _throughput(look: Look) -> Panel:
         values = (look.gained.quantile(metric, share) for share in (0.5, 0.99))
         times.add_row(name, *map(_seconds, values))
     demand, capacity = (look.level(f"{name}_tokens_per_second") for name in ("demand", "capacity"))
-    rates = Text(f"readers take {demand:,.0f} tokens/s, the engine made {capacity:,.0f} lately")
+    rates = Text(f"readers take {demand:,.0f} tokens/s, the engine made {capacity:,.0f} recently")
     return Panel(Group(table, "", times, "", rates), title="Throughput", title_align="left")
 
 
@@ -156,7 +156,7 @@ def _scheduler(look: Look) -> Panel:
             for value, count in look.gained.by(name, label).items()
             if count
         ]
-        table.add_row(f"{title} per second", ", ".join(parts) or "nobody")
+        table.add_row(f"{title} per second", ", ".join(parts) or "none")
     table.add_row("policy pass, P50", _seconds(look.gained.quantile("policy_pass_seconds", 0.5)))
     table.add_row("of the loop's time", f"{look.rate('scheduling_seconds_total'):.1%}")
     errors = look.now.total("policy_errors_total")

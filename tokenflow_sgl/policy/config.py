@@ -1,4 +1,4 @@
-"""Parameters of the working-set policy: one declaration for default, meaning, flag and docs."""
+"""Parameters of the working-set policy: each declares its default, range, meaning and flag once."""
 
 from __future__ import annotations
 
@@ -30,102 +30,107 @@ class WorkingSetConfig:
     eta: float = setting(
         1.0,
         "share of the engine's time that admission may promise to readers; above 1 admits "
-        "earlier and risks stalls in sustained overload",
+        "earlier and risks stalls in lasting overload",
         low=0.1,
         high=10.0,
     )
     burst_eta: float = setting(
         1.35,
-        "share of the engine's time that may be promised to clear the whole queue at once, after "
-        "a burst of arrivals has ended",
+        "share of the engine's time that may be promised to admit the whole queue at once, after "
+        "a burst of arrivals has ended; above 1 trades stalls for early first tokens",
         low=0.1,
         high=10.0,
     )
     calm: float = setting(
         3.0, "seconds without an arrival after which a burst counts as ended", low=0.0, high=3600.0
     )
-    cycle: float = setting(
-        0.2, "seconds between two plans of the working set under stress", low=0.001, high=60.0
-    )
+    cycle: float = setting(0.2, "seconds between two plans under stress", low=0.001, high=60.0)
     hysteresis: float = setting(
         10.0,
-        "seconds of slack that a running stream must have more than the paused one that takes "
-        "its place",
+        "seconds of slack by which a running stream must exceed the paused stream that takes its "
+        "place",
         low=0.0,
         high=3600.0,
     )
     safety: float = setting(
         3.0,
-        "seconds of slack that a stream must keep beyond its switch cost to give way to a newcomer",
+        "seconds of slack, beyond the cost of its switch, that a stream needs to be paused for a "
+        "newcomer",
         low=0.0,
         high=3600.0,
     )
     switch_factor: float = setting(
         2.0,
-        "buffer conservativeness mu: slack needed per second of evict-and-load cost (Eq. 4.2.1)",
+        "buffer conservativeness mu: seconds of slack needed per second of evicting and loading "
+        "(section 4.2.1 of the paper)",
         low=1.0,
         high=100.0,
     )
     min_run: float = setting(
-        0.5, "seconds that a stream runs at least before it may be preempted", low=0.0, high=3600.0
+        0.5, "seconds that a stream runs before it may be preempted", low=0.0, high=3600.0
     )
     band: float = setting(
         0.10,
-        "share of a stream's output that may lie unread at full value (tau_1 of the effective "
-        "throughput)",
+        "share of a stream's output that may be unread while further tokens count in full (tau_1 "
+        "of the effective throughput)",
         low=0.001,
         high=1.0,
     )
     band_seconds: float = setting(
-        3.0, "lower bound of the useful buffer in seconds of reading", low=0.0, high=3600.0
+        3.0, "lower bound of the band (see band), in seconds of reading", low=0.0, high=3600.0
     )
     urgent: float = setting(
         4.0,
-        "slack in seconds below which a paused stream may displace even a sprinter",
+        "seconds of slack below which a paused stream may displace even a stream that is beyond "
+        "two bands",
         low=0.0,
         high=3600.0,
     )
     prefill_chunk: int = setting(
         2048,
-        "tokens per prefill step while readers wait, so that decoding is not held up for long",
+        "most tokens of a prefill step while streams decode; their next tokens wait for the step",
         low=16,
         high=1 << 20,
     )
     prefill_guard: float = setting(
         1.0,
-        "decode steps may take this many times the prefill's time between two prefill chunks "
-        "when a reader would stall",
+        "time for decode steps between two prefill chunks when a reader would stall, at most, as "
+        "a multiple of the last prefill's time",
         low=0.0,
         high=100.0,
     )
     fill: float = setting(
-        0.95, "share of device plus host memory that admission may promise", low=0.1, high=1.0
+        0.95,
+        "share of device and host memory together that admission may promise",
+        low=0.1,
+        high=1.0,
     )
     pace: bool = setting(
         False,
-        "while there is memory for everybody, decode each stream at about the pace of its reader: "
-        "it rests in the prefix tree when it is ahead; costs a switch per rest",
+        "while all streams fit into memory, decode each at about the pace of its reader: a stream "
+        "that is ahead is paused, its KV in the prefix tree; each pause costs a switch",
     )
     write_ahead: bool = setting(
         True,
-        "copy KV of running streams that are ahead of their readers to the host in the background, "
-        "so that a preemption has only the tail left to copy; needs HiCache with write_through",
+        "proactive writes: copy KV of running streams to the host in the background, so that a "
+        "preemption has only the last tokens left to copy; needs HiCache with write_through",
     )
     load_ahead: bool = setting(
         True,
-        "load KV that the next step cannot hide beside several steps, before its stream is taken "
-        "up, so that nobody waits for the link",
+        "prefetch: load KV that does not fit into the time of the next step beside several steps, "
+        "before its stream is resumed, so that no step waits for the link",
     )
     park: bool = setting(
-        True, "pause streams that are far ahead when the rest runs faster without them"
+        True,
+        "pause streams that are far ahead of their readers when the others run faster without them",
     )
     park_floor: float = setting(
-        0.8, "lowest share of raw decode throughput that parking may aim at", low=0.1, high=1.0
+        0.8, "lowest share of the decode throughput that parking may aim at", low=0.1, high=1.0
     )
     park_target: float = setting(
         0.85,
-        "raw throughput, as a share of what decoding the whole batch without a pause would "
-        "yield, below which parking backs off; prefills and resumes cost a part of it anyway",
+        "throughput, as a share of what decoding the whole batch without interruption would yield, "
+        "below which parking pauses fewer streams; prefills and resumes alone cost a part of it",
         low=0.1,
         high=1.0,
     )

@@ -1,4 +1,4 @@
-"""What a device needs for a model's steps and copies: the numbers that stand in for hardware.
+"""Times of a model's steps and copies on a device: the numbers that replace the hardware.
 
 The emulator and the simulator ask a `DeviceProfile` how long a step takes; nothing here measures.
 Where the numbers come from is in `source`, and in docs/devices.md.
@@ -149,7 +149,7 @@ def _content(profile: DeviceProfile) -> dict[str, object]:
         link: Link = content[name]
         content[name] = {"bandwidth": link.bandwidth, "latency": link.latency}
     for name in ("decode", "prefill"):
-        # Not asdict: it would take the table's private surface along.
+        # Not asdict: it would include the table's private surface.
         content[name] = {
             item.name: getattr(content[name], item.name)
             for item in fields(content[name])

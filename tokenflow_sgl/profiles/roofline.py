@@ -1,4 +1,4 @@
-"""Step times from peak rates alone, for devices that nobody measured for us.
+"""Step times from peak rates alone, for devices without measurements.
 
 The roofline model (Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009): a step takes as
 long as its arithmetic or its memory traffic, whichever is longer, at the share of the peak that

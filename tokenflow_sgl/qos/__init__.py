@@ -1,4 +1,4 @@
-"""Quality of a token stream as its reader lives it: stalls, buffers, weights, QoS.
+"""Quality of a token stream as its reader experiences it: stalls, buffers, weights, QoS.
 
 Live, for the scheduler: `ReaderBank`. After the fact: `evaluate_stream`, then `evaluate_run`. Both
 follow one reader model (`consumed_at` draws it) and one pair of weights (`token_weight`,

@@ -1,7 +1,7 @@
-"""How a reader plays a stream of tokens back: in come delivery times, out go reading times.
+"""How a reader plays back a stream of tokens: delivery times in, reading times out.
 
-The reader takes up the first token when it arrives, then one every `1 / rate` seconds. When the
-next token is not there in time, playback stalls and the reader's clock stops until it is. So
+The reader reads the first token when it arrives, then one every `1 / rate` seconds. When the next
+token is not there in time, playback stalls and the reader's clock stops until it is. So
 
     c_1 = t_1,    c_j = max(t_j, c_{j-1} + 1 / rate)
 
@@ -22,11 +22,11 @@ from tokenflow_sgl.qos.checks import FloatArray, positive, token_times
 NOTICEABLE_STALL = 0.1
 """Seconds for which playback must stand still, at a time, to be *counted* as a stall.
 
-A tenth of a second is the limit of what a person takes as instantaneous (R. B. Miller, AFIPS
-1968). Below it, a count says how a server's steps jitter and nothing of its readers: one that
-pauses streams makes many stalls of a millisecond and few of a second. Stalled *time* is summed
-whole, however short its parts: it adds up, it is what Eq. 2 charges, and a stream that comes
-slower than it is read, by a little at each token, shows in it alone.
+A tenth of a second is the limit of what a person perceives as instantaneous (R. B. Miller, AFIPS
+1968). A count of shorter stalls would describe the jitter of a server's steps and not its readers:
+a server that pauses streams has many stalls of a millisecond and few of a second. Stalled *time* is
+summed without a threshold, because it adds up and Eq. 2 charges it. Only stalled time shows a
+stream that is slightly slower than its reader at every token.
 """
 _ROUNDING = 1e-6
 """Clocks that count from 1970 are off by 2.4e-7 s: a stall of just the threshold is not longer."""
@@ -34,10 +34,10 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Playback:
-    """One stream as its reader lives it. All arrays have one entry per token.
+    """One stream as its reader experiences it. All arrays have one entry per token.
 
     Attributes:
-        consumed: When the reader takes the token up, in seconds (the clock of the delivery times).
+        consumed: When the reader begins the token, in seconds (the clock of the delivery times).
         stalls: How long playback stood still waiting for the token, in seconds; 0 for the first.
         buffer_met: Unread tokens that the token found on arrival, itself not counted; the token
             being read counts with the fraction that is left of it.
@@ -85,9 +85,9 @@ def play(times: ArrayLike, rate: float) -> Playback:
 
 
 def consumed_at(times: ArrayLike, rate: float) -> FloatArray:
-    """Return when the reader takes up each token: the playback curve for plots.
+    """Return when the reader begins each token: the playback curve for plots.
 
-    `np.searchsorted(consumed, t, side="right")` is the number of tokens taken up by time t.
+    `np.searchsorted(consumed, t, side="right")` is the number of tokens begun by time t.
 
     Args:
         times: Delivery time of each token in seconds, never decreasing, shape (n,), n >= 0.

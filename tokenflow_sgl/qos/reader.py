@@ -1,6 +1,6 @@
-"""The readers of all live streams at once: who is about to stall, and who has tokens to spare.
+"""The readers of all live streams: which are about to stall, and which have tokens to spare.
 
-In go deliveries (slots, token counts, time); out come stalls, buffers and slack. One number per
+Input: deliveries (slots, token counts, time). Output: stalls, buffers and slack. One number per
 stream is enough, `next_due`: the time at which its next token must be there. For k tokens that
 arrive together at time t,
 
@@ -11,7 +11,7 @@ arrive together at time t,
 which is the reader of `playback` in O(1). Only the first of the k tokens can be late.
 
 Fractions. `x = max(next_due - now, 0) * rate` is the buffer in tokens: the token being read counts
-with the fraction that is left of it. Whole tokens not yet taken up: `max(ceil(x) - 1, 0)`; not yet
+with the fraction that is left of it. Whole tokens not yet begun: `max(ceil(x) - 1, 0)`; not yet
 read to their end: `ceil(x)`. Right after its first token a reader has x = 1, that token itself.
 """
 

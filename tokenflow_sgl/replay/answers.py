@@ -1,4 +1,4 @@
-"""Answers of the three endpoints, chunk by chunk: how many tokens a chunk brought, how it ended.
+"""Answers of the three endpoints: tokens of each chunk, and how the answer ended.
 
 A chunk states how many tokens the answer has so far (`completion_tokens`), so what came is counted
 right whether chunks repeat the whole answer (SGLang's default), bring only what is new
@@ -23,12 +23,12 @@ class ChunkError(ValueError):
 
 
 class Answer(ABC):
-    """What has come of one answer.
+    """The state of one answer.
 
     Attributes:
         tokens: Tokens counted so far.
         estimated: The server did not say how many tokens a chunk brings: one was counted for each.
-        reported_tokens: Length of the answer by the server's last word; None: never said.
+        reported_tokens: Length of the answer as last reported by the server; None: not reported.
         prompt_tokens: Length of the prompt by the server's count; None: never said.
         finish_reason: `length`, `stop`, `abort`, ...; None: not finished.
         error: Why it failed, in the server's words; None: it did not.

@@ -1,4 +1,4 @@
-"""The bodies of a replay's requests: each one's prompt, and what is asked with it."""
+"""The bodies of a replay's requests: their prompts and parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Bodies:
     """Writes the body of every request, when it is sent or before.
 
     Args:
-        target: Who is asked.
+        target: The server.
         options: How.
         endpoint: Where the requests go.
         prompts: Makes the prompts.
@@ -63,7 +63,7 @@ class Bodies:
         return self._body(request, record.rate, prompt, keep=False, arrival=arrival)
 
     def prepare(self, moment_s: float) -> None:
-        """Write those of the requests that will be due by then, whatever answers come."""
+        """Make the bodies of requests that will be due by then, whatever answers come."""
         for index in self._schedule.due_by(moment_s):
             record = self._records[index]
             prompt = self._prompts.fresh(index, record.request)

@@ -1,4 +1,4 @@
-"""The three endpoints: what a request to each looks like, and who reads its answer."""
+"""The three endpoints: what a request to each looks like, and what reads its answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokenflow_sgl.replay.prompts import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked of the server with one prompt.
+    """What is sent to the server with one prompt.
 
     Attributes:
         output_tokens: Longest answer.

@@ -20,14 +20,14 @@ _LINE_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How a replay stands. Times are seconds of the trace's clock.
+    """The state of a running replay. Times are seconds of the trace's clock.
 
     Attributes:
         time_s: Where the clock stands.
         total: Requests of the trace.
         sent: Sent so far.
-        finished: Whose answers ended well.
-        failed: That failed, turns that cannot be sent any more included.
+        finished: Requests whose answers ended well.
+        failed: Requests that failed, including turns that can no longer be sent.
         running: Streams that run.
         waiting: Of these, those whose first token has not come.
         tokens_per_s: Tokens per second since the last snapshot.
@@ -50,7 +50,7 @@ class Snapshot:
 
     @property
     def done(self) -> int:
-        """Requests that are over, one way or the other."""
+        """Requests that have ended or failed."""
         return self.finished + self.failed
 
 
@@ -103,7 +103,7 @@ def _line(snapshot: Snapshot) -> str:
 
 
 def _figures(snapshot: Snapshot) -> tuple[list[str], list[str]]:
-    """What there is to say of the requests, and of the tokens."""
+    """The figures of the requests, and of the tokens, as text."""
     requests = [
         f"{snapshot.sent:,} sent",
         f"{snapshot.finished:,} finished",

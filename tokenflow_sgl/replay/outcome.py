@@ -1,4 +1,4 @@
-"""A replay that is over, judged and put together as a run."""
+"""Judges a replay that has ended, and makes a run of it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_run(
 
     Args:
         trace: What was replayed.
-        target: Who answered.
+        target: The server that answered.
         options: How it was replayed.
         records: All requests of the trace, in its order.
         clock: Converts stamps to the trace's clock.
@@ -122,7 +122,7 @@ def _late(what: str, lag_s: ArrayLike) -> list[str]:
 
 
 def _too_fast(pace: Pace, server_lag_s: ArrayLike, scale: float) -> list[str]:
-    """That an emulated device ran too fast for its machine, and how fast it may."""
+    """Why an emulated device was too fast for its machine, and the dilation to use."""
     lost, needed = list(pace.lost), pace.dilation
     p99 = _p99(server_lag_s)
     if p99 is not None and p99 > MAX_LAG_S * scale:
@@ -145,7 +145,7 @@ def _too_fast(pace: Pace, server_lag_s: ArrayLike, scale: float) -> list[str]:
 
 
 def _estimates(records: Sequence[Record]) -> list[str]:
-    """Where tokens were not counted by the server."""
+    """Notes on answers whose tokens the server did not count."""
     answers = [record.stream.answer for record in records if record.stream is not None]
     guessed = [answer for answer in answers if answer.estimated]
     if not guessed:

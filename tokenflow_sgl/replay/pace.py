@@ -13,12 +13,12 @@ from tokenflow_sgl.replay.target import Target, emulated_device, get_json, open_
 MAX_LATE_SHARE = 0.01
 """Share of an emulated device's steps that may be late, and of its time that it may starve."""
 RESERVE = 0.5
-"""Share of the allowed one that is planned for: another run is not slow at the same moments."""
+"""Share of the allowed share to plan for, since another run is slow at other moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How an emulated device did; an empty one did well, or is a real one.
+    """How an emulated device did; empty for a real device, and for one that kept its pace.
 
     Attributes:
         lost: Why its figures must not be trusted, in sentences.
@@ -31,7 +31,7 @@ class Pace:
 
 
 async def pace(before: Target) -> Pace:
-    """How a device did since `before` was asked what it is.
+    """How a device did since `before` was read.
 
     It must have done its steps in time, and must not have starved because the CPU did not submit
     them. Without overlap scheduling a real device starves too, so there that is no reason.
@@ -76,7 +76,7 @@ async def pace(before: Target) -> Pace:
 
 
 def _behind(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[float, float]:
-    """Late steps, and seconds that it starved, since then."""
+    """Late steps and starved seconds since `before`."""
     return _since("late_steps", now, before), _since("starved_seconds", now, before)
 
 

@@ -1,4 +1,4 @@
-"""What must be settled before the first request: that nothing is missing, and the prompts."""
+"""Checks and preparations before the first request: the trace, the records, the prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenflow_sgl.traces.request import Trace
 
 
 def check_trace(trace: Trace, options: ReplayOptions) -> None:
-    """Refuse a trace that cannot be replayed, before any server is asked.
+    """Refuse a trace that cannot be replayed, before any request to the server.
 
     Raises:
         ReplayError: The trace is empty, does not state a request's rate, or states one that no
@@ -45,7 +45,7 @@ def make_records(trace: Trace) -> list[Record]:
 
 
 async def make_prompts(target: Target, options: ReplayOptions, notes: list[str]) -> Prompts:
-    """What makes the prompts; how they are made is added to the notes.
+    """The maker of the prompts; adds to the notes how they are made.
 
     Raises:
         ReplayError: Neither the options nor the server say which token ids there are.

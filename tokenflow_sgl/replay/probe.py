@@ -1,4 +1,4 @@
-"""Asks an emulated server something small once per second: does its HTTP process keep up?
+"""Sends an emulated server a small request once per second: does its HTTP process keep up?
 
 An emulated device computes nothing, so that the CPU may become the bottleneck that the device would
 be. Its late steps show that for the scheduler; tokens that wait in the HTTP process only show here.
@@ -38,7 +38,7 @@ class HttpProbe:
             while True:
                 await asyncio.sleep(_EVERY_S)
                 began = time.monotonic()
-                # A server that is gone is noticed by those who wait for its answers.
+                # A server that is gone is noticed by the streams that wait for its answers.
                 with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                     # Answered by the HTTP process itself, without the scheduler.
                     async with session.get(f"{self._target.url}/model_info") as response:

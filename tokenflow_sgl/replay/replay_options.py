@@ -16,12 +16,12 @@ class ReplayError(InputError):
 
 
 class TargetError(ReplayError, FailedError):
-    """The server is not there, refuses this client or fails: nothing that was given is wrong."""
+    """The server cannot be reached, refuses this client or fails; the input is not at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What a replay does beyond what the trace says. Times are seconds of the trace's clock.
+    """Options of a replay. Times are seconds of the trace's clock.
 
     Attributes:
         name: Label of the run; None: the trace's name.

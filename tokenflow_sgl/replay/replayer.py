@@ -58,12 +58,12 @@ async def replay(
     """Replay a trace against a server.
 
     Args:
-        trace: What is asked when.
-        target: Who is asked; see `find_target`.
+        trace: The requests and their times.
+        target: The server; see `find_target`.
         options: How.
         observe: Called twice per second. What it does delays stamps: it must be quick.
         stop: Once set, nothing more is sent, and streams that run are cut off.
-        endpoint: Where requests go and who reads the answers, instead of `options.api`'s; not on
+        endpoint: Where requests go and what reads the answers, instead of `options.api`'s; not on
             a virtual clock.
         answered: Called with the index of a request and its answer, token ids included, when that
             has ended.
@@ -130,7 +130,7 @@ class _Replayer:
         clock: The trace's clock.
         ended: When it was over, `time.monotonic()`.
         send_lag_s: How late each request was sent, wall-clock seconds.
-        gone: That the server went away, in a sentence; None: it did not.
+        gone: A sentence if the server stopped answering, else None.
         server_lag_s: How long the server's HTTP process took to answer small questions, wall-clock
             seconds; emulated devices only.
     """
@@ -189,11 +189,11 @@ class _Replayer:
                 raise TargetError(f"the warm-up burst failed: {stream.error}")
 
     def prepare(self) -> None:
-        """Write what is due at once: hundreds of prompts take longer than one may be late."""
+        """Make the prompts that are due at once: hundreds take longer than one may be late."""
         self._bodies.prepare(_PREPARED_S)
 
     async def run(self, observe: Observer, stop: asyncio.Event) -> bool:
-        """Send what is due until all is over; return whether it was stopped before."""
+        """Send requests when they are due until all have ended; return whether it was stopped."""
         self._client.tokens, self._client.ttft_s = 0, array("d")  # the burst does not count
         zero = time.monotonic()
         self.clock = TraceClock(zero, self._target.time_scale)
@@ -215,7 +215,7 @@ class _Replayer:
         return interrupted
 
     def _stop(self) -> None:
-        """Nothing more is sent, whatever ends from now on."""
+        """Send no more requests, whatever answers end from now on."""
         self._over.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -223,7 +223,7 @@ class _Replayer:
     # ---- sending --------------------------------------------------------------------
 
     def _send_due(self) -> None:
-        """Send what is due, and come back when the next request is."""
+        """Send the requests that are due; return when the next one is due."""
         if self._timer is not None:
             self._timer.cancel()
         for due_s, index in self._schedule.pop(self.clock.trace_s(time.monotonic())):

@@ -64,7 +64,7 @@ class LoopLag:
         self._beat()
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stop."""
         self._timer.cancel()
 
     def _beat(self) -> None:

@@ -47,7 +47,7 @@ class Stream(asyncio.Protocol):
         cut_off: It was cut off: nothing is known of its end.
         error: Why it failed, in a sentence; None: it did not.
         refused: It failed because no connection could be made.
-        next_due: When its reader runs dry if nothing more comes (`qos.reader` has the formula).
+        next_due: When its reader runs out of text if no more comes (`qos.reader` has the formula).
         answer: What came.
     """
 
@@ -140,7 +140,7 @@ class Stream(asyncio.Protocol):
             self._finish(arrival)
 
     def end(self, when: float, error: str | None) -> None:
-        """End the stream: its connection is closed, and it is reported to who sent it."""
+        """End the stream: its connection is closed, and its sender is told."""
         if self.ended is not None:
             return
         self.ended, self.error = when, error
@@ -192,7 +192,7 @@ class Stream(asyncio.Protocol):
         if transport is not None:
             if self._response.complete:
                 transport.close()
-            else:  # the server learns at once that nobody reads any more
+            else:  # the server learns at once that the reader is gone
                 transport.abort()
 
 

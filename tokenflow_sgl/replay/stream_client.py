@@ -25,7 +25,7 @@ from tokenflow_sgl.replay.replay_options import ReplayError, TargetError
 from tokenflow_sgl.replay.stream import Stream, in_words
 
 _SLICE = 64
-"""Pieces that are read before the loop looks at the sockets again: well below a millisecond."""
+"""Pieces to parse before the loop polls the sockets again: well below a millisecond."""
 _CONNECT_S = 60.0
 
 
@@ -120,7 +120,7 @@ class StreamClient:
             stream.end(now, f"given up: nothing came for {timeout_s:g} s of the wall clock")
 
     def stalled(self, threshold_s: float) -> int:
-        """Readers that have read all that came and have waited so many seconds for more, now."""
+        """Number of readers that have read all tokens and have waited so many seconds for more."""
         due = time.monotonic() - threshold_s
         return sum(1 for stream in self.running if stream.times and stream.next_due < due)
 

@@ -17,8 +17,8 @@ _ERRORS_SHOWN = 3
 
 
 def print_summary(run: Run, folder: Path, console: Console) -> None:
-    """Say what a run was worth, whether it counts, and where it is."""
-    for reason in run.info.invalid:  # first, lest figures be read that mean nothing
+    """Print the main figures of a run, whether it is valid, and where it is."""
+    for reason in run.info.invalid:  # first, so that invalid figures are not taken for valid ones
         console.print(f"INVALID: {reason}", style="bold red", markup=False, soft_wrap=True)
     if run.info.interrupted:
         console.print("Interrupted: what was measured until then is written.", style="yellow")

@@ -1,4 +1,4 @@
-"""What answers: asks a server who it is, what it runs, and how its time passes.
+"""The server: what it is, what it runs, and how its time passes.
 
 Nothing here needs this package on the server, nor SGLang: what a server does not say stays unknown.
 Only fields on a list are taken over, for a server's arguments may contain keys.

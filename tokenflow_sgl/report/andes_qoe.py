@@ -1,4 +1,4 @@
-"""Andes' quality of experience of one stream: how much of the ideal reading was had.
+"""Andes' quality of experience of one stream: the share of the ideal reading that was reached.
 
 Source: Liu et al., "Andes: Defining and Enhancing Quality-of-Experience in LLM-Based Text Streaming
 Services" (arXiv 2404.16283, section 3.1):
@@ -8,7 +8,7 @@ Services" (arXiv 2404.16283, section 3.1):
     S_delay  = sum_i (actual_i - ideal_i)
     QoE      = 1 - S_delay / S_whole
 
-S_whole is S_delay plus the area below the actual curve (tokens taken up over time), which is the
+S_whole is S_delay plus the area below the actual curve (tokens read over time), which is the
 area below the ideal curve, both up to the same moment. The paper leaves that moment open; here
 it is when the last token has been read (actual_n + 1 / rate), so that one token has an area too.
 """

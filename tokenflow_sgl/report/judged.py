@@ -79,7 +79,7 @@ def judge(recording: Recording, options: Options) -> Judged:
     completed = np.array([word == COMPLETED for word in outcome], dtype=np.bool_)
     counts, first, last = recording.counts, recording.first, recording.last
     served = counts > 0
-    # Who waits for an answer that broke off waits until its failure, else until the recording ends.
+    # After a failure the reader waits until then; without one, until the recording ends.
     gave_up = np.where(np.isnan(recording.ended), recording.info.duration_s, recording.ended)
     gave_up = np.fmax(np.maximum(gave_up, recording.scheduled), last)
     length = np.where(completed & served, counts, np.maximum(recording.requested_tokens, counts))

@@ -71,7 +71,7 @@ def validity_rows(figures: Figures) -> list[Row]:
 
 
 def option_rows(figures: Figures) -> list[Row]:
-    """What the report was told."""
+    """The options of the report."""
     options = figures.options
     own = "of its own only"
     ttft, tbt = options.ttft_slo_s, options.tbt_slo_s
@@ -87,7 +87,7 @@ def option_rows(figures: Figures) -> list[Row]:
 
 
 def setting_rows(figures: Figures) -> list[Row]:
-    """What ran on what: the run's own words, nested mappings flattened."""
+    """The description of the run, with nested mappings flattened."""
     info = figures.info
     rows = [
         ("source", info.source),

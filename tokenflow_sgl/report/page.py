@@ -153,7 +153,7 @@ def _run(figures: Figures, colour: str) -> dict[str, Any]:
 
 
 def _target(figures: Figures) -> str:
-    """What answered, in the words that are short; all of them are further down the page."""
+    """A short description of the server; the full one is further down the page."""
     short = [
         f"{key} {value}"
         for key, value in figures.info.target.items()
@@ -232,8 +232,8 @@ def _plots(
     wanted: list[tuple[str, str, bool, Callable[[], str]]] = [
         (
             "Time to first token",
-            "Share of all requests that had their first token within the time, from when they "
-            "were due. A curve that ends below 100 % leaves requests without any token.",
+            "Share of all requests that had their first token within this time after they were "
+            "due. If the curve ends below 100 %, the other requests got no token.",
             False,
             lambda: plots.ttft_cdf(members),
         ),
@@ -246,15 +246,15 @@ def _plots(
         ),
         (
             "Unread output",
-            "How far readers could go on reading if nothing more came, of those whose output is "
-            "still due. At 0 a reader stands still.",
+            "How long readers could go on reading if no more text came, for readers whose output "
+            "is still due. At 0 a reader stalls.",
             True,
             lambda: plots.buffers(members, readings),
         ),
         (
             "Streams against their reading",
-            "Thick: tokens received. Thin: tokens that the reader has taken up. Between them: "
-            "unread. The longest stalls of all runs, the longest and the median TTFT of the first.",
+            "Thick: tokens received. Thin: tokens read. Between them: unread text. Shown are the "
+            "longest stalls of any run, and the longest and the median TTFT of the first run.",
             True,
             lambda: plots.streams(members, readings),
         ),
@@ -274,14 +274,14 @@ def _plots(
         ),
         (
             "Stalled time",
-            "Share of the requests whose readers stood still for at most so long altogether, "
-            "stalls of any length summed.",
+            "Share of the requests with at most this much stalled time in all; stalls of any "
+            "length count.",
             False,
             lambda: plots.stall_cdf(members),
         ),
         (
             "Load and goodput",
-            "One point a window of arrivals; on the dotted line everybody was served well.",
+            "One point per window of arrivals; on the dotted line all objectives were met.",
             False,
             lambda: plots.load_against_goodput(members, readings),
         ),

@@ -71,7 +71,7 @@ class Reading:
             times = recording.tokens(row)
             if not times.size:
                 continue
-            # The buffer is read empty one period after its last token is taken up.
+            # The buffer is empty one period after the reader begins its last token.
             here = np.searchsorted(times, grid, "right")
             begun = (here > 0) & (grid < self.judged.streams[row].end)
             dry = playback.consumed[here[begun] - 1] + 1.0 / recording.rate[row]
@@ -122,7 +122,7 @@ class Reading:
         return StallMap(maps[0], maps[1], maps[2], edges, per_row)
 
     def curves(self, row: int, points: int = 600) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Times, tokens received by then and tokens taken up by then, of one stream."""
+        """Times, tokens received by then and tokens begun by then, of one stream."""
         times, playback = self.judged.recording.tokens(row), self.playbacks[row]
         arrival = self.judged.streams[row].arrival
         if not times.size:
@@ -156,7 +156,7 @@ def pick_streams(runs: Sequence[Judged]) -> list[tuple[str, int, int]]:
 
 
 def worst_rows(judged: Judged, count: int) -> list[int]:
-    """Rows whose readers waited longest, for the first token and in stalls together."""
+    """Rows with the longest waiting, for the first token and in stalls together."""
     waited = judged.column(lambda stream: stream.ttft + stream.stall_seconds)
     return [int(row) for row in np.argsort(-waited, kind="stable")[:count]]
 

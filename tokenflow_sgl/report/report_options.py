@@ -1,4 +1,4 @@
-"""What a report may be told: penalties, objectives, weights, resampling."""
+"""Options of a report: penalties, objectives, weights, resampling."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """The run as its readers lived it.
+    """The run as its readers experienced it.
 
     Attributes:
         stall_seconds: Stalled (rebuffering) time, all readers together, seconds.
@@ -136,11 +136,11 @@ class Figures:
 
     Attributes:
         info: What the run was.
-        options: What the report was told.
+        options: Options of the report.
         requests: What became of the requests.
         latency: Waiting times.
         throughput: Work per second.
-        readers: What readers lived through.
+        readers: What readers experienced.
         slo: Objectives.
         bench: The figures of `sglang.bench_serving`, by its formulas.
         judged: The requests behind them.

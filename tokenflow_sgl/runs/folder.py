@@ -15,7 +15,7 @@ class FolderError(InputError):
 
 
 RUNS = Path("replay-results")
-"""Where runs go whose folder is not given."""
+"""Where runs go when no folder is given."""
 
 
 @contextlib.contextmanager

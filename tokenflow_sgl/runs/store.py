@@ -1,4 +1,4 @@
-"""A run on disk: one folder that every report reads, whoever measured or simulated it.
+"""A run on disk: one folder that every report reads, whether it was measured or simulated.
 
     RUN/run.json          what was run, on what, and whether it counts (`RunInfo`)
     RUN/requests.parquet  one row per request (`REQUEST_SCHEMA`)
@@ -66,7 +66,7 @@ class RunInfo:
 
     Attributes:
         name: Label in tables and legends.
-        source: Who produced it: `replay` or `simulate`.
+        source: What produced it: `replay` or `simulate`.
         trace: Name of the trace, its accounting and notes.
         target: What answered: URL, model, server arguments, emulated device; whatever is known.
         options: The options of the run, seeds included.

@@ -79,7 +79,7 @@ def simulate(
     """Serve a trace on a device that only exists as numbers.
 
     Args:
-        trace: What is asked when.
+        trace: The requests and their times.
         profile: Step times and links.
         options: SGLang's settings; some belong to the policy (see `settings_of`).
         policy: One of `POLICIES`, package.module:Class, or a policy.

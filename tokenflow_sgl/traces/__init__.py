@@ -1,4 +1,4 @@
-"""Traces: what was asked when, from files and from generators.
+"""Traces: lists of requests, from files and from generators.
 
 `open_trace` makes a `Trace` of a string; loaders and generators make them one by one, `transform`
 makes traces of traces, `summarise` describes them. Needs numpy only; pictures need matplotlib.

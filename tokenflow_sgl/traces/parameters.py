@@ -148,7 +148,7 @@ def build(what: str, choices: Mapping[str, type[T]], name: str, settings: Mappin
 def spell(choices: Mapping[str, type[T]], config: T) -> str:
     """The text that `choose` makes an equal config of; parameters at their defaults are left out.
 
-    A config that is none of `choices`, somebody's own, is shown as Python shows it.
+    A config whose type is not in `choices` is shown as its Python representation.
     """
     name = next((name for name, kind in choices.items() if type(config) is kind), None)
     if name is None:

@@ -1,6 +1,6 @@
-"""A trace: what was asked when, how long it was, and who reads it.
+"""A trace: requests with their arrival times, lengths and readers.
 
-Every loader and generator makes a `Trace`, every replay and every simulation reads one.
+Every loader and generator makes a `Trace`; every replay and simulation reads one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is due when: a fixed schedule, and sessions whose turns wait for the answers before them.
+"""When requests are due: on a fixed schedule, or for later turns after the answer before them.
 
 No clock of its own: times go in and come out in seconds of the trace's clock.
 """
@@ -23,11 +23,11 @@ class Due:
 
     @property
     def next_s(self) -> float | None:
-        """When the first one is due; None: none is here."""
+        """When the first request is due; None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def push(self, due_s: float, index: int) -> None:
-        """One more request."""
+        """Add a request."""
         heapq.heappush(self._heap, (due_s, index))
 
     def pop(self, now_s: float) -> list[tuple[float, int]]:
@@ -38,11 +38,11 @@ class Due:
         return due
 
     def by(self, moment_s: float) -> list[int]:
-        """Indices of those that are due by then; they stay."""
+        """Indices of the requests that are due by then; they are not removed."""
         return [index for due_s, index in self._heap if due_s <= moment_s]
 
     def all(self) -> list[int]:
-        """Indices of all that are here."""
+        """Indices of all requests."""
         return [index for _, index in self._heap]
 
 
@@ -74,7 +74,7 @@ class Schedule:
 
     @property
     def next_s(self) -> float | None:
-        """When the next request is due; None: none is, unless an answer ends."""
+        """When the next request is due; None if that depends on an answer, or if there is none."""
         return self._due.next_s
 
     def has_next(self, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a trace is like, in figures."""
+"""Figures that describe a trace."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TraceStats:
             itself counts only if the trace has blocks for it.
         reader_rate: Rates of readers, tokens/s; None: the trace does not say for every request.
         offered_tokens_per_s: Output tokens per second of the span; None: all arrive at once.
-        peak_reading_per_s: Largest sum of the rates of those who read at the same time, tokens/s,
+        peak_reading_per_s: Largest sum of the rates of simultaneous readers, tokens/s,
             if each request were answered at once at its reader's rate; None as `reader_rate`, and
             with sessions, whose later turns are sent when the server has answered.
         priority_updates: Number of changes of priority.
@@ -155,6 +155,6 @@ def _peak_reading(trace: Trace, rates: FloatArray) -> float:
     outputs = np.array([request.output_tokens for request in trace.requests])
     times = np.concatenate([starts, starts + outputs / rates])
     changes = np.concatenate([rates, -rates])
-    # Who ends at a time has left before those who begin then.
+    # At equal times, readers that end come before readers that begin.
     order = np.lexsort((changes, times))
     return float(np.cumsum(changes[order]).max())

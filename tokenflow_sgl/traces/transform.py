@@ -1,4 +1,4 @@
-"""Traces made of traces: a part of one, faster, with other readers, with objectives.
+"""Transforms of traces: select a part, speed up, set readers, objectives or priorities.
 
 Each function returns a new trace. What it leaves out is added to the accounting's `dropped` with a
 reason, and a note says what was done. Sessions stay whole: the functions that choose requests take
@@ -117,7 +117,7 @@ def limit(trace: Trace, requests: int) -> Trace:
 def fit_context(trace: Trace, max_tokens: int) -> Trace:
     """Leave out requests whose prompt and answer together are longer than `max_tokens`.
 
-    In a session the later turns go with it, for they build on it.
+    In a session the later turns are left out too, because they build on it.
 
     Raises:
         TraceError: `max_tokens` is below 2, or nothing is left.

@@ -1,7 +1,7 @@
 """Run real SGLang without a GPU: an out-of-tree CPU platform, HiCache on it, and tiny models.
 
 Select it with ``SGLANG_PLATFORM=tokenflow_emu``; without that variable the package does nothing.
-Importing it imports neither torch nor SGLang: each module is loaded by the one who needs it.
+Importing it imports neither torch nor SGLang: each module is loaded where it is needed.
 """
 
 PLATFORM_NAME = "tokenflow_emu"

@@ -38,7 +38,7 @@ def apply_defaults(server_args: Any) -> None:
         server_args.attention_backend = ATTENTION_BACKEND_NAME
     if given["mem_fraction_static"] is None:
         server_args.mem_fraction_static = MEM_FRACTION_STATIC
-    # SGLang's default needs Triton, so nobody can want it here.
+    # SGLang's default needs Triton, which is not available here.
     if given["lora_backend"] == "csgmv":
         server_args.lora_backend = "torch_native"
 

@@ -1,10 +1,10 @@
 """HiCache copies that land as late as SGLang lets them: a fault injector for its callers.
 
-On this platform copies are done at once, so who forgets to wait for one reads the right bytes all
-the same. With ``TOKENFLOW_EMU_LATE_COPIES`` a copy runs only when somebody waits for it, or asks
-for the given number of times whether it has ended. Until then its target holds what it held, and
-its source is not read yet: whoever overwrites it too early has changed what arrives. Computing is
-done at once, on whatever stream.
+On this platform copies are done at once, so code that forgets to wait for one still reads the
+right bytes. With ``TOKENFLOW_EMU_LATE_COPIES`` a copy runs only when something waits for it, or has
+asked the given number of times whether it has ended. Until then its target keeps its old content
+and its source is not read: code that overwrites the source too early changes what arrives.
+Computing is done at once, on whatever stream.
 
 The streams take the place of ``torch.cpu.Stream`` and its family.
 """

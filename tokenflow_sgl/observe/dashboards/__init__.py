@@ -1,4 +1,4 @@
-"""Dashboards as code: what they show (pure), and Grafana's JSON of it (`grafana`)."""
+"""Dashboards as code: their panels (pure data), and Grafana's JSON of them (`grafana`)."""
 
 from tokenflow_sgl.observe.dashboards.overview_board import OVERVIEW
 from tokenflow_sgl.observe.dashboards.panels import Board, Kind, Panel, Query, Row, Variable

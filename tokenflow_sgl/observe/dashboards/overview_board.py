@@ -1,4 +1,4 @@
-"""Streaming QoS overview: are readers stalling, and why."""
+"""Streaming QoS overview: whether readers stall, and why."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ NOW = Row(
     (
         Panel(
             "Readers standing still",
-            "Streams whose reader has nothing left to read and has waited for the next token "
-            f"{LONGER}.",
+            f"Streams whose reader has no text left and has waited for the next token {LONGER}.",
             "short",
             (Query(level("tokenflow:stalled_streams", CLASS), "stalled"),),
             Kind.NUMBER,
@@ -76,7 +75,7 @@ NOW = Row(
         ),
         Panel(
             "Streams without a stall",
-            f"Of the streams that ended, the share whose reader never stood still {LONGER}.",
+            f"Of the streams that ended, the share without a stall {LONGER}.",
             "percentunit",
             (
                 Query(
@@ -92,7 +91,7 @@ NOW = Row(
         ),
         Panel(
             "Policy failures",
-            "Passes in the last five minutes in which the policy failed and SGLang's own one "
+            "Passes in the last five minutes in which the policy failed and SGLang's own policy "
             "decided.",
             "short",
             (Query(f"sum(increase(tokenflow:policy_errors_total{{{SERVER}}}[5m]))", "failed"),),
@@ -107,9 +106,8 @@ READERS = Row(
     (
         Panel(
             "Unread output",
-            "Seconds of reading that streams have in reserve: the tenth that has least, the "
-            "middle, "
-            "the tenth that has most. A low line near zero means stalls are close.",
+            "Seconds of reading that streams have in reserve, as P10, median and P90 of the "
+            "streams. A P10 near zero means that stalls are close.",
             "s",
             (
                 Query(
@@ -121,7 +119,7 @@ READERS = Row(
         ),
         Panel(
             "Readers standing still",
-            "Mean number of readers who waited for a token, however shortly, by class.",
+            "Mean number of readers in a stall of any length, by class.",
             "short",
             (Query(rate("tokenflow:stall_seconds_total", "qos_class", CLASS), "{{qos_class}}"),),
             thresholds=((1, "red"),),
@@ -134,7 +132,7 @@ READERS = Row(
         ),
         Panel(
             "Unread output, all streams",
-            "How many streams have how much in reserve, sampled once a second.",
+            "Number of streams by their reserve, sampled once a second.",
             "s",
             (Query(rate("tokenflow:buffer_seconds_bucket", "le", CLASS), "{{le}}"),),
             Kind.HEATMAP,
@@ -142,8 +140,7 @@ READERS = Row(
         ),
         Panel(
             "Streams without a stall",
-            "Of the streams that ended, the share whose reader never stood still "
-            f"{LONGER}, by class.",
+            f"Of the streams that ended, the share without a stall {LONGER}, by class.",
             "percentunit",
             (
                 Query(
@@ -172,8 +169,8 @@ LATENCY = Row(
         ),
         Panel(
             "Time between tokens",
-            "Per token, as the engine makes them. A preempted stream has one long gap, which its "
-            "reader does not see as long as there is output in reserve.",
+            "Per token, as the engine makes them. A preempted stream has one long gap. Its reader "
+            "does not notice the gap while unread text remains.",
             "s",
             tuple(
                 Query(quantile(share, "tokenflow:tbt_seconds", where=CLASS), f"P{100 * share:g}")
@@ -188,7 +185,7 @@ THROUGHPUT = Row(
     (
         Panel(
             "Tokens per second",
-            "Tokens made, and those of them that readers could use.",
+            "Tokens made, and how many of them readers could use.",
             "short",
             (
                 Query(rate("tokenflow:output_tokens_total", where=CLASS), "made"),
@@ -197,15 +194,15 @@ THROUGHPUT = Row(
         ),
         Panel(
             "QoS",
-            "Equation 2 of TokenFlow over five minutes: useful tokens, less one for every second "
-            "that somebody waited for a first token or stood still.",
+            "Equation 2 of TokenFlow over five minutes: effective tokens, minus one for every "
+            "second that a reader waited for a first token or stalled.",
             "short",
             (Query(f"sum(tokenflow:qos:rate5m{{{SERVER}}})", "QoS"),),
         ),
         Panel(
             "Demand and capacity",
-            "Tokens per second that the readers of the working set take, and that the engine made "
-            "lately. Demand above capacity for long ends in stalls or in waiting.",
+            "Tokens per second that the readers of the working set consume, and that the engine "
+            "made recently. If demand stays above capacity, readers stall or requests wait.",
             "short",
             (
                 Query(level("tokenflow:demand_tokens_per_second"), "demand"),
@@ -218,8 +215,8 @@ THROUGHPUT = Row(
 OVERVIEW = Board(
     "tokenflow-overview",
     "Streaming QoS overview",
-    "Whether readers of streamed answers stand still, how much they have in reserve, and what the "
-    "server makes of its time.",
+    "Whether readers of streamed answers stall, how much unread text they have, and how well the "
+    "server uses its time.",
     (*VARIABLES, CLASS_VARIABLE),
     (NOW, READERS, LATENCY, THROUGHPUT),
 )

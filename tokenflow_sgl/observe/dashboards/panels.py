@@ -1,4 +1,4 @@
-"""What a dashboard shows: panels and their PromQL, before any of Grafana's JSON."""
+"""Panels of dashboards and their queries, independent of Grafana's JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Panel:
     """One panel.
 
     Attributes:
-        title, description: What it shows, and what to make of it.
+        title, description: What it shows, and how to read it.
         unit: Grafana's unit.
         queries: Its series.
         kind: How they are drawn.

@@ -1,4 +1,4 @@
-"""Asks a Prometheus server what a panel asks it."""
+"""Runs a panel's queries against a Prometheus server."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class Prometheus:
         return expr
 
     def series(self, expr: str, start: float, end: float, step: float) -> list[Series]:
-        """What an expression gave from `start` to `end`, Unix seconds, every `step` seconds.
+        """Values of an expression from `start` to `end`, Unix seconds, every `step` seconds.
 
         Raises:
-            ScrapeError: Nobody answers there, or the expression is refused.
+            ScrapeError: No server answers there, or the expression is refused.
         """
         query = {"query": self.expression(expr), "start": start, "end": end, "step": step}
         found = self._get("/api/v1/query_range", query)

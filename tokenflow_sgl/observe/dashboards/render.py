@@ -1,4 +1,4 @@
-"""Draws a dashboard with matplotlib: without Grafana, and to look at our own work."""
+"""Draws a dashboard with matplotlib, without Grafana."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def render(
 
     Args:
         board: What to draw.
-        source: Whom to ask.
+        source: The Prometheus server to ask.
         path: Where the picture goes.
         start: Unix seconds.
         end: The same.

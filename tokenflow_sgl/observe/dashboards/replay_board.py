@@ -15,7 +15,7 @@ from tokenflow_sgl.observe.dashboards.panels import (
 )
 
 SIDES = ("baseline", "candidate")
-NO_READERS = "a server without --scheduler tokenflow knows nothing of its readers"
+NO_READERS = "a server without --scheduler tokenflow has no metrics of readers"
 VARIABLES = tuple(
     Variable(side, side.capitalize(), "label_values(sglang:num_running_reqs, instance)", many=False)
     for side in SIDES
@@ -55,8 +55,8 @@ SERVED = Row(
         ),
         Panel(
             "Time between tokens, P99",
-            "As SGLang's HTTP process sees it: the gap between two pieces of a stream over its "
-            "tokens.",
+            "As SGLang's HTTP process sees it: the gap between two chunks of a stream, divided by "
+            "the tokens of the chunk.",
             "s",
             _both("P99", "sglang:inter_token_latency_seconds"),
         ),
@@ -69,24 +69,24 @@ SERVED = Row(
     ),
 )
 READERS = Row(
-    "What readers have of it",
+    "What readers get",
     (
         Panel(
             "Effective tokens per second",
-            "Tokens that readers could use. A baseline that runs SGLang's own policy counts them, "
-            "too, if it is started with --scheduler tokenflow --tokenflow-policy stock.",
+            "Tokens that readers could use. A baseline with SGLang's own policy counts them if it "
+            "is started with --scheduler tokenflow --tokenflow-policy stock.",
             "short",
             _both("rate", "tokenflow:effective_tokens_total", empty=NO_READERS),
         ),
         Panel(
             "Readers standing still",
-            "Mean number of readers who waited for a token.",
+            "Mean number of readers in a stall.",
             "short",
             _both("rate", "tokenflow:stall_seconds_total", empty=NO_READERS),
         ),
         Panel(
             "Streams at work",
-            "Streams that are served, and that wait in SGLang's queue.",
+            "Streams that are served, and requests that wait in SGLang's queue.",
             "short",
             _both("level", "sglang:num_running_reqs", "running")
             + _both("level", "sglang:num_queue_reqs", "waiting"),

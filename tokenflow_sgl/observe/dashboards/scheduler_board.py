@@ -15,7 +15,7 @@ from tokenflow_sgl.observe.dashboards.panels import (
     rate,
 )
 
-NO_SWITCH = "nobody has been preempted yet"
+NO_SWITCH = "no stream has been preempted yet"
 NO_COPY = "nothing has been copied yet"
 DIRECTIONS = {"to the host": "hicache_backup", "back": "load_back"}
 
@@ -24,8 +24,8 @@ SCHEDULER = Row(
     (
         Panel(
             "Streams",
-            "Where the streams are. Many waiting: not admitted, for their readers would stall or "
-            "others'.",
+            "Streams by state. Waiting streams have no first token yet. The policy does not admit "
+            "them as long as that would make readers stall.",
             "short",
             tuple(
                 Query(level(f"tokenflow:{name}_streams"), name)
@@ -50,15 +50,15 @@ SCHEDULER = Row(
         ),
         Panel(
             "Resumes",
-            "Per second, by where most of the stream's KV was. KV that was loaded ahead is on the "
-            "device by then; nowhere: it was recomputed.",
+            "Per second, by where most of the stream's KV was. device: still there, or prefetched. "
+            "host: loaded with the step. nowhere: recomputed.",
             "short",
             (Query(rate("tokenflow:resumes_total", "source"), "{{source}}"),),
             Kind.STACKED,
         ),
         Panel(
             "Changes of mode",
-            "Per minute. Many: the server is at the edge of stress.",
+            "Per minute. Many changes: the server is at the edge of stress.",
             "short",
             (Query(f"60 * {rate('tokenflow:mode_changes_total', 'mode')}", "{{mode}}"),),
         ),
@@ -73,15 +73,15 @@ SCHEDULER = Row(
         ),
         Panel(
             "Time in the scheduler loop",
-            "Share of the time that this scheduler adds to SGLang's loop.",
+            "Share of the time of SGLang's scheduler loop that this scheduler adds.",
             "percentunit",
             (Query(rate("tokenflow:scheduling_seconds_total"), "scheduling"),),
             thresholds=((0.01, "orange"),),
         ),
         Panel(
             "Policy failures",
-            "Passes per second in which the policy failed and SGLang's own one decided; streams "
-            "per second that SGLang ended without a word to the scheduler.",
+            "Passes per second in which the policy failed and SGLang's own policy decided; streams "
+            "per second that SGLang ended without telling the scheduler.",
             "short",
             (
                 Query(rate("tokenflow:policy_errors_total"), "failures"),
@@ -91,7 +91,7 @@ SCHEDULER = Row(
         ),
         Panel(
             "Working set",
-            "Streams that the policy promised to serve.",
+            "Streams that were admitted and have not ended.",
             "short",
             (Query(level("tokenflow:working_set_streams"), "working set"),),
         ),
@@ -108,9 +108,8 @@ MEMORY = Row(
         ),
         Panel(
             "KV memory of the host",
-            "Share of the host pool that is taken. When it is full the longest unused copies go, "
-            "and "
-            "their streams are recomputed.",
+            "Share of the host pool that is taken. When it is full, the least recently used copies "
+            "are evicted and their streams are recomputed.",
             "percentunit",
             (
                 Query(
@@ -132,7 +131,7 @@ MEMORY = Row(
         ),
         Panel(
             "Rate of the link",
-            "KV tokens per second while it copies, as measured; what the policy reckons with.",
+            "KV tokens per second during copies, as measured; the policy uses this figure.",
             "short",
             (
                 Query(
@@ -144,7 +143,7 @@ MEMORY = Row(
         ),
         Panel(
             "Not landed yet",
-            "KV tokens of copies under way.",
+            "KV tokens of copies that were started and have not landed.",
             "short",
             (
                 Query(
@@ -170,8 +169,8 @@ SWITCHES = Row(
     (
         Panel(
             "Left to copy by a preemption",
-            "Tokens of a preempted stream without a copy on the host. More than a page: writing "
-            "ahead does not keep up.",
+            "Tokens of a preempted stream without a copy on the host. More than a page: proactive "
+            "writes do not keep up.",
             "short",
             tuple(
                 Query(
@@ -185,7 +184,7 @@ SWITCHES = Row(
         ),
         Panel(
             "Write amplification",
-            "Tokens written ahead for each that a preemption needed.",
+            "Tokens written proactively for each that a preemption needed.",
             "short",
             (
                 Query(
@@ -201,9 +200,8 @@ SWITCHES = Row(
         ),
         Panel(
             "Copies that are kept",
-            "Tokens copied to the host for each that preempted streams held. Without keeping "
-            "copies "
-            "from one preemption to the next it would be 1.",
+            "Tokens copied to the host for each that preempted streams held. It would be 1 if no "
+            "copy were kept from one preemption to the next.",
             "short",
             (
                 Query(
@@ -218,12 +216,11 @@ SWITCHES = Row(
         ),
         Panel(
             "KV that came back",
-            "Tokens per second of resumed streams: loaded with their step, loaded ahead, "
-            "recomputed.",
+            "Tokens per second of resumed streams: loaded with their step, prefetched, recomputed.",
             "short",
             (
                 Query(rate("tokenflow:resume_loaded_tokens_total"), "loaded"),
-                Query(rate("tokenflow:loaded_ahead_tokens_total"), "loaded ahead"),
+                Query(rate("tokenflow:loaded_ahead_tokens_total"), "prefetched"),
                 Query(rate("tokenflow:resume_recomputed_tokens_sum"), "recomputed", NO_SWITCH),
             ),
             Kind.STACKED,

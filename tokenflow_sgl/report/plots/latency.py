@@ -60,7 +60,7 @@ def tbt_cdf(runs: Sequence[Figures]) -> str:
 
 
 def stall_cdf(runs: Sequence[Figures]) -> str:
-    """Share of the requests whose readers stood still for at most so many seconds."""
+    """Share of the requests with at most so many seconds of stalls."""
 
     def paint(canvas: Canvas) -> None:
         axes = canvas.subplots()

@@ -72,7 +72,7 @@ def sweep(
     """Simulate tokenflow's policy under each setting.
 
     Args:
-        trace: What is asked when.
+        trace: The requests and their times.
         profile: The device.
         options: SGLang's settings, the same for all.
         settings: What is changed.

@@ -69,7 +69,7 @@ class RandomPriorities:
 
 @dataclass(frozen=True, slots=True)
 class MarkovPriorities:
-    """Who was served often or recently has priority, so that service has temporal locality.
+    """Requests served often or recently have priority, so that service has temporal locality.
 
     At each update `slots` of the requests are served. A request is chosen with a weight of
     `locality` times its part of all scores plus `1 - locality` times an equal part. Its score is an

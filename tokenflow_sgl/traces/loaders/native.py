@@ -56,7 +56,7 @@ def write_native(path: Path, trace: Trace) -> None:
 
 
 def load_native(path: Path, *, sort: bool = False, progress: Progress | None = None) -> Trace:
-    """Load a trace that `write_native` wrote, or that somebody else wrote in its format.
+    """Load a trace that `write_native` wrote, or another program in its format.
 
     Args:
         path: JSON Lines file, or .jsonl.gz.

@@ -1,4 +1,4 @@
-"""Reading a trace file line by line, with bounds, and saying what is wrong with it and where."""
+"""Reads a trace file line by line, with bounds; errors name the place and the problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokenflow_sgl.traces.generators.request_lengths import MAX_TOKENS
 from tokenflow_sgl.traces.request import TraceError
 
 Progress = Callable[[int, int], None]
-"""Called now and then while reading: bytes read so far, bytes of the file."""
+"""Called from time to time while reading, with the bytes read so far and those of the file."""
 
 CSV_LINE = 64 * 1024
 """Longest line of a CSV file, bytes."""

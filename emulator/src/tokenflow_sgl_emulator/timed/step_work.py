@@ -33,8 +33,8 @@ class StepWork:
 def work_of(forward_batch: Any) -> StepWork:
     """The work of one of SGLang's forward batches.
 
-    A row of one token is a decoding one to the device, whoever calls it a prefill: SGLang runs a
-    mixed batch as a prefill batch, its decoding rows as prefills of one token each.
+    A row of one token is a decode row to the device, also where SGLang calls it a prefill: it runs
+    a mixed batch as a prefill batch, with its decode rows as prefills of one token each.
     """
     if not forward_batch.forward_mode.is_extend():
         lengths = forward_batch.seq_lens_cpu
