@@ -69,8 +69,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of workloads")
     args = parser.parse_args()
     loads = {
-        name: ["--trace", LOADS[name].trace, "--device", LOADS[name].device]
-        + ["--kv-tokens", str(LOADS[name].kv_tokens)]
+        name: [
+            *("--trace", LOADS[name].trace, "--device", LOADS[name].device),
+            *("--kv-tokens", str(LOADS[name].kv_tokens)),
+        ]
         for name in args.only or WORKLOADS
     }
     if args.azure:
