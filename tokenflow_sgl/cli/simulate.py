@@ -60,9 +60,9 @@ def simulate(
         str,
         typer.Option(
             metavar="NAMES",
-            help="Policies to compare, separated by commas; the first is the baseline. Known are "
-            "fcfs, chunked, priority, vtc, tokenflow, paper, andes, least-slack and round-robin, "
-            "and your own as package.module:Class.",
+            help="Policies to compare, separated by commas; the first is the baseline. Each is "
+            "one of fcfs, chunked, priority, vtc, tokenflow, paper, andes, least-slack, "
+            "round-robin, or your own, as package.module:Class.",
         ),
     ] = _COMPARED,
     output: Annotated[
