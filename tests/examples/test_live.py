@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,18 @@ def test_the_openai_client_states_a_rate(ask, served) -> None:
     wait_for_a_stream(served, "custom")
 
 
+def wait_for_running(served, count: int) -> None:
+    """Until so many requests run: on a fast machine the long ones have ended after a second."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        with urllib.request.urlopen(f"{served.server.url}/v1/loads", timeout=30) as response:
+            (load,) = json.load(response)["loads"]
+        if load["num_running_reqs"] >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{count} requests never ran together")
+
+
 def test_the_openai_client_shows_why_a_rate_is_refused(served) -> None:
     client = [sys.executable, EXAMPLES / "openai_client.py", "--url", served.server.url]
     done = subprocess.run([*client, "--rate", "5000"], capture_output=True, text=True, timeout=60)
@@ -101,9 +115,10 @@ def test_the_own_policy_preempts_and_changes_no_answer(start, served, prompts) -
     with start(*flags, *memory, env={"PYTHONPATH": str(EXAMPLES)}) as policed:
 
         def ask(number: int) -> list[int]:
-            """The first streams are long; the others come later and have less to say."""
+            """The first streams are long; the others come while these run, and have less to say."""
             more = {"max_new_tokens": LONG} if number < 4 else {}
-            time.sleep(0.0 if number < 4 else 1.0)
+            if number >= 4:
+                wait_for_running(policed, 4)
             answer = policed.generate(prompts[number], stream=True, **more)
             assert answer.status == 200, answer
             return answer.body["output_ids"]
