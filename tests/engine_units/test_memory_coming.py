@@ -20,13 +20,21 @@ def scheduler(monkeypatch):
     monkeypatch.setattr(Scheduler, "update_running_batch", lambda self, batch: "SGLang's")
     made = object.__new__(ApplyingScheduler)
     made.enable_hierarchical_cache = True
+    made.chunked_req = None
     made.tf_pauser = SimpleNamespace(draining=[])
-    made.tree_cache = SimpleNamespace(ongoing_write_through={}, ongoing_load_back={})
+    made.tree_cache = SimpleNamespace(protected_size=lambda: 30)
     return made
 
 
-def batch(fits, empty=False):
-    return SimpleNamespace(is_empty=lambda: empty, check_decode_mem=lambda: fits)
+class Stream:
+    def __init__(self, locked: int) -> None:
+        self.kv = SimpleNamespace(cache_protected_len=locked)
+
+
+def batch(fits, locked=30, empty=False):
+    return SimpleNamespace(
+        reqs=[Stream(locked)], is_empty=lambda: empty, check_decode_mem=lambda: fits
+    )
 
 
 def test_without_copies_sglang_decides(scheduler) -> None:
@@ -37,20 +45,23 @@ def drain(scheduler) -> None:
     scheduler.tf_pauser.draining.append("stream")
 
 
-def write(scheduler) -> None:
-    scheduler.tree_cache.ongoing_write_through[1] = "node"
+def copy(scheduler) -> None:
+    scheduler.tree_cache.protected_size = lambda: 31
 
 
-def load(scheduler) -> None:
-    scheduler.tree_cache.ongoing_load_back[1] = "node"
-
-
-@pytest.mark.parametrize("hold", [drain, write, load])
+@pytest.mark.parametrize("hold", [drain, copy])
 def test_a_step_waits_for_memory_that_is_on_its_way(scheduler, hold) -> None:
     hold(scheduler)
     assert scheduler.update_running_batch(batch(fits=False)) is None
     assert scheduler.update_running_batch(batch(fits=True)) == "SGLang's"
     assert scheduler.update_running_batch(batch(fits=False, empty=True)) == "SGLang's"
+
+
+def test_copies_of_what_the_batch_itself_locks_free_nothing(scheduler) -> None:
+    copy(scheduler)
+    assert scheduler.update_running_batch(batch(fits=False, locked=31)) == "SGLang's"
+    scheduler.chunked_req = Stream(1)
+    assert scheduler.update_running_batch(batch(fits=False, locked=30)) == "SGLang's"
 
 
 def test_without_hicache_only_what_drains_is_waited_for(scheduler) -> None:

@@ -41,18 +41,28 @@ class ApplyingScheduler(TrackingScheduler):
         steps. SGLang knows nothing of it: it would retract every other stream, and end the last
         one with "out of memory".
         """
-        if self._tf_memory_is_coming() and not batch.is_empty() and not batch.check_decode_mem():
+        if (
+            not batch.is_empty()
+            and not batch.check_decode_mem()
+            and self._tf_memory_is_coming(batch)
+        ):
             return None
         return super().update_running_batch(batch)
 
-    def _tf_memory_is_coming(self) -> bool:
-        """Whether memory that is locked now is free, or can be evicted, as soon as copies land."""
-        tree = self.tree_cache
+    def _tf_memory_is_coming(self, batch: Any) -> bool:
+        """Whether memory that is locked now can be evicted once streams have drained or copies end.
+
+        Copies of what the batch itself locks free nothing: to wait for those would only hold the
+        retraction up that SGLang has to do anyway.
+        """
         if self.tf_pauser.draining:
             return True
         if not self.enable_hierarchical_cache:
             return False
-        return bool(tree.ongoing_write_through or tree.ongoing_load_back)
+        computing = {*batch.reqs, self.chunked_req} - {None}
+        # What several of them share is counted for each: then SGLang retracts, at worst.
+        locked = sum(int(req.kv.cache_protected_len) for req in computing)
+        return int(self.tree_cache.protected_size()) > locked
 
     def _tf_preempt(self, decision: Decision, running_batch: Any) -> None:
         if not decision.preempt:
