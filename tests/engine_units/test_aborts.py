@@ -91,7 +91,7 @@ def add(scheduler, rid, phase):
     )
     scheduler.tf_table.move(req, phase, 0.0)
     if phase is Phase.PAUSED:
-        scheduler.tf_pauser.paused[req] = None
+        scheduler.tf_pauser.hold(req)
     elif phase is Phase.DRAINING:
         scheduler.tf_pauser.draining.append(req)
     else:

@@ -247,6 +247,16 @@ def test_a_burst_that_has_ended_is_cleared(
     assert admissible(state, config).tolist() == expected
 
 
+def test_a_burst_is_not_cleared_at_the_cost_of_requests_without_a_reader(
+    make_state, member, newcomer
+) -> None:
+    rows = [member(streaming=False), newcomer()]
+    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS, kv_rate=AS_MODELLED)
+    ended = float(state.streams.arrival.max()) + 3.0
+    state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
+    assert admissible(state, WorkingSetConfig(burst_eta=1.28, calm=3.0)).tolist() == []
+
+
 def test_a_burst_is_cleared_whole_or_not_at_all(make_state, member, newcomer) -> None:
     # Three together need 1.909 of the time at the worst horizon: nobody is squeezed in.
     rows = [member(), newcomer(), newcomer()]

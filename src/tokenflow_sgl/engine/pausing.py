@@ -16,6 +16,8 @@ from typing import Any
 
 from sglang.srt.mem_cache.common import release_kv_cache
 
+from tokenflow_sgl.engine.names import Names
+
 
 class Pauser:
     """The streams that are draining or paused.
@@ -35,6 +37,7 @@ class Pauser:
         self._on_released = on_released
         self.draining: list[Any] = []
         self.paused: dict[Any, None] = {}  # an ordered set
+        self._names = Names()
 
     def preempt(self, victims: list[Any], running_batch: Any, inflight: set[Any]) -> None:
         """Take `victims` out of `running_batch`; those in `inflight` results drain first."""
@@ -77,12 +80,20 @@ class Pauser:
     def hold(self, request: Any) -> None:
         """The engine itself has taken this request's KV away: it is paused, too."""
         self.paused[request] = None
+        self._names.add(request)
         self._on_released(request)
 
     def resume(self, requests: Iterable[Any]) -> None:
         """These requests run again."""
         for request in requests:
-            self.paused.pop(request, None)
+            if request in self.paused:
+                del self.paused[request]
+                self._names.discard(request)
+
+    def named(self, rid: str) -> list[Any]:
+        """Draining and paused requests whose id begins with `rid`, as SGLang names them."""
+        draining = [request for request in self.draining if request.rid.startswith(rid)]
+        return [*draining, *self._names.beginning_with(rid)]
 
     def _release(self, request: Any, keep: bool = True) -> None:
         if keep:

@@ -206,8 +206,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
 
     def abort_request(self, recv_req: Any) -> None:
         """End aborted streams wherever they are; a paused one with its output so far."""
-        held = (*self.tf_pauser.draining, *self.tf_pauser.paused)
-        self.tf_named = [r for r in held if recv_req.abort_all or r.rid.startswith(recv_req.rid)]
+        self.tf_named = self.tf_pauser.named("" if recv_req.abort_all else recv_req.rid)
         try:
             super().abort_request(recv_req)
             self._tf_end_aborted(self.tf_named)

@@ -105,9 +105,12 @@ def _clears(
 ) -> bool:
     """Whether a burst has ended and all that waits can be cleared at once.
 
-    Who does that promises too much anyway: no stock, and no margin but `burst_eta`.
+    Who does that promises too much anyway: no stock, and no margin but `burst_eta`. Readers bear
+    that by their slack; requests without a reader have none, and would all be answered later.
     """
     if state.costs.decode is None or not _burst_is_over(state, config):
+        return False
+    if not state.streams.streaming[members].all():
         return False
     supply = _supply(state, members if len(members) else candidates, 1.0)
     wanted = _wanted(state, members, candidates, supply)
