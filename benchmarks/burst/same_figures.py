@@ -19,8 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as parquet
-from rich.console import Console
-from rich.table import Table
 from suite import LOADS
 
 POLICIES = ("fcfs", "tokenflow")
@@ -78,7 +76,6 @@ def main() -> None:
     if args.azure:
         loads["azure-2x"] = ["--trace", f"azure:{args.azure}", "--device", "h200"]
         loads["azure-2x"] += ["--kv-tokens", "200000", *LOADS["azure-2x"].replay]
-    table = Table("workload", "policy", "runs", "old", "new")
     differ = False
     with tempfile.TemporaryDirectory() as scratch:
         for name, arguments in loads.items():
@@ -88,15 +85,12 @@ def main() -> None:
             for policy in POLICIES:
                 old, new = (folder / policy for folder in folders)
                 if same(old, new):
-                    table.add_row(name, policy, "the same")
+                    print(f"{name}, {policy}: the same", flush=True)
                     continue
                 differ = True
-                texts = [
-                    "\n".join(f"{key} {value:.4f} s" for key, value in figures(each).items())
-                    for each in (old, new)
-                ]
-                table.add_row(name, policy, "differ", *texts)
-    Console().print(table)
+                before, after = figures(old), figures(new)
+                told = (f"{key} {before[key]:.4f} s, {after[key]:.4f} s" for key in before)
+                print(f"{name}, {policy}: differ (old, new): {'; '.join(told)}", flush=True)
     sys.exit(differ)
 
 
