@@ -45,14 +45,14 @@ class EngineActuator:
         self._writer = writer
         self._loader = loader
         self._batch: Any = None
-        self._running: set[Any] = set()
+        self._running: set[Any] | None = None
         self.offered: list[Any] = []
         self.chosen = False
         self.recompute: frozenset[Any] = frozenset()
 
     def begin(self, running_batch: Any) -> None:
         """A pass begins, with this batch running."""
-        self._batch, self._running = running_batch, set(running_batch.reqs)
+        self._batch, self._running = running_batch, None
 
     # ---- the memory -----------------------------------------------------------------
 
@@ -99,13 +99,13 @@ class EngineActuator:
             return False
         if isinstance(action, Preempt):
             return (
-                req in self._running
+                self._runs(req)
                 and req is not self._scheduler.chunked_req
                 and req.to_finish is None
                 and bool(self._table.preemptible[action.slot])
             )
         if isinstance(action, Write):
-            return req in self._running and not req.skip_radix_cache_insert
+            return self._runs(req) and not req.skip_radix_cache_insert
         if isinstance(action, Restore):
             return (
                 action.way is Way.LOAD
@@ -114,6 +114,11 @@ class EngineActuator:
                 and req.to_finish is None
             )
         return not isinstance(action, Place)
+
+    def _runs(self, req: Any) -> bool:
+        if self._running is None:  # most passes ask of no stream
+            self._running = set(self._batch.reqs)
+        return req in self._running
 
     def write(self, writes: Sequence[Write]) -> int:
         """Publish to the prefix tree, which HiCache backs up."""

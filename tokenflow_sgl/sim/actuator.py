@@ -156,11 +156,12 @@ class SimActuator:
         if ends <= now:
             self._loading = -1, math.inf
             self._core.loaded(stream, now)
-            self._pause(stream, now)
+            self.hold(stream, now)
 
     def hold(self, stream: int, now: float) -> None:
-        """The engine itself has taken the stream's KV away."""
-        self._pause(stream, now)
+        """The stream is paused: it has drained, its KV has landed, or the engine threw it out."""
+        self._core.streams.phases.move(stream, Phase.PAUSED, now)
+        self.paused[stream] = None
 
     def resumed(self, stream: int, loaded: int, computed: int) -> None:
         """A paused stream runs again."""
@@ -183,8 +184,4 @@ class SimActuator:
         self.counts.needed += self._written.pop(stream, 0)
         self.counts.held += int(core.length(row)[0])
         core.park(stream, now)
-        self._pause(stream, now)
-
-    def _pause(self, stream: int, now: float) -> None:
-        self._core.streams.phases.move(stream, Phase.PAUSED, now)
-        self.paused[stream] = None
+        self.hold(stream, now)

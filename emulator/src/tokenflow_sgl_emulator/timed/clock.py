@@ -37,7 +37,7 @@ class WallClock:
 
 
 class VirtualClock:
-    """Seconds that pass when somebody waits for the device, and at no other time.
+    """Seconds that pass when the scheduler waits for the device, and at no other time.
 
     Only the thread of SGLang's scheduler may move it.
     """
