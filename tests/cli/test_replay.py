@@ -13,6 +13,7 @@ from tokenflow_sgl.runs import read_run
 
 pytestmark = pytest.mark.long
 
+TOO_BUSY = "the client's machine is too slow or too busy"
 PROGRAM = "import typer; from tokenflow_sgl.cli.replay import replay; typer.run(replay)"
 
 
@@ -52,8 +53,11 @@ def command(tmp_path):
 
 
 def output_of(process, code):
+    """What the command says. A busy machine may make a valid run invalid, only for being late."""
     text, _ = process.communicate(timeout=60)
-    assert process.returncode == code, text
+    reasons = [line for line in text.splitlines() if line.startswith("INVALID: ")]
+    late = process.returncode == 3 and all(TOO_BUSY in reason for reason in reasons)
+    assert process.returncode == code or (code == 0 and late), text
     return text
 
 
@@ -198,8 +202,7 @@ def test_a_run_that_served_too_little_is_invalid_and_says_so_first(
     assert started.startswith(f"{requests} requests of small")
     assert first.startswith(f"INVALID: {verdict}") is (code == 3)
     run = read_run(tmp_path / "replay-results/small-1")
-    # A busy machine may be late, too; there is no other reason.
-    reasons = [each for each in run.info.invalid if "client's machine is too slow" not in each]
+    reasons = [each for each in run.info.invalid if TOO_BUSY not in each]
     assert len(reasons) == (code == 3)
 
 
