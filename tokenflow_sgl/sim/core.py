@@ -130,7 +130,7 @@ class Core:
         if joined:
             self.running = np.concatenate([self.running, np.array(joined, dtype=np.int64)])
         streams, rows = self.streams, self.running
-        last = streams.generated[rows] >= streams.limit[rows]
+        last = streams.generated[rows] >= streams.answer[rows]
         if not last.any():
             return []
         over: list[int] = rows[last].tolist()

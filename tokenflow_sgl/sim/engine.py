@@ -183,7 +183,7 @@ class Engine:
         """Ends of the decode steps that can be taken together, one at least."""
         core = self.core
         rows = step.decode
-        left = int((core.streams.limit[rows] - core.streams.generated[rows]).min())
+        left = int((core.streams.answer[rows] - core.streams.generated[rows]).min())
         most = min(left, core.steps_that_fit(rows), MOST_AT_ONCE)
         if most <= 1 or core.ending or not self._scheduler.steady:
             most = 1

@@ -24,6 +24,7 @@ from tokenflow_sgl.sim.simulated_run import Recording, make_run
 from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Trace
+from tokenflow_sgl.traces.limits import client_limits
 from tokenflow_sgl.traces.schedule import Schedule
 
 MOST_REPLICAS = 256
@@ -74,6 +75,7 @@ def simulate(
     replicas: int = 1,
     router: str = "least-loaded",
     sessions: Sessions = Sessions.closed,
+    known_lengths: bool = False,
     observe: Observe | None = None,
 ) -> Simulation:
     """Serve a trace on a device that only exists as numbers.
@@ -87,6 +89,8 @@ def simulate(
         replicas: Engines of this kind.
         router: Which of them gets a request: one of `ROUTERS`.
         sessions: When later turns of a session are sent.
+        known_lengths: Clients send the length of the answer as its limit (see `client_limits`), and
+            a policy may take it for the length.
         observe: Told the progress.
 
     Raises:
@@ -98,7 +102,9 @@ def simulate(
     if not 1 <= replicas <= MOST_REPLICAS:
         raise SimulationError(f"replicas is {replicas!r}; allowed is 1 to {MOST_REPLICAS}")
     _check(trace, options)
-    streams, recording = Streams(trace.requests), Recording()
+    room = [_room(options) - request.prompt_tokens for request in trace.requests]
+    limits = client_limits(trace.requests, known_lengths=known_lengths, room=room)
+    streams, recording = Streams(trace.requests, limits), Recording()
     ended = np.full(len(streams), np.nan)
     config = config or WorkingSetConfig()
     schedule = Schedule(trace.requests, sessions)
@@ -142,6 +148,7 @@ def simulate(
         options={
             "policy": name,
             "replicas": replicas,
+            "known_lengths": known_lengths,
             **({"router": router} if replicas > 1 else {}),
             **(dataclasses.asdict(config) if policy == "tokenflow" else {}),
         },
@@ -161,14 +168,20 @@ def simulate(
     )
 
 
-def _check(trace: Trace, options: EngineOptions) -> None:
+def _room(options: EngineOptions) -> int:
+    """Tokens of prompt and answer that one request may have."""
     whole = options.max_total_tokens // options.page_size * options.page_size
+    # SGLang wants a page more than that, and something left.
+    return max(whole - options.page_size - 1, 0)
+
+
+def _check(trace: Trace, options: EngineOptions) -> None:
+    room = _room(options)
     for index, request in enumerate(trace.requests):
         tokens = request.prompt_tokens + request.output_tokens
-        # SGLang wants a page more than that, and something left.
-        if tokens + options.page_size >= whole:
+        if tokens > room:
             raise SimulationError(
                 f"request {index} of {trace.name} has {tokens:,} tokens; --kv-tokens is "
                 f"{options.max_total_tokens:,} (max_total_tokens), which serves at most "
-                f"{max(whole - options.page_size - 1, 0):,}"
+                f"{room:,}"
             )

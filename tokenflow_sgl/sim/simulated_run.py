@@ -82,6 +82,7 @@ def make_run(
 
 def _requests(requests: Sequence[TraceRequest], streams: Streams, ended: FloatArray) -> pa.Table:
     over = ~np.isnan(ended)
+    cut_off = streams.answer >= streams.limit
     planned = np.array([request.arrival_s for request in requests])
     measured: dict[str, Any] = {
         "warm_up": np.zeros(len(requests), dtype=np.bool_),
@@ -91,7 +92,10 @@ def _requests(requests: Sequence[TraceRequest], streams: Streams, ended: FloatAr
         "prompt_tokens": streams.prompt,
         "output_tokens": streams.generated,
         "rate": streams.rate,
-        "finish_reason": ["length" if done else None for done in over.tolist()],
+        "finish_reason": [
+            ("length" if cut else "stop") if done else None
+            for done, cut in zip(over.tolist(), cut_off.tolist(), strict=True)
+        ],
         "error": pa.nulls(len(requests), pa.string()),
     }
     return requests_table(requests, measured)

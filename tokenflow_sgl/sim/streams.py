@@ -23,7 +23,9 @@ class Streams:
     """Requests by their index in the trace.
 
     Attributes:
-        prompt, limit: Tokens in, tokens out.
+        prompt: Tokens in.
+        answer: Tokens out. Only the simulated device looks at it: no scheduler may.
+        limit: Output tokens that the client allows, which the server is told.
         rate: Tokens per second that the reader consumes.
         priority: Larger is more urgent; of a request without one the least.
         client: Number of its session; requests without one are each their own client.
@@ -33,14 +35,18 @@ class Streams:
         phases: Where each stream stands.
     """
 
-    def __init__(self, requests: Sequence[TraceRequest]) -> None:
+    def __init__(
+        self, requests: Sequence[TraceRequest], limits: Sequence[int] | None = None
+    ) -> None:
+        """Streams of these requests; without `limits` each client allows what it gets."""
         count = len(requests)
 
         def column(values: list[int]) -> IntArray:
             return np.array(values, dtype=np.int64)
 
         self.prompt = column([request.prompt_tokens for request in requests])
-        self.limit = column([request.output_tokens for request in requests])
+        self.answer = column([request.output_tokens for request in requests])
+        self.limit = self.answer if limits is None else column(list(limits))
         self.rate = np.array([request.rate or DEFAULT_RATE for request in requests])
         self.priority = column(
             [LEAST if request.priority is None else request.priority for request in requests]

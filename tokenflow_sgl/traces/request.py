@@ -42,6 +42,10 @@ class TraceRequest:
         ttft_slo_s: Time to first token that it asks for, seconds; None: no such objective.
         tbt_slo_s: Time between tokens that it asks for, seconds; None: no such objective.
         priority: Its priority, larger is more urgent; None: none.
+        limit_tokens: Output tokens that its client allows, >= `output_tokens`; None where the trace
+            does not say.
+        reasoning_tokens: Leading output tokens that are thinking, which no reader sees; at most
+            `output_tokens`.
     """
 
     arrival_s: float
@@ -55,6 +59,8 @@ class TraceRequest:
     ttft_slo_s: float | None = None
     tbt_slo_s: float | None = None
     priority: int | None = None
+    limit_tokens: int | None = None
+    reasoning_tokens: int = 0
 
 
 def continues(earlier: TraceRequest, later: TraceRequest) -> bool:

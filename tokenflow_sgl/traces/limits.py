@@ -1,0 +1,40 @@
+"""How many output tokens clients allow: what a server knows of an answer's length beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenflow_sgl.traces.request import TraceRequest
+
+DEFAULT_LIMIT = 4096
+"""Output tokens that a client allows where the trace does not say."""
+REASONING_LIMIT = 32_768
+"""The same for a request whose answer begins with thinking."""
+
+
+def client_limits(
+    requests: Sequence[TraceRequest],
+    *,
+    known_lengths: bool = False,
+    room: Sequence[int] | None = None,
+) -> list[int]:
+    """Output tokens that each request's client allows, never below its answer's length.
+
+    Args:
+        requests: Of a trace.
+        known_lengths: Every client allows exactly what it gets, as benchmarks do that end answers
+            by their limit: then the server knows each answer's length.
+        room: Most output tokens that the server can serve for each request; limits are cut to it,
+            as SGLang does.
+    """
+    if known_lengths:
+        return [request.output_tokens for request in requests]
+    limits = [
+        request.limit_tokens or (REASONING_LIMIT if request.reasoning_tokens else DEFAULT_LIMIT)
+        for request in requests
+    ]
+    if room is not None:
+        limits = [min(limit, most) for limit, most in zip(limits, room, strict=True)]
+    return [
+        max(limit, request.output_tokens) for limit, request in zip(limits, requests, strict=True)
+    ]
