@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from tokenflow_sgl.contract.lengths import CERTAIN, FloatArray, IntArray, Lengths
+
 BoolArray = NDArray[np.bool_]
 PhaseArray = NDArray[np.int8]
 
@@ -57,7 +57,8 @@ class Streams:
         prompt: Prompt tokens.
         generated: Output tokens computed so far, sent to the client or not: with the prompt, the
             stream's context.
-        expected: Estimated total output tokens (never below generated + 1).
+        limit: Output tokens that the client allows.
+        kind: Which of `lengths` its answer follows.
         since: When it entered its phase.
         admitted: Member of the working set (the policy promised to serve it).
         preemptible: The body can preempt it now.
@@ -72,6 +73,7 @@ class Streams:
             to be in each tier; None: the body does not keep count.
         ttft_slo, tbt_slo: Objectives in seconds, NaN where a request has none; None: none has any.
         weight: Share of one stream relative to another; None: all alike.
+        lengths: How long answers get, as far as it is known.
     """
 
     slot: IntArray
@@ -81,7 +83,8 @@ class Streams:
     next_due: FloatArray
     prompt: IntArray
     generated: IntArray
-    expected: FloatArray
+    limit: IntArray
+    kind: IntArray
     since: FloatArray
     admitted: BoolArray
     preemptible: BoolArray
@@ -95,6 +98,7 @@ class Streams:
     ttft_slo: FloatArray | None = None
     tbt_slo: FloatArray | None = None
     weight: FloatArray | None = None
+    lengths: Lengths = CERTAIN
 
     def __len__(self) -> int:
         return len(self.slot)
@@ -145,6 +149,16 @@ class Streams:
     def length(self) -> IntArray:
         """Tokens of context: prompt and output so far, shape (n,)."""
         return _sealed(self.prompt + self.generated)
+
+    @cached_property
+    def left(self) -> FloatArray:
+        """Expected output tokens still to come, at least 1, shape (n,)."""
+        return self.lengths.typical.left(self.kind, self.generated, self.limit)
+
+    @cached_property
+    def expected(self) -> FloatArray:
+        """Expected total output tokens, at least generated + 1, shape (n,)."""
+        return self.generated + self.left
 
     @cached_property
     def runs_dry(self) -> FloatArray:

@@ -1,14 +1,12 @@
 """Which streams run: pure policies, `decide(State) -> Decision`, shared by every body."""
 
 from tokenflow_sgl.policy.config import ConfigError, WorkingSetConfig
-from tokenflow_sgl.policy.lengths import OutputLengths
 from tokenflow_sgl.policy.registry import POLICY_NAMES, make_policy
 from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
 __all__ = [
     "POLICY_NAMES",
     "ConfigError",
-    "OutputLengths",
     "WorkingSetConfig",
     "WorkingSetPolicy",
     "make_policy",

@@ -29,6 +29,7 @@ out: on average half the hysteresis.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,13 +92,22 @@ def _memory_allows(
     memory = state.memory
     budget = config.fill * (memory.kv.total + memory.host.kv.total)
     budget -= float(_final_kv(state, members).sum())
+    # Answers that get longer than expected and shorter ones do not quite make up for each other.
+    budget -= FINAL_SHARE * math.sqrt(_left(state, members)[1].sum())
     return int(np.searchsorted(np.cumsum(_final_kv(state, candidates)), budget, side="right"))
 
 
 def _final_kv(state: State, index: IntArray) -> FloatArray:
     streams = state.streams
-    left = streams.expected.take(index) - streams.generated.take(index)
-    return streams.length.take(index) + FINAL_SHARE * left
+    return streams.length.take(index) + FINAL_SHARE * _left(state, index)[0]
+
+
+def _left(state: State, index: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Tokens still to come: what is expected, with care, and its variance."""
+    streams = state.streams
+    careful = streams.lengths.careful
+    of = streams.kind.take(index), streams.generated.take(index), streams.limit.take(index)
+    return careful.left(*of), careful.variance(*of)
 
 
 def _clears(
@@ -218,9 +228,7 @@ def _demand(state: State, index: IntArray, supply: _Supply, stock: float) -> Flo
     tokens *= rate
     np.maximum(tokens, 0.0, out=tokens)
     np.minimum(tokens, HORIZONS * supply.speed, out=tokens)
-    np.minimum(tokens, streams.expected.take(index) - generated, out=tokens)
-    context = tokens * 0.5
-    context += streams.length.take(index)
-    tokens *= context
-    tokens *= supply.token_cost
-    return tokens
+    length, limit = streams.length.take(index), streams.limit.take(index)
+    work = streams.lengths.careful.work(streams.kind.take(index), generated, limit, length, tokens)
+    work *= supply.token_cost
+    return work

@@ -35,7 +35,7 @@ class WorkingSetConfig:
         high=10.0,
     )
     burst_eta: float = setting(
-        1.35,
+        1.0,
         "share of the engine's time that may be promised to admit the whole queue at once, after "
         "a burst of arrivals has ended; above 1 trades stalls for early first tokens",
         low=0.1,

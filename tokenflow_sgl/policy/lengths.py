@@ -1,100 +1,233 @@
-"""How long an output will be: the quantile of what was seen, given what is already there.
+"""How long answers get, learned online from those that have ended and those that are under way.
 
-A population mean doubles the stalls (it hides the long outputs that hurt); the request's
-own limit alone over-reserves where clients ask for 4,096 and read 300. So: the
-conditional quantile of recent output lengths among those at least as long as this one
-already is, capped by the request's `max_new_tokens`, which is also the answer while
-there is too little evidence.
+Nobody tells a server when an answer will end: clients send a limit. What can be known is a
+distribution. It is learned in two layers.
 
-An answer that was cut off, by its limit or by its client, says only that it would have
-been longer: without that, forty warm-up requests of 32 tokens would promise that the next
-2,000-token answers end after 32. The estimate with such censored lengths is Kaplan and
-Meier's ("Nonparametric estimation from incomplete observations", 1958); without any it is
-the plain quantile.
+The lower layer asks for the order of magnitude. Answers are taken to be log-normal around a median
+of which nothing is known but that it lies between one token and what clients allow; every order of
+magnitude is as likely as another. Ended answers, and those under way, which will be longer than
+they are now, say which medians and spreads remain likely. What is unknown then is common to all
+streams and does not average out over them. So there are two curves: the mean over all that is
+likely, and a careful one, whose mean is exceeded with a probability of 1 - `caution` only. Before
+any answer has ended, the careful one expects long answers; after a few dozen both are close to the
+truth, for answers of 28 tokens as for 4,000.
+
+The upper layer needs no such form: Kaplan and Meier's curve ("Nonparametric estimation from
+incomplete observations", 1958), to which the lower layer contributes as `WEIGHT` answers would
+(Susarla and Van Ryzin, "Nonparametric Bayesian estimation of survival curves from incomplete
+observations", 1976). Answers that were cut off, by limit or by client, say only that they would
+have been longer. Older answers count for less, so that the curves follow a change.
+
+Requests of one kind (thinking or not, rate class, size of the prompt) have curves of their own,
+to which those of all requests contribute as `WEIGHT` answers would: where a kind has ended often
+its own evidence counts, else that of all.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+import importlib
+import math
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from tokenflow_sgl.contract import FloatArray, IntArray
+from tokenflow_sgl.contract.lengths import (
+    CERTAIN,
+    GRID,
+    LONGEST,
+    LengthCurves,
+    LengthPredictor,
+    Lengths,
+    Traits,
+    cell_of,
+)
+from tokenflow_sgl.policy.config import ConfigError
+
+WEIGHT = 16.0
+"""Answers that the layer below counts as."""
+HALF_LIFE = 256
+"""Answers after which an older one counts half."""
+CAUTION = 0.8
+"""Default probability with which the mean length is at most the careful one's."""
+SPREADS = (0.25, 0.5, 0.8, 1.2, 1.8)
+"""Standard deviations of the logarithm that an answer's length may have."""
+PER_OCTAVE = 3
+"""Medians that are considered, per doubling."""
+REFRESHED = 8
+"""Passes after which the streams under way are looked at again, though none has ended."""
+KINDS = 64
+"""Most kinds that are told apart; what comes later counts as any request."""
+BUCKETS = (256, 1024, 4096, 16384)
+"""Prompt lengths between which requests are of one kind."""
+
+PREDICTORS = ("learned", "limit")
+"""Names that `make_predictor` knows, beside package.module:Class."""
 
 
-class OutputLengths:
-    """Recent output lengths and the conditional quantile over them.
+class LimitLengths:
+    """Takes each limit for the answer's length: right where clients know what they will get."""
 
-    quantile: in (0, 1]; 1.0 is the longest seen. window: how many outputs are remembered.
-    evidence: fewer outputs than this at least as long as the question: answer the limit.
+    def kind(self, traits: Traits) -> int:
+        """There is one."""
+        return 0
+
+    def ended(self, kind: int, length: int, *, cut_off: bool) -> None:
+        """Nothing to learn."""
+
+    def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
+        """Limits are lengths."""
+        return CERTAIN
+
+
+class LearnedLengths:
+    """The predictor of this module.
+
+    Args:
+        caution: Probability with which the mean length is at most what the careful curve expects.
     """
 
-    def __init__(self, quantile: float = 0.9, window: int = 1024, evidence: int = 16) -> None:
-        if not 0.0 < quantile <= 1.0:
-            raise ValueError(f"quantile is {quantile!r}; allowed is above 0 and at most 1")
-        self._quantile = quantile
-        self._evidence = evidence
-        self._recent: deque[tuple[int, bool]] = deque(maxlen=window)
-        self._curve: _Curve | None = None
+    def __init__(self, caution: float = CAUTION) -> None:
+        self._caution = caution
+        self._kinds: dict[tuple[bool, str, int], int] = {}
+        # A row for all requests, then one for each kind.
+        self._ended = np.zeros((1, len(GRID)))
+        self._cut = np.zeros((1, len(GRID)))
+        self._log_limit = math.nan
+        self._known: Lengths | None = None
+        self._passes = 0
 
-    def observe(self, length: int, *, cut_off: bool = False) -> None:
-        """A stream ended after `length` output tokens; `cut_off`: not by itself."""
-        self._recent.append((length, cut_off))
-        self._curve = None
+    def kind(self, traits: Traits) -> int:
+        """Number of the request's kind; 0 where too many are told apart already."""
+        log_limit = math.log(max(traits.limit, 2))
+        if math.isnan(self._log_limit):
+            self._log_limit = log_limit
+        self._log_limit += (log_limit - self._log_limit) / HALF_LIFE
+        key = traits.thinking, traits.qos_class, int(np.searchsorted(BUCKETS, traits.prompt))
+        if key not in self._kinds and len(self._kinds) < KINDS:
+            self._kinds[key] = len(self._kinds) + 1
+            row = np.zeros((1, len(GRID)))
+            self._ended = np.concatenate([self._ended, row])
+            self._cut = np.concatenate([self._cut, row])
+            self._known = None
+        return self._kinds.get(key, 0)
 
-    def expected(
-        self, generated: NDArray[np.int64], limit: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """Estimated total output tokens of streams with `generated` so far, at most `limit`.
+    def ended(self, kind: int, length: int, *, cut_off: bool) -> None:
+        """Count the answer for its kind and for all."""
+        cell = int(cell_of(np.array([length]))[0])
+        counted = self._cut if cut_off else self._ended
+        for row in {0, kind}:
+            for counts in (self._ended[row], self._cut[row]):
+                counts *= 0.5 ** (1.0 / HALF_LIFE)
+            counted[row, cell] += 1.0
+        self._known = None
 
-        Never below generated + 1: a stream that still runs will produce one more.
-        """
-        floor = generated + 1.0
-        if len(self._recent) < self._evidence:
-            return np.asarray(np.maximum(limit, floor), dtype=np.float64)
-        if self._curve is None:
-            self._curve = _Curve.of(self._recent, self._quantile, self._evidence)
-        guess = self._curve.expected(generated)
-        return np.asarray(np.maximum(np.minimum(guess, limit), floor), dtype=np.float64)
+    def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
+        """The curves as of the last answer that ended, or of a few passes ago."""
+        self._passes += 1
+        if self._known is None or self._passes >= REFRESHED:
+            self._known = self._learn(kind, generated)
+            self._passes = 0
+        return self._known
+
+    def _learn(self, kind: IntArray, generated: IntArray) -> Lengths:
+        live = generated > 0
+        rows, size = self._ended.shape
+        place = kind[live] * size + cell_of(generated[live])
+        under_way = np.bincount(place, minlength=rows * size).reshape(rows, size)
+        under_way[0] = under_way.sum(axis=0)
+        cut = self._cut + under_way
+        typical, careful = _magnitude(self._ended[0], cut[0], self._log_limit, self._caution)
+        return Lengths(*(LengthCurves(self._curves(base, cut)) for base in (typical, careful)))
+
+    def _curves(self, base: FloatArray, cut: FloatArray) -> FloatArray:
+        """Curves of all requests and of each kind; `base`: what the lower layer says."""
+        for_all = _survival(base, self._ended[:1], cut[:1])
+        return np.concatenate([for_all, _survival(for_all, self._ended[1:], cut[1:])])
 
 
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """The answer for every length so far: it only changes where an output was seen to end.
+def make_predictor(name: str, caution: float = CAUTION) -> LengthPredictor:
+    """The predictor of a name.
 
-    seen: distinct lengths, sorted, shape (n,). answer: the quantile of outputs that are longer than
-        none, the first, the second, ... of them, shape (n + 1,); infinite where that is not known.
+    Args:
+        name: One of `PREDICTORS`, or package.module:Class; the class is called without arguments.
+        caution: Of `learned`.
+
+    Raises:
+        ConfigError: The name leads nowhere, or to something that does not predict.
     """
+    if name == "learned":
+        return LearnedLengths(caution)
+    if name == "limit":
+        return LimitLengths()
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ConfigError(
+            f"lengths is {name!r}; allowed is {', '.join(PREDICTORS)} or package.module:Class"
+        )
+    try:
+        predictor: LengthPredictor = getattr(importlib.import_module(module), attribute)()
+    except Exception as error:  # the module and its class run code of their own
+        raise ConfigError(f"lengths {name!r} cannot be loaded: {error}") from error
+    for method in ("kind", "ended", "lengths"):
+        if not callable(getattr(predictor, method, None)):
+            raise ConfigError(f"lengths {name!r} cannot be loaded: it has no method {method}")
+    return predictor
 
-    seen: NDArray[np.int64]
-    answer: NDArray[np.float64]
 
-    @classmethod
-    def of(cls, observed: deque[tuple[int, bool]], share: float, evidence: int) -> _Curve:
-        """Kaplan and Meier's curve, turned into quantiles.
+def _survival(base: FloatArray, ended: FloatArray, cut: FloatArray) -> FloatArray:
+    """Kaplan and Meier's curves of the rows of `ended` and `cut`, with `WEIGHT` answers of `base`.
 
-        observed: length, and whether the output was cut off there. share: the quantile.
-        evidence: longer outputs that an answer needs.
-        """
-        length, cut_off = np.array(observed, dtype=np.int64).T
-        seen, times = np.unique(length, return_counts=True)
-        longer = np.concatenate([[len(length)], len(length) - np.cumsum(times)])
-        ends, ended = np.unique(length[cut_off == 0], return_counts=True)
-        if not len(ends):
-            return cls(seen, np.full(len(longer), np.inf))
-        # Share of outputs that are longer than each of the ends; not increasing.
-        at_risk = longer[np.searchsorted(seen, ends, side="left")]
-        survival = np.cumprod(1.0 - ended / at_risk, dtype=np.float64)
-        first = np.concatenate([[0], np.searchsorted(ends, seen, side="right")])
-        alive = np.where(first > 0, survival[first - 1], 1.0)
-        # Rounding in the products must not push the answer one length up.
-        goal = (1.0 - share) * alive + 1e-9
-        place = np.maximum(np.searchsorted(-survival, -goal, side="left"), first)
-        # Where the curve does not reach so far down the rest was cut off.
-        known = (place < len(ends)) & (longer >= evidence)
-        answer = np.where(known, ends[np.minimum(place, len(ends) - 1)], np.inf)
-        return cls(seen, answer)
+    All of shape (c, g), `base` of (g,) or (1, g). Those that were cut off in a cell are not counted
+    as having been at risk in it.
+    """
+    present = np.cumsum((ended + cut)[:, ::-1], axis=1)[:, ::-1] - cut
+    lost = -np.diff(base, axis=-1, append=0.0)
+    hazard = (WEIGHT * lost + ended) / np.maximum(WEIGHT * base + present, 1e-12)
+    survival = np.ones_like(ended)
+    survival[:, 1:] = np.cumprod(1.0 - np.clip(hazard, 0.0, 1.0), axis=1)[:, :-1]
+    return survival
 
-    def expected(self, generated: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The quantile of outputs longer than `generated`; infinite where it is not known."""
-        return self.answer.take(np.searchsorted(self.seen, generated, side="right"))
+
+@cache
+def _family() -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Logarithm of each log-normal's median, (m,); survival, its log, log mass per cell, (m, g).
+
+    In ascending order of their means.
+    """
+    octaves = math.log2(LONGEST)
+    log_median = np.linspace(0.0, math.log(LONGEST), round(PER_OCTAVE * octaves) + 1)
+    mean = np.repeat(log_median, len(SPREADS))[:, None]
+    spread = np.tile(SPREADS, len(log_median))[:, None]
+    log_survival = log_ndtr(-(np.log(np.maximum(GRID, 1e-9)) - mean) / spread)
+    survival = np.exp(log_survival)
+    mass = -np.diff(survival, axis=1, append=0.0)
+    area = (survival[:, :-1] * np.diff(GRID)).sum(axis=1)
+    order = np.argsort(area, kind="stable")
+    return (
+        mean[order, 0],
+        survival[order],
+        np.maximum(log_survival, -60.0)[order],
+        np.log(np.maximum(mass, 1e-26))[order],
+    )
+
+
+def _magnitude(
+    ended: FloatArray, cut: FloatArray, log_limit: float, caution: float
+) -> tuple[FloatArray, FloatArray]:
+    """Survivals that the lower layer finds typical, and careful; each of shape (g,).
+
+    Args:
+        ended, cut: Answers per cell of `GRID` that ended, and that had come so far.
+        log_limit: Logarithm of what clients allow; NaN: not known.
+        caution: See `LearnedLengths`.
+    """
+    log_median, survival, log_survival, log_mass = _family()
+    likely = log_mass @ ended + log_survival @ cut
+    if not math.isnan(log_limit):
+        likely = np.where(log_median <= log_limit + 1e-9, likely, -np.inf)
+    likely = np.exp(likely - likely.max())
+    likely /= likely.sum()
+    chosen = int(np.searchsorted(np.cumsum(likely), caution))
+    return likely @ survival, survival[min(chosen, len(survival) - 1)]

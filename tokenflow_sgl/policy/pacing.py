@@ -35,7 +35,7 @@ def paced(state: State, config: WorkingSetConfig) -> Decision:
     """Start what waits, rest streams that are ahead, resume those with readers close behind."""
     streams = state.streams
     slack = state.slack
-    left = streams.expected - streams.generated
+    left = streams.left
     stretch = np.maximum(config.band * streams.expected, STRETCH) / streams.rate
     running = streams.running & (streams.generated > 0)
     ahead = running & streams.preemptible & (slack >= LOW_SECONDS + stretch) & (left > STRETCH)

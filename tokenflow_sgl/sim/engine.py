@@ -56,6 +56,10 @@ class Scheduler(Protocol):
         """A step was run, once or several times, with `context` tokens read in the first."""
         ...
 
+    def ended(self, streams: list[int]) -> None:
+        """These streams have got their last token."""
+        ...
+
 
 class Inbox(Protocol):
     """Where requests come from, and where it is told that one has ended."""
@@ -166,7 +170,9 @@ class Engine:
         first = [chunk.stream for chunk in step.chunks if chunk.last]
         if first:
             self._deliver(np.array(first, dtype=np.int64), ends)
-        for stream in core.advance(step, end):
+        over = core.advance(step, end)
+        scheduler.ended(over)
+        for stream in over:
             self.ended[stream] = end
             self.finished += 1
             self._inbox.succeeded(stream, end)

@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from tokenflow_sgl.contract import Decision, IntArray, Mode, Phase, Policy, State
+from tokenflow_sgl.contract.lengths import LengthPredictor, Traits
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, headroom
 from tokenflow_sgl.costs import Work, attention_work
 from tokenflow_sgl.lifecycle import Decider, apply
-from tokenflow_sgl.policy import OutputLengths
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
@@ -32,9 +32,9 @@ class PolicedScheduler(StockScheduler):
         passes: Decisions so far.
     """
 
-    def __init__(self, core: Core, policy: Policy) -> None:
+    def __init__(self, core: Core, policy: Policy, lengths: LengthPredictor) -> None:
         super().__init__(core)
-        self._lengths = OutputLengths()
+        self._lengths = lengths
         self._timer = experienced(core)
         self._decider = Decider(policy, type(policy).__name__, core.streams.phases)
         self._decision = Decision(Mode.IDLE)
@@ -80,6 +80,13 @@ class PolicedScheduler(StockScheduler):
             scarce = core.memory.free < steps * max(len(core.running), 1)
             return not self.offered() and not scarce
         return core.full or not core.waiting
+
+    def ended(self, streams: list[int]) -> None:
+        """Learn how long answers get."""
+        table = self.core.streams
+        for stream in streams:
+            length, limit = int(table.answer[stream]), int(table.limit[stream])
+            self._lengths.ended(int(table.kind[stream]), length, cut_off=length >= limit)
 
     def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
         """Learn from the step, as the live scheduler does from its iterations."""

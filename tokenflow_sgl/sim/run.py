@@ -114,6 +114,9 @@ def simulate(
         device = Device(profile, overlap=options.load_evict_overlap)
         core = Core(streams, prefixes, device, options)
         scheduler = make_scheduler(policy, core, config)
+        if known_lengths and isinstance(scheduler, PolicedScheduler):
+            from tokenflow_sgl.policy.lengths import LimitLengths
+            scheduler._lengths = LimitLengths()
         return Engine(core, scheduler, inbox, recording, ended), scheduler
 
     if replicas == 1:

@@ -47,6 +47,7 @@ class Streams:
         self.prompt = column([request.prompt_tokens for request in requests])
         self.answer = column([request.output_tokens for request in requests])
         self.limit = self.answer if limits is None else column(list(limits))
+        self.kind = np.zeros(count, dtype=np.int64)
         self.rate = np.array([request.rate or DEFAULT_RATE for request in requests])
         self.priority = column(
             [LEAST if request.priority is None else request.priority for request in requests]

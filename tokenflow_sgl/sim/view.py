@@ -6,9 +6,9 @@ import numpy as np
 
 from tokenflow_sgl.contract import IntArray, Memory, ModelShape, Phase, Pool, State, Tier
 from tokenflow_sgl.contract import Streams as Seen
+from tokenflow_sgl.contract.lengths import LengthPredictor
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.lifecycle.phases import preemptible
-from tokenflow_sgl.policy import OutputLengths
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
 
@@ -19,7 +19,7 @@ def state_of(
     present: IntArray,
     *,
     timer: StepTimer,
-    lengths: OutputLengths,
+    lengths: LengthPredictor,
     memo: object,
     now: float,
 ) -> State:
@@ -37,6 +37,7 @@ def state_of(
     streams, memory, phases = core.streams, core.memory, core.streams.phases
     phase = phases.phase[present]
     generated, limit = streams.generated[present], streams.limit[present]
+    kind = streams.kind[present]
     runs = phase == Phase.RUNNING.value
     can = preemptible(phase, generated, limit)
     if core.chunked is not None:
@@ -53,7 +54,9 @@ def state_of(
             next_due=streams.due[present],
             prompt=streams.prompt[present],
             generated=generated,
-            expected=lengths.expected(generated, limit),
+            limit=limit,
+            kind=kind,
+            lengths=lengths.lengths(kind, generated),
             since=phases.since[present],
             admitted=phases.admitted[present],
             preemptible=can,

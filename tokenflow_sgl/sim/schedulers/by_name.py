@@ -36,7 +36,7 @@ def _sglang(make: Callable[[Core], StockScheduler], **settings: Any) -> _Contend
 
 def _policed(name: str) -> _Contender:
     """Under a policy of the registry."""
-    return _Contender(lambda core, config: PolicedScheduler(core, make_policy(name, config)), {})
+    return _Contender(lambda core, config: PolicedScheduler(core, make_policy(name, config), LearnedLengths()), {})
 
 
 _CONTENDERS: Mapping[str, _Contender] = {
@@ -96,4 +96,4 @@ def _contender(policy: str | Policy) -> _Contender:
         except ConfigError as error:
             raise SimulationError(str(error)) from None
     made = policy
-    return _Contender(lambda core, config: PolicedScheduler(core, made), {})
+    return _Contender(lambda core, config: PolicedScheduler(core, made, LearnedLengths()), {})

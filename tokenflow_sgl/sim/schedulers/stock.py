@@ -67,6 +67,9 @@ class StockScheduler:
     def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
         """Stock SGLang learns nothing from its steps."""
 
+    def ended(self, streams: list[int]) -> None:
+        """Stock SGLang learns nothing from its answers."""
+
     # ---- prefill --------------------------------------------------------------------
 
     def prefill(self, now: float) -> Step | None:
