@@ -85,6 +85,8 @@ def test_tensor_parallel_ranks_decide_alike(start, prompts, reference) -> None:
 AT_ONCE = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptAndResume")
 
 
+ROUNDS = 5
+"""Of a control: on a busy machine few of the prompts meet, so that little is disturbed."""
 PACED = ("--scheduler", "tokenflow", "--tokenflow-pace", "--tokenflow-default-rate", "10")
 
 
@@ -128,12 +130,14 @@ def test_controls_are_noticed(start, prompts, reference) -> None:
         }
         broken = start(*AT_ONCE, "--max-total-tokens", "4000", program=BROKEN, env=env)
         with broken as served:
-            try:
-                answers = served.together([lambda p=p: served.generate(p) for p in prompts])
-            except OSError:
-                return
-            got = [a.body["output_ids"] if a.status == 200 else None for a in answers]
-            assert got != reference
+            for _ in range(ROUNDS):
+                try:
+                    answers = served.together([lambda p=p: served.generate(p) for p in prompts])
+                except OSError:
+                    return
+                if [a.status == 200 and a.body["output_ids"] for a in answers] != reference:
+                    return
+            raise AssertionError("tokens that were still being computed count as there")
 
     def kv_thrown_away() -> None:
         env = {"TOKENFLOW_TEST_BREAK": "no-keep"}
@@ -146,7 +150,8 @@ def test_controls_are_noticed(start, prompts, reference) -> None:
     def nothing_copied_to_the_host() -> None:
         env = {"TOKENFLOW_TEST_BREAK": "no-copy"}
         with start(*flags("overlap", 1, "hicache"), program=BROKEN, env=env) as served:
-            assert served.outputs(prompts) != reference, "what was written ahead is what is loaded"
+            got = (served.outputs(prompts) for _ in range(ROUNDS))
+            assert any(each != reference for each in got), "what was written ahead is loaded"
 
     controls = (released_before_the_drain, kv_thrown_away, nothing_copied_to_the_host)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -152,23 +152,27 @@ def test_aborts_return_what_was_generated(start, prompts, reference) -> None:
     flags = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked")
     with start(*flags, "--max-total-tokens", "4000", "--hicache-ratio", "2", env=env) as served:
 
-        def ask(rid: str, prompt: list[int], after: float = 0.0) -> Any:
-            time.sleep(after)
+        def ask(rid: str, prompt: list[int]) -> Any:
             return served.generate(prompt, rid=rid, max_new_tokens=3000)
 
-        def abort(rid: str, after: float) -> Any:
-            time.sleep(after)
-            return served.post("/abort_request", {"rid": rid})
+        def abort(*rids: str) -> Any:
+            return [served.post("/abort_request", {"rid": rid}) for rid in rids][-1]
+
+        def abort_each_where_it_is() -> Any:
+            # Only one of them is ever paused; then the others can be told apart.
+            for name in ("paused_streams", "running_streams", "waiting_streams"):
+                served.wait_for(name, 1)
+            abort("waiting", "paused")
+            served.wait_for("output_tokens_total", 64 + 20 + 1)
+            return abort("running")
 
         waiting, paused, running, *_ = served.together(
             [
-                lambda: ask("waiting", never, after=0.4),
-                lambda: ask("paused", held, after=0.4),
+                lambda: ask("waiting", never),
+                lambda: ask("paused", held),
                 # Runs all the while: a policy that serves no stream would be overruled.
                 lambda: ask("running", runs),
-                lambda: abort("waiting", after=1.5),
-                lambda: abort("paused", after=1.5),
-                lambda: abort("running", after=2.5),
+                abort_each_where_it_is,
             ]
         )
         for answer in (waiting, paused, running):
@@ -183,9 +187,17 @@ def test_aborts_return_what_was_generated(start, prompts, reference) -> None:
 
         # Streams that drain for a third of their time, aborted one after the other.
         calls = [lambda n=n, p=p: ask(f"churn-{n}", p) for n, p in enumerate(churned)]
-        calls += [
-            lambda n=n: abort(f"churn-{n}", after=0.8 + 0.037 * n) for n in range(len(churned))
-        ]
+        before = served.total("tokenflow:output_tokens_total")
+
+        def abort_all() -> Any:
+            served.wait_for("output_tokens_total", before + 20 * len(churned))
+            served.wait_until("waiting_streams", 0)
+            for n in range(len(churned)):
+                answer = abort(f"churn-{n}")
+                time.sleep(0.037)
+            return answer
+
+        calls.append(abort_all)
         for prompt, answer in zip(churned, served.together(calls), strict=False):
             assert answer.body["meta_info"]["finish_reason"]["type"] == "abort", answer
             got = answer.body["output_ids"]

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import http.client
 import os
+import random
 import shlex
 import signal
 import socket
@@ -25,6 +26,7 @@ from tokenflow_sgl.errors import FailedError
 
 _POLL_S = 0.2
 _PR_SET_PDEATHSIG = 1
+_PORTS = (15_000, 30_000)
 
 
 class ServerError(FailedError):
@@ -32,11 +34,19 @@ class ServerError(FailedError):
 
 
 def free_port() -> int:
-    """Return a loopback TCP port that nobody listened on a moment ago."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-    return port
+    """A loopback TCP port that was free a moment ago.
+
+    From below those that Linux gives to outgoing connections (32,768 on): a server needs seconds
+    until it listens, and any connection of this machine could take such a port meanwhile.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*_PORTS)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 class SglangServer:

@@ -93,9 +93,16 @@ class Served:
 
     def wait_until(self, name: str, value: float, within: float = IDLE_SECONDS) -> None:
         """Until the sum of a tokenflow metric is `value`; they are sampled once a second."""
+        self._wait(name, lambda now: now == value, f"not {value}", within)
+
+    def wait_for(self, name: str, least: float, within: float = IDLE_SECONDS) -> None:
+        """Until the sum of a tokenflow metric is `least` or more."""
+        self._wait(name, lambda now: now >= least, f"below {least}", within)
+
+    def _wait(self, name: str, holds: Callable[[float], bool], wrong: str, within: float) -> None:
         end = time.monotonic() + within
-        while (now := self.total(f"tokenflow:{name}")) != value:
-            assert time.monotonic() < end, f"{name} is {now}, not {value}, after {within:g} s"
+        while not holds(now := self.total(f"tokenflow:{name}")):
+            assert time.monotonic() < end, f"{name} is {now}, {wrong}, after {within:g} s"
             time.sleep(0.1)
 
     def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
