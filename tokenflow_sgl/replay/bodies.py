@@ -104,7 +104,7 @@ class Bodies:
         """Output tokens for which each request's prompt leaves room in the server's context."""
         margin = _CHAT_MARGIN if self._options.api is Api.chat else 0.0
         prompts = [record.request.prompt_tokens for record in self._records]
-        return [max(context - math.ceil(tokens * (1 + margin)), 0) for tokens in prompts]
+        return [max(context - tokens - math.ceil(tokens * margin), 0) for tokens in prompts]
 
     def _prompt(self, index: int, request: TraceRequest) -> Prompt:
         """A request's prompt; it starts with the turn before it and its answer where it can."""
