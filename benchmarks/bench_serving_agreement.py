@@ -79,7 +79,8 @@ def _bench_serving(url: str, args: argparse.Namespace, output: Path) -> dict[str
 
 def _replay(url: str, recorded: Path, run: Path) -> dict[str, Any]:
     command = [TOKENFLOW, "replay", f"bench:{recorded}?arrivals=burst", "--url", url]
-    command += ["--rate", "20", "--output", str(run)]
+    # As bench_serving does: each limit is the answer's length.
+    command += ["--rate", "20", "--known-lengths", "--output", str(run)]
     subprocess.run(command, check=True)
     report = subprocess.run(
         [TOKENFLOW, "report", str(run), "--json"], check=True, capture_output=True, text=True

@@ -129,7 +129,9 @@ async def _run(url: str, name: str, requests: list[TraceRequest]) -> tuple[list[
     """Replay; due times and token times of each request, emulated seconds."""
     trace = Trace(name, tuple(requests), Accounting(len(requests), len(requests)))
     seed = sum(name.encode())  # each run its own prompts, or it would hit the prefixes of another
-    run: Run = await replay(trace, await find_target(url), ReplayOptions(seed=seed))
+    # With known lengths all requests of a batch start at once.
+    options = ReplayOptions(seed=seed, known_lengths=True)
+    run: Run = await replay(trace, await find_target(url), options)
     if run.info.invalid:
         raise SystemExit(f"{name}: " + " ".join(run.info.invalid))
     tokens = run.tokens.to_pydict()

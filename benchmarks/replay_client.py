@@ -76,7 +76,8 @@ async def measure(url: str, trace: Trace) -> tuple[Run, np.ndarray]:
 
     target = await find_target(url)
     endpoint = replace(ENDPOINTS[Api.generate], answer=answer)
-    run = await replay(trace, target, ReplayOptions(), observe=observe, endpoint=endpoint)
+    options = ReplayOptions(known_lengths=True)  # the stub ends answers at their limit
+    run = await replay(trace, target, options, observe=observe, endpoint=endpoint)
     sent = np.concatenate([np.frombuffer(each.stamps) for each in answers])
     return run, run.tokens["time_s"].to_numpy() + min(zeros) - sent
 

@@ -4,7 +4,9 @@
 
 Simulates what `run.py` measured with stock SGLang and tokenflow, with the same settings, and
 writes the differences into docs/simulate.md. Reads benchmarks/results/burst/; runs no server.
-What was measured on a trace whose file is not given (--azure, --mooncake) is left out, aloud.
+What was measured on a trace whose file is not given (--azure, --mooncake) is left out, aloud. The
+simulated server knows of the answers' lengths what the measured one knew; a column says what.
+--known-lengths takes only the runs in which it knew them.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import json
 from typing import Any
 
 from rich.progress import track
-from run import PAIR, RESULTS, ROOT
+from run import KNOWN, PAIR, RESULTS, ROOT
 from simulated import simulated
 from suite import LOADS, PAGED
-from table import label, replace_table
+from table import knew_lengths, label, lengths, replace_table
 
 PAGE = ROOT / "docs" / "simulate.md"
 FIGURES = {
@@ -38,22 +40,32 @@ def main() -> None:
     )
     parser.add_argument("--azure", metavar="FILE", help="trace of azure-2x and azure-4x")
     parser.add_argument("--mooncake", metavar="FILE", help="trace of mooncake")
+    parser.add_argument(
+        "--known-lengths", action="store_true", help="only runs whose server knew the lengths"
+    )
     given = parser.parse_args()
     files = {"azure": given.azure, "mooncake": given.mooncake}
-    lines = ["| workload | run | " + " | ".join(FIGURES) + " |"]
-    lines.append("| --- | --- |" + " ---: |" * len(FIGURES))
+    lines = ["| workload | run | lengths | " + " | ".join(FIGURES) + " |"]
+    lines.append("| --- | --- | --- |" + " ---: |" * len(FIGURES))
     for workload, name, measured in track(_measured(), description="simulating"):
+        known = knew_lengths(measured)
+        if given.known_lengths and not known:
+            continue
         trace = measured["replay"][0]
         if "FILE" in LOADS[workload].trace:
             if not files[trace]:
                 print(f"{workload}, {name}: left out, its trace is not given")
                 continue
             trace = f"{trace}:{files[trace]}"
+        name = name.removesuffix(KNOWN)
         policy, _, page_size = name.partition(", pages of ")
-        load = LOADS[workload]
-        found = simulated(load, trace, policy, page_size=int(page_size or 1))["tokenflow"]
+        found = simulated(
+            LOADS[workload], trace, policy, page_size=int(page_size or 1), known_lengths=known
+        )["tokenflow"]
         cells = [_cell(found, measured["tokenflow"], keys) for keys in FIGURES.values()]
-        lines.append("| " + " | ".join([label(workload, measured), name, *cells]) + " |")
+        lines.append(
+            "| " + " | ".join([label(workload, measured), name, lengths(measured), *cells]) + " |"
+        )
     text = "\n".join(lines) + "\n"
     print(text)
     PAGE.write_text(replace_table(PAGE.read_text(), "fidelity", text))
@@ -66,7 +78,7 @@ def _measured() -> list[tuple[str, str, dict[str, Any]]]:
         runs = json.loads(path.read_text())["runs"]
         found += [
             (path.stem, name, runs[name])
-            for name in (*PAIR, *PAGED)
+            for name in (*PAIR, *PAGED, *(name + KNOWN for name in (*PAIR, *PAGED)))
             if name in runs and runs[name]["run"]["valid"]
         ]
     return found

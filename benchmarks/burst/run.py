@@ -5,11 +5,14 @@
     python benchmarks/burst/run.py 4090-b --contender sensitivity
     python benchmarks/burst/run.py h200-d --scale 0.25
     python benchmarks/burst/run.py azure-2x --file AzureLLMInferenceTrace_conv.csv
+    python benchmarks/burst/run.py 4090-a --known-lengths  # limits are the answers' lengths
 
 Each contender gets a server of its own, one after the other, and the very same requests. Runs are
 kept under --output; the figures go to benchmarks/results/burst/WORKLOAD.json, from which
 `table.py` makes docs/benchmarks.md. A run that the machine could not keep up with is marked
-invalid there. Nothing else should run meanwhile.
+invalid there. Nothing else should run meanwhile. The servers see the client's limit of each answer
+and not its length, unless --known-lengths; such runs are kept beside the others, by a name of their
+own.
 """
 
 from __future__ import annotations
@@ -54,6 +57,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "burst"
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
 INVALID = 3  # exit code of `tokenflow replay` for a run that must not be trusted
 PAIR = ("stock", "tokenflow")
+KNOWN = ", known lengths"
+"""What the name of a run ends with whose server was to know when each answer ends."""
 
 
 def main() -> None:
@@ -71,6 +76,9 @@ def main() -> None:
     parser.add_argument("--file", type=Path, help="trace file of azure-* or mooncake")
     parser.add_argument("--dilation", type=float, help="instead of the suite's")
     parser.add_argument("--output", type=Path, default=Path("burst-results"))
+    parser.add_argument(
+        "--known-lengths", action="store_true", help="send each answer's length as its limit"
+    )
     args = parser.parse_args()
     for name in args.workloads:
         load = LOADS[name]
@@ -79,10 +87,19 @@ def main() -> None:
         trace = load.trace.replace("FILE", str(args.file))
         trace += f"?scale={args.scale:g}" if args.scale else ""
         for contender in _chosen(args.contender):
-            folder = args.output / name / contender.replace(" ", "-").replace(",", "")
+            run = contender + (KNOWN if args.known_lengths else "")
+            folder = args.output / name / run.replace(" ", "-").replace(",", "")
             options = options_of(contender)
-            measure(load, trace, contender, options, folder, args.dilation or load.dilation)
-            keep(RESULTS / f"{name}.json", name, load, trace, contender, options, folder)
+            measure(
+                load,
+                trace,
+                contender,
+                options,
+                folder,
+                args.dilation or load.dilation,
+                known_lengths=args.known_lengths,
+            )
+            keep(RESULTS / f"{name}.json", name, load, trace, run, options, folder)
 
 
 def _chosen(asked: list[str] | None) -> list[str]:
@@ -100,9 +117,11 @@ def measure(
     folder: Path,
     dilation: float,
     after: Callable[[str], dict[str, Any]] = lambda url: {},
+    known_lengths: bool = False,
 ) -> dict[str, Any]:
     """Start a server with SGLang's `options`, replay the trace, write the run to `folder`.
 
+    known_lengths: Send each answer's length as its limit.
     after: Called with the server's URL while it still runs; its result is returned.
     """
     shutil.rmtree(folder, ignore_errors=True)
@@ -127,6 +146,7 @@ def measure(
         # A server that has served: warm, and with a notion of what its steps cost.
         warm_up = str(min(load.kv_tokens // 1000, 200))
         command += ["--name", contender, "--warm-up-burst", warm_up, *load.replay]
+        command += ["--known-lengths"] if known_lengths else []
         code = subprocess.run(command).returncode
         said = after(server.url)
     if code not in (0, INVALID):

@@ -6,6 +6,9 @@
 For changes that must not change a decision, and to see what one that may does. Each workload runs
 under fcfs and tokenflow; the tables of tokens and of requests are compared, and the figures of both
 are printed where they differ. Exit code 1 if any differ.
+
+Versions before `simulate --known-lengths` always let the server know when an answer ends. To
+compare with one of them, give --known-lengths: it is passed to the versions that have it.
 """
 
 from __future__ import annotations
@@ -34,6 +37,14 @@ def simulate(command: str, arguments: list[str], folder: Path) -> None:
     )
     if done.returncode:
         sys.exit(f"{command} simulate {shlex.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+
+
+def known_lengths(command: str) -> list[str]:
+    """`--known-lengths`, where this version has it."""
+    told = subprocess.run(
+        [*shlex.split(command), "simulate", "--help"], capture_output=True, text=True, check=True
+    )
+    return ["--known-lengths"] if "--known-lengths" in told.stdout else []
 
 
 def figures(folder: Path) -> dict[str, float]:
@@ -65,7 +76,14 @@ def main() -> None:
     parser.add_argument("new", help="command of the other")
     parser.add_argument("--azure", help="file of the Azure conversation trace, for twice its speed")
     parser.add_argument("--only", nargs="*", help="names of workloads")
+    parser.add_argument(
+        "--known-lengths", action="store_true", help="let both servers know when an answer ends"
+    )
     args = parser.parse_args()
+    versions = [
+        (command, known_lengths(command) if args.known_lengths else [])
+        for command in (args.old, args.new)
+    ]
     loads = {
         name: [
             *("--trace", LOADS[name].trace, "--device", LOADS[name].device),
@@ -80,8 +98,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name, arguments in loads.items():
             folders = [Path(scratch) / f"{name}-{version}" for version in ("old", "new")]
-            for command, folder in zip((args.old, args.new), folders, strict=True):
-                simulate(command, [*arguments, "--policy", ",".join(POLICIES)], folder)
+            for (command, known), folder in zip(versions, folders, strict=True):
+                simulate(command, [*arguments, *known, "--policy", ",".join(POLICIES)], folder)
             for policy in POLICIES:
                 old, new = (folder / policy for folder in folders)
                 if same(old, new):

@@ -2,16 +2,18 @@
 
     python benchmarks/burst/simulated.py
     python benchmarks/burst/simulated.py --azure AzureLLMInferenceTrace_conv.csv
+    python benchmarks/burst/simulated.py --known-lengths
 
 Takes some minutes, needs no server, and writes its tables into docs/benchmarks.md; those of real
 traces only if their files are given (--azure, --mooncake). How far the simulator is from real
-SGLang on the emulated device: fidelity.py.
+SGLang on the emulated device: fidelity.py. The simulated server sees the client's limit of each
+answer and not its length, unless --known-lengths; a column says so.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from devices import simulated_device
@@ -69,6 +71,7 @@ class Job:
     label: str
     policy: str
     config: WorkingSetConfig | None = None
+    known_lengths: bool = False
 
 
 def main() -> None:
@@ -77,6 +80,9 @@ def main() -> None:
     )
     parser.add_argument("--azure", metavar="FILE", help="conversation trace")
     parser.add_argument("--mooncake", metavar="FILE", help="conversation trace")
+    parser.add_argument(
+        "--known-lengths", action="store_true", help="each answer's limit is its length"
+    )
     given = parser.parse_args()
     named = {name: (load, load.trace) for name, load in LOADS.items() if "FILE" not in load.trace}
     files: dict[str, tuple[Load, str]] = {}
@@ -100,7 +106,7 @@ def main() -> None:
         for label, config in variants.items()
     ]
     with on_cores() as spread:
-        every = [*jobs, *varied]
+        every = [replace(job, known_lengths=given.known_lengths) for job in (*jobs, *varied)]
         every.sort(key=lambda job: job.name, reverse=True)  # the long ones first
         results: dict[str, Any] = {}
         runs = spread(_run, None, every)
@@ -118,7 +124,7 @@ def main() -> None:
 
 
 def _run(shared: None, job: Job) -> dict[str, Any]:
-    return simulated(job.load, job.trace, job.policy, job.config)
+    return simulated(job.load, job.trace, job.policy, job.config, known_lengths=job.known_lengths)
 
 
 def _limits(named: dict[str, tuple[Load, str]], results: dict[str, Any]) -> str:
@@ -146,6 +152,7 @@ def simulated(
     policy: str,
     config: WorkingSetConfig | None = None,
     page_size: int = 1,
+    known_lengths: bool = False,
 ) -> dict[str, Any]:
     """A run as `run.py` keeps it, simulated with the same settings."""
     given = dict(zip(load.replay[::2], load.replay[1::2], strict=True))
@@ -160,7 +167,9 @@ def simulated(
     )
     profile, options = simulated_device(load.device, load.kv_tokens, load.link, page_size)
     policy = SIMULATED.get(policy, policy)
-    simulation = simulate(chosen, profile, options, policy=policy, config=config)
+    simulation = simulate(
+        chosen, profile, options, policy=policy, config=config, known_lengths=known_lengths
+    )
     return {"commit": commit(), **run_object(figures(simulation.run))}
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from run import RESULTS, ROOT
+from run import KNOWN, RESULTS, ROOT
 from suite import CONTENDERS, LOADS, PAGED, SENSITIVITY
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -32,7 +32,8 @@ COLUMNS: dict[str, Figure] = {
 def main() -> None:
     results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
     page = PAGE.read_text()
-    for name, names in (("pairs", (BASELINE, "tokenflow")), ("contenders", tuple(CONTENDERS))):
+    pair = (BASELINE, "tokenflow", BASELINE + KNOWN, "tokenflow" + KNOWN)
+    for name, names in (("pairs", pair), ("contenders", tuple(CONTENDERS))):
         chosen = [name for name in LOADS if name in results]
         if name == "contenders":
             chosen = [load for load in chosen if len(set(names) & set(results[load]["runs"])) > 2]
@@ -57,15 +58,29 @@ def replace_table(page: str, name: str, text: str) -> str:
 
 
 def table(results: dict[str, Any], loads: list[str], names: tuple[str, ...]) -> str:
-    """A row per workload and run of these names, with ratios to stock."""
-    heads = ["workload", "run", *COLUMNS, "commit"]
-    lines = ["| " + " | ".join(heads) + " |", "| --- | --- |" + " ---: |" * len(COLUMNS) + " --- |"]
+    """A row per workload and run of these names, with ratios to stock that knew as much."""
+    heads = ["workload", "run", "lengths", *COLUMNS, "commit"]
+    lines = ["| " + " | ".join(heads) + " |"]
+    lines.append("| --- | --- | --- |" + " ---: |" * len(COLUMNS) + " --- |")
     for load in loads:
         runs = results[load]["runs"]
         for name in names:
             if name in runs:
-                lines.append(_row(load, name, runs[name], runs.get(BASELINE)))
+                baseline = runs.get(BASELINE + (KNOWN if name.endswith(KNOWN) else ""))
+                if baseline is not None and lengths(baseline) != lengths(runs[name]):
+                    baseline = None
+                lines.append(_row(load, name, runs[name], baseline))
     return "\n".join(lines) + "\n"
+
+
+def knew_lengths(run: Run) -> bool:
+    """Whether the server knew when each answer would end; before it was an option, it did."""
+    return bool(run["run"]["options"].get("known_lengths", True))
+
+
+def lengths(run: Run) -> str:
+    """What the server knew of the answers' lengths, in a word."""
+    return "known" if knew_lengths(run) else "unknown"
 
 
 def label(load: str, run: Run) -> str:
@@ -75,7 +90,8 @@ def label(load: str, run: Run) -> str:
 
 
 def _row(load: str, name: str, run: Run, baseline: Run | None) -> str:
-    cells = [label(load, run), name if run["run"]["valid"] else f"{name} (INVALID)"]
+    name = name.removesuffix(KNOWN)
+    cells = [label(load, run), name if run["run"]["valid"] else f"{name} (INVALID)", lengths(run)]
     for figure in COLUMNS.values():
         value = figure(run)
         ratio = math.nan

@@ -7,7 +7,8 @@
     python benchmarks/context_switch/live.py pieces --link 25
 
 Runs are like those of `benchmarks/burst/run.py`: a server per contender, one after the other, the
-very same requests; nothing else should run meanwhile. The figures go to
+very same requests; nothing else should run meanwhile. The servers see the client's limit of each
+answer and not its length, unless --known-lengths. The figures go to
 benchmarks/results/context_switch/, and from there into the tables of README.md beside this file.
 """
 
@@ -28,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 from devices import device_profile
 from run import ROOT, keep, measure
 from suite import CONTENDERS, LOADS, WITH_PRIORITIES
-from table import replace_table
+from table import lengths, replace_table
 
 from tokenflow_sgl.observe import scrape
 
@@ -114,6 +115,9 @@ def main() -> None:
     parser.add_argument("--scale", type=float, help="part of the burst, for long runs")
     parser.add_argument("--dilation", type=float, default=DILATION)
     parser.add_argument("--output", type=Path, default=Path("context-switch-results"))
+    parser.add_argument(
+        "--known-lengths", action="store_true", help="send each answer's length as its limit"
+    )
     args = parser.parse_args()
     suite = SUITES[args.suite]
     scale = args.scale or suite.scale
@@ -126,7 +130,16 @@ def main() -> None:
             run = f"{args.suite}-{link:g}"
             folder = args.output / run / name.replace(", ", "-").replace(" ", "-")
             options = (*options, "--enable-metrics")
-            said = measure(load, trace, name, options, folder, args.dilation, after=ask)
+            said = measure(
+                load,
+                trace,
+                name,
+                options,
+                folder,
+                args.dilation,
+                after=ask,
+                known_lengths=args.known_lengths,
+            )
             keep(
                 RESULTS / f"{run}.json", suite.workload, load, trace, name, options, folder, **said
             )
@@ -162,9 +175,9 @@ def page(text: str) -> str:
         ("live priorities", ("fixed",), WITH_PRIORITIES),
     ):
         lines = [
-            "| link | what | KV | makespan | tokens/s | effective tokens/s | mean TTFT | P95 TTFT "
-            "| P99 TTFT | P99.9 TBT | mean stall | commit |",
-            "| --- | --- | --- |" + " ---: |" * 8 + " --- |",
+            "| link | what | KV | lengths | makespan | tokens/s | effective tokens/s | mean TTFT "
+            "| P95 TTFT | P99 TTFT | P99.9 TBT | mean stall | commit |",
+            "| --- | --- | --- | --- |" + " ---: |" * 8 + " --- |",
         ]
         for suite in suites:
             found = [
@@ -219,7 +232,7 @@ def _pieces() -> str:
 def _row(link: float, suite: str, name: str, run: Mapping[str, Any], base: Any) -> str:
     """A run, with ratios to the first of its suite."""
     what = suite if run["run"]["valid"] else f"{suite} (INVALID)"
-    cells = [f"{link:g} GB/s", what, name]
+    cells = [f"{link:g} GB/s", what, name, lengths(run)]
     for value, first, unit in zip(_figures(run), _figures(base or run), UNITS, strict=True):
         shown = f"{value:,.1f}{unit}" if value < 100 else f"{value:,.0f}{unit}"
         cells.append(f"{shown} ({value / first:.2f}x)" if base and first else shown)

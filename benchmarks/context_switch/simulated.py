@@ -87,6 +87,7 @@ class Job:
     config: WorkingSetConfig = field(default_factory=WorkingSetConfig)
     settings: dict[str, Any] = field(default_factory=dict)
     trace: str = WORKLOAD
+    known_lengths: bool = False
 
 
 def main() -> None:
@@ -94,11 +95,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sharegpt", metavar="FILE", help="lengths of conversations")
+    parser.add_argument(
+        "--known-lengths", action="store_true", help="each answer's limit is its length"
+    )
     given = parser.parse_args()
+    known = given.known_lengths
+    told = (
+        f"Simulated with {commit()}; the server {'knew' if known else 'did not know'} the answers' "
+        "lengths.\n"
+    )
     if given.sharegpt:
         trace = f"sharegpt:{given.sharegpt}?{CONVERSATIONS}"
-        found = _all({who: Job(LINKS[0], policy, trace=trace) for who, policy in REUSE.items()})
-        PAGE.write_text(replace_table(PAGE.read_text(), "reuse", _reuse(found)))
+        found = _all(
+            {who: Job(LINKS[0], policy, trace=trace) for who, policy in REUSE.items()}, known
+        )
+        PAGE.write_text(replace_table(PAGE.read_text(), "reuse", f"{_reuse(found)}\n{told}"))
         return
     ablation = {
         (link, name): Job(link, "tokenflow", *what)
@@ -112,18 +123,19 @@ def main() -> None:
         for name, (ahead, settings) in SWITCHING.items()
     }
     # The long ones first: constant switches, or what they lost computed again.
-    found = _all(dict(reversed({**ablation, **switching}.items())))
+    found = _all(dict(reversed({**ablation, **switching}.items())), known)
     page = PAGE.read_text()
-    page = replace_table(page, "commit", f"Simulated with {commit()}.\n")
+    page = replace_table(page, "commit", told)
     page = replace_table(page, "ablation", _ablation({key: found[key] for key in ablation}))
     page = replace_table(page, "switching", _switching({key: found[key] for key in switching}))
     PAGE.write_text(page)
 
 
-def _all(jobs: Mapping[Any, Job]) -> dict[Any, dict[str, float]]:
+def _all(jobs: Mapping[Any, Job], known_lengths: bool) -> dict[Any, dict[str, float]]:
     """What every job found, over the cores."""
+    every = [dataclasses.replace(job, known_lengths=known_lengths) for job in jobs.values()]
     with on_cores() as spread:
-        done = track(spread(_run, None, [*jobs.values()]), "simulating", len(jobs))
+        done = track(spread(_run, None, every), "simulating", len(jobs))
         return dict(zip(jobs, done, strict=True))
 
 
@@ -134,7 +146,14 @@ def _run(shared: None, job: Job) -> dict[str, float]:
     window = CONVERSATIONS_SECONDS if job.trace != WORKLOAD else None
     rate = "20" if window else None  # the named workload has its readers' rates
     trace = open_chosen(job.trace, Console(stderr=True), seed=0, window=window, rate=rate)
-    done = simulate(trace, profile, options, policy=job.policy, config=job.config)
+    done = simulate(
+        trace,
+        profile,
+        options,
+        policy=job.policy,
+        config=job.config,
+        known_lengths=job.known_lengths,
+    )
     seen = figures(done.run)
     return {
         "makespan": seen.throughput.makespan,
@@ -180,7 +199,7 @@ def _reuse(found: Mapping[str, dict[str, float]]) -> str:
         f"{1 - run['stored'] / run['held']:.0%} |"
         for who, run in found.items()
     ]
-    return "\n".join(lines) + f"\nSimulated with {commit()}.\n"
+    return "\n".join(lines) + "\n"
 
 
 def _switching(found: Mapping[tuple[float, str, float, str], dict[str, float]]) -> str:

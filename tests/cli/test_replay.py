@@ -34,9 +34,11 @@ def command(tmp_path):
     """Start `tokenflow replay` in a folder of its own."""
     started = []
 
-    def start(*arguments, **environment):
+    def start(*arguments, known_lengths=True, **environment):
+        # The stub's answers end at their limit only.
+        known = ["--known-lengths"] if known_lengths else []
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+            [sys.executable, "-c", PROGRAM, *known, *map(str, arguments)],
             cwd=tmp_path,
             env={**os.environ, "COLUMNS": "200", **environment},
             stdout=subprocess.PIPE,
@@ -115,6 +117,12 @@ def test_no_server_no_run(ask, trace_file, command, tmp_path):
 def test_bad_options_are_named(ask, trace_file, command, arguments, words):
     text = output_of(command(trace_file(ask()), "--url", "http://127.0.0.1:9", *arguments), 2)
     assert words in " ".join(text.replace("│", " ").split())
+
+
+def test_ignoring_eos_needs_known_lengths(ask, trace_file, command):
+    started = command(trace_file(ask()), "--ignore-eos", known_lengths=False)
+    text = " ".join(output_of(started, 2).split())
+    assert "No replay: ignore_eos is given without known_lengths (--known-lengths)" in text
 
 
 def test_the_key_is_nowhere(ask, trace_file, command, stub_process, tmp_path):

@@ -23,8 +23,8 @@ def command(monkeypatch, tmp_path):
     def run(figures: Callable[[Trace, dict], dict], *options: str):
         shipped = {name: getattr(WorkingSetConfig(), name) for name in SPACE}
 
-        def made(device, setting):
-            return figures(device[0], {**shipped, **setting})
+        def made(setup, setting):
+            return figures(setup.trace, {**shipped, **setting})
 
         for module in ("tuning", "held_out"):
             monkeypatch.setattr(f"tokenflow_sgl.sim.study.{module}.row_of", made)

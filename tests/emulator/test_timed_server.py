@@ -13,7 +13,9 @@ import pytest
 
 from tokenflow_sgl.demo.server import ServerError
 from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
+from tokenflow_sgl_emulator.answer_ends import END_KEY
 from tokenflow_sgl_emulator.timed.model_folder import write_model_folder
+from tokenflow_sgl_emulator.tokenizer import EOS_ID
 
 pytestmark = pytest.mark.engine
 
@@ -68,8 +70,9 @@ def prompt(seed: int, tokens: int) -> list[int]:
     return [rng.randrange(300, 4096) for _ in range(tokens)]
 
 
-def ask(server: Any, ids: list[int], new: int) -> list[int]:
-    sampling = {"temperature": 0, "max_new_tokens": new, "custom_params": {"tokenflow_rate": 5.0}}
+def ask(server: Any, ids: list[int], new: int, **custom: Any) -> list[int]:
+    custom = {"tokenflow_rate": 5.0, **custom}
+    sampling = {"temperature": 0, "max_new_tokens": new, "custom_params": custom}
     answer = server.post("/generate", {"input_ids": ids, "sampling_params": sampling})
     tokens: list[int] = answer["output_ids"]
     return tokens
@@ -110,6 +113,19 @@ def test_text_is_the_requests_own_however_it_was_scheduled(server: Any) -> None:
     alone = [ask(server, ids, 80) for ids in prompts]
     assert together == alone
     assert len({tuple(tokens) for tokens in alone}) == len(alone)
+
+
+def test_answers_end_where_the_client_says(server: Any) -> None:
+    # Each may have what the device holds; they take turns, and end by EOS at 1 to 91 tokens.
+    prompts = [prompt(200 + i, 40 + 5 * i) for i in range(16)]
+    wanted = [1 + 6 * i for i in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        together = list(
+            pool.map(lambda ids, n: ask(server, ids, 4096, **{END_KEY: n}), prompts, wanted)
+        )
+    alone = [ask(server, ids, n) for ids, n in zip(prompts, wanted, strict=True)]
+    assert together == [[*tokens[:-1], EOS_ID] for tokens in alone]
+    assert all(EOS_ID not in tokens for tokens in alone), "the control: they do not end themselves"
 
 
 def test_the_last_token_and_its_position_decide_the_next(server: Any) -> None:

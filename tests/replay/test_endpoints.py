@@ -25,7 +25,12 @@ def test_what_generate_is_asked(ask, on_stub):
 
 def test_what_is_sent_can_be_chosen(ask, on_stub):
     options = ReplayOptions(
-        token_ids=(5, 6), send_rates=False, send_priority=True, ignore_eos=True, temperature=0.7
+        token_ids=(5, 6),
+        send_rates=False,
+        send_priority=True,
+        known_lengths=True,
+        ignore_eos=True,
+        temperature=0.7,
     )
     stub, _ = on_stub([ask(prompt=3, rate=12.5, priority=3)], options, vocabulary=None)
     assert stub.bodies[0][1] == {

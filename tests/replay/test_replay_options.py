@@ -24,7 +24,14 @@ def test_a_bad_option_is_named_with_what_is_allowed(field, value, allowed):
         ReplayOptions(**{field: value})
 
 
+def test_ignoring_eos_needs_known_lengths():
+    with pytest.raises(ReplayError, match=r"ignore_eos is given without known_lengths .*both"):
+        ReplayOptions(ignore_eos=True)
+    assert ReplayOptions(ignore_eos=True, known_lengths=True).ignore_eos
+
+
 def test_options_are_described_in_plain_values():
     described = ReplayOptions(token_ids=(3, 9)).describe()
     assert json.loads(json.dumps(described))["api"] == "generate"
     assert described["token_ids"] == (3, 9)
+    assert described["known_lengths"] is False

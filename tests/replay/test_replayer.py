@@ -13,6 +13,8 @@ from tokenflow_sgl.runs import read_run, write_run
 from tokenflow_sgl.traces.request import PriorityUpdate
 
 DEVICE = {"device": "h200", "model": "m", "time_dilation": 4.0, "steps": 0, "late_steps": 0}
+KNOWN = ReplayOptions(known_lengths=True)
+"""The stub's answers end at their limit only."""
 EMULATED = {"internal_states": [{"emulated_device": DEVICE}]}
 
 
@@ -258,7 +260,7 @@ def test_a_server_that_dies_leaves_records_and_ends_the_replay(ask, trace_of, st
     requests = [ask(output=10_000), *(ask(0.1 + 0.002 * number) for number in range(40))]
 
     async def main(url):
-        return await replay(trace_of(*requests), await find_target(url), ReplayOptions())
+        return await replay(trace_of(*requests), await find_target(url), KNOWN)
 
     with stub_process(failures={3: "die"}) as url:
         run = asyncio.run(main(url))
@@ -306,7 +308,7 @@ def test_hundreds_of_streams_lose_nothing(ask, trace_of, stub_process):
     requests = [ask(0.002 * number, prompt=8, output=60 + number % 7) for number in range(300)]
 
     async def main(url):
-        return await replay(trace_of(*requests), await find_target(url), ReplayOptions())
+        return await replay(trace_of(*requests), await find_target(url), KNOWN)
 
     with stub_process(gap_s=0.02, jitter=True) as url:
         run = asyncio.run(main(url))

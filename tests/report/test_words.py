@@ -11,6 +11,8 @@ from rich.console import Console
 
 from tokenflow_sgl.report import ReportError, compare, figures, markdown_table
 from tokenflow_sgl.report.export import comparison_object, run_object, to_json
+from tokenflow_sgl.report.overview import lengths_note
+from tokenflow_sgl.report.page import page
 from tokenflow_sgl.report.terminal import comparison_view, run_view
 from tokenflow_sgl.report.text import interval, number, plain
 
@@ -65,6 +67,23 @@ def test_valid_runs_are_not_marked(judged):
     comparison = compare(judged[0], judged[1:])
     for text in (printed(comparison_view(comparison)), markdown_table(comparison)):
         assert "INVALID" not in text and "INTERRUPTED" not in text
+
+
+def test_what_servers_knew_of_lengths_is_said(synthetic):
+    def run(name, **options):
+        return figures(synthetic.make_run(name=name, readers=20, options=options))
+
+    old, known, unknown = run("old"), run("a", known_lengths=True), run("b", known_lengths=False)
+    assert lengths_note([old, old]) is None
+    assert "its limit was its length" in lengths_note([known, old])
+    assert "did not know when an answer would end" in lengths_note([unknown, unknown])
+    mixed = compare(old, [unknown])
+    said = "old knew when each answer would end, b only saw the limits of clients."
+    assert said in lengths_note([old, unknown])
+    for text in (printed(comparison_view(mixed)), markdown_table(mixed), page(mixed)):
+        assert said in " ".join(text.split())
+    assert "unknown to the server" in printed(run_view(unknown))
+    assert "known to the server" not in printed(run_view(old))
 
 
 def test_failures_are_listed(one_request):

@@ -40,7 +40,15 @@ def test_the_least_loaded_server_is_the_one_with_less_to_compute(
     times_of, trace, device, options
 ) -> None:
     rows = trace((0.0, 400, 300), (0.0, 100, 50), (0.2, 100, 1))
-    done = simulate(rows, device, options(), policy="fcfs", replicas=2, router="least-loaded")
+    done = simulate(
+        rows,
+        device,
+        options(),
+        policy="fcfs",
+        replicas=2,
+        router="least-loaded",
+        known_lengths=True,
+    )
     # It interrupts the second, whose server has less left, not the first.
     gaps = {
         index: max(b - a for a, b in itertools.pairwise(times))
@@ -55,7 +63,15 @@ def test_full_buffers_ask_for_nothing(trace, device, options) -> None:
     # Both servers have one reader each. The first's got 200 tokens for 1 token/s: nothing is asked
     # for soon. The second's reads 90 a second.
     rows = trace((0.0, 100, 600, 1.0), (0.0, 100, 500, 90.0), (4.0, 50, 10, 10.0))
-    done = simulate(rows, device, options(), policy="fcfs", replicas=2, router="buffer-aware")
+    done = simulate(
+        rows,
+        device,
+        options(),
+        policy="fcfs",
+        replicas=2,
+        router="buffer-aware",
+        known_lengths=True,
+    )
     first = done.run.tokens.to_pydict()
     times = [t for r, t in zip(first["request"], first["time_s"], strict=True) if r == 0]
     gaps = [b - a for a, b in itertools.pairwise(times)]

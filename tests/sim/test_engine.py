@@ -26,14 +26,16 @@ def test_an_arrival_is_seen_when_the_next_step_starts_and_served_after_it(
 ) -> None:
     both = trace((0.0, 100, 30), (0.105, 100, 1))
     # It comes in the decode step from 0.10 to 0.11; the next one is planned already.
-    late = simulate(both, device, options(), policy="fcfs")
+    late = simulate(both, device, options(), policy="fcfs", known_lengths=True)
     assert times_of(late)[1] == pytest.approx([0.22])
-    at_once = simulate(both, device, options(overlap=False), policy="fcfs")
+    at_once = simulate(both, device, options(overlap=False), policy="fcfs", known_lengths=True)
     assert times_of(at_once)[1] == pytest.approx([0.21])
 
 
 def test_prefill_comes_before_decode(times_of, trace, device, options) -> None:
-    done = simulate(trace((0.0, 100, 3), (0.0, 200, 2)), device, options(), policy="fcfs")
+    done = simulate(
+        trace((0.0, 100, 3), (0.0, 200, 2)), device, options(), policy="fcfs", known_lengths=True
+    )
     # One step for both prompts: 0.3 s.
     assert times_of(done) == {
         0: pytest.approx([0.3, 0.31, 0.32]),
@@ -43,7 +45,9 @@ def test_prefill_comes_before_decode(times_of, trace, device, options) -> None:
 
 def test_long_prompts_are_cut_into_chunks(times_of, trace, device, options) -> None:
     settings = options(chunked_prefill_size=100)
-    done = simulate(trace((0.0, 250, 2), (0.0, 30, 2)), device, settings, policy="fcfs")
+    done = simulate(
+        trace((0.0, 250, 2), (0.0, 30, 2)), device, settings, policy="fcfs", known_lengths=True
+    )
     # 100, 100, then the last 50 with the 30 of the second.
     assert times_of(done)[0] == pytest.approx([0.28, 0.29])
     assert times_of(done)[1] == pytest.approx([0.28, 0.29])
@@ -52,8 +56,10 @@ def test_long_prompts_are_cut_into_chunks(times_of, trace, device, options) -> N
 
 def test_mixed_chunks_let_running_streams_decode(times_of, trace, device, options) -> None:
     rows = trace((0.0, 10, 100), (0.1, 300, 2))
-    plain = simulate(rows, device, options(), policy="fcfs")
-    mixed = simulate(rows, device, options(enable_mixed_chunk=True), policy="fcfs")
+    plain = simulate(rows, device, options(), policy="fcfs", known_lengths=True)
+    mixed = simulate(
+        rows, device, options(enable_mixed_chunk=True), policy="fcfs", known_lengths=True
+    )
 
     def inside(done) -> int:
         first = times_of(done)[1][0]

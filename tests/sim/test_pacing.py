@@ -13,7 +13,7 @@ def test_tokens_come_as_they_are_read(trace, device, options) -> None:
     roomy = options(max_total_tokens=100_000, host_tokens=100_000)
 
     def run(*, pace: bool):
-        done = simulate(rows, device, roomy, config=WorkingSetConfig(pace=pace))
+        done = simulate(rows, device, roomy, config=WorkingSetConfig(pace=pace), known_lengths=True)
         return done, figures(done.run)
 
     fast, at_once = run(pace=False)

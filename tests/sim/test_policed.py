@@ -112,8 +112,10 @@ def test_nothing_is_written_ahead_without_write_through(trace, device, options, 
 def test_nobody_waits_for_loads_longer_than_a_step(trace, device, options) -> None:
     slow = dataclasses.replace(device, host_to_device=Link(device.kv_bytes_per_token * 2000.0, 0.0))
     host, plain = options(host_tokens=8000), WorkingSetConfig(load_ahead=False)
-    beside = simulate(trace(*BURST), slow, host, policy="tokenflow")
-    within = simulate(trace(*BURST), slow, host, policy="tokenflow", config=plain)
+    beside = simulate(trace(*BURST), slow, host, policy="tokenflow", known_lengths=True)
+    within = simulate(
+        trace(*BURST), slow, host, policy="tokenflow", config=plain, known_lengths=True
+    )
     assert beside.prefetched > beside.loaded
     assert within.prefetched == 0
     assert beside.run.info.duration_s < within.run.info.duration_s

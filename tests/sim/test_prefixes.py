@@ -82,7 +82,13 @@ def test_what_is_shared_is_computed_once(times_of, device, options) -> None:
 
 def test_a_prompt_that_is_there_already_costs_a_token(times_of, device, options) -> None:
     requests = (asked(1, 2, output=1), asked(1, 2, at=1.0, output=1))
-    done = simulate(Trace("twice", requests, Accounting(2, 2)), device, options(), policy="fcfs")
+    done = simulate(
+        Trace("twice", requests, Accounting(2, 2)),
+        device,
+        options(),
+        policy="fcfs",
+        known_lengths=True,
+    )
     # A prefill of one token is a decode step to the device.
     assert times_of(done)[1] == pytest.approx([1.01])
 
@@ -101,7 +107,7 @@ def test_turns_of_a_session_find_the_answer_before_them(times_of, device, option
 def test_sharing_lets_more_streams_run(device, options, policy) -> None:
     def served(requests: tuple[TraceRequest, ...]) -> float:
         trace = Trace("many", requests, Accounting(len(requests), len(requests)))
-        done = simulate(trace, device, options(host_tokens=4000), policy=policy)
+        done = simulate(trace, device, options(host_tokens=4000), policy=policy, known_lengths=True)
         return done.run.info.duration_s
 
     alike = tuple(asked(1, 2, 3, 4, 5, 6, own=10, output=50) for _ in range(8))

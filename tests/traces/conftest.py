@@ -95,12 +95,13 @@ def drawn_traces(draw: st.DrawFn) -> Trace:
             turn = turns.get(session, 0)
             turns[session] = turn + 1
         blocks = draw(st.lists(st.sampled_from(sorted(sizes)), max_size=4))
+        output = draw(tokens)
         prefix = tuple(PrefixBlock(block, sizes[block]) for block in blocks)
         requests.append(
             TraceRequest(
                 arrival_s=time,
                 prompt_tokens=sum(block.tokens for block in prefix) + draw(tokens),
-                output_tokens=draw(tokens),
+                output_tokens=output,
                 rate=draw(positive),
                 session=session,
                 turn=turn,
@@ -109,6 +110,8 @@ def drawn_traces(draw: st.DrawFn) -> Trace:
                 ttft_slo_s=draw(positive),
                 tbt_slo_s=draw(positive),
                 priority=draw(st.none() | st.integers(-5, 5)),
+                limit_tokens=draw(st.none() | st.integers(output, 100_000)),
+                reasoning_tokens=draw(st.integers(0, output)),
             )
         )
     updates = [

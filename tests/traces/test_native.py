@@ -34,6 +34,18 @@ def test_what_is_written_comes_back_equal(data, traces, tmp_path):
     assert load_native(tmp_path / "t.jsonl") == trace
 
 
+def test_limits_and_thinking_are_written_where_there_are_some(tmp_path):
+    request = TraceRequest(0.0, 10, 5, limit_tokens=4096, reasoning_tokens=3)
+    write_native(tmp_path / "t.jsonl", Trace("t", (request,), Accounting(1, 1)))
+    assert json.loads((tmp_path / "t.jsonl").read_text().splitlines()[1]) == {
+        "arrival_s": 0.0,
+        "prompt_tokens": 10,
+        "output_tokens": 5,
+        "limit_tokens": 4096,
+        "reasoning_tokens": 3,
+    }
+
+
 def test_the_file_is_what_the_documentation_says(tmp_path):
     write_native(tmp_path / "t.jsonl", SMALL)
     assert [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()] == [
@@ -100,6 +112,14 @@ def rewrite(path, lines):
         (1, {"prefix": [[1, 0]]}, r"line 2, column prefix: is \[1, 0\]"),
         (1, {"prefix": [[1, 5], [2, 6]]}, "column prefix: has 11 tokens, more than .* 10"),
         (1, {"prefix": [[1, 2], [1, 3]]}, "column prefix: block 1 has 3 tokens here and 2 before"),
+        (
+            1,
+            {"limit_tokens": 4},
+            "column limit_tokens: is 4; allowed is at least output_tokens, .* 5",
+        ),
+        (1, {"limit_tokens": 0}, "column limit_tokens: is 0; allowed is a whole number from 1"),
+        (1, {"reasoning_tokens": 6}, "column reasoning_tokens: is 6; allowed is at most .* 5"),
+        (1, {"reasoning_tokens": -1}, "column reasoning_tokens: is -1"),
         (2, {"arrival_s": 0.25}, "line 3, column arrival_s: is earlier .*sort=yes"),
         (3, {"index": 2}, "line 4, column index: is 2; allowed is the position .* 0 to 1"),
         (3, {"rate": 2}, "line 4, column rate: the column is unknown"),

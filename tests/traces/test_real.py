@@ -64,6 +64,16 @@ def test_agent(real, is_balanced):
     assert figures.think_s.mean < summarise(gaps).think_s.mean
 
 
+def test_servegen_thinking(real, is_balanced):
+    path = real("servegen/servegen_deepseek-r1-morning_rates.csv")
+    trace = open_trace(f"servegen:{path}?start=36000&duration=60")
+    assert is_balanced(trace)
+    thinking = [r for r in trace.requests if r.reasoning_tokens]
+    assert len(thinking) > 0.9 * len(trace.requests)
+    assert all(r.reasoning_tokens <= r.output_tokens for r in thinking)
+    assert summarise(trace).reasoning_tokens.mean < summarise(trace).output_tokens.mean
+
+
 @pytest.mark.parametrize(("model", "start"), [("large", 0), ("small", 40_000)])
 def test_servegen(model, start, real, is_balanced):
     path = real(f"servegen/servegen_m-{model}_rates.csv")

@@ -15,6 +15,19 @@ def block(*ids, tokens=10):
     return tuple(PrefixBlock(i, tokens) for i in ids)
 
 
+def test_limits_and_thinking_count_where_they_are_stated():
+    plain = summarise(trace(TraceRequest(0.0, 10, 10), TraceRequest(1.0, 10, 10)))
+    assert (plain.limit_tokens, plain.reasoning_tokens) == (None, None)
+    figures = summarise(
+        trace(
+            TraceRequest(0.0, 10, 10, limit_tokens=100),
+            TraceRequest(1.0, 10, 10, reasoning_tokens=8),
+        )
+    )
+    assert figures.limit_tokens.mean == 100
+    assert figures.reasoning_tokens.mean == 8
+
+
 def test_by_hand():
     figures = summarise(
         trace(

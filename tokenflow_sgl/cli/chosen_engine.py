@@ -79,6 +79,16 @@ HostWrites = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
+KnownLengths = Annotated[
+    bool,
+    typer.Option(
+        "--known-lengths",
+        help="Let the server know when each answer ends: every limit is the answer's length. "
+        "Default: the server sees the client's limit, of the trace or else 4096 (32768 where the "
+        "answer begins with thinking).",
+        rich_help_panel=_SERVER,
+    ),
+]
 LoadEvictOverlap = Annotated[
     bool,
     typer.Option(

@@ -97,12 +97,23 @@ def replay(
             rich_help_panel=_SENT,
         ),
     ] = None,
+    known_lengths: Annotated[
+        bool,
+        typer.Option(
+            "--known-lengths",
+            help="Send each answer's length as its limit, so that the server knows when it ends. "
+            "Default: the trace's limit of the client, else 4096 (32768 where the answer begins "
+            "with thinking); answers end at the trace's lengths on an emulated device, and where "
+            "the model ends them on a real one.",
+            rich_help_panel=_SENT,
+        ),
+    ] = False,
     ignore_eos: Annotated[
         bool,
         typer.Option(
             "--ignore-eos",
-            help="Generate answers of full length, even if the model would end them earlier. Stock "
-            "SGLang then reserves memory for the whole answer at admission.",
+            help="With --known-lengths: generate answers of full length, even if the model would "
+            "end them earlier. Stock SGLang then reserves memory for whole answers at admission.",
             rich_help_panel=_SENT,
         ),
     ] = False,
@@ -188,6 +199,7 @@ def replay(
             warm_up_requests=warm_up_requests,
             warm_up_s=warm_up_s,
             warm_up_burst=warm_up_burst,
+            known_lengths=known_lengths,
             ignore_eos=ignore_eos,
             temperature=temperature,
             timeout_s=timeout,

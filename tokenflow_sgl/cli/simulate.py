@@ -17,6 +17,7 @@ from tokenflow_sgl.cli.chosen_engine import (
     Device,
     HicacheRatio,
     HostWrites,
+    KnownLengths,
     KvTokens,
     LoadEvictOverlap,
     MixedChunk,
@@ -43,7 +44,7 @@ from tokenflow_sgl.cli.simulate_output import judge, print_bounds, print_figures
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
     from tokenflow_sgl.sim import EngineOptions, Simulation
-    from tokenflow_sgl.sim.study.sweep import Setting
+    from tokenflow_sgl.sim.study.sweep import Setting, Setup
     from tokenflow_sgl.traces import Trace
 
 _SERVER = "The server"
@@ -81,6 +82,7 @@ def simulate(
     load_evict_overlap: LoadEvictOverlap = True,
     chunked_prefill_size: ChunkedPrefillSize = None,
     mixed_chunk: MixedChunk = False,
+    known_lengths: KnownLengths = False,
     replicas: Annotated[
         int,
         typer.Option(min=1, help="Number of servers behind a router.", rich_help_panel=_SERVER),
@@ -125,7 +127,7 @@ def simulate(
     from tokenflow_sgl.runs import new_folder, write_run
     from tokenflow_sgl.sim import SimulationError
     from tokenflow_sgl.sim.schedulers.by_name import settings_of
-    from tokenflow_sgl.sim.study.sweep import parse_sweep
+    from tokenflow_sgl.sim.study.sweep import Setup, parse_sweep
 
     names = list(dict.fromkeys(policy.split(",")))
     with failing("No simulation"):
@@ -165,10 +167,20 @@ def simulate(
             settings_of(name, options)
         with new_folder(output, chosen.name, runs=Path("simulate-results")) as folder:
             if sweep:
-                _sweep(chosen, target, options, settings, folder, console, ray=ray)
+                setup = Setup(chosen, target, options, known_lengths)
+                _sweep(setup, settings, folder, console, ray=ray)
                 return
             done = [
-                _simulate(chosen, target, options, name, replicas, router, console)
+                _simulate(
+                    chosen,
+                    target,
+                    options,
+                    console,
+                    policy=name,
+                    replicas=replicas,
+                    router=router,
+                    known_lengths=known_lengths,
+                )
                 for name in names
             ]
             for name, simulation in zip(names, done, strict=True):
@@ -190,10 +202,12 @@ def _simulate(
     trace: Trace,
     profile: DeviceProfile,
     options: EngineOptions,
+    console: Console,
+    *,
     policy: str,
     replicas: int,
     router: str,
-    console: Console,
+    known_lengths: bool,
 ) -> Simulation:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -219,14 +233,13 @@ def _simulate(
             policy=policy,
             replicas=replicas,
             router=router,
+            known_lengths=known_lengths,
             observe=observe,
         )
 
 
 def _sweep(
-    trace: Trace,
-    profile: DeviceProfile,
-    options: EngineOptions,
+    setup: Setup,
     settings: Sequence[Setting],
     folder: Path,
     console: Console,
@@ -243,10 +256,9 @@ def _sweep(
     places = on_ray() if ray else on_cores()
     with Progress(console=console, transient=True) as progress, places as spread:
         task = progress.add_task("settings", total=len(settings))
-        found = sweep(
-            trace, profile, options, settings, spread=spread, done=lambda: progress.advance(task)
-        )
+        found = sweep(setup, settings, spread=spread, done=lambda: progress.advance(task))
+    name = setup.trace.name + (", known lengths" if setup.known_lengths else "")
     pq.write_table(found, folder / "sweep.parquet")
-    plot_sweep(found, folder / "sweep.png", f"{trace.name} on {profile.device}: tokenflow")
-    print_sweep(found, f"{trace.name}, tokenflow: seconds and tokens per second")
+    plot_sweep(found, folder / "sweep.png", f"{name} on {setup.profile.device}: tokenflow")
+    print_sweep(found, f"{name}, tokenflow: seconds and tokens per second")
     console.print(f"{folder}: sweep.parquet and sweep.png written.", markup=False, soft_wrap=True)

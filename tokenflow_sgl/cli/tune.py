@@ -16,6 +16,7 @@ from tokenflow_sgl.cli.chosen_engine import (
     ChunkedPrefillSize,
     Device,
     HicacheRatio,
+    KnownLengths,
     KvTokens,
     Model,
     PageSize,
@@ -29,8 +30,7 @@ from tokenflow_sgl.cli.option_checks import output_file
 
 if TYPE_CHECKING:
     from tokenflow_sgl.sim.study.held_out import HeldOut
-    from tokenflow_sgl.sim.study.sweep import Device as Simulated
-    from tokenflow_sgl.sim.study.sweep import Row
+    from tokenflow_sgl.sim.study.sweep import Row, Setup
     from tokenflow_sgl.sim.study.tuning import Tuned
 
 _SHOWN = {
@@ -88,6 +88,7 @@ def tune(
     page_size: PageSize = 1,
     hicache_ratio: HicacheRatio = 2.0,
     chunked_prefill_size: ChunkedPrefillSize = None,
+    known_lengths: KnownLengths = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search, --sample, --rate.")] = 0,
     window: Window = None,
     sample: Sample = None,
@@ -110,6 +111,7 @@ def tune(
     import pyarrow.parquet as pq
 
     from tokenflow_sgl.sim.study.held_out import SEEDS, halves, objection
+    from tokenflow_sgl.sim.study.sweep import Setup
     from tokenflow_sgl.traces.spec import other_draw
 
     with failing("No search"):
@@ -123,7 +125,7 @@ def tune(
             chunked_prefill_size=chunked_prefill_size,
         )
 
-        def opened(spec: str) -> Simulated:
+        def opened(spec: str) -> Setup:
             chosen = open_chosen(
                 spec,
                 console,
@@ -134,7 +136,7 @@ def tune(
                 limit=limit,
                 rate=rate,
             )
-            return chosen, target, options
+            return Setup(chosen, target, options, known_lengths)
 
         searched = opened(trace)
         draws = [other_draw(trace, number) for number in range(1, SEEDS + 1)]
@@ -143,8 +145,10 @@ def tune(
         elif None not in draws:
             others = [opened(draw) for draw in draws if draw is not None]
         else:
-            first, second = halves(searched[0])
-            searched, others = (first, target, options), [(second, target, options)]
+            first, second = (
+                Setup(half, target, options, known_lengths) for half in halves(searched.trace)
+            )
+            searched, others = first, [second]
         found, held = _search(searched, others, objective, trials, seed, ray, console)
         _print(f"{_called(searched)} on {target.device}: searched", found.shipped, found.best)
         for number, each in enumerate(held):
@@ -159,8 +163,8 @@ def tune(
 
 
 def _search(
-    device: Simulated,
-    others: list[Simulated],
+    setup: Setup,
+    others: list[Setup],
     objective: str,
     trials: int,
     seed: int,
@@ -194,7 +198,7 @@ def _search(
 
         with on_ray() if ray else on_cores() as spread:
             found = tune(
-                device, objective=objective, trials=trials, seed=seed, spread=spread, done=done
+                setup, objective=objective, trials=trials, seed=seed, spread=spread, done=done
             )
             if not found.setting:
                 return found, []
@@ -202,9 +206,9 @@ def _search(
             return found, hold_out(others, found, spread, lambda: progress.advance(task))
 
 
-def _called(device: Simulated) -> str:
-    trace = device[0]
-    return f"{trace.name}, {len(trace.requests):,} requests"
+def _called(setup: Setup) -> str:
+    known = ", known lengths" if setup.known_lengths else ""
+    return f"{setup.trace.name}, {len(setup.trace.requests):,} requests{known}"
 
 
 def _print(title: str, shipped: Row, tuned: Row) -> None:

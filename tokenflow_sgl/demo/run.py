@@ -114,7 +114,8 @@ def _introduce(config: DemoConfig, trace: Trace, console: Console) -> None:
         f"{config.burst.kv_tokens:,}.\n\n"
         f"Two real SGLang {importlib.metadata.version('sglang')} servers get the same requests, "
         f"{first} and {second}, each on an emulated {DEVICE} with {MODEL}. Time is virtual: a step "
-        "takes what it would take on the device, so the figures do not depend on this machine.\n",
+        "takes what it would take on the device, so the figures do not depend on this machine. "
+        "Both servers know when each answer will end: its limit is its length.\n",
         highlight=False,
     )
 
@@ -154,7 +155,9 @@ async def _replay(name: str, url: str, trace: Trace, view: SideBySide) -> Side:
     def keep(index: int, answer: Answer) -> None:
         answers[index] = answer.ids
 
-    options = ReplayOptions(name=name, warm_up_burst=min(WARM_UP, len(trace.requests)))
+    options = ReplayOptions(
+        name=name, warm_up_burst=min(WARM_UP, len(trace.requests)), known_lengths=True
+    )
     run = await replay(
         trace,
         await find_target(url),
@@ -177,7 +180,8 @@ def _say_where(config: DemoConfig, judged: Sequence[Figures], console: Console) 
 def _subtitle(config: DemoConfig) -> str:
     return (
         f"{config.burst.readers} readers at once on SGLang {importlib.metadata.version('sglang')}, "
-        f"KV cache of {config.burst.kv_tokens:,} tokens (emulated {DEVICE}, {MODEL})"
+        f"KV cache of {config.burst.kv_tokens:,} tokens (emulated {DEVICE}, {MODEL}; both servers "
+        "know the answers' lengths)"
     )
 
 

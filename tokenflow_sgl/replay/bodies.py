@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
+from tokenflow_sgl.choices import Api
 from tokenflow_sgl.replay.endpoints import Ask, Endpoint
 from tokenflow_sgl.replay.prompts import Prompt, Prompts
 from tokenflow_sgl.replay.records import Record
 from tokenflow_sgl.replay.replay_options import ReplayOptions
 from tokenflow_sgl.replay.target import Target
+from tokenflow_sgl.traces.limits import client_limits
 from tokenflow_sgl.traces.request import TraceRequest, continues
 from tokenflow_sgl.traces.schedule import Schedule
 
 _BURST_TOKENS = 32
 """Longest answer in the warm-up burst."""
+_CHAT_MARGIN = 0.1
+"""Share of a chat prompt by which the server's count of its tokens may be larger than ours."""
 
 
 class Bodies:
@@ -45,6 +50,12 @@ class Bodies:
         self._target, self._options, self._endpoint = target, options, endpoint
         self._prompts, self._records, self._schedule = prompts, records, schedule
         self._keep_all = keep_all
+        self._limits = client_limits(
+            [record.request for record in records],
+            known_lengths=options.known_lengths,
+            room=None if target.context is None else self._room(target.context),
+        )
+        self._device_ends = bool(target.device) and not options.known_lengths
         self._prepared: dict[int, tuple[Prompt, bytes]] = {}
 
     def keeps(self, index: int) -> bool:
@@ -60,15 +71,17 @@ class Bodies:
         output_tokens = min(record.request.output_tokens, _BURST_TOKENS)
         request = dataclasses.replace(record.request, output_tokens=output_tokens)
         prompt = self._prompts.burst(number, request.prompt_tokens)
-        return self._body(request, record.rate, prompt, keep=False, arrival=arrival)
+        return self._body(request, output_tokens, record.rate, prompt, keep=False, arrival=arrival)
 
     def prepare(self, moment_s: float) -> None:
         """Make the bodies of requests that will be due by then, whatever answers come."""
         for index in self._schedule.due_by(moment_s):
             record = self._records[index]
             prompt = self._prompts.fresh(index, record.request)
-            keep = self.keeps(index)
-            self._prepared[index] = prompt, self._body(record.request, record.rate, prompt, keep)
+            body = self._body(
+                record.request, self._limits[index], record.rate, prompt, self.keeps(index)
+            )
+            self._prepared[index] = prompt, body
 
     def take(self, index: int, arrival: Mapping[str, float] | None = None) -> bytes:
         """The body of a request; `arrival` is that of `Ask`, and prepared bodies have none."""
@@ -76,10 +89,22 @@ class Bodies:
         prompt, body = self._prepared.pop(index, (None, b""))
         if prompt is None:
             prompt = self._prompt(index, record.request)
-            keep = self.keeps(index)
-            body = self._body(record.request, record.rate, prompt, keep, arrival)
+            body = self._body(
+                record.request,
+                self._limits[index],
+                record.rate,
+                prompt,
+                self.keeps(index),
+                arrival,
+            )
         record.prompt = prompt if self._schedule.has_next(index) else None
         return body
+
+    def _room(self, context: int) -> list[int]:
+        """Output tokens for which each request's prompt leaves room in the server's context."""
+        margin = _CHAT_MARGIN if self._options.api is Api.chat else 0.0
+        prompts = [record.request.prompt_tokens for record in self._records]
+        return [max(context - tokens - math.ceil(tokens * margin), 0) for tokens in prompts]
 
     def _prompt(self, index: int, request: TraceRequest) -> Prompt:
         """A request's prompt; it starts with the turn before it and its answer where it can."""
@@ -96,6 +121,7 @@ class Bodies:
     def _body(
         self,
         request: TraceRequest,
+        limit: int,
         rate: float,
         prompt: Prompt,
         keep: bool,
@@ -103,7 +129,8 @@ class Bodies:
     ) -> bytes:
         options = self._options
         ask = Ask(
-            output_tokens=request.output_tokens,
+            limit_tokens=limit,
+            answer_tokens=request.output_tokens if self._device_ends else None,
             model=self._target.model or "default",
             temperature=options.temperature,
             ignore_eos=options.ignore_eos,

@@ -18,7 +18,9 @@ class Ask:
     """What is sent to the server with one prompt.
 
     Attributes:
-        output_tokens: Longest answer.
+        limit_tokens: Longest answer.
+        answer_tokens: Where an emulated device is to end the answer (the emulator's
+            `emulated_output_tokens`); None: not told.
         model: Name of the model, where the endpoint wants one.
         temperature: Sampling temperature.
         ignore_eos: Generate the full length whatever the model says.
@@ -29,7 +31,8 @@ class Ask:
         keep: The answer is needed for the next turn's prompt.
     """
 
-    output_tokens: int
+    limit_tokens: int
+    answer_tokens: int | None = None
     model: str = "default"
     temperature: float = 0.0
     ignore_eos: bool = False
@@ -40,7 +43,7 @@ class Ask:
 
     def sampling(self, length: str) -> dict[str, Any]:
         """The fields that all endpoints share; `length` is the name of the longest answer's."""
-        fields: dict[str, Any] = {length: self.output_tokens, "temperature": self.temperature}
+        fields: dict[str, Any] = {length: self.limit_tokens, "temperature": self.temperature}
         if self.ignore_eos:
             fields["ignore_eos"] = True
         custom: dict[str, Any] = {}
@@ -48,6 +51,8 @@ class Ask:
             custom["tokenflow_rate"] = self.rate
         if self.arrival is not None:  # docs/emulator.md
             custom["emulated_arrival"] = self.arrival
+        if self.answer_tokens is not None:  # docs/emulator.md
+            custom["emulated_output_tokens"] = self.answer_tokens
         if custom:
             fields["custom_params"] = custom
         return fields

@@ -76,7 +76,12 @@ def make_run(
             "model": target.model,
             **target.known,
             **device,
-            "notes": [*notes, *_estimates(records), *_priorities(trace, options)],
+            "notes": [
+                *notes,
+                *_lengths(records, options, emulated=bool(target.device)),
+                *_estimates(records),
+                *_priorities(trace, options),
+            ],
         },
         options=options.describe(),
         duration_s=clock.trace_s(ended),
@@ -142,6 +147,38 @@ def _too_fast(pace: Pace, server_lag_s: ArrayLike, scale: float) -> list[str]:
         unit = 0.25 if needed > 1 else 0.05
         step = f"--time-dilation {math.ceil(round(needed / unit, 6)) * unit:g}"
     return [f"{reason} Next: retry with a server that has {step}." for reason in lost]
+
+
+def _lengths(records: Sequence[Record], options: ReplayOptions, *, emulated: bool) -> list[str]:
+    """Notes on what ended the answers, and whether the server knew it before."""
+    ended = [
+        (record.request, record.stream)
+        for record in records
+        if record.ok and record.stream is not None
+    ]
+    if not ended:
+        return []
+    if options.known_lengths:
+        return [
+            "The limit of every request was the length of its answer, so the server knew when each "
+            "answer would end."
+        ]
+    others = [request for request, stream in ended if len(stream.times) != request.output_tokens]
+    if not emulated:
+        return [
+            "Answers ended where the model ended them, or at the client's limit: "
+            f"{len(others):,} of {len(ended):,} had another length than in the trace."
+        ]
+    notes = [
+        "The server was told the client's limit of each answer; the emulated device ended it at "
+        "the trace's length, which the server did not know."
+    ]
+    if others:
+        notes.append(
+            f"{len(others):,} of {len(ended):,} answers had another length than in the trace, "
+            "because the server cut their limit or did not count all their tokens."
+        )
+    return notes
 
 
 def _estimates(records: Sequence[Record]) -> list[str]:

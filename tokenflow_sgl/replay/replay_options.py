@@ -35,7 +35,12 @@ class ReplayOptions:
         warm_up_requests: The first so many requests of the trace are flagged as warm-up.
         warm_up_s: Requests due within so many seconds are flagged as warm-up.
         warm_up_burst: So many additional requests are sent, and answered, before the clock starts.
-        ignore_eos: Tell the server to generate the full length whatever the model says.
+        known_lengths: The limit that the server is told is the answer's length, so it knows when
+            each answer ends. Else it is the client's (`client_limits`), and answers end by
+            themselves: on an emulated device at the trace's lengths, on a real one where its model
+            ends them.
+        ignore_eos: Tell the server to generate the full length whatever the model says; only with
+            known lengths, for every answer would go on to its limit.
         temperature: Sampling temperature; 0 is greedy, which makes answers repeatable.
         timeout_s: A stream that brings nothing for so long is given up.
     """
@@ -50,6 +55,7 @@ class ReplayOptions:
     warm_up_requests: int = 0
     warm_up_s: float = 0.0
     warm_up_burst: int = 0
+    known_lengths: bool = False
     ignore_eos: bool = False
     temperature: float = 0.0
     timeout_s: float = 600.0
@@ -65,6 +71,13 @@ class ReplayOptions:
                 _refuse(name, value, "a number of at least 0")
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
             _refuse("timeout_s", self.timeout_s, "a number of seconds above 0")
+        if self.ignore_eos and not self.known_lengths:
+            _refuse(
+                "ignore_eos",
+                "given without known_lengths (--known-lengths)",
+                "both, or none: without known lengths every answer would go on to its client's "
+                "limit instead of its length",
+            )
         if self.token_ids is not None:
             low, high = self.token_ids
             if not 0 <= low < high:

@@ -75,6 +75,7 @@ class Target:
         url: Its base URL.
         model: Name of the model that it serves; None: unknown.
         vocabulary: Number of token ids of the model; None: unknown.
+        context: Tokens that a prompt and its answer may have together; None: unknown.
         time_scale: Wall-clock seconds per second of its device's clock; 1 on real devices.
         known: What it says of itself, for `RunInfo.target`.
         device: The emulated device, as it was then: `device`, `model`, `time_dilation`,
@@ -86,6 +87,7 @@ class Target:
     url: str
     model: str | None = None
     vocabulary: int | None = None
+    context: int | None = None
     time_scale: float = 1.0
     known: Mapping[str, Any] = field(default_factory=dict)
     device: Mapping[str, Any] = field(default_factory=dict)
@@ -120,11 +122,12 @@ async def find_target(url: str, *, api_key: str | None = None) -> Target:
     arguments = {name: server[name] for name in _SERVER_FIELDS if name in server}
     arguments |= {name: server[name] for name in server if name.startswith("tokenflow_")}
     listed = names.get("data")
-    first = listed[0].get("id") if isinstance(listed, list) and listed else None
+    first = listed[0] if isinstance(listed, list) and listed else {}
     return replace(
         target,
-        model=model.get("served_model_name") or first,
+        model=model.get("served_model_name") or first.get("id"),
         vocabulary=vocabulary,
+        context=_context(first.get("max_model_len"), server.get("context_length")),
         time_scale=float(device.get("time_dilation", 1.0)),
         known={**known, **({"server": arguments} if arguments else {})},
         device=device,
@@ -142,7 +145,7 @@ async def words_to_tokens(target: Target, seed: int) -> tuple[float, float] | No
     async with open_session(target) as session:
         for size in sizes:
             prompt = ChatPrompts(seed).burst(size, size)
-            ask = Ask(output_tokens=1, model=target.model or "default")
+            ask = Ask(limit_tokens=1, model=target.model or "default")
             body = ENDPOINTS[Api.chat].body(prompt, ask)
             answer = ChatAnswer()
             async with session.post(
@@ -193,6 +196,11 @@ async def get_json(session: aiohttp.ClientSession, target: Target, path: str) ->
     except (aiohttp.ClientError, ValueError):
         return {}
     return answer if isinstance(answer, dict) else {}
+
+
+def _context(*told: Any) -> int | None:
+    """The first of what a server told that is a number of tokens."""
+    return next((size for size in told if type(size) is int and size > 0), None)
 
 
 def _vocabulary(*answers: Mapping[str, Any]) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tokenflow_sgl.report.catalogue import BY_KEY, CATALOGUE, Figure
 from tokenflow_sgl.report.compare import Change, Comparison, Verdict
+from tokenflow_sgl.report.overview import lengths_note
 from tokenflow_sgl.report.report_options import ReportError
 from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.text import interval, plain
@@ -82,6 +83,9 @@ def _notes(runs: Figures | Comparison, members: Sequence[Figures]) -> list[str]:
             for other in runs.others
             if other.mismatch
         ]
+    known = lengths_note(members)
+    if known is not None:
+        notes.append(_cell(known))
     return [line for note in notes for line in ("", note)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenflow_sgl.choices import TbtRule
@@ -59,6 +59,9 @@ def validity_rows(figures: Figures) -> list[Row]:
         ("without any token", f"{requests.unserved:,}"),
         ("warm-up, left out", f"{requests.warm_up:,}"),
     ]
+    known = _told_lengths(figures)
+    if known is not None:
+        rows.append(("answer lengths", f"{'known' if known else 'unknown'} to the server"))
     if requests.not_reached:
         rows.append(("due after the end, left out", f"{requests.not_reached:,}"))
     if info.send_lag_p99_s is not None:
@@ -68,6 +71,30 @@ def validity_rows(figures: Figures) -> list[Row]:
     if len(shown) > 8:
         rows.append(("failed: other reasons", f"{sum(count for _, count in shown[8:]):,}"))
     return rows
+
+
+def lengths_note(members: Sequence[Figures]) -> str | None:
+    """What the servers of these runs knew of the answers' lengths; None: no run says it.
+
+    Runs that were recorded before it was an option knew them.
+    """
+    if all(_told_lengths(figures) is None for figures in members):
+        return None
+    unaware = [figures.label for figures in members if _told_lengths(figures) is False]
+    aware = [figures.label for figures in members if _told_lengths(figures) is not False]
+    if not aware:
+        return "Servers saw the limits of clients and did not know when an answer would end."
+    if not unaware:
+        return "Servers knew when each answer would end: its limit was its length."
+    return (
+        f"Not the same knowledge: {', '.join(aware)} knew when each answer would end, "
+        f"{', '.join(unaware)} only saw the limits of clients."
+    )
+
+
+def _told_lengths(figures: Figures) -> bool | None:
+    known = figures.info.options.get("known_lengths")
+    return known if isinstance(known, bool) else None
 
 
 def option_rows(figures: Figures) -> list[Row]:

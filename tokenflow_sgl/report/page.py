@@ -17,6 +17,7 @@ from tokenflow_sgl.report.compare import Against, Comparison, Verdict
 from tokenflow_sgl.report.overview import (
     LATENCY_COLUMNS,
     latency_rows,
+    lengths_note,
     option_rows,
     section_rows,
     setting_rows,
@@ -98,6 +99,7 @@ def page(runs: Figures | Comparison, progress: Callable[[str], None] = lambda st
             for other in others
             if other.mismatch
         ],
+        lengths=lengths_note(members) or "",
         any_state=any(figures.state for figures in members),
         tiles=_tiles(members, shown),
         plots=_plots(members, readings, progress),

@@ -16,6 +16,7 @@ from tokenflow_sgl.report.overview import (
     LATENCY_COLUMNS,
     Row,
     latency_rows,
+    lengths_note,
     section_rows,
     validity_rows,
 )
@@ -66,6 +67,9 @@ def comparison_view(comparison: Comparison) -> RenderableType:
         f"{1 - options.confidence:.0%} differ by chance alone.",
         "dim",
     )
+    known = lengths_note(comparison.runs)
+    if known is not None:
+        note.append(f"\n{known}")
     return Group(*warned, *unpaired, *tables, note)
 
 

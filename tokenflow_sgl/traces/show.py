@@ -100,6 +100,8 @@ def _distributions(figures: TraceStats) -> list[tuple[str, Distribution | None, 
     return [
         ("prompt", figures.prompt_tokens, "tokens"),
         ("output", figures.output_tokens, "tokens"),
+        ("limit", figures.limit_tokens, "tokens"),
+        ("thinking", figures.reasoning_tokens, "tokens"),
         ("reader", figures.reader_rate, "tokens/s"),
         ("session", figures.turns, "turns"),
         ("think time", figures.think_s, "s"),

@@ -51,6 +51,8 @@ class TraceStats:
             None: fewer than ten whole bins.
         prompt_tokens: Lengths of prompts.
         output_tokens: Lengths of answers.
+        limit_tokens: Output tokens that clients allow; None: the trace does not say for any.
+        reasoning_tokens: Output tokens that are thinking, of the requests that think; None: none.
         sessions: Number of sessions.
         turns: Turns per session; None: no sessions.
         think_s: Think times before later turns, seconds; None: none.
@@ -73,6 +75,8 @@ class TraceStats:
     dispersion: Mapping[int, float | None]
     prompt_tokens: Distribution
     output_tokens: Distribution
+    limit_tokens: Distribution | None
+    reasoning_tokens: Distribution | None
     sessions: int
     turns: Distribution | None
     think_s: Distribution | None
@@ -90,6 +94,8 @@ def summarise(trace: Trace) -> TraceStats:
     span = float(times[-1] - times[0])
     outputs = np.array([request.output_tokens for request in requests])
     turns = Counter(r.session for r in requests if r.session is not None)
+    limits = [request.limit_tokens for request in requests if request.limit_tokens is not None]
+    reasoning = [request.reasoning_tokens for request in requests if request.reasoning_tokens]
     thinks = [request.think_s for request in requests if request.turn]
     rates = [request.rate for request in requests if request.rate is not None]
     complete = len(rates) == len(requests)
@@ -102,6 +108,8 @@ def summarise(trace: Trace) -> TraceStats:
         dispersion={bin_s: _dispersion(times, bin_s) for bin_s in BINS_S},
         prompt_tokens=Distribution.of([request.prompt_tokens for request in requests]),
         output_tokens=Distribution.of(outputs),
+        limit_tokens=Distribution.of(limits) if limits else None,
+        reasoning_tokens=Distribution.of(reasoning) if reasoning else None,
         sessions=len(turns),
         turns=Distribution.of(list(turns.values())) if turns else None,
         think_s=Distribution.of(thinks) if thinks else None,

@@ -1,12 +1,15 @@
 """TokenFlow's evaluation (EuroSys'26, section 7), simulated: our figure beside the paper's.
 
     python benchmarks/papers/tokenflow/reproduce.py
+    python benchmarks/papers/tokenflow/reproduce.py --known-lengths
 
 Takes some minutes on two cores and writes the tables and pictures of README.md beside this file.
+The server sees the client's limit of each answer and not its length, unless --known-lengths.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
@@ -75,6 +78,7 @@ class Job:
     config: WorkingSetConfig | None = None
     rate: int | None = None
     link: float | None = None
+    known_lengths: bool = False
 
 
 def run(shared: None, job: Job) -> dict[str, float]:
@@ -85,7 +89,14 @@ def run(shared: None, job: Job) -> dict[str, float]:
     if job.rate:
         trace = transform.with_rates(trace, parse_rates(str(job.rate)), 0)
     options = dataclasses.replace(options, **job.settings)
-    done = simulate(trace, profile, options, policy=job.policy, config=job.config)
+    done = simulate(
+        trace,
+        profile,
+        options,
+        policy=job.policy,
+        config=job.config,
+        known_lengths=job.known_lengths,
+    )
     found = figures(done.run)
     return {
         "makespan": found.throughput.makespan,
@@ -99,6 +110,13 @@ def run(shared: None, job: Job) -> dict[str, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--known-lengths", action="store_true", help="each answer's limit is its length"
+    )
+    known = parser.parse_args().known_lengths
     jobs: dict[tuple[Any, ...], Job] = {}
     for load in WORKLOADS:
         for name, policy in POLICIES.items():
@@ -124,7 +142,8 @@ def main() -> None:
     with on_cores() as spread:
         # The long ones first: the last core to finish decides.
         order = sorted(jobs, key=lambda key: jobs[key].workload, reverse=True)
-        results = spread(run, None, [jobs[key] for key in order])
+        every = [dataclasses.replace(jobs[key], known_lengths=known) for key in order]
+        results = spread(run, None, every)
         done = dict(zip(order, track(results, "simulating", total=len(order)), strict=True))
     page = PAGE.read_text()
     for name, text in (
@@ -133,7 +152,11 @@ def main() -> None:
         ("figure-20", figure_20(done)),
         ("figure-22", varied(done, "figure 22", INTERVALS, "{:g} s")),
         ("figure-23", varied(done, "figure 23", CONSERVATIVENESS, "mu {:g}")),
-        ("commit", f"Simulated with {commit()}.\n"),
+        (
+            "commit",
+            f"Simulated with {commit()}; the server {'knew' if known else 'did not know'} "
+            "the answers' lengths.\n",
+        ),
     ):
         page = replace_table(page, name, text)
     PAGE.write_text(page)

@@ -50,6 +50,16 @@ SAMPLING_HASH = Seam(
     "replace",
     "Seeded sampling hashes in Triton.",
 )
+END_ANSWERS = Seam(
+    "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation",
+    "around",
+    "The model of this platform never ends an answer by itself; the client says where it does.",
+)
+CHECK_END = Seam(
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_one_request",
+    "before",
+    "A client must hear of a wanted length that is none.",
+)
 _OWN = (
     "Streams that keep time, or whose copies are late; goes when SRTPlatform lets a platform name "
     "its device module."
@@ -86,7 +96,14 @@ HOLD_ARRIVALS = Seam(
 VIRTUAL = (HOLD_ARRIVALS,)
 """Hooked where the emulated device runs on a virtual clock, beside `TIMED`."""
 
-HOOKED = (HOST_POOL, *LORA_PINNING, BATCH_INVARIANCE, SAMPLING_HASH)
+HOOKED = (
+    HOST_POOL,
+    *LORA_PINNING,
+    BATCH_INVARIANCE,
+    SAMPLING_HASH,
+    END_ANSWERS,
+    CHECK_END,
+)
 """Hooked by :mod:`tokenflow_sgl_emulator.platform_plugin`, checked when a model is loaded."""
 
 _ATTENTION = (

@@ -9,7 +9,9 @@ from typing import Any
 from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, late_copies
 from tokenflow_sgl_emulator.emulator_seams import (
     BATCH_INVARIANCE,
+    CHECK_END,
     DEVICE_REPORT,
+    END_ANSWERS,
     HOLD_ARRIVALS,
     HOOKED,
     HOST_POOL,
@@ -41,6 +43,7 @@ def register() -> None:
     )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    from tokenflow_sgl_emulator.answer_ends import check_end, end_answers
     from tokenflow_sgl_emulator.no_pinning import without_pinning
     from tokenflow_sgl_emulator.seeded_sampling import murmur_hash32
 
@@ -50,6 +53,8 @@ def register() -> None:
     HookRegistry.register(SAMPLING_HASH.target, murmur_hash32, HookType.REPLACE)
     HookRegistry.register(BATCH_INVARIANCE.target, _already_batch_invariant, HookType.REPLACE)
     HookRegistry.register(HOST_POOL.target, _choose_host_pool, HookType.AROUND)
+    HookRegistry.register(END_ANSWERS.target, end_answers, HookType.AROUND)
+    HookRegistry.register(CHECK_END.target, check_end, HookType.BEFORE)
     for seam in LORA_PINNING:
         HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
     if timing_is_on():

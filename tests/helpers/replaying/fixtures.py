@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import subprocess
 import sys
@@ -41,16 +42,19 @@ def trace_of():
 
 @pytest.fixture
 def on_stub(trace_of):
-    """Replay requests against a stub that behaves as told; returns the stub and the run."""
+    """Replay requests against a stub that behaves as told; returns the stub and the run.
 
-    def run(requests, options=None, *, updates=(), how=None, **behaviour):
+    Its answers end by their limit unless told otherwise, so that is their length by default.
+    """
+
+    def run(requests, options=None, *, updates=(), how=None, known_lengths=True, **behaviour):
+        sent = dataclasses.replace(options or ReplayOptions(), known_lengths=known_lengths)
+
         async def main():
             async with stub_module.serve(stub_module.Behaviour(**behaviour)) as (server, url):
                 target = await find_target(url)
                 trace = trace_of(*requests, priority_updates=updates)
-                return server, await replay(
-                    trace, target, options or ReplayOptions(), **(how(server) if how else {})
-                )
+                return server, await replay(trace, target, sent, **(how(server) if how else {}))
 
         return asyncio.run(main())
 

@@ -46,6 +46,7 @@ class Behaviour:
     prompt_factor: float = 1.0
     template_tokens: int = 0
     vocabulary: int | None = 1000
+    context: int | None = None
     server_info: dict[str, Any] | None = None
     late_per_request: int = 0
     steps_per_request: int = 0
@@ -117,11 +118,13 @@ class _Connection(asyncio.Protocol):
         self.path = path
         self.body_tokens = stub.prompt_tokens(path, body)
         self.wanted = int(sampling.get("max_new_tokens") or sampling["max_tokens"])
-        self.end = min(self.wanted, stub.behaviour.stop_after or self.wanted)
+        custom = sampling.get("custom_params") or {}
+        ends = (stub.behaviour.stop_after, custom.get("emulated_output_tokens"))
+        self.end = min([self.wanted, *(end for end in ends if end is not None)])
         self.usage = bool(body.get("stream_options", {}).get("continuous_usage_stats"))
         self.final_usage = bool(body.get("stream_options", {}).get("include_usage"))
         self.failure = stub.behaviour.failures.get(number)
-        self.arrival = (sampling.get("custom_params") or {}).get("emulated_arrival")
+        self.arrival = custom.get("emulated_arrival")
         if self.failure == "die":
             os._exit(1)
         if self.failure in ("400", "500"):
@@ -264,6 +267,8 @@ class Stub:
             return 200, info
         if path == "/model_info" and info is not None:
             return 200, {"model_path": "/models/tiny", "served_model_name": "tiny"}
+        if path == "/v1/models" and self.behaviour.context is not None:
+            return 200, {"data": [{"id": "tiny", "max_model_len": self.behaviour.context}]}
         return 404, {"detail": "Not Found"}
 
     async def write_due(self) -> None:

@@ -113,7 +113,7 @@ def test_the_least_progressed_stream_is_retracted_and_computed_anew(
 ) -> None:
     # The second comes when 38 tokens of the first are left: 90 - 12 - 26.6 = 51.4 > 51.
     rows = trace((0.0, 10, 40), (0.015, 10, 40))
-    done = simulate(rows, device, options(max_total_tokens=90), policy="fcfs")
+    done = simulate(rows, device, options(max_total_tokens=90), policy="fcfs", known_lengths=True)
     assert done.retracted == 1
     times = times_of(done)
     assert max(np.diff(times[0])) < 0.03

@@ -17,18 +17,18 @@ warnings.simplefilter("ignore")
 from tokenflow_sgl.profiles import load_profile
 from tokenflow_sgl.sim import EngineOptions
 from tokenflow_sgl.sim.study.spread import on_ray
-from tokenflow_sgl.sim.study.sweep import sweep
+from tokenflow_sgl.sim.study.sweep import Setup, sweep
 from tokenflow_sgl.traces import open_trace, transform
 
 trace = transform.limit(open_trace("4090-a"), 12)
 options = EngineOptions(max_total_tokens=9000, host_tokens=50_000)
-given = trace, load_profile("rtx4090", "llama3-8b"), options
+setup = Setup(trace, load_profile("rtx4090", "llama3-8b"), options)
 settings = [{"eta": 0.8}, {"eta": 1.2}, {"hysteresis": 3.0}]
 with on_ray() as spread:
-    there = sweep(*given, settings, spread=spread)
+    there = sweep(setup, settings, spread=spread)
 def here(function, shared, jobs):
     return (function(shared, job) for job in jobs)
-assert there.equals(sweep(*given, settings, spread=here))
+assert there.equals(sweep(setup, settings, spread=here))
 print(there.num_rows, "rows alike")
 """
 

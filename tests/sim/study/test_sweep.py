@@ -8,7 +8,7 @@ from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.sim.study.spread import on_cores
-from tokenflow_sgl.sim.study.sweep import parse_sweep, sweep
+from tokenflow_sgl.sim.study.sweep import Setup, parse_sweep, sweep
 
 BURST = [(0.0, 100, 200, 10.0)] * 10
 
@@ -44,9 +44,8 @@ def test_a_row_per_setting_is_what_a_single_run_says(trace, device, options) -> 
     ended = []
     roomy = options(host_tokens=8000)
     with on_cores(2) as spread:
-        table = sweep(
-            trace(*BURST), device, roomy, settings, spread=spread, done=lambda: ended.append(1)
-        )
+        setup = Setup(trace(*BURST), device, roomy)
+        table = sweep(setup, settings, spread=spread, done=lambda: ended.append(1))
     assert len(ended) == 2
     for row, hysteresis in zip(table.to_pylist(), (2.0, 10.0), strict=True):
         config = WorkingSetConfig(hysteresis=hysteresis, prefill_chunk=64)

@@ -43,6 +43,21 @@ def test_agent_think_times(think, rate, thinks, write, is_balanced):
     assert ("1 gaps were shorter" in trace.notes[-1]) == (think is Think.estimate)
 
 
+def test_agent_reasoning_is_read_where_the_file_has_it(write):
+    header = AGENT.splitlines()[0] + ",reasoning_tokens\n"
+    text = header + "a,0,0,1000,10,100,0,70\na,1,5,1005,130,60,0,0\na,2,6,1006,200,10,0,12\n"
+    trace = load_agent(write(text), think=Think.none)
+    assert [r.reasoning_tokens for r in trace.requests] == [70, 0, 10]
+    assert trace.notes[-1].startswith("1 answers state more reasoning than tokens")
+    assert not any(r.reasoning_tokens for r in load_agent(write(AGENT), think=Think.none).requests)
+
+
+def test_agent_refuses_reasoning_that_is_no_number(write):
+    text = AGENT.splitlines()[0] + ",reasoning_tokens\na,0,0,1000,10,100,0,x\n"
+    with pytest.raises(TraceError, match="line 2, column reasoning_tokens: is 'x'"):
+        load_agent(write(text), think=Think.none)
+
+
 def test_agent_offsets_need_not_begin_at_0(write):
     text = AGENT.splitlines()[0] + "\na,0,3,1003,1,1,0\na,1,5,1005,9,1,0\nb,0,0,1001,1,1,0\n"
     trace = load_agent(write(text), think=Think.gap)

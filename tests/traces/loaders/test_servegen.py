@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,6 +60,28 @@ def test_servegen_counts_and_lengths(servegen, is_balanced):
     assert load_servegen(*servegen, start_s=0, duration_s=1200, seed=4) != trace
 
 
+def test_servegen_draws_thinking_by_its_share(write):
+    lengths = {**SERVEGEN_LENGTHS[0], "output_tokens": {"100": 1}}
+    rates = write(RATES, "x_rates.csv")
+    plain = load_servegen(
+        rates, write(json.dumps(lengths), "a.jsonl"), start_s=0, duration_s=600, seed=3
+    )
+    ratio = {"0.0": 0.25, "0.5": 0.75}
+    trace = load_servegen(
+        rates,
+        write(json.dumps({**lengths, "reason_ratio": ratio}), "b.jsonl"),
+        start_s=0,
+        duration_s=600,
+        seed=3,
+    )
+    thinking = np.array([request.reasoning_tokens for request in trace.requests])
+    assert set(thinking) == {0, 50}
+    assert (thinking == 50).mean() == pytest.approx(0.75, abs=0.06)
+    assert "thinking is drawn" in trace.notes[-1]
+    # Nothing else is drawn differently.
+    assert [replace(r, reasoning_tokens=0) for r in trace.requests] == list(plain.requests)
+
+
 def test_servegen_cuts_windows(servegen):
     trace = load_servegen(*servegen, start_s=300, duration_s=600, seed=3)
     assert trace.requests[0].arrival_s >= 0
@@ -107,6 +130,9 @@ def test_servegen_refuses_broken_rates(change, problem, servegen):
         ("output_tokens", {"5": 1.5, "6": -0.5}, "is 1.5; allowed is probabilities from 0 to 1"),
         ("output_tokens", {"-5": 1}, "is '-5'; allowed is token counts"),
         ("output_tokens", {"9999999999": 1}, "allowed is token counts"),
+        ("reason_ratio", {"1.5": 1}, "is '1.5'; allowed is shares from 0 to 1 as keys"),
+        ("reason_ratio", {"half": 1}, "is 'half'; allowed is shares"),
+        ("reason_ratio", [], "an object of probabilities by shares"),
     ],
 )
 def test_servegen_refuses_broken_lengths(column, value, problem, servegen):

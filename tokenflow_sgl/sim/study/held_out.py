@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tokenflow_sgl.sim.study.spread import Spread
-from tokenflow_sgl.sim.study.sweep import Device, Row, row_of
+from tokenflow_sgl.sim.study.sweep import Row, Setup, row_of
 from tokenflow_sgl.sim.study.tuning import KEEPS, KEPT, OBJECTIVES, Tuned, allowed
 from tokenflow_sgl.traces import Trace, TraceError, transform
 
@@ -56,7 +56,7 @@ def halves(trace: Trace) -> tuple[Trace, Trace]:
 
 
 def hold_out(
-    devices: Sequence[Device],
+    setups: Sequence[Setup],
     found: Tuned,
     spread: Spread,
     done: Callable[[], None] | None = None,
@@ -64,19 +64,19 @@ def hold_out(
     """Run what is shipped and what was found on traces that were not searched.
 
     Args:
-        devices: The traces, with device and SGLang's settings.
+        setups: The traces, with device and SGLang's settings.
         found: By the search; with a setting.
         spread: Where the runs are done.
         done: Called as each run ends.
     """
     held = []
-    for device in devices:
+    for setup in setups:
         rows = []
-        for row in spread(row_of, device, [{}, found.setting]):
+        for row in spread(row_of, setup, [{}, found.setting]):
             rows.append(row)
             if done is not None:
                 done()
-        held.append(HeldOut(device[0].name, *rows))
+        held.append(HeldOut(setup.trace.name, *rows))
     return held
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pyarrow as pa
 
@@ -19,8 +19,24 @@ from tokenflow_sgl.traces import Trace
 Setting = Mapping[str, float | bool]
 """Values of some of the policy's parameters, by their names."""
 Row = dict[str, float | bool]
-Device = tuple[Trace, DeviceProfile, EngineOptions]
-"""What all runs of a sweep share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all runs of a sweep or a search share.
+
+    Attributes:
+        trace: The requests and their times.
+        profile: The device.
+        options: SGLang's settings.
+        known_lengths: Whether the server knows when each answer ends; see `simulate`.
+    """
+
+    trace: Trace
+    profile: DeviceProfile
+    options: EngineOptions
+    known_lengths: bool = False
+
 
 COLUMNS: Mapping[str, Callable[[Figures], float]] = {
     "effective_throughput": lambda found: found.throughput.effective,
@@ -61,9 +77,7 @@ def parse_sweep(texts: Sequence[str]) -> Sequence[Setting]:
 
 
 def sweep(
-    trace: Trace,
-    profile: DeviceProfile,
-    options: EngineOptions,
+    setup: Setup,
     settings: Sequence[Setting],
     *,
     spread: Spread,
@@ -72,9 +86,7 @@ def sweep(
     """Simulate tokenflow's policy under each setting.
 
     Args:
-        trace: The requests and their times.
-        profile: The device.
-        options: SGLang's settings, the same for all.
+        setup: What is the same for all.
         settings: What is changed.
         spread: Where the runs are done.
         done: Called as each run ends.
@@ -83,19 +95,23 @@ def sweep(
         A row per setting, in their order: its values, then `COLUMNS`.
     """
     rows: list[Row] = []
-    for setting, found in zip(
-        settings, spread(row_of, (trace, profile, options), settings), strict=True
-    ):
+    for setting, found in zip(settings, spread(row_of, setup, settings), strict=True):
         rows.append({**setting, **found})
         if done is not None:
             done()
     return pa.Table.from_pylist(rows)
 
 
-def row_of(device: Device, setting: Setting) -> Row:
+def row_of(setup: Setup, setting: Setting) -> Row:
     """`COLUMNS` of the run under one setting."""
-    trace, profile, options = device
-    found = figures(simulate(trace, profile, options, config=config_of(setting)).run)
+    simulation = simulate(
+        setup.trace,
+        setup.profile,
+        setup.options,
+        config=config_of(setting),
+        known_lengths=setup.known_lengths,
+    )
+    found = figures(simulation.run)
     return {name: column(found) for name, column in COLUMNS.items()}
 
 

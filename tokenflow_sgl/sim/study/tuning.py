@@ -11,7 +11,7 @@ from tokenflow_sgl.choices import Objective
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.sim.engine_options import SimulationError
 from tokenflow_sgl.sim.study.spread import Spread
-from tokenflow_sgl.sim.study.sweep import Device, Row, Setting, row_of
+from tokenflow_sgl.sim.study.sweep import Row, Setting, Setup, row_of
 
 SPACE: Mapping[str, tuple[float, float]] = {
     "eta": (0.7, 1.4),
@@ -65,7 +65,7 @@ def allowed(found: Row, shipped: Row) -> bool:
 
 
 def tune(
-    device: Device,
+    setup: Setup,
     *,
     objective: str,
     trials: int,
@@ -76,7 +76,7 @@ def tune(
     """Search for better parameters than the shipped ones: tree-structured Parzen estimators.
 
     Args:
-        device: Trace, device and SGLang's settings.
+        setup: Trace, device and SGLang's settings.
         objective: One of `OBJECTIVES`; under the condition of `allowed`.
         trials: Runs in all, 2 at least.
         seed: Of the search.
@@ -100,7 +100,7 @@ def tune(
         asked = [study.ask(distributions) for _ in range(count)]
         settings: list[Setting] = [dict(trial.params) for trial in asked]
         for trial, setting, found in zip(
-            asked, settings, spread(row_of, device, settings), strict=True
+            asked, settings, spread(row_of, setup, settings), strict=True
         ):
             shipped = shipped or found
             row: Row = {**setting, **found, "allowed": allowed(found, shipped)}

@@ -24,6 +24,8 @@ COLUMNS = (
     "prompt_tokens",
     "completion_tokens",
 )
+REASONING = "reasoning_tokens"
+"""A column that not every file has: leading tokens of the answer that are thinking."""
 
 
 class Think(StrEnum):
@@ -48,6 +50,7 @@ class _Call:
     think_s: float
     prompt: int
     output: int
+    reasoning: int
 
 
 def load_agent(
@@ -76,19 +79,20 @@ def load_agent(
         TraceError: The file cannot be read or is malformed, or `provider_rate` does not fit.
     """
     _check_rate(think, provider_rate)
-    table = Table(path, COLUMNS, progress)
+    table = Table(path, COLUMNS, progress, optional=(REASONING,))
     calls: list[_Call] = []
     names: dict[str, int] = {}
     created: list[float] = []
     dropped: Counter[str] = Counter()
-    rows = clamped = turn = expected = output = 0
+    rows = clamped = longer = turn = expected = output = 0
     name, offset, idle_since = "", 0.0, 0.0
-    for its_name, step_text, offset_text, created_text, prompt_text, output_text in table.rows():
+    for its_name, step_text, offset_text, created_text, prompt_text, *texts in table.rows():
         step = table.count("step", step_text)
         its_offset = table.number("offset_s", offset_text)
         its_created = table.number("created_unix", created_text)
         prompt = table.count("prompt_tokens", prompt_text)
-        its_output = table.count("completion_tokens", output_text)
+        its_output = table.count("completion_tokens", texts[0])
+        reasoning = table.count(REASONING, texts[1] or "0")
         if its_name != name:
             if its_name in names:
                 table.fail("instance_id", its_name, "a run whose calls stand together")
@@ -108,7 +112,11 @@ def load_agent(
             continue
         think_s = _think_s(think, its_offset - idle_since, output, provider_rate) if turn else 0.0
         clamped += think_s < 0
-        calls.append(_Call(names[name], turn, its_offset, max(think_s, 0.0), prompt, its_output))
+        longer += reasoning > its_output
+        reasoning = min(reasoning, its_output)
+        calls.append(
+            _Call(names[name], turn, its_offset, max(think_s, 0.0), prompt, its_output, reasoning)
+        )
         turn, output, idle_since = turn + 1, its_output, its_offset
     require_some(table, rows, len(calls), dropped)
 
@@ -128,6 +136,7 @@ def load_agent(
                 session=labels[call.run],
                 turn=call.turn,
                 think_s=call.think_s,
+                reasoning_tokens=call.reasoning,
             )
             for call in calls
         ),
@@ -139,6 +148,11 @@ def load_agent(
         if arrivals is None
         else f"Runs start by {spell(ARRIVALS, arrivals)}, seed {seed}.",
         _think_note(think, provider_rate, clamped),
+        *(
+            [f"{longer} answers state more reasoning than tokens; it was cut to these."]
+            if longer
+            else []
+        ),
     )
     accounting = Accounting(rows, len(requests), dict(dropped))
     return Trace(stem(table), tuple(requests), accounting, notes)

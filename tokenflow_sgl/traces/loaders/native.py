@@ -39,6 +39,8 @@ _REQUEST = (
     "ttft_slo_s",
     "tbt_slo_s",
     "priority",
+    "limit_tokens",
+    "reasoning_tokens",
 )
 _UPDATE = ("time_s", "index", "priority")
 _PRIORITIES = 2**31  # exclusive bound of a priority's size
@@ -133,7 +135,7 @@ def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
             "prompt_tokens": request.prompt_tokens,
             "output_tokens": request.output_tokens,
         }
-        for key in ("rate", "session", "ttft_slo_s", "tbt_slo_s", "priority"):
+        for key in ("rate", "session", "ttft_slo_s", "tbt_slo_s", "priority", "limit_tokens"):
             value = getattr(request, key)
             if value is not None:
                 row[key] = value
@@ -141,6 +143,8 @@ def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
             row["turn"] = request.turn
         if request.think_s:
             row["think_s"] = request.think_s
+        if request.reasoning_tokens:
+            row["reasoning_tokens"] = request.reasoning_tokens
         if request.prefix:
             row["prefix"] = [[block.id, block.tokens] for block in request.prefix]
         yield row
@@ -190,14 +194,18 @@ def _request(records: Records, row: dict[str, Any], blocks: dict[int, PrefixBloc
     if "priority" in row:
         optional["priority"] = _priority(records, row)
     prompt = records.count(row, "prompt_tokens", low=1)
+    output = records.count(row, "output_tokens", low=1)
     if "prefix" in row:
         optional["prefix"] = _prefix(records, row, prompt, blocks)
-    return TraceRequest(
-        records.number(row, "arrival_s"),
-        prompt,
-        records.count(row, "output_tokens", low=1),
-        **optional,
-    )
+    if "limit_tokens" in row:
+        optional["limit_tokens"] = limit = records.count(row, "limit_tokens", low=1)
+        if limit < output:
+            records.fail("limit_tokens", limit, f"at least output_tokens, which is {output}")
+    if "reasoning_tokens" in row:
+        optional["reasoning_tokens"] = reasoning = records.count(row, "reasoning_tokens")
+        if reasoning > output:
+            records.fail("reasoning_tokens", reasoning, f"at most output_tokens, which is {output}")
+    return TraceRequest(records.number(row, "arrival_s"), prompt, output, **optional)
 
 
 def _prefix(

@@ -8,7 +8,7 @@ per client and 6 hours). It is a fitted model, not a log: requests are sampled.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,22 @@ class _Window:
 
 @dataclass(frozen=True, slots=True)
 class _Distribution:
-    """Token counts and their cumulative probability, up to exactly 1."""
+    """Values (token counts or shares) and their cumulative probability, up to exactly 1."""
 
-    tokens: IntArray
+    values: FloatArray
     cumulative: FloatArray
 
-    def sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        return self.tokens[np.searchsorted(self.cumulative, rng.random(count), side="right")]
+    def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
+        return self.values[np.searchsorted(self.cumulative, rng.random(count), side="right")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """Of one client's requests; reasoning: share of the answer that is thinking, None: not told."""
+
+    prompts: _Distribution
+    outputs: _Distribution
+    reasoning: _Distribution | None
 
 
 def load_servegen(
@@ -102,8 +111,9 @@ def load_servegen(
         )
 
     rng = stream(seed, "servegen")
+    thinking = stream(seed, "servegen reasoning")  # apart: arrivals and lengths stay as they are
     dropped: Counter[str] = Counter()
-    parts: list[tuple[FloatArray, IntArray, IntArray]] = []
+    parts: list[tuple[FloatArray, IntArray, IntArray, IntArray]] = []
     rows = 0
     for window in chosen:
         times = _sample_times(rng, window)
@@ -115,27 +125,36 @@ def load_servegen(
             dropped[_NO_LENGTHS] += len(times)
             continue
         # The file has no joint distribution, so prompt and answer are independent.
-        prompts, outputs = (each.sample(rng, len(times)) for each in known)
+        prompts, outputs = (
+            each.sample(rng, len(times)).astype(np.int64) for each in (known.prompts, known.outputs)
+        )
+        reasoning = np.zeros_like(outputs)
+        if known.reasoning is not None:
+            shares = known.reasoning.sample(thinking, len(times))
+            reasoning = np.rint(outputs * shares).astype(np.int64)
         dropped[NO_OUTPUT] += int((outputs == 0).sum())
         dropped[NO_PROMPT] += int(((outputs > 0) & (prompts == 0)).sum())
         good = (prompts > 0) & (outputs > 0)
-        parts.append((times[good] - begin, prompts[good], outputs[good]))
+        parts.append((times[good] - begin, prompts[good], outputs[good], reasoning[good]))
     dropped = +dropped  # reasons that never occurred are no reasons
     require_some(table, rows, sum(len(part[0]) for part in parts), dropped)
-    times, prompts, outputs = (np.concatenate(column) for column in zip(*parts, strict=True))
+    times = np.concatenate([part[0] for part in parts])
+    counts = (np.concatenate([part[column] for part in parts]) for column in (1, 2, 3))
     order = np.argsort(times, kind="stable")
+    columns = (times[order].round(6).tolist(), *(column[order].tolist() for column in counts))
     requests = tuple(
-        map(
-            TraceRequest,
-            times[order].round(6).tolist(),
-            prompts[order].tolist(),
-            outputs[order].tolist(),
-        )
+        TraceRequest(time_s, prompt, output, reasoning_tokens=reasoning)
+        for time_s, prompt, output, reasoning in zip(*columns, strict=True)
     )
     notes = (
         f"ServeGen from {start_s:g} s on for {duration_s:g} s, sampled with seed {seed}; rows are "
         "sampled requests.",
         "Prompt and answer lengths are drawn independently of each other.",
+        *(
+            ["The share of an answer that is thinking is drawn independently of its length."]
+            if any(request.reasoning_tokens for request in requests)
+            else []
+        ),
     )
     return Trace(stem(table), requests, Accounting(rows, len(requests), dict(dropped)), notes)
 
@@ -172,35 +191,58 @@ def _read_windows(table: Table) -> list[_Window]:
     return windows
 
 
-def _read_lengths(
-    records: Records,
-) -> Mapping[tuple[int, float], tuple[_Distribution, _Distribution]]:
-    known: dict[tuple[int, float], tuple[_Distribution, _Distribution]] = {}
+def _read_lengths(records: Records) -> Mapping[tuple[int, float], _Lengths]:
+    known: dict[tuple[int, float], _Lengths] = {}
     for row in records.rows():
         key = records.count(row, "client"), records.number(row, "window_start_s")
         if key in known:
             records.error(f"client {key[0]} has this window twice", "window_start_s")
-        known[key] = (
-            _distribution(records, row, "input_tokens"),
-            _distribution(records, row, "output_tokens"),
+        known[key] = _Lengths(
+            _distribution(records, row, "input_tokens", _tokens, "token counts"),
+            _distribution(records, row, "output_tokens", _tokens, "token counts"),
+            _distribution(records, row, "reason_ratio", _share, "shares from 0 to 1")
+            if "reason_ratio" in row
+            else None,
         )
     return known
 
 
-def _distribution(records: Records, row: dict[str, Any], column: str) -> _Distribution:
+def _tokens(text: str) -> int | None:
+    """A token count, or None if the text is none."""
+    good = text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= MAX_TOKENS
+    return int(text) if good else None
+
+
+def _share(text: str) -> float | None:
+    """A share, or None if the text is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value <= 1 else None
+
+
+def _distribution(
+    records: Records,
+    row: dict[str, Any],
+    column: str,
+    read: Callable[[str], float | None],
+    keys: str,
+) -> _Distribution:
     table = records.value(row, column)
     if not isinstance(table, dict) or not table:
-        records.fail(column, table, "an object of probabilities by token count")
-    tokens = []
+        records.fail(column, table, f"an object of probabilities by {keys}")
+    values = []
     for text, probability in table.items():
-        if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= MAX_TOKENS):
-            records.fail(column, text, "token counts as keys")
+        value = read(text)
+        if value is None:
+            records.fail(column, text, f"{keys} as keys")
         if type(probability) not in (int, float) or not 0 <= probability <= 1:
             records.fail(column, probability, "probabilities from 0 to 1")
-        tokens.append(int(text))
+        values.append(value)
     cumulative = np.cumsum(np.array(list(table.values()), float))
     if abs(cumulative[-1] - 1) > 1e-3:
         records.fail(column, float(cumulative[-1]), "probabilities that add up to 1")
     cumulative /= cumulative[-1]
     cumulative[-1] = 1.0
-    return _Distribution(np.array(tokens, np.int64), cumulative)
+    return _Distribution(np.array(values, float), cumulative)

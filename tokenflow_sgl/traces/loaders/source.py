@@ -89,14 +89,31 @@ class Source:
 
 
 class Table(Source):
-    """A CSV file with a header line."""
+    """A CSV file with a header line.
 
-    def __init__(self, path: Path, columns: Sequence[str], progress: Progress | None) -> None:
+    Args:
+        path: The file.
+        columns: Columns that it must have.
+        progress: Told how far reading is.
+        optional: Columns that it may have.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        columns: Sequence[str],
+        progress: Progress | None,
+        *,
+        optional: Sequence[str] = (),
+    ) -> None:
         super().__init__(path, CSV_LINE, progress)
         self.columns = tuple(columns)
+        self.optional = tuple(optional)
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """Yield the wanted columns of each data row, in the order asked for; others are ignored.
+
+        Optional columns come last; one that the file does not have is empty.
 
         Raises:
             TraceError: A column is missing or twice there, or a row is longer or shorter than the
@@ -107,19 +124,21 @@ class Table(Source):
             header = next(reader, None)
             if header is None:
                 self.error("is empty; a header line is expected")
-            for column in self.columns:
-                if header.count(column) != 1:
+            for column in (*self.columns, *self.optional):
+                if header.count(column) > 1 or (column in self.columns and column not in header):
                     state = "missing" if column not in header else "there more than once"
                     self.error(f"the column is {state}; the header is {','.join(header)}", column)
-            pick = itemgetter(*(header.index(column) for column in self.columns))
             width = len(header)
+            wanted = (*self.columns, *self.optional)
+            complete = all(column in header for column in wanted)
+            pick = itemgetter(*(header.index(c) if c in header else width for c in wanted))
             for row in reader:
                 if len(row) != width:
                     if not row:
                         continue  # an empty line
                     column = header[len(row)] if len(row) < width else f"number {width + 1}"
                     self.error(f"the row has {len(row)} values, the header {width}", column)
-                yield pick(row)
+                yield pick(row if complete else [*row, ""])
         except csv.Error as error:
             self.error(f"is not CSV: {error}")
 
