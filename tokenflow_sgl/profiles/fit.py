@@ -8,7 +8,8 @@ non-negative coefficients to the relative errors:
     copy    = latency + tokens * KV bytes per token / bandwidth
 
 Where the measurements cover a grid, the table takes their medians on it and the form only fills
-in between and beyond: real devices have steps in their times that no such form has.
+in between and beyond: real devices have steps in their times that no such form has. What the CPU
+takes to launch a decode step kernel by kernel is the shortest of the `eager` steps.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from scipy.interpolate import RegularGridInterpolator
 from tokenflow_sgl.costs.online import LinearCost
 from tokenflow_sgl.profiles.device_profile import DeviceProfile
 from tokenflow_sgl.profiles.document import ProfileError
+from tokenflow_sgl.profiles.launch import NO_LAUNCH, Launch
 from tokenflow_sgl.profiles.link import Link
-from tokenflow_sgl.profiles.measured import KINDS, Measurement
+from tokenflow_sgl.profiles.measured import EAGER, KINDS, Measurement
 from tokenflow_sgl.profiles.model_shapes import Model
 from tokenflow_sgl.profiles.monotone import non_decreasing, rows
-from tokenflow_sgl.profiles.pool import host_pool_tokens, kv_pool_tokens
+from tokenflow_sgl.profiles.pool import graph_rows, host_pool_tokens, kv_pool_tokens
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 
 DENSE = 3
@@ -67,7 +69,7 @@ def fit(
     """A profile that repeats the measurements, and how well it does.
 
     Args:
-        measurements: Rows of all four kinds.
+        measurements: Rows of all kinds that are needed, and of `EAGER`.
         device: Name of the device that was measured.
         model: What it served.
         memory: Bytes of its memory.
@@ -79,6 +81,7 @@ def fit(
     by_kind = {kind: [row for row in measurements if row.kind == kind] for kind in KINDS}
     decode, decode_method = _decode(by_kind["decode"])
     prefill, prefill_method = _prefill(by_kind["prefill"])
+    eager = [row.seconds for row in measurements if row.kind == EAGER]
     pool = kv_pool_tokens(memory, model.weight_bytes, model.kv_bytes_per_token)
     profile = DeviceProfile(
         device=device,
@@ -94,6 +97,7 @@ def fit(
         device_to_host=_link("store", by_kind["store"], model.kv_bytes_per_token),
         decode=decode,
         prefill=prefill,
+        launch=Launch(decode=min(eager), graph_rows=graph_rows(memory)) if eager else NO_LAUNCH,
     )
     methods = {"decode": decode_method, "prefill": prefill_method, "load": "form", "store": "form"}
     return profile, [_residual(profile, kind, methods[kind], by_kind[kind]) for kind in KINDS]
