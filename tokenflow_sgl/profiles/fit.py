@@ -15,6 +15,7 @@ takes to launch a decode step kernel by kernel is the shortest of the `eager` st
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -157,15 +158,21 @@ class _Grid:
 
     @classmethod
     def of(cls, points: Iterable[tuple[_Point, float]]) -> _Grid | None:
-        """The grid of (point, seconds) pairs, or None where they are none or too few."""
+        """The grid of (point, seconds) pairs, or None where they are none or too few.
+
+        Values of the second axis that some of the first lack are left out: the longest contexts
+        do not fit into memory for many rows.
+        """
         seconds: dict[_Point, list[float]] = {}
         for point, value in points:
             seconds.setdefault(point, []).append(value)
         first = tuple(sorted({point[0] for point in seconds}))
-        second = tuple(sorted({point[1] for point in seconds}))
-        if min(len(first), len(second)) < DENSE or len(seconds) < len(first) * len(second):
+        counts = Counter(point[1] for point in seconds)
+        second = tuple(sorted(value for value in counts if counts[value] == len(first)))
+        if min(len(first), len(second)) < DENSE:
             return None
-        return cls(first, second, {point: median(values) for point, values in seconds.items()})
+        whole = {point: values for point, values in seconds.items() if point[1] in second}
+        return cls(first, second, {point: median(values) for point, values in whole.items()})
 
     def correction(self, form: _Form) -> Callable[[_Array, _Array], _Array]:
         """Measured over `form`, for arrays of both axes: bilinear on the grid, constant beyond."""
