@@ -56,15 +56,20 @@ def replace_table(page: str, name: str, text: str) -> str:
     return f"{head}{begin}\n{text}\n{end}{tail}"
 
 
-def table(results: dict[str, Any], loads: list[str], names: tuple[str, ...]) -> str:
+def table(
+    results: dict[str, Any],
+    loads: list[str],
+    names: tuple[str, ...],
+    columns: dict[str, Figure] = COLUMNS,
+) -> str:
     """A row per workload and run of these names, with ratios to stock."""
-    heads = ["workload", "run", *COLUMNS, "commit"]
-    lines = ["| " + " | ".join(heads) + " |", "| --- | --- |" + " ---: |" * len(COLUMNS) + " --- |"]
+    heads = ["workload", "run", *columns, "commit"]
+    lines = ["| " + " | ".join(heads) + " |", "| --- | --- |" + " ---: |" * len(columns) + " --- |"]
     for load in loads:
         runs = results[load]["runs"]
         for name in names:
             if name in runs:
-                lines.append(_row(load, name, runs[name], runs.get(BASELINE)))
+                lines.append(_row(load, name, runs[name], runs.get(BASELINE), columns))
     return "\n".join(lines) + "\n"
 
 
@@ -74,9 +79,11 @@ def label(load: str, run: Run) -> str:
     return f"{load}, {float(scale):.0%} of it" if scaled else load
 
 
-def _row(load: str, name: str, run: Run, baseline: Run | None) -> str:
+def _row(
+    load: str, name: str, run: Run, baseline: Run | None, columns: dict[str, Figure]
+) -> str:
     cells = [label(load, run), name if run["run"]["valid"] else f"{name} (INVALID)"]
-    for figure in COLUMNS.values():
+    for figure in columns.values():
         value = figure(run)
         ratio = math.nan
         if baseline is not None and run is not baseline:
