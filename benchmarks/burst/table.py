@@ -79,9 +79,7 @@ def label(load: str, run: Run) -> str:
     return f"{load}, {float(scale):.0%} of it" if scaled else load
 
 
-def _row(
-    load: str, name: str, run: Run, baseline: Run | None, columns: dict[str, Figure]
-) -> str:
+def _row(load: str, name: str, run: Run, baseline: Run | None, columns: dict[str, Figure]) -> str:
     cells = [label(load, run), name if run["run"]["valid"] else f"{name} (INVALID)"]
     for figure in columns.values():
         value = figure(run)
