@@ -32,6 +32,24 @@ class WritePolicy(StrEnum):
     write_back = "write_back"
 
 
+class Contender(StrEnum):
+    """What a simulation can compare."""
+
+    fcfs = "fcfs"
+    fcfs_hicache = "fcfs-hicache"
+    chunked = "chunked"
+    prefill_interval = "prefill-interval"
+    shortest_prefill = "shortest-prefill"
+    priority = "priority"
+    vtc = "vtc"
+    qoserve = "qoserve"
+    tokenflow = "tokenflow"
+    paper = "paper"
+    andes = "andes"
+    least_slack = "least-slack"
+    round_robin = "round-robin"
+
+
 class Router(StrEnum):
     """Which of several simulated servers gets a request."""
 

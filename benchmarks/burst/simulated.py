@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from run import PAIR, commit
 from suite import LOADS, Load
-from table import PAGE, replace_table, table
+from table import COLUMNS, PAGE, replace_table, table
 
 from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.policy import WorkingSetConfig
@@ -59,6 +59,13 @@ AZURE = {
 """The hour of the Azure conversation trace, faster and faster: with all of an H200's KV memory, and
 with that of Table 1."""
 PACED = WorkingSetConfig(pace=True)
+RIVALS = (
+    *("stock", "fcfs-hicache", "chunked", "prefill-interval", "shortest-prefill", "qoserve"),
+    "tokenflow",
+)
+"""What else a user would try, by the simulator's names."""
+CONTESTED = ("h200-b", "h200-c", "4090-b", "4090-c")
+"""Workloads of the rivals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +107,21 @@ def main() -> None:
         for name, what in files.items()
         if name.endswith("all")
     ]
+    rivals = [
+        Job(*named[name], name, rival, rival)
+        for name in CONTESTED
+        for rival in RIVALS
+        if rival not in PAIR
+    ]
     varied = [
         Job(*named[name], name, label, "tokenflow", config)
         for name, variants in VARIANTS.items()
         for label, config in variants.items()
     ]
     with on_cores() as spread:
-        every = [replace(job, known_lengths=given.known_lengths) for job in (*jobs, *varied)]
+        every = [
+            replace(job, known_lengths=given.known_lengths) for job in (*jobs, *rivals, *varied)
+        ]
         every.sort(key=lambda job: job.name, reverse=True)  # the long ones first
         results: dict[str, Any] = {}
         runs = spread(_run, None, every)
@@ -115,6 +130,10 @@ def main() -> None:
     page = PAGE.read_text()
     page = replace_table(page, "simulated", table(results, [*named], PAIR))
     labels = ("stock", "tokenflow", *(job.label for job in varied))
+    columns = COLUMNS | {
+        "E2E per token, P90, ms": lambda run: 1e3 * run["tokenflow"]["e2e_per_token_s"]["p90"]
+    }
+    page = replace_table(page, "rivals", table(results, [*CONTESTED], RIVALS, columns))
     page = replace_table(page, "varied", table(results, [*VARIANTS], labels))
     page = replace_table(page, "limits", _limits(named, results))
     if files:

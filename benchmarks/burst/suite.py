@@ -58,6 +58,9 @@ CONTENDERS = {
     "stock": (),
     "stock, mixed chunks": ("--enable-mixed-chunk",),
     "stock, 2k mixed chunks": ("--enable-mixed-chunk", "--chunked-prefill-size", "2048"),
+    "stock, HiCache": ("--enable-hierarchical-cache", "--hicache-ratio", "8"),
+    "stock, prefill interval": ("--prefill-decode-interval", "22"),
+    "stock, shortest prefill": ("--schedule-policy", "shortest-prefill-first"),
     # Preempts whoever has less priority; what it throws away is recomputed.
     "stock, priorities": (
         "--enable-priority-scheduling",

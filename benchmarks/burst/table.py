@@ -57,11 +57,16 @@ def replace_table(page: str, name: str, text: str) -> str:
     return f"{head}{begin}\n{text}\n{end}{tail}"
 
 
-def table(results: dict[str, Any], loads: list[str], names: tuple[str, ...]) -> str:
+def table(
+    results: dict[str, Any],
+    loads: list[str],
+    names: tuple[str, ...],
+    columns: dict[str, Figure] = COLUMNS,
+) -> str:
     """A row per workload and run of these names, with ratios to stock that knew as much."""
-    heads = ["workload", "run", "lengths", *COLUMNS, "commit"]
+    heads = ["workload", "run", "lengths", *columns, "commit"]
     lines = ["| " + " | ".join(heads) + " |"]
-    lines.append("| --- | --- | --- |" + " ---: |" * len(COLUMNS) + " --- |")
+    lines.append("| --- | --- | --- |" + " ---: |" * len(columns) + " --- |")
     for load in loads:
         runs = results[load]["runs"]
         for name in names:
@@ -69,7 +74,7 @@ def table(results: dict[str, Any], loads: list[str], names: tuple[str, ...]) -> 
                 baseline = runs.get(BASELINE + (KNOWN if name.endswith(KNOWN) else ""))
                 if baseline is not None and lengths(baseline) != lengths(runs[name]):
                     baseline = None
-                lines.append(_row(load, name, runs[name], baseline))
+                lines.append(_row(load, name, runs[name], baseline, columns))
     return "\n".join(lines) + "\n"
 
 
@@ -89,10 +94,10 @@ def label(load: str, run: Run) -> str:
     return f"{load}, {float(scale):.0%} of it" if scaled else load
 
 
-def _row(load: str, name: str, run: Run, baseline: Run | None) -> str:
+def _row(load: str, name: str, run: Run, baseline: Run | None, columns: dict[str, Figure]) -> str:
     name = name.removesuffix(KNOWN)
     cells = [label(load, run), name if run["run"]["valid"] else f"{name} (INVALID)", lengths(run)]
-    for figure in COLUMNS.values():
+    for figure in columns.values():
         value = figure(run)
         ratio = math.nan
         if baseline is not None and run is not baseline:

@@ -1,7 +1,7 @@
 """The emulated device's accounts: durations, late steps, and a CPU that keeps it waiting."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.profiles import DeviceProfile, Launch
 from tokenflow_sgl_emulator.timed import device as device_module
 from tokenflow_sgl_emulator.timed import dilation, timed_streams
 from tokenflow_sgl_emulator.timed.device import CopyCount, EmulatedDevice
@@ -117,7 +117,7 @@ def batch(mode: str, **fields: Any) -> Any:
 
 def test_work_of_a_decode_step() -> None:
     work = work_of(batch("decode", seq_lens_cpu=torch.tensor([5, 7])))
-    assert work == StepWork(tokens=0, attention=0.0, batch=2, context=12)
+    assert work == StepWork(tokens=0, attention=0.0, batch=2, context=12, decode=True)
 
 
 def test_work_of_a_prefill_step() -> None:
@@ -136,9 +136,17 @@ def test_a_row_of_one_token_decodes_whatever_sglang_calls_it() -> None:
 
 def test_steps_take_the_time_of_their_kind(make_profile: MakeProfile) -> None:
     profile = make_profile(seconds=0.02)
-    assert StepWork(0, 0.0, 3, 300).seconds(profile) == profile.decode_seconds(3, 300)
+    assert StepWork(0, 0.0, 3, 300, decode=True).seconds(profile) == profile.decode_seconds(3, 300)
     assert StepWork(50, 99.0, 0, 0).seconds(profile) == profile.prefill_seconds(50, 99.0)
     assert StepWork(50, 99.0, 3, 300).seconds(profile) == profile.mixed_seconds(50, 99.0, 3, 300)
+
+
+def test_a_step_that_only_resumes_streams_is_launched_as_a_prefill(
+    make_profile: MakeProfile,
+) -> None:
+    profile = replace(make_profile(seconds=0.02), launch=Launch(prefill=0.05))
+    assert StepWork(0, 0.0, 3, 300).seconds(profile) == 0.05
+    assert StepWork(0, 0.0, 3, 300, decode=True).seconds(profile) == pytest.approx(0.02)
 
 
 def test_a_profile_survives_the_environment(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tokenflow_sgl.profiles import DeviceProfile, Link, ProfileError
+from tokenflow_sgl.profiles import DeviceProfile, Launch, Link, ProfileError
 
 
 def test_link_by_hand() -> None:
@@ -70,11 +70,27 @@ def test_refuses_an_empty_source(small: DeviceProfile) -> None:
 
 def test_file_keeps_everything(small: DeviceProfile, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    odd = replace(small, source='a "quoted" µ', host_to_device=Link(1e9 / 3, 1e-6 / 7))
+    odd = replace(
+        small,
+        source='a "quoted" µ',
+        host_to_device=Link(1e9 / 3, 1e-6 / 7),
+        launch=Launch(1 / 3, 1 / 7, 48),
+    )
     odd.save(path)
     again = DeviceProfile.load(path)
     assert again == odd
     assert again.decode_seconds(3, 21) == odd.decode_seconds(3, 21)
+
+
+def test_a_file_of_an_earlier_release_has_no_launch_costs(
+    small: DeviceProfile, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.json"
+    small.save(path)
+    content = json.loads(path.read_text())
+    del content["launch"]
+    path.write_text(json.dumps(content))
+    assert DeviceProfile.load(path) == small
 
 
 def _set(*keys: str | int, to: Any) -> Callable[[Any], None]:
@@ -117,6 +133,8 @@ def _drop(name: str) -> Callable[[Any], None]:
         (_set("prefill", "seconds", to=1.0), "seconds is 1.0; expected is a list of lists"),
         (_set("prefill", "seconds", 1, 0, to="x"), r'prefill: seconds\[1\]\[0\] is "x"'),
         (_set("prefill", "seconds", 1, 1, to=1e-9), "more work must not take less time"),
+        (_set("launch", "prefill", to=-1), "launch: prefill is -1.0; allowed is 0 or more"),
+        (_set("launch", "graph_rows", to=1.5), "graph_rows is 1.5; expected is a whole number"),
     ],
 )
 def test_refuses_files(

@@ -42,6 +42,9 @@ def test_latency_by_hand(run):
     assert (latency.tbt.count, latency.tbt.mean, latency.tbt.max) == (3, 5 / 3, 4)
     assert (latency.tpot.count, latency.tpot.mean) == (1, pytest.approx(5 / 3))
     assert (latency.e2e.count, latency.e2e.mean) == (2, (6 + 4) / 2)
+    # 6 s for four tokens and 4 s for one.
+    assert (latency.e2e_per_token.count, latency.e2e_per_token.max) == (2, 4.0)
+    assert latency.e2e_per_token.p90 == pytest.approx(1.5 + 0.9 * 2.5)
 
 
 def test_throughput_by_hand(run):

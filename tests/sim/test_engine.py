@@ -153,7 +153,7 @@ def test_a_request_that_never_fits_is_refused(trace, device, options) -> None:
 
 
 def test_an_unknown_policy_is_refused(trace, device, options) -> None:
-    with pytest.raises(SimulationError, match="policy is 'fifo'; allowed is fcfs, chunked"):
+    with pytest.raises(SimulationError, match="policy is 'fifo'; allowed is fcfs, fcfs-hicache"):
         simulate(trace((0.0, 1, 1)), device, options(), policy="fifo")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.choices import Router, WritePolicy
+from tokenflow_sgl.choices import Contender, Router, WritePolicy
 from tokenflow_sgl.cli.chosen_engine import (
     DEFAULT_DEVICE,
     DEFAULT_MODEL,
@@ -62,8 +62,7 @@ def simulate(
         typer.Option(
             metavar="NAMES",
             help="Policies to compare, separated by commas; the first is the baseline. Each is "
-            "one of fcfs, chunked, priority, vtc, tokenflow, paper, andes, least-slack, "
-            "round-robin, or your own, as package.module:Class.",
+            f"one of {', '.join(Contender)}, or your own, as package.module:Class.",
         ),
     ] = _COMPARED,
     output: Annotated[

@@ -15,6 +15,7 @@ from tokenflow_sgl.contract.actions import (
     Write,
 )
 from tokenflow_sgl.contract.decision import Decision, Mode
+from tokenflow_sgl.contract.lengths import LengthCurves, LengthPredictor, Lengths, Traits
 from tokenflow_sgl.contract.memory import Memory, Pool, Tier
 from tokenflow_sgl.contract.policy import Policy
 from tokenflow_sgl.contract.state import ModelShape, State
@@ -26,6 +27,9 @@ __all__ = [
     "Decision",
     "FloatArray",
     "IntArray",
+    "LengthCurves",
+    "LengthPredictor",
+    "Lengths",
     "Memory",
     "Mode",
     "ModelShape",
@@ -39,6 +43,7 @@ __all__ = [
     "State",
     "Streams",
     "Tier",
+    "Traits",
     "Way",
     "When",
     "Write",

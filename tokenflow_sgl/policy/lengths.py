@@ -19,7 +19,7 @@ observations", 1976). Answers that were cut off, by limit or by client, say only
 have been longer. Older answers count for less, so that the curves follow a change.
 
 Requests of one kind (thinking or not, rate class, size of the prompt) have curves of their own,
-to which those of all requests contribute as `WEIGHT` answers would: where a kind has ended often
+to which those of all requests contribute as `KIND_WEIGHT` answers would: where a kind has ended often
 its own evidence counts, else that of all.
 """
 
@@ -46,7 +46,9 @@ from tokenflow_sgl.contract.lengths import (
 from tokenflow_sgl.policy.config import ConfigError
 
 WEIGHT = 16.0
-"""Answers that the layer below counts as."""
+"""Answers that the lower layer counts as in the curves of all requests."""
+KIND_WEIGHT = 64.0
+"""Answers that those of all requests count as in the curves of a kind."""
 HALF_LIFE = 256
 """Answers after which an older one counts half."""
 CAUTION = 0.8
@@ -143,8 +145,9 @@ class LearnedLengths:
 
     def _curves(self, base: FloatArray, cut: FloatArray) -> FloatArray:
         """Curves of all requests and of each kind; `base`: what the lower layer says."""
-        for_all = _survival(base, self._ended[:1], cut[:1])
-        return np.concatenate([for_all, _survival(for_all, self._ended[1:], cut[1:])])
+        for_all = _survival(base, WEIGHT, self._ended[:1], cut[:1])
+        own = _survival(for_all, KIND_WEIGHT, self._ended[1:], cut[1:])
+        return np.concatenate([for_all, own])
 
 
 def make_predictor(name: str, caution: float = CAUTION) -> LengthPredictor:
@@ -176,15 +179,17 @@ def make_predictor(name: str, caution: float = CAUTION) -> LengthPredictor:
     return predictor
 
 
-def _survival(base: FloatArray, ended: FloatArray, cut: FloatArray) -> FloatArray:
-    """Kaplan and Meier's curves of the rows of `ended` and `cut`, with `WEIGHT` answers of `base`.
+def _survival(
+    base: FloatArray, weight: float, ended: FloatArray, cut: FloatArray
+) -> FloatArray:
+    """Kaplan and Meier's curves of the rows of `ended` and `cut`, with `weight` answers of `base`.
 
     All of shape (c, g), `base` of (g,) or (1, g). Those that were cut off in a cell are not counted
     as having been at risk in it.
     """
     present = np.cumsum((ended + cut)[:, ::-1], axis=1)[:, ::-1] - cut
     lost = -np.diff(base, axis=-1, append=0.0)
-    hazard = (WEIGHT * lost + ended) / np.maximum(WEIGHT * base + present, 1e-12)
+    hazard = (weight * lost + ended) / np.maximum(weight * base + present, 1e-12)
     survival = np.ones_like(ended)
     survival[:, 1:] = np.cumprod(1.0 - np.clip(hazard, 0.0, 1.0), axis=1)[:, :-1]
     return survival

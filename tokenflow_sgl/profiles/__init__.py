@@ -3,6 +3,7 @@
 from tokenflow_sgl.profiles.device_profile import DeviceProfile
 from tokenflow_sgl.profiles.devices import DEVICES, Device
 from tokenflow_sgl.profiles.document import ProfileError
+from tokenflow_sgl.profiles.launch import Launch
 from tokenflow_sgl.profiles.link import Link
 from tokenflow_sgl.profiles.load import load_profile
 from tokenflow_sgl.profiles.model_shapes import MODELS, Model
@@ -14,6 +15,7 @@ __all__ = [
     "DecodeTable",
     "Device",
     "DeviceProfile",
+    "Launch",
     "Link",
     "Model",
     "PrefillTable",

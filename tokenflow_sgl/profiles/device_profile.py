@@ -6,12 +6,13 @@ Where the numbers come from is in `source`, and in docs/devices.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.profiles import document
 from tokenflow_sgl.profiles.document import ProfileError
+from tokenflow_sgl.profiles.launch import NO_LAUNCH, Launch
 from tokenflow_sgl.profiles.link import Link
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 
@@ -33,8 +34,9 @@ class DeviceProfile:
         host_pool_tokens: KV tokens of the host pool with SGLang's usual ratio (`profiles.pool`).
         host_to_device: Loads.
         device_to_host: Write-backs.
-        decode: Seconds of decode steps.
-        prefill: Seconds of prefill steps.
+        decode: Seconds of decode steps, for the device.
+        prefill: Seconds of prefill steps, for the device.
+        launch: Seconds that steps take at least, for the CPU.
 
     Raises:
         ProfileError: A value is outside its range.
@@ -53,6 +55,7 @@ class DeviceProfile:
     device_to_host: Link
     decode: DecodeTable
     prefill: PrefillTable
+    launch: Launch = NO_LAUNCH
 
     def __post_init__(self) -> None:
         for name in ("device", "model", "source"):
@@ -81,7 +84,8 @@ class DeviceProfile:
         """
         if batch <= 0:
             return 0.0
-        return self.decode.at(batch, context / batch)
+        seconds = self.decode.at(batch, context / batch)
+        return max(seconds, self.launch.decode) if batch > self.launch.graph_rows else seconds
 
     def prefill_seconds(self, tokens: int, attention: float) -> float:
         """Time of one prefill step.
@@ -95,31 +99,32 @@ class DeviceProfile:
         """
         if tokens <= 0:
             return 0.0
-        return self.prefill.at(tokens, attention / tokens)
+        return max(self.prefill.at(tokens, attention / tokens), self.launch.prefill)
 
     def mixed_seconds(self, tokens: int, attention: float, batch: int, context: int) -> float:
-        """Time of a step that prefills a chunk and decodes rows together.
+        """Time of a step that SGLang runs as a prefill, with rows that get one token in it.
 
         The rows go through the linear layers with the chunk, as so many more tokens; their
         attention comes on top, as what the context adds to a decode step of theirs.
 
         Args:
-            tokens: New tokens of the chunk; 0 makes it a decode step.
+            tokens: New tokens of the chunk; 0 makes it the time of the rows.
             attention: As in `prefill_seconds`.
-            batch: Decode rows; 0 makes it a prefill step.
+            batch: Rows with one new token; 0 makes it a prefill step.
             context: As in `decode_seconds`.
 
         Returns:
-            Seconds, at least those of the prefill and of the decode step alone.
+            Seconds, at least those of the prefill and of the rows alone.
         """
-        if tokens <= 0:
-            return self.decode_seconds(batch, context)
         if batch <= 0:
             return self.prefill_seconds(tokens, attention)
-        decode = self.decode_seconds(batch, context)
-        shared = self.prefill_seconds(tokens + batch, attention)
-        alone = self.prefill_seconds(tokens, attention)
-        return max(alone, decode, shared + decode - self.decode_seconds(batch, 0))
+        rows = self.decode.at(batch, context / batch)
+        if tokens <= 0:
+            return max(rows, self.launch.prefill)
+        shared = self.prefill.at(tokens + batch, attention / (tokens + batch))
+        alone = self.prefill.at(tokens, attention / tokens)
+        together = shared + rows - self.decode.at(batch, 0)
+        return max(alone, rows, together, self.launch.prefill)
 
     def load_seconds(self, tokens: int) -> float:
         """Time to bring `tokens` of KV back from host memory in one transfer."""
@@ -148,6 +153,7 @@ def _content(profile: DeviceProfile) -> dict[str, object]:
     for name in ("host_to_device", "device_to_host"):
         link: Link = content[name]
         content[name] = {"bandwidth": link.bandwidth, "latency": link.latency}
+    content["launch"] = asdict(profile.launch)
     for name in ("decode", "prefill"):
         # Not asdict: it would include the table's private surface.
         content[name] = {
@@ -159,9 +165,12 @@ def _content(profile: DeviceProfile) -> dict[str, object]:
 
 
 def _profile(content: dict[str, Any]) -> DeviceProfile:
+    # Profiles that earlier releases wrote have none.
+    content = {"launch": asdict(NO_LAUNCH), **content}
     read = document.Fields(content, "the profile", {item.name for item in fields(DeviceProfile)})
     decode = read.inner("decode", {"batch", "context", "seconds"})
     prefill = read.inner("prefill", {"tokens", "attended", "seconds"})
+    launch = read.inner("launch", {item.name for item in fields(Launch)})
     return DeviceProfile(
         device=read.text("device"),
         model=read.text("model"),
@@ -179,6 +188,9 @@ def _profile(content: dict[str, Any]) -> DeviceProfile:
         ),
         prefill=PrefillTable(
             prefill.numbers("tokens"), prefill.numbers("attended"), prefill.table("seconds")
+        ),
+        launch=Launch(
+            launch.number("prefill"), launch.number("decode"), launch.integer("graph_rows")
         ),
     )
 

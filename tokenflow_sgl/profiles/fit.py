@@ -8,12 +8,14 @@ non-negative coefficients to the relative errors:
     copy    = latency + tokens * KV bytes per token / bandwidth
 
 Where the measurements cover a grid, the table takes their medians on it and the form only fills
-in between and beyond: real devices have steps in their times that no such form has.
+in between and beyond: real devices have steps in their times that no such form has. What the CPU
+takes to launch a decode step kernel by kernel is the shortest of the `eager` steps.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -25,11 +27,12 @@ from scipy.interpolate import RegularGridInterpolator
 from tokenflow_sgl.costs.online import LinearCost
 from tokenflow_sgl.profiles.device_profile import DeviceProfile
 from tokenflow_sgl.profiles.document import ProfileError
+from tokenflow_sgl.profiles.launch import NO_LAUNCH, Launch
 from tokenflow_sgl.profiles.link import Link
-from tokenflow_sgl.profiles.measured import KINDS, Measurement
+from tokenflow_sgl.profiles.measured import EAGER, KINDS, Measurement
 from tokenflow_sgl.profiles.model_shapes import Model
 from tokenflow_sgl.profiles.monotone import non_decreasing, rows
-from tokenflow_sgl.profiles.pool import host_pool_tokens, kv_pool_tokens
+from tokenflow_sgl.profiles.pool import graph_rows, host_pool_tokens, kv_pool_tokens
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 
 DENSE = 3
@@ -67,7 +70,7 @@ def fit(
     """A profile that repeats the measurements, and how well it does.
 
     Args:
-        measurements: Rows of all four kinds.
+        measurements: Rows of all kinds that are needed, and of `EAGER`.
         device: Name of the device that was measured.
         model: What it served.
         memory: Bytes of its memory.
@@ -79,6 +82,7 @@ def fit(
     by_kind = {kind: [row for row in measurements if row.kind == kind] for kind in KINDS}
     decode, decode_method = _decode(by_kind["decode"])
     prefill, prefill_method = _prefill(by_kind["prefill"])
+    eager = [row.seconds for row in measurements if row.kind == EAGER]
     pool = kv_pool_tokens(memory, model.weight_bytes, model.kv_bytes_per_token)
     profile = DeviceProfile(
         device=device,
@@ -94,6 +98,7 @@ def fit(
         device_to_host=_link("store", by_kind["store"], model.kv_bytes_per_token),
         decode=decode,
         prefill=prefill,
+        launch=Launch(decode=min(eager), graph_rows=graph_rows(memory)) if eager else NO_LAUNCH,
     )
     methods = {"decode": decode_method, "prefill": prefill_method, "load": "form", "store": "form"}
     return profile, [_residual(profile, kind, methods[kind], by_kind[kind]) for kind in KINDS]
@@ -153,15 +158,21 @@ class _Grid:
 
     @classmethod
     def of(cls, points: Iterable[tuple[_Point, float]]) -> _Grid | None:
-        """The grid of (point, seconds) pairs, or None where they are none or too few."""
+        """The grid of (point, seconds) pairs, or None where they are none or too few.
+
+        Values of the second axis that some of the first lack are left out: the longest contexts
+        do not fit into memory for many rows.
+        """
         seconds: dict[_Point, list[float]] = {}
         for point, value in points:
             seconds.setdefault(point, []).append(value)
         first = tuple(sorted({point[0] for point in seconds}))
-        second = tuple(sorted({point[1] for point in seconds}))
-        if min(len(first), len(second)) < DENSE or len(seconds) < len(first) * len(second):
+        counts = Counter(point[1] for point in seconds)
+        second = tuple(sorted(value for value in counts if counts[value] == len(first)))
+        if min(len(first), len(second)) < DENSE:
             return None
-        return cls(first, second, {point: median(values) for point, values in seconds.items()})
+        whole = {point: values for point, values in seconds.items() if point[1] in second}
+        return cls(first, second, {point: median(values) for point, values in whole.items()})
 
     def correction(self, form: _Form) -> Callable[[_Array, _Array], _Array]:
         """Measured over `form`, for arrays of both axes: bilinear on the grid, constant beyond."""

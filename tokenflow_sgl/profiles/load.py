@@ -9,8 +9,9 @@ from tokenflow_sgl.profiles import roofline
 from tokenflow_sgl.profiles.device_profile import DeviceProfile
 from tokenflow_sgl.profiles.devices import DEVICES, Device
 from tokenflow_sgl.profiles.document import ProfileError
+from tokenflow_sgl.profiles.launch import default_launch
 from tokenflow_sgl.profiles.model_shapes import MODELS, Model
-from tokenflow_sgl.profiles.pool import host_pool_tokens, kv_pool_tokens
+from tokenflow_sgl.profiles.pool import graph_rows, host_pool_tokens, kv_pool_tokens
 
 Entry = TypeVar("Entry")
 
@@ -53,6 +54,7 @@ def load_profile(device: str, model: str) -> DeviceProfile:
         device_to_host=chosen.link,
         decode=decode,
         prefill=prefill,
+        launch=default_launch(shape.layers, graph_rows(chosen.memory)),
     )
 
 

@@ -5,9 +5,12 @@ One row per measurement, columns in any order, all of them and no other:
 | kind | batch | tokens | context | seconds |
 | --- | --- | --- | --- | --- |
 | `decode` | rows of the step | empty | KV tokens of each row | of the step |
+| `eager` | rows of the step | empty | KV tokens of each row | of the step |
 | `prefill` | requests of the step | new tokens of each | cached tokens of each | of the step |
 | `load` | empty | KV tokens brought to the device | empty | of the copy |
 | `store` | empty | KV tokens written to the host | empty | of the copy |
+
+`eager` is a decode step whose kernels are launched one by one, and may be left out.
 """
 
 from __future__ import annotations
@@ -25,11 +28,14 @@ COLUMNS = ("kind", "batch", "tokens", "context", "seconds")
 
 _USED = {
     "decode": {"batch": 1, "context": 1},  # column -> lowest allowed value
+    "eager": {"batch": 1, "context": 1},
     "prefill": {"batch": 1, "tokens": 1, "context": 0},
     "load": {"tokens": 1},
     "store": {"tokens": 1},
 }
-KINDS = tuple(_USED)
+EAGER = "eager"
+KINDS = tuple(kind for kind in _USED if kind != EAGER)
+"""Those that a profile needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +44,9 @@ class Measurement:
 
     Attributes:
         line: Its line in the file.
-        kind: One of `KINDS`.
+        kind: One of `KINDS`, or `EAGER`.
         batch: Rows or requests; 0 for copies.
-        tokens: New tokens of each request, or tokens copied; 0 for decode.
+        tokens: New tokens of each request, or tokens copied; 0 for decode steps.
         context: KV tokens of each row, or cached tokens of each request; 0 for copies.
         seconds: What was measured, > 0.
     """
@@ -103,7 +109,7 @@ def _rows(path: Path, file: TextIO) -> Iterator[Measurement]:
 def _measurement(where: str, line: int, row: dict[str, str]) -> Measurement:
     kind = row["kind"]
     if kind not in _USED:
-        raise ProfileError(f"{where}, column kind: {kind!r}; allowed are {', '.join(KINDS)}.")
+        raise ProfileError(f"{where}, column kind: {kind!r}; allowed are {', '.join(_USED)}.")
     counts = {}
     for column in ("batch", "tokens", "context"):
         if column in _USED[kind]:

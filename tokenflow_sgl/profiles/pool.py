@@ -73,6 +73,11 @@ def chunked_prefill_size(device_memory: int) -> int:
     return _defaults(device_memory).chunk
 
 
+def graph_rows(device_memory: int) -> int:
+    """Rows of the largest decode step that SGLang captures as a CUDA graph by default."""
+    return _defaults(device_memory).rows
+
+
 def kv_pool_tokens(device_memory: int, weight_bytes: int, kv_bytes_per_token: int) -> int:
     """KV tokens beside the weights on one device.
 

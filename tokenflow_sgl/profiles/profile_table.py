@@ -39,6 +39,13 @@ def facts(profile: DeviceProfile) -> Table:
             f"{link.bandwidth / 1e9:.1f} GB/s = {tokens:.0f} tokens/s, "
             f"{link.latency * 1e6:.0f} us to start",
         )
+    launch = profile.launch
+    if launch.prefill or launch.decode:
+        table.add_row(
+            "launch takes",
+            f"{launch.prefill * 1e3:.1f} ms for prefills, {launch.decode * 1e3:.1f} ms for "
+            f"decode steps of more than {launch.graph_rows} rows",
+        )
     return table
 
 

@@ -143,6 +143,13 @@ CATALOGUE: tuple[Figure, ...] = (
     *_summary("tbt", "TBT", _MILLISECONDS, lambda f: f.latency.tbt, _ALL),
     *_summary("tpot", "TPOT", _MILLISECONDS, lambda f: f.latency.tpot, _FEW),
     *_summary("e2e", "E2E", _SECONDS, lambda f: f.latency.e2e, _FEW),
+    *_summary(
+        "e2e_per_token",
+        "E2E per output token",
+        _MILLISECONDS,
+        lambda f: f.latency.e2e_per_token,
+        ("mean", "p90"),
+    ),
     _throughput("token", "token throughput", "tokens/s", "delivered"),
     _throughput("effective", "effective throughput", "tokens/s", "effective"),
     _throughput("request", "completed requests", "requests/s", "completed"),

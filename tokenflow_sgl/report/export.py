@@ -35,6 +35,7 @@ def run_object(figures: Figures) -> dict[str, Any]:
                 "tbt_s": _summary(latency.tbt),
                 "tpot_s": _summary(latency.tpot),
                 "e2e_s": _summary(latency.e2e),
+                "e2e_per_token_s": _summary(latency.e2e_per_token),
                 "makespan_s": figures.throughput.makespan,
                 "token_throughput": figures.throughput.token,
                 "effective_throughput": figures.throughput.effective,

@@ -34,6 +34,7 @@ class Judged:
         ttft_sent: TTFT counted from the time of sending, seconds; NaN where no token came.
         tpot: (last - first token) / (tokens - 1), seconds; NaN unless completed with two or more.
         e2e: Last token after the request was due, seconds; NaN unless completed with tokens.
+        e2e_per_token: The same over the tokens that came, seconds.
         tbt_p99: 99th percentile of its gaps, seconds; NaN with fewer than two tokens.
         qoe: Andes QoE, 0 to 1.
         has_ttft_slo: Whether it has a TTFT objective, carried or by option.
@@ -53,6 +54,7 @@ class Judged:
     ttft_sent: FloatArray
     tpot: FloatArray
     e2e: FloatArray
+    e2e_per_token: FloatArray
     tbt_p99: FloatArray
     qoe: FloatArray
     has_ttft_slo: BoolArray
@@ -122,6 +124,7 @@ def judge(recording: Recording, options: Options) -> Judged:
     tpot = np.full(count, np.nan)
     many = completed & (counts > 1)
     tpot[many] = (last - first)[many] / (counts[many] - 1)
+    e2e = np.where(completed, last - recording.scheduled, np.nan)
     has_ttft, has_tbt = ~np.isnan(ttft_slo), ~np.isnan(tbt_slo)
     met_ttft = ~has_ttft | (served & (first - recording.scheduled <= ttft_slo))
     # A single token has no gap to be late: its TBT objective is met, as in bench_serving.
@@ -139,7 +142,8 @@ def judge(recording: Recording, options: Options) -> Judged:
         served=served,
         ttft_sent=first - recording.sent,
         tpot=tpot,
-        e2e=np.where(completed, last - recording.scheduled, np.nan),
+        e2e=e2e,
+        e2e_per_token=e2e / np.maximum(counts, 1),
         tbt_p99=tbt_p99,
         qoe=qoe,
         has_ttft_slo=has_ttft,

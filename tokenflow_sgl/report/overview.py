@@ -32,6 +32,7 @@ def latency_rows(figures: Figures) -> list[tuple[str, ...]]:
         _latency("TBT, per token", "ms", 1000, latency.tbt),
         _latency("TPOT, per request", "ms", 1000, latency.tpot),
         _latency("E2E, from when it was due", "s", 1, latency.e2e),
+        _latency("E2E per output token", "ms", 1000, latency.e2e_per_token),
     ]
 
 

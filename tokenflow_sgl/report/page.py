@@ -37,6 +37,8 @@ _TILES = (
     "stalled_share",
     "effective_throughput",
     "token_throughput",
+    "qos",
+    "e2e_per_token_p90",
     "andes_qoe_mean",
     "slo_attainment",
 )

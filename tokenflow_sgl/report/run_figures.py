@@ -53,6 +53,7 @@ class Latency:
         tbt: Gaps between tokens, pooled over all requests; tokens of one chunk are 0 apart.
         tpot: (last - first token) / (tokens - 1) of completed requests with two tokens or more.
         e2e: Due to last token, of completed requests.
+        e2e_per_token: The same over the request's tokens: what it waited for each of them.
     """
 
     ttft: Summary
@@ -60,6 +61,7 @@ class Latency:
     tbt: Summary
     tpot: Summary
     e2e: Summary
+    e2e_per_token: Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,7 @@ def _latency(judged: Judged) -> Latency:
         tbt=Summary.of(np.concatenate(gaps) if gaps else ()),
         tpot=_summary(judged.tpot),
         e2e=_summary(judged.e2e),
+        e2e_per_token=_summary(judged.e2e_per_token),
     )
 
 

@@ -35,6 +35,7 @@ class Columns:
             "ttft_sent": judged.ttft_sent,
             "tpot": judged.tpot,
             "e2e": judged.e2e,
+            "e2e_per_token": judged.e2e_per_token,
             "stall": judged.column(lambda stream: stream.stall_seconds),
             "stall_count": judged.column(lambda stream: stream.stall_count),
             "stalled": judged.column(lambda stream: stream.stalled),

@@ -28,6 +28,8 @@ class EngineOptions:
         max_running_requests: Streams that hold a row at once.
         schedule_conservativeness: Scales what SGLang reserves for running streams.
         enable_mixed_chunk: Running streams decode in the prefill's step, always.
+        prefill_decode_interval: Decode steps between two prefill steps, while any stream runs; 0:
+            none. Without effect under a policy.
         overlap: The next step is planned while the present one runs (SGLang's default).
 
     Raises:
@@ -44,6 +46,7 @@ class EngineOptions:
     max_running_requests: int = 4096
     schedule_conservativeness: float = 1.0
     enable_mixed_chunk: bool = False
+    prefill_decode_interval: int = 0
     overlap: bool = True
 
     def __post_init__(self) -> None:
@@ -54,6 +57,7 @@ class EngineOptions:
             ("chunked_prefill_size", 1),
             ("max_prefill_tokens", 1),
             ("max_running_requests", 1),
+            ("prefill_decode_interval", 0),
         ):
             if getattr(self, name) < least:
                 raise SimulationError(

@@ -6,8 +6,16 @@ import math
 
 import numpy as np
 
-from tokenflow_sgl.contract import Decision, IntArray, Mode, Phase, Policy, State
-from tokenflow_sgl.contract.lengths import LengthPredictor, Traits
+from tokenflow_sgl.contract import (
+    Decision,
+    IntArray,
+    LengthPredictor,
+    Mode,
+    Phase,
+    Policy,
+    State,
+    Traits,
+)
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, headroom
 from tokenflow_sgl.costs import Work, attention_work
 from tokenflow_sgl.lifecycle import Decider, apply
@@ -16,7 +24,7 @@ from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
 from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 from tokenflow_sgl.sim.step import Chunk, Step
-from tokenflow_sgl.sim.streams import FloatArray
+from tokenflow_sgl.sim.streams import UNTOLD, FloatArray
 from tokenflow_sgl.sim.view import state_of
 
 
@@ -26,6 +34,7 @@ class PolicedScheduler(StockScheduler):
     Args:
         core: The engine's state.
         policy: Decides; the very object that runs live.
+        lengths: Tells it how long answers get.
 
     Attributes:
         body: Carries the decisions out.
@@ -84,6 +93,7 @@ class PolicedScheduler(StockScheduler):
     def ended(self, streams: list[int]) -> None:
         """Learn how long answers get."""
         table = self.core.streams
+        self._tell_kinds(np.array(streams, dtype=np.int64))
         for stream in streams:
             length, limit = int(table.answer[stream]), int(table.limit[stream])
             self._lengths.ended(int(table.kind[stream]), length, cut_off=length >= limit)
@@ -179,8 +189,16 @@ class PolicedScheduler(StockScheduler):
         # The index of a stream is its place in the order of arrival.
         return np.unique(np.array(self.present(), dtype=np.int64))
 
+    def _tell_kinds(self, rows: IntArray) -> None:
+        """Have the predictor say which kind of answer new streams will get."""
+        table = self.core.streams
+        for stream in rows[table.kind[rows] == UNTOLD].tolist():
+            traits = Traits(int(table.prompt[stream]), int(table.limit[stream]))
+            table.kind[stream] = self._lengths.kind(traits)
+
     def _state(self, present: IntArray, now: float) -> State:
         self.passes += 1
+        self._tell_kinds(present)
         return state_of(
             self.core,
             self.body,

@@ -9,7 +9,7 @@ import numpy as np
 
 from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.contract import Policy
-from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.policy import WorkingSetConfig, make_predictor
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.runs import Run
 from tokenflow_sgl.sim.cluster import ROUTERS, Inbox, Replica, serve
@@ -76,6 +76,7 @@ def simulate(
     router: str = "least-loaded",
     sessions: Sessions = Sessions.closed,
     known_lengths: bool = False,
+    predictor: str = "learned",
     observe: Observe | None = None,
 ) -> Simulation:
     """Serve a trace on a device that only exists as numbers.
@@ -90,7 +91,8 @@ def simulate(
         router: Which of them gets a request: one of `ROUTERS`.
         sessions: When later turns of a session are sent.
         known_lengths: Clients send the length of the answer as its limit (see `client_limits`), and
-            a policy may take it for the length.
+            a policy takes it for the length.
+        predictor: Else tells a policy how long answers get (see `make_predictor`).
         observe: Told the progress.
 
     Raises:
@@ -113,10 +115,8 @@ def simulate(
     def make(inbox: Inbox | Schedule) -> tuple[Engine, StockScheduler]:
         device = Device(profile, overlap=options.load_evict_overlap)
         core = Core(streams, prefixes, device, options)
-        scheduler = make_scheduler(policy, core, config)
-        if known_lengths and isinstance(scheduler, PolicedScheduler):
-            from tokenflow_sgl.policy.lengths import LimitLengths
-            scheduler._lengths = LimitLengths()
+        lengths = make_predictor("limit" if known_lengths else predictor)
+        scheduler = make_scheduler(policy, core, config, lengths)
         return Engine(core, scheduler, inbox, recording, ended), scheduler
 
     if replicas == 1:

@@ -90,7 +90,7 @@ class Device:
         read = context + sum(chunk.prefix + chunk.tokens for chunk in long)
         seconds = max(
             self.profile.mixed_seconds(tokens, attention, batch, context),
-            self.profile.decode_seconds(batch + len(long), read),
+            self.profile.decode.at(batch + len(long), read / (batch + len(long))),
         )
         end = now + seconds
         loaded = sum(chunk.loaded for chunk in step.chunks)

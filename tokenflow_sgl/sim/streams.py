@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,8 @@ IntArray = NDArray[np.int64]
 
 DEFAULT_RATE = 20.0
 """Tokens per second of a reader of whom the trace says nothing."""
+UNTOLD = -1
+"""Kind of a stream that no predictor has seen yet."""
 LEAST = -(1 << 62)
 """Priority of a request without one."""
 
@@ -26,8 +29,10 @@ class Streams:
         prompt: Tokens in.
         answer: Tokens out. Only the simulated device looks at it: no scheduler may.
         limit: Output tokens that the client allows, which the server is told.
+        kind: Which kind of answer the length predictor expects; `UNTOLD` at first.
         rate: Tokens per second that the reader consumes.
         priority: Larger is more urgent; of a request without one the least.
+        ttft_slo, tbt_slo: Seconds that it asks for; NaN: it has no such objective.
         client: Number of its session; requests without one are each their own client.
         generated: Output tokens so far.
         arrival: When the request was due; NaN before that is known.
@@ -44,14 +49,19 @@ class Streams:
         def column(values: list[int]) -> IntArray:
             return np.array(values, dtype=np.int64)
 
+        def objectives(values: list[float | None]) -> FloatArray:
+            return np.array([math.nan if value is None else value for value in values])
+
         self.prompt = column([request.prompt_tokens for request in requests])
         self.answer = column([request.output_tokens for request in requests])
         self.limit = self.answer if limits is None else column(list(limits))
-        self.kind = np.zeros(count, dtype=np.int64)
+        self.kind = np.full(count, UNTOLD, dtype=np.int64)
         self.rate = np.array([request.rate or DEFAULT_RATE for request in requests])
         self.priority = column(
             [LEAST if request.priority is None else request.priority for request in requests]
         )
+        self.ttft_slo = objectives([request.ttft_slo_s for request in requests])
+        self.tbt_slo = objectives([request.tbt_slo_s for request in requests])
         names = [request.session or (index,) for index, request in enumerate(requests)]
         number = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self.client = column([number[name] for name in names])

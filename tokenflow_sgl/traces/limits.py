@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from tokenflow_sgl.traces.request import TraceRequest
 
 DEFAULT_LIMIT = 4096
-"""Output tokens that a client allows where the trace does not say."""
+"""Output tokens that clients allow where the trace does not say; doubled until all answers fit."""
 REASONING_LIMIT = 32_768
-"""The same for a request whose answer begins with thinking."""
+"""The same for traffic in which answers begin with thinking."""
+
+
+def _usual_limit(requests: Sequence[TraceRequest]) -> int:
+    """One limit for all requests that state none: two of them would tell the lengths apart."""
+    thinks = any(request.reasoning_tokens for request in requests)
+    limit = REASONING_LIMIT if thinks else DEFAULT_LIMIT
+    longest = max((request.output_tokens for request in requests), default=1)
+    while limit < longest:
+        limit *= 2
+    return limit
 
 
 def client_limits(
@@ -29,10 +39,8 @@ def client_limits(
     """
     if known_lengths:
         return [request.output_tokens for request in requests]
-    limits = [
-        request.limit_tokens or (REASONING_LIMIT if request.reasoning_tokens else DEFAULT_LIMIT)
-        for request in requests
-    ]
+    usual = _usual_limit(requests)
+    limits = [request.limit_tokens or usual for request in requests]
     if room is not None:
         limits = [min(limit, most) for limit, most in zip(limits, room, strict=True)]
     return [

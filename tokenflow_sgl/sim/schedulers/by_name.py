@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenflow_sgl.contract import Policy
+from tokenflow_sgl.choices import Contender
+from tokenflow_sgl.contract import LengthPredictor, Policy
 from tokenflow_sgl.policy import ConfigError, WorkingSetConfig, make_policy
 from tokenflow_sgl.policy.registry import load_class
 from tokenflow_sgl.sim.core import Core
@@ -15,44 +16,56 @@ from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.policed import PolicedScheduler
 from tokenflow_sgl.sim.schedulers.fair import FairScheduler
 from tokenflow_sgl.sim.schedulers.priority import PriorityScheduler
+from tokenflow_sgl.sim.schedulers.qoserve import QoServeScheduler
+from tokenflow_sgl.sim.schedulers.shortest import ShortestPrefillScheduler
 from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 
 SMALL_CHUNK = 2048
 """Tokens of a step of `chunked` at most, prefilled and decoded ones together."""
+DECODE_INTERVAL = 22
+"""Decode steps between two prefills of `prefill-interval`: the one value that SGLang 0.5.23 ships,
+for Qwen3-VL on Hopper."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Contender:
+class _Made:
     """What makes its scheduler of tokenflow's parameters, and SGLang's settings with it."""
 
-    make: Callable[[Core, WorkingSetConfig], StockScheduler]
+    make: Callable[[Core, WorkingSetConfig, LengthPredictor], StockScheduler]
     settings: Mapping[str, Any]
 
 
-def _sglang(make: Callable[[Core], StockScheduler], **settings: Any) -> _Contender:
+def _sglang(make: Callable[[Core], StockScheduler], **settings: Any) -> _Made:
     """SGLang's own scheduling, without HiCache."""
-    return _Contender(lambda core, config: make(core), {"host_tokens": 0, **settings})
+    return _Made(lambda core, config, lengths: make(core), {"host_tokens": 0, **settings})
 
 
-def _policed(name: str) -> _Contender:
+def _policed(name: str) -> _Made:
     """Under a policy of the registry."""
-    return _Contender(lambda core, config: PolicedScheduler(core, make_policy(name, config), LearnedLengths()), {})
+    return _Made(lambda core, config, lengths: PolicedScheduler(core, make_policy(name, config), lengths), {})
 
 
-_CONTENDERS: Mapping[str, _Contender] = {
-    "fcfs": _sglang(StockScheduler),
-    "chunked": _sglang(StockScheduler, enable_mixed_chunk=True, chunked_prefill_size=SMALL_CHUNK),
-    "priority": _sglang(PriorityScheduler),
-    "vtc": _sglang(FairScheduler),
-    "tokenflow": _policed("working-set"),
-    "paper": _policed("paper"),
-    "andes": _policed("andes"),
-    "least-slack": _policed("least-slack"),
-    "round-robin": _policed("round-robin"),
+_CONTENDERS: Mapping[Contender, _Made] = {
+    Contender.fcfs: _sglang(StockScheduler),
+    Contender.fcfs_hicache: _Made(lambda core, config, lengths: StockScheduler(core), {}),
+    Contender.chunked: _sglang(
+        StockScheduler, enable_mixed_chunk=True, chunked_prefill_size=SMALL_CHUNK
+    ),
+    Contender.prefill_interval: _sglang(StockScheduler, prefill_decode_interval=DECODE_INTERVAL),
+    Contender.shortest_prefill: _sglang(ShortestPrefillScheduler),
+    Contender.priority: _sglang(PriorityScheduler),
+    Contender.vtc: _sglang(FairScheduler),
+    Contender.qoserve: _sglang(QoServeScheduler),
+    Contender.tokenflow: _policed("working-set"),
+    Contender.paper: _policed("paper"),
+    Contender.andes: _policed("andes"),
+    Contender.least_slack: _policed("least-slack"),
+    Contender.round_robin: _policed("round-robin"),
 }
 
-POLICIES = tuple(_CONTENDERS)
-"""All names; the first four are SGLang's own scheduler under its settings, without HiCache."""
+POLICIES = tuple(str(name) for name in _CONTENDERS)
+"""All names. Those before `tokenflow` never pause a stream, and all of them but `fcfs-hicache` run
+without HiCache."""
 
 
 def settings_of(policy: str | Policy, options: EngineOptions) -> EngineOptions:
@@ -64,18 +77,21 @@ def settings_of(policy: str | Policy, options: EngineOptions) -> EngineOptions:
     return dataclasses.replace(options, **_contender(policy).settings)
 
 
-def make_scheduler(policy: str | Policy, core: Core, config: WorkingSetConfig) -> StockScheduler:
+def make_scheduler(
+    policy: str | Policy, core: Core, config: WorkingSetConfig, lengths: LengthPredictor
+) -> StockScheduler:
     """The scheduler under a policy.
 
     Args:
         policy: One of `POLICIES`, package.module:Class, or a policy.
         core: The engine's state.
         config: Parameters of tokenflow's policy.
+        lengths: Tells a policy how long answers get.
 
     Raises:
         SimulationError: There is no such policy.
     """
-    return _contender(policy).make(core, config)
+    return _contender(policy).make(core, config, lengths)
 
 
 def name_of(policy: str | Policy) -> str:
@@ -83,10 +99,10 @@ def name_of(policy: str | Policy) -> str:
     return policy if isinstance(policy, str) else type(policy).__name__
 
 
-def _contender(policy: str | Policy) -> _Contender:
+def _contender(policy: str | Policy) -> _Made:
     if isinstance(policy, str):
-        if policy in _CONTENDERS:
-            return _CONTENDERS[policy]
+        if policy in POLICIES:
+            return _CONTENDERS[Contender(policy)]
         if ":" not in policy:
             raise SimulationError(
                 f"policy is {policy!r}; allowed is {', '.join(POLICIES)} or package.module:Class"
@@ -96,4 +112,4 @@ def _contender(policy: str | Policy) -> _Contender:
         except ConfigError as error:
             raise SimulationError(str(error)) from None
     made = policy
-    return _Contender(lambda core, config: PolicedScheduler(core, made, LearnedLengths()), {})
+    return _Made(lambda core, config, lengths: PolicedScheduler(core, made, lengths), {})

@@ -38,10 +38,17 @@ class StockScheduler:
         self._least = min(self._first * LEAST_FACTOR, 1.0)
         self.ratio = self._first
         self.retracted = 0
+        self._deferred = 0  # decode steps that must come before the next prefill
 
     def plan(self, now: float) -> Step | None:
         """The next step; None: there is nothing to run."""
-        return self.prefill(now) or self.decode(now)
+        # Without running streams SGLang counts the interval down in microseconds.
+        if self._deferred and len(self.core.running):
+            return self.decode(now)
+        step = self.prefill(now)
+        if step is not None:
+            self._deferred = self.core.options.prefill_decode_interval
+        return step or self.decode(now)
 
     def wakes_at(self, now: float) -> float:
         """When the plan may change though nothing comes or goes; infinite: never."""
@@ -61,6 +68,7 @@ class StockScheduler:
 
     def decoded(self, steps: int) -> None:
         """So many decode steps were run without a retraction."""
+        self._deferred = max(self._deferred - steps, 0)
         decay = (self._first - self._least) / DECAY_STEPS
         self.ratio = max(self.ratio - steps * decay, self._least)
 
@@ -86,7 +94,7 @@ class StockScheduler:
             stream = core.chunked
             left = self.total(stream) - core.computed
             room = budget.total if budget.total > 0 else budget.chunk
-            tokens = min(left, budget.chunk, room, core.memory.free)
+            tokens = min(left, self.chunk_left(stream, budget), room, core.memory.free)
             if tokens <= 0:
                 return None
             chunk = core.chunk_of(stream, core.computed, tokens, 0)
@@ -189,6 +197,10 @@ class StockScheduler:
     def chunk_limit(self) -> int:
         """Tokens that this prefill step may take."""
         return self.core.options.chunked_prefill_size
+
+    def chunk_left(self, stream: int, budget: Budget) -> int:
+        """Tokens that the stream whose prompt is prefilled in part may take of this step."""
+        return budget.chunk
 
     def budget(self) -> Budget:
         """What this prefill step may use up."""

@@ -11,22 +11,22 @@ from tokenflow_sgl.profiles import DeviceProfile
 class StepWork:
     """The work of a step.
 
-    tokens: new tokens of prefilled requests; 0 in a pure decode step.
+    tokens: new tokens of prefilled requests with more than one.
     attention: keys that these tokens attend to, summed (`attention_work`).
-    batch: requests that decode one token. context: KV tokens that these read.
+    batch: requests that get one token. context: KV tokens that these read.
+    decode: SGLang runs it as a decode step, and not as a prefill.
     """
 
     tokens: int
     attention: float
     batch: int
     context: int
+    decode: bool = False
 
     def seconds(self, profile: DeviceProfile) -> float:
         """How long the step takes on the target device."""
-        if not self.tokens:
+        if self.decode:
             return profile.decode_seconds(self.batch, self.context)
-        if not self.batch:
-            return profile.prefill_seconds(self.tokens, self.attention)
         return profile.mixed_seconds(self.tokens, self.attention, self.batch, self.context)
 
 
@@ -34,11 +34,12 @@ def work_of(forward_batch: Any) -> StepWork:
     """The work of one of SGLang's forward batches.
 
     A row of one token is a decode row to the device, also where SGLang calls it a prefill: it runs
-    a mixed batch as a prefill batch, with its decode rows as prefills of one token each.
+    a mixed batch as a prefill batch, with its decode rows as prefills of one token each. To the CPU
+    such a batch is a prefill.
     """
     if not forward_batch.forward_mode.is_extend():
         lengths = forward_batch.seq_lens_cpu
-        return StepWork(0, 0.0, len(lengths), int(lengths.sum()))
+        return StepWork(0, 0.0, len(lengths), int(lengths.sum()), decode=True)
     tokens = batch = context = 0
     attention = 0.0
     for new, prefix in zip(

@@ -1,0 +1,26 @@
+"""The engine's state with requests in its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tokenflow_sgl.sim.core import Core
+from tokenflow_sgl.sim.prefixes import Prefixes
+from tokenflow_sgl.sim.step import Device
+from tokenflow_sgl.sim.streams import Streams
+from tokenflow_sgl.traces import TraceRequest
+
+
+@pytest.fixture
+def queued(device, options) -> Callable[..., Core]:
+    """The engine when these requests have come and nothing runs yet; keywords are its settings."""
+
+    def make(*requests: TraceRequest, **given: object) -> Core:
+        core = Core(Streams(requests), Prefixes(requests, {}), Device(device), options(**given))
+        for index, request in enumerate(requests):
+            core.arrive(index, request.arrival_s)
+        return core
+
+    return make
