@@ -21,7 +21,8 @@ import numpy as np
 from tokenflow_sgl.contract import Memory, Phase, Pool, State, Tier
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import OutputLengths, WorkingSetPolicy
+from tokenflow_sgl.policy import WorkingSetPolicy
+from tokenflow_sgl.policy.lengths import LearnedLengths
 from tokenflow_sgl.policy.working_set import Memo
 
 COSTS = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.004, 6e-5, 1e-9), load=(0.001, 3e-6))
@@ -42,9 +43,9 @@ class Request:
 def build(streams: int, stress: bool) -> tuple[StreamTable[Request], list[Request]]:
     """A table of `streams`; all running and far from any limit without `stress`."""
     rng = np.random.default_rng(1)
-    lengths = OutputLengths()
+    lengths = LearnedLengths()
     for length in rng.integers(100, 2000, 1024).tolist():
-        lengths.observe(length)
+        lengths.ended(0, length, cut_off=False)
     table: StreamTable[Request] = StreamTable(lengths)
     requests = []
     for number in range(streams):

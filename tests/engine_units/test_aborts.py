@@ -19,7 +19,7 @@ with warnings.catch_warnings():
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import OutputLengths
+from tokenflow_sgl.policy.predictors import LimitLengths
 
 touched: Counter[str] = Counter()
 
@@ -73,7 +73,7 @@ def scheduler(monkeypatch):
     made.output_streamer = SimpleNamespace(
         stream_output=lambda reqs, _logprobs: made.sent.extend(req.rid for req in reqs)
     )
-    made.tf_table = StreamTable(OutputLengths())
+    made.tf_table = StreamTable(LimitLengths())
     made.tf_pauser = Pauser(None, lambda req: None, lambda req: None)
     made.tf_paused_time = PausedTime()
     monkeypatch.setattr(Scheduler, "_release_aborted_request", lambda self, req: None)

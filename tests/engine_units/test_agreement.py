@@ -11,7 +11,7 @@ from tokenflow_sgl.contract import Cause, Decision, Mode, Preempt
 from tokenflow_sgl.engine.agreement import Agreement, RanksDisagreeError
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import OutputLengths
+from tokenflow_sgl.policy.predictors import LimitLengths
 
 
 class Request:
@@ -22,7 +22,7 @@ class Request:
 
 def rank_with(*rids: str, now: float = 1.0, free: int = 100, **other: Any) -> Any:
     """As much of a scheduler as is looked at."""
-    table: StreamTable[Request] = StreamTable(OutputLengths())
+    table: StreamTable[Request] = StreamTable(LimitLengths())
     for rid in rids:
         table.track(
             Request(rid), prompt=5, limit=9, rate=10.0, qos_class="reading", arrival=0.0, now=0.0

@@ -44,7 +44,8 @@ OTHER = {
     "mixed_chunk": "off",
     "default_rate": "listening",
     "rate_class": ("subtitles=15",),
-    "length_quantile": 0.5,
+    "lengths": "limit",
+    "length_caution": 0.6,
     "decision_log": "decisions.jsonl",
     "check_ranks": True,
     "eta": 2.0,
@@ -192,7 +193,8 @@ def test_a_default_rate_out_of_range_is_refused_by_name() -> None:
         ("eta", "11", "eta is 11.0; allowed is 0.1 to 10"),
         ("eta", "nan", "eta is nan; allowed is 0.1 to 10"),
         ("prefill_chunk", "0", "prefill_chunk is 0; allowed is 16 to "),
-        ("length_quantile", "0", "length_quantile is 0.0; allowed is 0.01 to 1"),
+        ("length_caution", "0", "length_caution is 0.0; allowed is 0.5 to 0.99"),
+        ("lengths", "guess", "lengths is 'guess'; allowed is learned, limit or"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(parse, name, value, message) -> None:

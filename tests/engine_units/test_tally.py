@@ -12,7 +12,7 @@ from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.tally import Tally
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import OutputLengths
+from tokenflow_sgl.policy.predictors import LimitLengths
 
 
 class Request:
@@ -43,7 +43,7 @@ class Told(Recorder):
 @pytest.fixture
 def served():
     """Two classes of readers of 10 and 20 tokens/s, all running; and how to give them tokens."""
-    table: StreamTable[Request] = StreamTable(OutputLengths())
+    table: StreamTable[Request] = StreamTable(LimitLengths())
     told = Told()
     tally = Tally(table, told)
     requests = [Request() for _ in range(3)]

@@ -10,7 +10,7 @@ from tokenflow_sgl.contract import Write
 from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import OutputLengths
+from tokenflow_sgl.policy.predictors import LimitLengths
 
 
 class Request(SimpleNamespace):
@@ -41,7 +41,7 @@ class Tree:
 def test_a_pass_never_waits_for_the_device(backend, started) -> None:
     """With `direct` HiCache fetches indices from the device when copies start."""
     tree = Tree(backend)
-    table: StreamTable[Request] = StreamTable(OutputLengths())
+    table: StreamTable[Request] = StreamTable(LimitLengths())
     writer = Writer(tree, table, Recorder(), page=1)
     requests = [
         Request(

@@ -11,7 +11,7 @@ import numpy as np
 from tokenflow_sgl.contract import Decision, Phase
 from tokenflow_sgl.lifecycle import Actuator, Applied, Phases, apply
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import OutputLengths
+from tokenflow_sgl.policy.predictors import LimitLengths
 from tokenflow_sgl.sim.actuator import SimActuator
 
 with warnings.catch_warnings():
@@ -146,7 +146,7 @@ class EngineRig:
     """The engine's body over a scheduler that has memory for `free` tokens."""
 
     def __init__(self, free: int) -> None:
-        self.table: StreamTable[Any] = StreamTable(OutputLengths(), capacity=64)
+        self.table: StreamTable[Any] = StreamTable(LimitLengths(), capacity=64)
         self.phases = self.table.phases
         self.batch = Batch()
         self.scheduler: Any = SimpleNamespace(

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.contract.lengths import CERTAIN
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import OutputLengths
+from tokenflow_sgl.policy.predictors import LimitLengths
 
 PRODUCING = (Phase.RUNNING, Phase.DRAINING)
 
@@ -33,7 +34,7 @@ class Request:
 
 @pytest.fixture
 def table() -> StreamTable[Request]:
-    return StreamTable(OutputLengths(evidence=1), capacity=4)
+    return StreamTable(LimitLengths(), capacity=4)
 
 
 def track(table: StreamTable[Request], request: Request, **given) -> int:
@@ -184,16 +185,31 @@ def test_a_forgotten_stream_leaves_nothing(table) -> None:
         table.qos_class(slot)
 
 
-def test_what_was_cut_off_is_no_evidence_of_short_outputs(table) -> None:
+def test_the_predictor_hears_of_every_stream() -> None:
+    class Heard(LimitLengths):
+        def __init__(self) -> None:
+            self.said = []
+
+        def kind(self, traits):
+            self.said.append(traits)
+            return len(self.said)
+
+        def ended(self, kind, length, *, cut_off):
+            self.said.append((kind, length, cut_off))
+
+        def lengths(self, kind, generated):
+            return CERTAIN.repeated(len(self.said) + 1)
+
+    heard = Heard()
+    table = StreamTable(heard, capacity=4)
     aborted = running(table)
     aborted.produce(3)
+    table.collect(3.0)
+    assert table.streams(()).kind.tolist() == [1]
     table.forget(aborted, cut_off=True)
-    track(table, Request())
-    assert table.streams(()).expected.tolist() == [50.0]
-    ended = running(table)
-    ended.produce(20)
-    table.forget(ended, cut_off=False)
-    assert table.streams(()).expected.tolist() == [20.0]
+    traits, *rest = heard.said
+    assert (traits.prompt > 0, traits.limit, traits.thinking) == (True, 50, False)
+    assert rest == [(1, 3, True)]
 
 
 def test_a_slot_is_reused_afresh(table) -> None:
@@ -304,7 +320,7 @@ class AgainstADictionary(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.table: StreamTable[Request] = StreamTable(OutputLengths(), capacity=1)
+        self.table: StreamTable[Request] = StreamTable(LimitLengths(), capacity=1)
         self.phases: dict[Request, Phase] = {}
         self.told: dict[Request, tuple[int, int]] = {}  # made, sent
         self.left: set[Request] = set()

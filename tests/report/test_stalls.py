@@ -16,7 +16,7 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.telemetry.tally import Tally
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.metrics import METRICS
-from tokenflow_sgl.policy import OutputLengths
+from tokenflow_sgl.policy.predictors import LimitLengths
 from tokenflow_sgl.qos import NOTICEABLE_STALL, ReaderBank, evaluate_stream
 from tokenflow_sgl.report import Options, ReportError, figures, markdown_table
 from tokenflow_sgl.report.catalogue import BY_KEY
@@ -83,7 +83,7 @@ def test_the_servers_metrics_count_the_same() -> None:
         def observe(self, *_args, **_labels):
             pass
 
-    table: StreamTable[Request] = StreamTable(OutputLengths())
+    table: StreamTable[Request] = StreamTable(LimitLengths())
     request = Request()
     request.output_ids = []
     table.track(request, prompt=5, limit=100, rate=RATE, qos_class="a", arrival=0.5, now=0.5)

@@ -15,11 +15,18 @@ from tokenflow_sgl.contract.actions import (
     Write,
 )
 from tokenflow_sgl.contract.decision import Decision, Mode
-from tokenflow_sgl.contract.lengths import LengthCurves, LengthPredictor, Lengths, Traits
+from tokenflow_sgl.contract.lengths import (
+    FloatArray,
+    IntArray,
+    LengthCurves,
+    LengthPredictor,
+    Lengths,
+    Traits,
+)
 from tokenflow_sgl.contract.memory import Memory, Pool, Tier
 from tokenflow_sgl.contract.policy import Policy
 from tokenflow_sgl.contract.state import ModelShape, State
-from tokenflow_sgl.contract.streams import BoolArray, FloatArray, IntArray, Phase, Streams
+from tokenflow_sgl.contract.streams import BoolArray, Phase, Streams
 
 __all__ = [
     "BoolArray",

@@ -60,6 +60,19 @@ class LengthCurves:
         """One curve: every answer goes on until its limit."""
         return cls(np.ones((1, len(GRID))))
 
+    def check(self, kinds: int) -> None:
+        """Raise `ValueError` unless these are survivals, of so many kinds at least."""
+        shape = self.survival.shape
+        if len(shape) != 2 or shape[0] < kinds or shape[1] != len(GRID):
+            raise ValueError(
+                f"survival has the shape {shape}; allowed is ({kinds} or more, {len(GRID)})"
+            )
+        steps = np.diff(self.survival, axis=1)
+        if not (self.survival[:, 0] == 1.0).all() or not (steps <= 0.0).all():
+            raise ValueError("survival must start at 1 and not increase")
+        if not (self.survival >= 0.0).all():
+            raise ValueError("survival must not be negative")
+
     @cached_property
     def _flat(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """S, H - S u and K - S u u / 2 at the cells' beginnings, curve after curve."""
@@ -120,7 +133,9 @@ class LengthCurves:
         reads.
 
         Args:
-            curve, generated, limit: As of `left`.
+            curve: Index of each answer's survival, shape (n,).
+            generated: Tokens of it so far.
+            limit: Tokens that it may have.
             context: Prompt and output so far, shape (n,).
             tokens: How many, shape (h, n).
 
@@ -162,6 +177,14 @@ class Lengths:
 
     typical: LengthCurves
     careful: LengthCurves
+
+    def repeated(self, kinds: int) -> Lengths:
+        """The first kind's curves, for so many kinds."""
+        pair = (
+            LengthCurves(np.repeat(curves.survival[:1], kinds, axis=0))
+            for curves in (self.typical, self.careful)
+        )
+        return Lengths(*pair)
 
 
 CERTAIN = Lengths(LengthCurves.certain(), LengthCurves.certain())

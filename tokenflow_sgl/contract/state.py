@@ -14,8 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
+from tokenflow_sgl.contract.lengths import FloatArray
 from tokenflow_sgl.contract.memory import Memory
-from tokenflow_sgl.contract.streams import FloatArray, Streams
+from tokenflow_sgl.contract.streams import Streams
 from tokenflow_sgl.costs import Links, StepCosts
 
 

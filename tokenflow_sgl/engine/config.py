@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.engine.frontend.terms import NAMED_RATES, RateClasses, RateError
+from tokenflow_sgl.policy import make_predictor
 from tokenflow_sgl.policy.config import ConfigError, WorkingSetConfig, check_ranges, setting
 
 ATTRIBUTE = "_tokenflow"
@@ -47,12 +48,17 @@ class TokenFlowConfig:
     rate_class: tuple[str, ...] = setting(
         (), "another rate class as NAME=TOKENS_PER_SECOND; may be repeated"
     )
-    length_quantile: float = setting(
-        0.9,
-        "quantile of recent output lengths that is taken as a stream's expected length; 1: the "
-        "longest",
-        low=0.01,
-        high=1.0,
+    lengths: str = setting(
+        "learned",
+        "what tells how long answers get: learned (from those that ended and those under way), "
+        "limit (each is as long as its client allows), or package.module:Class of your own",
+    )
+    length_caution: float = setting(
+        0.8,
+        "of learned lengths: probability with which the mean length is at most what admission "
+        "counts on; matters until some dozen answers have ended",
+        low=0.5,
+        high=0.99,
     )
     decision_log: str = setting(
         "",
@@ -79,6 +85,7 @@ class TokenFlowConfig:
                 f"decision_log is {self.decision_log!r}; allowed is a file in a folder that exists"
             )
         self.rates()
+        make_predictor(self.lengths)
 
     def rates(self) -> RateClasses:
         """The rate classes and the default rate; raises `ConfigError` on a bad one."""

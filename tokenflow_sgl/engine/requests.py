@@ -71,17 +71,6 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
 
     # ---- requests come --------------------------------------------------------------
 
-    def _create_generation_req(self, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
-        req = super()._create_generation_req(recv_req, *args, **kwargs)
-        try:
-            rate, name = self.tf_rates.of(recv_req.sampling_params.custom_params)
-        except RateError:
-            # The front end answers bad rates; what comes around it reads at the default.
-            rate, name = self.tf_rates.default, "default"
-        # Without a stream there is no reader: the sooner the whole answer is there, the better.
-        req.tf_reader = (rate, name) if req.stream else (HIGHEST_RATE, NOT_STREAMED)
-        return req
-
     def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
         known = req in self.tf_table
         if known and req.output_ids:
@@ -160,8 +149,19 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
                 self.tf_table.redate(req, self.tf_clock.now)
         self.tf_undated.clear()
 
+    def _tf_reader(self, req: Any) -> tuple[float, str]:
+        """Tokens per second that the request's reader consumes, and the name of its rate class."""
+        if not req.stream:
+            # There is no reader: the sooner the whole answer is there, the better.
+            return HIGHEST_RATE, NOT_STREAMED
+        try:
+            return self.tf_rates.of(req.sampling_params.custom_params)
+        except RateError:
+            # The front end answers bad rates; what comes around it reads at the default.
+            return self.tf_rates.default, "default"
+
     def _tf_track(self, req: Any) -> None:
-        rate, name = req.tf_reader
+        rate, name = self._tf_reader(req)
         arrival = self.tf_clock.now
         if self.server_args.tp_size == 1:
             # Exact; but each rank converts a request's time stamps by a calibration of its own.
@@ -179,6 +179,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             arrival=arrival,
             now=self.tf_clock.now,
             streaming=bool(req.stream),
+            thinking=bool(req.require_reasoning),
         )
         reason = undisturbed_reason(req)
         if reason is not None:

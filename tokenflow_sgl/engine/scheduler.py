@@ -48,7 +48,7 @@ from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Applied, Decider, apply
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import OutputLengths, make_policy
+from tokenflow_sgl.policy import make_policy, make_predictor
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,9 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_rates = config.rates()
         self.tf_whole, self.tf_offered = None, frozenset()
         self.tf_paused_time = PausedTime()
-        self.tf_table: StreamTable[Any] = StreamTable(OutputLengths(config.length_quantile))
+        self.tf_table: StreamTable[Any] = StreamTable(
+            make_predictor(config.lengths, config.length_caution)
+        )
         self.tf_clock = SharedClock()
         rank = get_parallel().attn_tp_rank
         self.tf_agreement = Agreement(rank) if config.check_ranks else None

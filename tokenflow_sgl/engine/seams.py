@@ -101,7 +101,6 @@ SEAMS: tuple[Seam, ...] = (
         "override",
         "acknowledges copies while the engine is paused",
     ),
-    Seam(f"{_SCHEDULER}._create_generation_req", "override", "reads the rate", ("recv_req",)),
     Seam(
         f"{_SCHEDULER}._add_request_to_queue",
         "override",

@@ -16,9 +16,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenflow_sgl.contract import Phase, Streams
+from tokenflow_sgl.contract import LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.lifecycle.phases import Phases, preemptible
-from tokenflow_sgl.policy.lengths import OutputLengths
 from tokenflow_sgl.qos import Delivery, ReaderBank
 
 
@@ -42,6 +41,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "prompt": np.int64,
     "generated": np.int64,
     "limit": np.int64,
+    "kind": np.int64,
     "preemptible": np.bool_,
     "streaming": np.bool_,
     "on_host": np.int64,
@@ -73,6 +73,8 @@ class StreamTable(Generic[R]):
     generated: NDArray[np.int64]
     """Output tokens made; what of them was sent is `readers.delivered`."""
     limit: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    """What the length predictor calls the answer's kind."""
     preemptible: NDArray[np.bool_]
     """False for requests that may never leave their batch."""
     streaming: NDArray[np.bool_]
@@ -86,7 +88,7 @@ class StreamTable(Generic[R]):
     last_token: NDArray[np.float64]
     """When the last token was delivered; NaN before the first."""
 
-    def __init__(self, lengths: OutputLengths, capacity: int = 256) -> None:
+    def __init__(self, lengths: LengthPredictor, capacity: int = 256) -> None:
         self.readers = ReaderBank(capacity)
         self.phases = Phases(capacity)
         """Where each stream stands."""
@@ -133,18 +135,24 @@ class StreamTable(Generic[R]):
         arrival: float,
         now: float,
         streaming: bool = True,
+        thinking: bool = False,
     ) -> int:
         """A new stream: `prompt` tokens in, at most `limit` out, read at `rate` tokens/s.
 
-        streaming: a reader follows the text as it is made.
+        streaming: a reader follows the text as it is made. thinking: its answer begins with
+        reasoning.
         """
         if not self._free:
             self._grow(2 * len(self._requests))
         slot = self._free.pop()
-        expected = self._lengths.expected(np.array([0]), np.array([limit]))
+        kind = np.array([self._lengths.kind(Traits(prompt, limit, qos_class, thinking))])
+        nothing = np.zeros(1, dtype=np.int64)
+        lengths = self._lengths.lengths(kind, nothing)
+        expected = lengths.typical.left(kind, nothing, np.array([limit]))
         self.readers.open(
             slot, rate=rate, arrival=arrival, expected_tokens=max(math.ceil(expected[0]), 1)
         )
+        self.kind[slot] = kind[0]
         self._requests[slot] = request
         self._slot_of[request] = slot
         if qos_class not in self.class_names:
@@ -173,7 +181,7 @@ class StreamTable(Generic[R]):
         """The stream is gone; `cut_off`: its output would have been longer."""
         slot = self._slot_of.pop(request)
         if length := len(request.output_ids):
-            self._lengths.observe(length, cut_off=cut_off)
+            self._lengths.ended(int(self.kind[slot]), length, cut_off=cut_off)
         self.readers.close(slot)
         self._requests[slot] = None
         del self._rank_of[slot]
@@ -275,7 +283,7 @@ class StreamTable(Generic[R]):
         order = self.order()
         readers = self.readers
         generated = self.generated.take(order)
-        limit = self.limit.take(order)
+        limit, kind = self.limit.take(order), self.kind.take(order)
         phases = self.phases
         phase = phases.phase.take(order)
         can = self.preemptible.take(order) & preemptible(phase, generated, limit)
@@ -293,7 +301,9 @@ class StreamTable(Generic[R]):
             next_due=readers.next_due.take(order),
             prompt=prompt,
             generated=generated,
-            expected=self._lengths.expected(generated, limit),
+            limit=limit,
+            kind=kind,
+            lengths=self._lengths.lengths(kind, generated),
             since=phases.since.take(order),
             admitted=phases.admitted.take(order),
             preemptible=can,

@@ -19,13 +19,12 @@ observations", 1976). Answers that were cut off, by limit or by client, say only
 have been longer. Older answers count for less, so that the curves follow a change.
 
 Requests of one kind (thinking or not, rate class, size of the prompt) have curves of their own,
-to which those of all requests contribute as `KIND_WEIGHT` answers would: where a kind has ended often
-its own evidence counts, else that of all.
+to which those of all requests contribute as `KIND_WEIGHT` answers would: where many of a kind have
+ended their own evidence counts, else that of all.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 from functools import cache
 
@@ -34,16 +33,13 @@ from scipy.special import log_ndtr
 
 from tokenflow_sgl.contract import FloatArray, IntArray
 from tokenflow_sgl.contract.lengths import (
-    CERTAIN,
     GRID,
     LONGEST,
     LengthCurves,
-    LengthPredictor,
     Lengths,
     Traits,
     cell_of,
 )
-from tokenflow_sgl.policy.config import ConfigError
 
 WEIGHT = 16.0
 """Answers that the lower layer counts as in the curves of all requests."""
@@ -63,24 +59,6 @@ KINDS = 64
 """Most kinds that are told apart; what comes later counts as any request."""
 BUCKETS = (256, 1024, 4096, 16384)
 """Prompt lengths between which requests are of one kind."""
-
-PREDICTORS = ("learned", "limit")
-"""Names that `make_predictor` knows, beside package.module:Class."""
-
-
-class LimitLengths:
-    """Takes each limit for the answer's length: right where clients know what they will get."""
-
-    def kind(self, traits: Traits) -> int:
-        """There is one."""
-        return 0
-
-    def ended(self, kind: int, length: int, *, cut_off: bool) -> None:
-        """Nothing to learn."""
-
-    def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
-        """Limits are lengths."""
-        return CERTAIN
 
 
 class LearnedLengths:
@@ -103,9 +81,9 @@ class LearnedLengths:
     def kind(self, traits: Traits) -> int:
         """Number of the request's kind; 0 where too many are told apart already."""
         log_limit = math.log(max(traits.limit, 2))
-        if math.isnan(self._log_limit):
-            self._log_limit = log_limit
-        self._log_limit += (log_limit - self._log_limit) / HALF_LIFE
+        # Up at once, down slowly: the longest that clients allow these days.
+        lower = self._log_limit + (log_limit - self._log_limit) / HALF_LIFE
+        self._log_limit = max(log_limit, lower) if self._log_limit > 0.0 else log_limit
         key = traits.thinking, traits.qos_class, int(np.searchsorted(BUCKETS, traits.prompt))
         if key not in self._kinds and len(self._kinds) < KINDS:
             self._kinds[key] = len(self._kinds) + 1
@@ -150,38 +128,7 @@ class LearnedLengths:
         return np.concatenate([for_all, own])
 
 
-def make_predictor(name: str, caution: float = CAUTION) -> LengthPredictor:
-    """The predictor of a name.
-
-    Args:
-        name: One of `PREDICTORS`, or package.module:Class; the class is called without arguments.
-        caution: Of `learned`.
-
-    Raises:
-        ConfigError: The name leads nowhere, or to something that does not predict.
-    """
-    if name == "learned":
-        return LearnedLengths(caution)
-    if name == "limit":
-        return LimitLengths()
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        raise ConfigError(
-            f"lengths is {name!r}; allowed is {', '.join(PREDICTORS)} or package.module:Class"
-        )
-    try:
-        predictor: LengthPredictor = getattr(importlib.import_module(module), attribute)()
-    except Exception as error:  # the module and its class run code of their own
-        raise ConfigError(f"lengths {name!r} cannot be loaded: {error}") from error
-    for method in ("kind", "ended", "lengths"):
-        if not callable(getattr(predictor, method, None)):
-            raise ConfigError(f"lengths {name!r} cannot be loaded: it has no method {method}")
-    return predictor
-
-
-def _survival(
-    base: FloatArray, weight: float, ended: FloatArray, cut: FloatArray
-) -> FloatArray:
+def _survival(base: FloatArray, weight: float, ended: FloatArray, cut: FloatArray) -> FloatArray:
     """Kaplan and Meier's curves of the rows of `ended` and `cut`, with `weight` answers of `base`.
 
     All of shape (c, g), `base` of (g,) or (1, g). Those that were cut off in a cell are not counted
@@ -224,7 +171,8 @@ def _magnitude(
     """Survivals that the lower layer finds typical, and careful; each of shape (g,).
 
     Args:
-        ended, cut: Answers per cell of `GRID` that ended, and that had come so far.
+        ended: Answers per cell of `GRID` that ended there.
+        cut: Answers that had come so far.
         log_limit: Logarithm of what clients allow; NaN: not known.
         caution: See `LearnedLengths`.
     """

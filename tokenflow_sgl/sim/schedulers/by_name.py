@@ -42,7 +42,9 @@ def _sglang(make: Callable[[Core], StockScheduler], **settings: Any) -> _Made:
 
 def _policed(name: str) -> _Made:
     """Under a policy of the registry."""
-    return _Made(lambda core, config, lengths: PolicedScheduler(core, make_policy(name, config), lengths), {})
+    return _Made(
+        lambda core, config, lengths: PolicedScheduler(core, make_policy(name, config), lengths), {}
+    )
 
 
 _CONTENDERS: Mapping[Contender, _Made] = {

@@ -1,0 +1,112 @@
+"""What tells how long answers get, by name: one registry for the live engine and the simulator."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+
+from tokenflow_sgl.contract import IntArray, LengthPredictor, Lengths, Traits
+from tokenflow_sgl.contract.lengths import CERTAIN
+from tokenflow_sgl.policy.config import ConfigError
+from tokenflow_sgl.policy.lengths import CAUTION, LearnedLengths
+
+logger = logging.getLogger(__name__)
+
+PREDICTORS = ("learned", "limit")
+"""Names that `make_predictor` knows, beside package.module:Class."""
+
+
+class LimitLengths:
+    """Takes each limit for the answer's length: right where clients know what they will get."""
+
+    def kind(self, traits: Traits) -> int:
+        """There is one."""
+        return 0
+
+    def ended(self, kind: int, length: int, *, cut_off: bool) -> None:
+        """Nothing to learn."""
+
+    def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
+        """Limits are lengths."""
+        return CERTAIN
+
+
+class GuardedLengths:
+    """A predictor of the user's, until it fails; from then on limits are taken for lengths.
+
+    Not the learned ones: they would have missed all answers so far.
+    """
+
+    def __init__(self, name: str, predictor: LengthPredictor) -> None:
+        self._name = name
+        self._predictor: LengthPredictor = predictor
+
+    def kind(self, traits: Traits) -> int:
+        """As the predictor says."""
+        try:
+            kind = int(self._predictor.kind(traits))
+            if kind < 0:
+                raise ValueError(f"kind is {kind}; allowed is 0 or more")
+            return kind
+        except Exception:
+            self._give_up()
+            return 0
+
+    def ended(self, kind: int, length: int, *, cut_off: bool) -> None:
+        """Tell the predictor."""
+        try:
+            self._predictor.ended(kind, length, cut_off=cut_off)
+        except Exception:
+            self._give_up()
+
+    def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
+        """As the predictor says, if it has a curve for every kind that it named."""
+        try:
+            found = self._predictor.lengths(kind, generated)
+            for curves in (found.typical, found.careful):
+                curves.check(int(kind.max(initial=0)) + 1)
+        except Exception:
+            self._give_up()
+            return self._predictor.lengths(kind, generated)
+        return found
+
+    def _give_up(self) -> None:
+        logger.exception("tokenflow: %s failed; limits are taken for lengths", self._name)
+        self._predictor = _Failed()
+
+
+class _Failed(LimitLengths):
+    """In the place of a predictor that failed: its kinds are still on the streams."""
+
+    def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
+        """As many certain curves as there are kinds."""
+        return CERTAIN.repeated(int(kind.max(initial=0)) + 1)
+
+
+def make_predictor(name: str, caution: float = CAUTION) -> LengthPredictor:
+    """The predictor of a name.
+
+    Args:
+        name: One of `PREDICTORS`, or package.module:Class; the class is called without arguments.
+        caution: Of `learned`, see `LearnedLengths`.
+
+    Raises:
+        ConfigError: The name leads nowhere, or to something that does not predict.
+    """
+    if name == "learned":
+        return LearnedLengths(caution)
+    if name == "limit":
+        return LimitLengths()
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ConfigError(
+            f"lengths is {name!r}; allowed is {', '.join(PREDICTORS)} or package.module:Class"
+        )
+    try:
+        predictor: LengthPredictor = getattr(importlib.import_module(module), attribute)()
+    except Exception as error:  # the module and its class run code of their own
+        raise ConfigError(f"lengths {name!r} cannot be loaded: {error}") from error
+    for method in ("kind", "ended", "lengths"):
+        if not callable(getattr(predictor, method, None)):
+            raise ConfigError(f"lengths {name!r} cannot be loaded: it has no method {method}")
+    return GuardedLengths(name, predictor)
