@@ -45,6 +45,7 @@ OTHER = {
     "default_rate": "listening",
     "rate_class": ("subtitles=15",),
     "lengths": "limit",
+    "overtake": 3.0,
     "length_caution": 0.6,
     "decision_log": "decisions.jsonl",
     "check_ranks": True,

@@ -65,8 +65,10 @@ SLOWEST = 2.0
 """Measured costs above so many times the model's are not believed."""
 
 
-def admissible(state: State, config: WorkingSetConfig) -> IntArray:
-    """Indices (into `state.streams`) of the waiting streams that join now, first come first.
+def admissible(state: State, config: WorkingSetConfig, order: IntArray | None = None) -> IntArray:
+    """Indices (into `state.streams`) of the waiting streams that join now, in their order.
+
+    order: place of each waiting stream among those that wait, shape (n,); None: that of arrival.
 
     At least one is admitted while the working set is empty, whatever the test says: an
     engine that idles serves nobody.
@@ -75,6 +77,8 @@ def admissible(state: State, config: WorkingSetConfig) -> IntArray:
     candidates = np.nonzero(streams.waiting & ~streams.admitted)[0]
     if not len(candidates):
         return candidates
+    if order is not None:
+        candidates = candidates[np.argsort(order[candidates], kind="stable")]
     members = np.nonzero(streams.member)[0]
     fits = _memory_allows(state, config, members, candidates)
     # The whole queue, or the head of it.
@@ -142,7 +146,7 @@ def _time_allows(
     usual = ONGOING * state.prefill_share if shared else 0.0
     wanted = _wanted(state, members, candidates, supply, stock, usual)
     passes = (wanted <= config.eta * HORIZONS).all(axis=0)
-    # First come first: nobody overtakes the first one who does not fit.
+    # Nothing overtakes the first one that does not fit.
     return len(candidates) if passes.all() else int(np.argmin(passes))
 
 

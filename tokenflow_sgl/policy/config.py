@@ -41,6 +41,14 @@ class WorkingSetConfig:
         low=0.1,
         high=10.0,
     )
+    overtake: float = setting(
+        50.0,
+        "first tokens go to the highest response ratio (time waited over time of prefill), until "
+        "later arrivals worth so many times a request's own prefill have overtaken it; 0: first "
+        "come first served",
+        low=0.0,
+        high=1000.0,
+    )
     calm: float = setting(
         3.0, "seconds without an arrival after which a burst counts as ended", low=0.0, high=3600.0
     )

@@ -49,8 +49,18 @@ def useful_band(state: State, config: WorkingSetConfig) -> FloatArray:
     return np.maximum(config.band * streams.expected / streams.rate, config.band_seconds)
 
 
-def exchange(state: State, config: WorkingSetConfig, admitted: IntArray) -> Exchange:
-    """Plan who runs next; `admitted` are the indices that joined in this very pass."""
+def exchange(
+    state: State, config: WorkingSetConfig, admitted: IntArray, order: IntArray | None = None
+) -> Exchange:
+    """Plan who runs next.
+
+    Args:
+        state: As it is.
+        config: Parameters of the policy.
+        admitted: Indices that joined in this very pass.
+        order: Place of each waiting stream among those that wait, shape (n,); None: that of
+            arrival.
+    """
     streams, memory = state.streams, state.memory
     slack = state.slack
     band = useful_band(state, config)
@@ -61,7 +71,8 @@ def exchange(state: State, config: WorkingSetConfig, admitted: IntArray) -> Exch
     candidates = np.nonzero(ready)[0]
     # Who waits for a first token comes after those who stall: they were promised that they do not.
     turn = np.where(streams.waiting, 0.0, slack)
-    candidates = candidates[np.argsort(turn[candidates], kind="stable")][:CONSIDERED]
+    second = candidates if order is None else order[candidates]
+    candidates = candidates[np.lexsort((second, turn[candidates]))][:CONSIDERED]
     if not len(candidates):
         return Exchange((), ())
 

@@ -10,7 +10,7 @@ to arrivals and predicted underruns.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.pacing import paced, room_for_all
 from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.prefill import prefill_limit, reader_would_stall
+from tokenflow_sgl.policy.queueing import Queue, rank, waiting_queue
 from tokenflow_sgl.policy.stress import under_stress
 
 
@@ -35,11 +36,13 @@ class Memo:
         planned: When the working set was last planned (-inf: never).
         plan: Slots that the last plan chose to start or resume, most urgent first.
         park_share: Share of the raw decode throughput that parking must keep (1: park none).
+        queue: The streams that wait, and what has overtaken them.
     """
 
     planned: float = -np.inf
     plan: tuple[int, ...] = ()
     park_share: float = 1.0
+    queue: Queue = field(default_factory=Queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,10 @@ class WorkingSetPolicy:
 
     def _plan(self, state: State, memo: Memo) -> _Plan:
         streams = state.streams
-        joined = admissible(state, self.config)
-        outcome = exchange(state, self.config, joined)
+        queue = waiting_queue(state, memo.queue)
+        order = rank(state, queue, self.config)
+        joined = admissible(state, self.config, order)
+        outcome = exchange(state, self.config, joined, order)
         share = next_share(state, self.config, memo.park_share)
         run, preempt = outcome.run, outcome.preempt
         rest = thinned(state, parked(state, self.config, share)).tolist()
@@ -121,7 +126,7 @@ class WorkingSetPolicy:
             )
         slots = tuple(streams.slot[list(run)].tolist())
         return _Plan(
-            Memo(planned=state.now, plan=slots, park_share=share),
+            Memo(planned=state.now, plan=slots, park_share=share, queue=queue),
             admit=tuple(streams.slot[joined].tolist()),
             preempt=preempt,
         )

@@ -1,0 +1,151 @@
+"""The order of prefills: short ones soon, and no request overtaken without end."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
+from tokenflow_sgl.policy.queueing import Queue, rank, waiting_queue
+from tokenflow_sgl.policy.working_set import Memo
+
+CONFIG = WorkingSetConfig(overtake=3.0)
+
+
+def waiting(make_stream, prompt, arrival):
+    return make_stream(phase=Phase.WAITING, prompt=prompt, generated=0, slack=None, arrival=arrival)
+
+
+def ranks(state, queue, config=CONFIG):
+    return rank(state, queue, config).tolist()
+
+
+def test_the_highest_response_ratio_goes_first(make_state, make_stream) -> None:
+    rows = [
+        waiting(make_stream, 4000, 90.0),  # ten seconds for four thousand tokens
+        waiting(make_stream, 100, 99.0),  # one for a hundred
+        waiting(make_stream, 100, 99.5),
+        make_stream(phase=Phase.RUNNING, arrival=99.9),
+        waiting(make_stream, 4000, 99.9),
+    ]
+    made = make_state(rows, now=100.0)
+    assert ranks(made, waiting_queue(made, Queue())) == [2, 0, 1, 0, 3]
+
+
+def test_first_come_first_served_is_an_option(make_state, make_stream) -> None:
+    rows = [
+        waiting(make_stream, 4000, 90.0),
+        waiting(make_stream, 100, 99.0),
+        waiting(make_stream, 10, 99.5),
+    ]
+    made = make_state(rows, now=100.0)
+    assert ranks(made, waiting_queue(made, Queue()), WorkingSetConfig(overtake=0.0)) == [0, 1, 2]
+
+
+def test_what_is_overtaken_enough_goes_first(make_state, make_stream) -> None:
+    rows = [
+        waiting(make_stream, 4000, 98.9),
+        *(waiting(make_stream, 1000, 99.0 + i / 1000) for i in range(90)),
+    ]
+    before = make_state(rows, now=100.0)
+    queue = waiting_queue(before, Queue())
+    assert ranks(before, queue)[0] == 90
+    # Half of the short ones have begun.
+    begun = [
+        dict(row, phase=Phase.RUNNING, slack=1.0) if 0 < i < 46 else row
+        for i, row in enumerate(rows)
+    ]
+    after = make_state(begun, now=101.0)
+    queue = waiting_queue(after, queue)
+    assert queue.overtaken[0] == pytest.approx(queue.seconds[1] * 45)
+    assert queue.overtaken[0] > 3.0 * queue.seconds[0]
+    assert ranks(after, queue)[0] == 0
+    assert (queue.overtaken[1:] == 0.0).all(), "nothing later than these has begun"
+
+
+def test_a_stream_that_leaves_or_takes_anothers_slot_overtakes_nothing(
+    make_state, make_stream
+) -> None:
+    rows = [
+        waiting(make_stream, 4000, 90.0),
+        waiting(make_stream, 1000, 99.0),
+        waiting(make_stream, 900, 99.1),
+    ]
+    queue = waiting_queue(make_state(rows, now=100.0), Queue())
+    # The second was aborted, and a new one has its slot.
+    later = [
+        rows[0],
+        waiting(make_stream, 1000, 100.5),
+        dict(rows[2], phase=Phase.RUNNING, slack=1.0),
+    ]
+    found = waiting_queue(make_state(later, now=101.0), queue)
+    assert found.overtaken.tolist() == [queue.seconds[2], 0.0]
+
+
+def test_an_objective_that_can_be_met_goes_first(make_state, make_stream) -> None:
+    rows = [
+        waiting(make_stream, 50, 99.0),
+        waiting(make_stream, 4000, 99.0),
+        waiting(make_stream, 4000, 99.0),
+    ]
+    made = make_state(rows, now=100.0)
+    queue = waiting_queue(made, Queue())
+    prefill = float(queue.seconds[1])
+    for left, place in ((1.5 * prefill, 0), (9.0 * prefill, 1), (0.5 * prefill, 1)):
+        slo = np.array([np.nan, 1.0 + left, np.nan])
+        streams = dataclasses.replace(made.streams, ttft_slo=slo)
+        assert ranks(dataclasses.replace(made, streams=streams), queue)[1] == place
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_request_is_overtaken_without_end(make_state, make_stream, data) -> None:
+    """One prefill at a time, requests come and come: the bound holds for each of them."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    arrivals = np.cumsum(rng.exponential(0.05, 60))
+    prompts = np.where(rng.random(60) < 0.3, 8000, rng.integers(10, 400, 60))
+    now, queue, begun, work = 0.0, Queue(), {}, {}
+    overtaken = np.zeros(60)
+    for _ in range(60):
+        here = [i for i in range(60) if arrivals[i] <= now]
+        if len(begun) == len(here):
+            now = float(arrivals[len(here)])
+            here.append(len(here))
+        rows = [
+            make_stream(
+                phase=Phase.RUNNING, prompt=int(prompts[i]), arrival=float(arrivals[i]), slack=1.0
+            )
+            if i in begun
+            else waiting(make_stream, int(prompts[i]), float(arrivals[i]))
+            for i in here
+        ]
+        made = make_state(rows, now=now, total=10**9)
+        queue = waiting_queue(made, queue)
+        places = rank(made, queue, CONFIG)
+        left = [i for i in here if i not in begun]
+        seconds = dict(zip(left, queue.seconds.tolist(), strict=True))
+        chosen = min(left, key=lambda i: places[i])
+        for i in left:
+            if arrivals[i] < arrivals[chosen]:
+                overtaken[i] += seconds[chosen]
+                # The one that crosses the bound is the last.
+                work[i] = max(work.get(i, 0.0), seconds[chosen])
+                assert overtaken[i] <= CONFIG.overtake * seconds[i] + work[i] + 1e-9
+        begun[chosen] = True
+        now += seconds[chosen]
+
+
+def test_the_policy_remembers_who_was_overtaken(make_state, make_stream) -> None:
+    made = make_state(
+        [waiting(make_stream, 4000, 90.0), waiting(make_stream, 100, 99.0)], now=100.0
+    )
+    decision = WorkingSetPolicy().decide(made)
+    assert isinstance(decision.memo, Memo)
+    assert decision.memo.queue.slot.tolist() == made.streams.slot.tolist()
+    again = WorkingSetPolicy().decide(made)
+    assert again == decision
+    assert decision.memo.queue != Queue()
+    assert decision.memo.queue != "queue"

@@ -1,0 +1,142 @@
+"""Which waiting request is prefilled first: that with the highest response ratio, within bounds.
+
+First come first served wastes most of what is possible where prefills queue: a prompt of 100,000
+tokens keeps a hundred short ones waiting. Shortest first has the least mean wait, but starves the
+long ones. Highest response ratio next (P. Brinch Hansen, 1971: time waited over time of service,
+here of the prefill) is close to the former and grows with the wait.
+
+That alone bounds no wait. So nothing overtakes a request any more once later arrivals worth
+`overtake` times its own prefill have done so: it then waits for earlier arrivals only. Short
+requests are held up by little work, long ones by work in proportion to theirs.
+
+A request with a TTFT objective goes before those without as soon as its prefill must begin to meet
+it, and counts like any other once that is out of reach.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
+from tokenflow_sgl.policy.config import WorkingSetConfig
+
+SHORTEST_PREFILL = 1e-3
+"""Seconds that a prefill counts as at least."""
+HASTE = 2.0
+"""Multiple of its own prefill before the last moment at which an objective makes a request go
+first: others are in the same step, or in the one under way."""
+
+
+def _none() -> FloatArray:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queue:
+    """What is remembered of the streams that wait, as arrays of one length, in arrival order.
+
+    Attributes:
+        slot: Of each.
+        arrival: Of each; with the slot it names a stream.
+        seconds: Of its prefill.
+        overtaken: Seconds of prefills of later arrivals that began before its own.
+    """
+
+    slot: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    arrival: FloatArray = field(default_factory=_none)
+    seconds: FloatArray = field(default_factory=_none)
+    overtaken: FloatArray = field(default_factory=_none)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Queue):
+            return NotImplemented
+        return all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("slot", "arrival", "seconds", "overtaken")
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.slot.tobytes())
+
+
+def waiting_queue(state: State, before: Queue) -> Queue:
+    """The streams that wait now, and what has overtaken each of them.
+
+    Args:
+        state: As it is.
+        before: What was found in the last pass that looked.
+    """
+    streams = state.streams
+    index = np.nonzero(streams.waiting)[0]
+    slot, arrival = streams.slot[index], streams.arrival[index]
+    seconds = prefill_seconds(state, index)
+    overtaken = np.zeros(len(index))
+    if len(before.slot) and len(index):
+        # Slots are used again, so the arrival must be the same, too.
+        place = {
+            key: number
+            for number, key in enumerate(
+                zip(before.slot.tolist(), before.arrival.tolist(), strict=True)
+            )
+        }
+        then = np.array(
+            [place.get(key, -1) for key in zip(slot.tolist(), arrival.tolist(), strict=True)],
+            dtype=np.int64,
+        )
+        known = then >= 0
+        overtaken[known] = before.overtaken[then[known]]
+        gone = np.ones(len(before.slot), dtype=np.bool_)
+        gone[then[known]] = False
+        gone &= _began(state, before)
+        if gone.any():
+            moments, work = before.arrival[gone], before.seconds[gone]
+            order = np.argsort(moments, kind="stable")
+            later = np.concatenate([np.cumsum(work[order][::-1])[::-1], [0.0]])
+            overtaken += later[np.searchsorted(moments[order], arrival, side="right")]
+    return Queue(slot, arrival, seconds, overtaken)
+
+
+def _began(state: State, before: Queue) -> BoolArray:
+    """Which of those that waited are here still, so that they have begun."""
+    streams = state.streams
+    here = dict(zip(streams.slot.tolist(), streams.arrival.tolist(), strict=True))
+    pairs = zip(before.slot.tolist(), before.arrival.tolist(), strict=True)
+    return np.array([here.get(slot) == arrival for slot, arrival in pairs], dtype=np.bool_)
+
+
+def prefill_seconds(state: State, index: IntArray) -> FloatArray:
+    """Seconds of the prefills of these streams; tokens where the costs are not known."""
+    streams = state.streams
+    tokens = streams.prompt[index].astype(np.float64)
+    if state.costs.prefill is None:
+        return np.asarray(np.maximum(tokens, 1.0))
+    return np.asarray(np.maximum(state.costs.prefill_seconds(tokens), SHORTEST_PREFILL))
+
+
+def rank(state: State, queue: Queue, config: WorkingSetConfig) -> IntArray:
+    """Place of each stream that waits in the order of prefills, 0 first; others 0, shape (n,).
+
+    `queue` is of this state.
+    """
+    streams = state.streams
+    index = np.nonzero(streams.waiting)[0]
+    held_up = queue.overtaken >= config.overtake * queue.seconds
+    first = held_up | _must_begin(state, index, queue.seconds)
+    ratio = (state.now - queue.arrival) / queue.seconds
+    # Those that nothing may overtake in the order of their arrival.
+    key = np.where(first, -np.inf, -ratio)
+    order = np.lexsort((queue.arrival, key))
+    found = np.zeros(len(streams), dtype=np.int64)
+    found[index[order]] = np.arange(len(index))
+    return found
+
+
+def _must_begin(state: State, index: IntArray, seconds: FloatArray) -> BoolArray:
+    """Which of these streams miss their TTFT objective unless their prefill begins soon."""
+    streams = state.streams
+    if streams.ttft_slo is None:
+        return np.zeros(len(index), dtype=np.bool_)
+    left = streams.arrival[index] + streams.ttft_slo[index] - state.now - seconds
+    return np.asarray((left >= 0.0) & (left <= HASTE * seconds))
