@@ -40,15 +40,15 @@ class Request:
         return len(self.output_ids)
 
 
-def build(streams: int, stress: bool) -> tuple[StreamTable[Request], list[Request]]:
-    """A table of `streams`; all running and far from any limit without `stress`."""
+def build(streams: int, queued: int, stress: bool) -> tuple[StreamTable[Request], list[Request]]:
+    """A table of `streams`; all running and far from any limit without `stress`, else `queued`."""
     rng = np.random.default_rng(1)
     lengths = LearnedLengths()
     for length in rng.integers(100, 2000, 1024).tolist():
         lengths.ended(0, length, cut_off=False)
     table: StreamTable[Request] = StreamTable(lengths)
     requests = []
-    for number in range(streams):
+    for number in range(streams + (queued if stress else 0)):
         request = Request()
         requests.append(request)
         table.track(
@@ -61,6 +61,8 @@ def build(streams: int, stress: bool) -> tuple[StreamTable[Request], list[Reques
             now=number * 0.01,
         )
         third = number % 3 if stress else 0
+        if number >= streams:
+            continue
         if third == 2:
             continue
         table.move(request, Phase.RUNNING, number * 0.01)
@@ -127,13 +129,14 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--streams", type=int, default=1000, help="tracked requests")
+    parser.add_argument("--queued", type=int, default=0, help="requests that wait beside them")
     parser.add_argument("--passes", type=int, default=2000, help="passes per kind")
     options = parser.parse_args()
     kinds = (("plan", True, True), ("between plans", True, False), ("idle", False, True))
     print(f"{options.streams} tracked streams, {options.passes} passes per kind; milliseconds")
     print(f"{'pass':<14}{'median':>9}{'P90':>9}{'P99':>9}")
     for name, stress, plan in kinds:
-        table, _ = build(options.streams, stress)
+        table, _ = build(options.streams, options.queued, stress)
         deciding, accounting = passes(table, options.passes, stress=stress, plan=plan)
         show(name, deciding)
     show("accounting", accounting)

@@ -80,9 +80,13 @@ def admissible(state: State, config: WorkingSetConfig, order: IntArray | None = 
     if order is not None:
         candidates = candidates[np.argsort(order[candidates], kind="stable")]
     members = np.nonzero(streams.member)[0]
-    fits = _memory_allows(state, config, members, candidates)
     # The whole queue, or the head of it.
-    if fits and not (fits == len(candidates) and _clears(state, config, members, candidates)):
+    whole = _burst_is_over(state, config)
+    if not whole:
+        candidates = candidates[:CONSIDERED]
+    fits = _memory_allows(state, config, members, candidates)
+    whole = whole and fits == len(candidates)
+    if fits and not (whole and _clears(state, config, members, candidates)):
         fits = _time_allows(state, config, members, candidates[:fits][:CONSIDERED])
     if fits == 0 and not len(members):
         fits = 1
@@ -97,32 +101,32 @@ def _memory_allows(
     budget = config.fill * (memory.kv.total + memory.host.kv.total)
     budget -= float(_final_kv(state, members).sum())
     # Answers that get longer than expected and shorter ones do not quite make up for each other.
-    budget -= FINAL_SHARE * math.sqrt(_left(state, members)[1].sum())
+    variance = state.streams.lengths.careful.variance(*_answers(state, members))
+    budget -= FINAL_SHARE * math.sqrt(variance.sum())
     return int(np.searchsorted(np.cumsum(_final_kv(state, candidates)), budget, side="right"))
 
 
 def _final_kv(state: State, index: IntArray) -> FloatArray:
     streams = state.streams
-    return streams.length.take(index) + FINAL_SHARE * _left(state, index)[0]
+    left = streams.lengths.careful.left(*_answers(state, index))
+    return streams.length.take(index) + FINAL_SHARE * left
 
 
-def _left(state: State, index: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Tokens still to come: what is expected, with care, and its variance."""
+def _answers(state: State, index: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Kind, output tokens so far, and limit of these streams."""
     streams = state.streams
-    careful = streams.lengths.careful
-    of = streams.kind.take(index), streams.generated.take(index), streams.limit.take(index)
-    return careful.left(*of), careful.variance(*of)
+    return streams.kind.take(index), streams.generated.take(index), streams.limit.take(index)
 
 
 def _clears(
     state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
 ) -> bool:
-    """Whether a burst has ended and all that waits can be cleared at once.
+    """Whether all that waits can be cleared at once, now that the burst is over.
 
     That promises too much anyway: no stock, and no margin but `burst_eta`. Readers bear it by their
     slack; requests without a reader have none, and would all be answered later.
     """
-    if state.costs.decode is None or not _burst_is_over(state, config):
+    if state.costs.decode is None:
         return False
     if not state.streams.streaming[members].all():
         return False

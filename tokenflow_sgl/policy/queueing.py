@@ -24,6 +24,8 @@ from tokenflow_sgl.policy.config import WorkingSetConfig
 
 SHORTEST_PREFILL = 1e-3
 """Seconds that a prefill counts as at least."""
+SORTED = 512
+"""Streams of the queue whose order matters: no plan looks at more, unless it takes them all."""
 HASTE = 2.0
 """Multiple of its own prefill before the last moment at which an objective makes a request go
 first: others are in the same step, or in the one under way."""
@@ -72,38 +74,35 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     index = np.nonzero(streams.waiting)[0]
     slot, arrival = streams.slot[index], streams.arrival[index]
     seconds = prefill_seconds(state, index)
-    overtaken = np.zeros(len(index))
-    if len(before.slot) and len(index):
-        # Slots are used again, so the arrival must be the same, too.
-        place = {
-            key: number
-            for number, key in enumerate(
-                zip(before.slot.tolist(), before.arrival.tolist(), strict=True)
-            )
-        }
-        then = np.array(
-            [place.get(key, -1) for key in zip(slot.tolist(), arrival.tolist(), strict=True)],
-            dtype=np.int64,
-        )
-        known = then >= 0
-        overtaken[known] = before.overtaken[then[known]]
-        gone = np.ones(len(before.slot), dtype=np.bool_)
-        gone[then[known]] = False
-        gone &= _began(state, before)
-        if gone.any():
-            moments, work = before.arrival[gone], before.seconds[gone]
-            order = np.argsort(moments, kind="stable")
-            later = np.concatenate([np.cumsum(work[order][::-1])[::-1], [0.0]])
-            overtaken += later[np.searchsorted(moments[order], arrival, side="right")]
+    if np.array_equal(slot, before.slot) and np.array_equal(arrival, before.arrival):
+        return Queue(slot, arrival, seconds, before.overtaken)
+    if not len(before.slot) or not len(index):
+        return Queue(slot, arrival, seconds, np.zeros(len(index)))
+    place, here = _found(state, before)
+    waits = here & streams.waiting[place]
+    overtaken = np.zeros(len(streams))
+    overtaken[place[waits]] = before.overtaken[waits]
+    overtaken = overtaken[index]
+    begun = here & ~waits
+    if begun.any():
+        moments, work = before.arrival[begun], before.seconds[begun]
+        order = np.argsort(moments, kind="stable")
+        later = np.concatenate([np.cumsum(work[order][::-1])[::-1], [0.0]])
+        overtaken += later[np.searchsorted(moments[order], arrival, side="right")]
     return Queue(slot, arrival, seconds, overtaken)
 
 
-def _began(state: State, before: Queue) -> BoolArray:
-    """Which of those that waited are here still, so that they have begun."""
+def _found(state: State, before: Queue) -> tuple[IntArray, BoolArray]:
+    """Where those that waited are in this state, and whether they are in it at all.
+
+    Slots are used again, so the arrival must be the same, too.
+    """
     streams = state.streams
-    here = dict(zip(streams.slot.tolist(), streams.arrival.tolist(), strict=True))
-    pairs = zip(before.slot.tolist(), before.arrival.tolist(), strict=True)
-    return np.array([here.get(slot) == arrival for slot, arrival in pairs], dtype=np.bool_)
+    order = np.argsort(streams.slot, kind="stable")
+    ordered = streams.slot[order]
+    place = order[np.minimum(np.searchsorted(ordered, before.slot), len(ordered) - 1)]
+    same = streams.slot[place] == before.slot
+    return place, same & (streams.arrival[place] == before.arrival)
 
 
 def prefill_seconds(state: State, index: IntArray) -> FloatArray:
@@ -127,10 +126,20 @@ def rank(state: State, queue: Queue, config: WorkingSetConfig) -> IntArray:
     ratio = (state.now - queue.arrival) / queue.seconds
     # Those that nothing may overtake in the order of their arrival.
     key = np.where(first, -np.inf, -ratio)
-    order = np.lexsort((queue.arrival, key))
     found = np.zeros(len(streams), dtype=np.int64)
-    found[index[order]] = np.arange(len(index))
+    found[index[_by(key, queue.arrival)]] = np.arange(len(index))
     return found
+
+
+def _by(key: FloatArray, arrival: FloatArray) -> IntArray:
+    """Indices by key, then by arrival; of a long queue only its head, the rest as it stands."""
+    if len(key) <= SORTED:
+        return np.lexsort((arrival, key))
+    # Those that nothing may overtake have the same key: the earliest of them are the head.
+    bound = np.partition(key, SORTED)[SORTED]
+    head = np.nonzero(key <= bound)[0]
+    rest = np.nonzero(key > bound)[0]
+    return np.concatenate([head[np.lexsort((arrival[head], key[head]))], rest])
 
 
 def _must_begin(state: State, index: IntArray, seconds: FloatArray) -> BoolArray:
