@@ -6,10 +6,10 @@ import pytest
 from tokenflow_sgl.contract import Traits
 from tokenflow_sgl.policy.lengths import KINDS, LearnedLengths
 
-NOBODY = np.zeros(0, dtype=np.int64)
+NOTHING = np.zeros(0, dtype=np.int64)
 
 
-def expected(learned, kind=0, generated=0, limit=4096, present=NOBODY):
+def expected(learned, kind=0, generated=0, limit=4096, present=NOTHING):
     """Mean length, typical and careful, of an answer that has come so far."""
     found = learned.lengths(np.full(len(present), kind), present)
     of = np.array([kind]), np.array([generated]), np.array([limit])

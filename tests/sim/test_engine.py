@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.sim import SimulationError, engine, simulate
 from tokenflow_sgl.sim.schedulers.by_name import POLICIES
-from tokenflow_sgl.sim.step import NOBODY, Chunk, Device, Step
+from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Device, Step
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
 
@@ -74,9 +74,9 @@ def test_mixed_chunks_let_running_streams_decode(times_of, trace, device, option
 def test_a_host_load_hides_behind_what_is_computed(device) -> None:
     device = Device(device)
     # 500 tokens load in 0.05 s; 1000 new ones compute in 1 s, 0.1 s a layer.
-    long = Step(NOBODY, (Chunk(0, 500, 1000, loaded=500),))
+    long = Step(NO_STREAM, (Chunk(0, 500, 1000, loaded=500),))
     assert device.prefill_end(long, 0.0, 0) == pytest.approx(1.0)
-    short = Step(NOBODY, (Chunk(0, 500, 20, loaded=500),), planned=2.0)
+    short = Step(NO_STREAM, (Chunk(0, 500, 20, loaded=500),), planned=2.0)
     # The last layer's KV is there after 0.05 s; it computes 0.002 s.
     assert device.prefill_end(short, 2.0, 0) == pytest.approx(2.052)
     # A load starts when the step is planned, behind the one before it.

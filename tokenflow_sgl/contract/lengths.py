@@ -1,4 +1,4 @@
-"""How long answers get, as distributions: what is known of an end that nobody knows.
+"""How long answers get, as distributions: what is known of an end that no server is told.
 
 A distribution is given by its survival S(u), the share of answers that are longer than u tokens.
 Of an answer that has come to g tokens and may have at most `limit`, each further token u is there

@@ -115,7 +115,7 @@ def _introduce(config: DemoConfig, trace: Trace, console: Console) -> None:
         f"Two real SGLang {importlib.metadata.version('sglang')} servers get the same requests, "
         f"{first} and {second}, each on an emulated {DEVICE} with {MODEL}. Time is virtual: a step "
         "takes what it would take on the device, so the figures do not depend on this machine. "
-        "Both servers know when each answer will end: its limit is its length.\n",
+        "Neither server knows when an answer will end: the clients send a limit.\n",
         highlight=False,
     )
 
@@ -155,9 +155,7 @@ async def _replay(name: str, url: str, trace: Trace, view: SideBySide) -> Side:
     def keep(index: int, answer: Answer) -> None:
         answers[index] = answer.ids
 
-    options = ReplayOptions(
-        name=name, warm_up_burst=min(WARM_UP, len(trace.requests)), known_lengths=True
-    )
+    options = ReplayOptions(name=name, warm_up_burst=min(WARM_UP, len(trace.requests)))
     run = await replay(
         trace,
         await find_target(url),
@@ -180,8 +178,8 @@ def _say_where(config: DemoConfig, judged: Sequence[Figures], console: Console) 
 def _subtitle(config: DemoConfig) -> str:
     return (
         f"{config.burst.readers} readers at once on SGLang {importlib.metadata.version('sglang')}, "
-        f"KV cache of {config.burst.kv_tokens:,} tokens (emulated {DEVICE}, {MODEL}; both servers "
-        "know the answers' lengths)"
+        f"KV cache of {config.burst.kv_tokens:,} tokens (emulated {DEVICE}, {MODEL}; "
+        "neither server knows the answers' lengths)"
     )
 
 

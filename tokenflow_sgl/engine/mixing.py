@@ -1,7 +1,7 @@
 """When running streams decode in the same step as a prefill.
 
 A resumed stream needs one token prefilled before it decodes with the others. As a step of its own
-that costs everybody the time of reading the weights once, and under stress streams are resumed
+that costs all streams the time of reading the weights once, and under stress streams are resumed
 several times a second. SGLang can mix decoding rows into a prefill step; this decides when.
 """
 

@@ -1,4 +1,4 @@
-"""Who joins the working set: the demand test.
+"""Which streams join the working set: the demand test.
 
 A newcomer is admitted if, for every horizon h, the engine time that all readers of the
 working set will have asked for within h, plus the prefills that are due, fits in eta * h,
@@ -8,9 +8,9 @@ sees buffers (a reader with ten seconds unread asks for nothing for ten seconds)
 ends (an output of 40 tokens stops asking), which is what lets a burst in early without
 overcommitting a sustained overload.
 
-A finite burst is another matter: when nobody new has come for a while and a little more than
+A finite burst is another matter: when nothing new has come for a while and a little more than
 the engine's time (`burst_eta`) would clear the whole queue, it is cleared at once. Promising
-more for less than that would make everybody stall and still leave some waiting.
+more for less than that would make all readers stall and still leave some waiting.
 
 Engine time of one token at context length x, when memory is full: a decode step takes T
 and serves M / x streams, so T * x / M. Producing n tokens from length l costs
@@ -18,10 +18,10 @@ T / M * (n * l + n^2 / 2). Once memory has been short, T / M is what was measure
 cost model knows nothing of resumes and of steps that were not full.
 
 Some things that a fluid view does not see. Others will come after this newcomer: where streams
-take turns in memory, prefills go on taking the share of the time that they took lately, and who
-decodes beside them gets hardly ahead of his reader, to be switched out for another. Whatever the
-costs miss shows in readers who stall: then nobody joins. A long prompt is computed in chunks beside
-which the others read on, so it does not ask for more than half of the engine's time at any moment.
+take turns in memory, prefills go on taking the share of the time that they took lately, and what
+decodes beside them gets hardly ahead of its reader, to be switched out for another. Whatever the
+costs miss shows in readers who stall: then no stream joins. A long prompt is computed in chunks
+beside which the others read on, so it never asks for more than half of the engine's time.
 A reader who is faster than the engine can decode any stream gets what it can. And where more
 streams share the memory than fit, each of them builds up a buffer for the times that it is switched
 out: on average half the hysteresis.
@@ -42,7 +42,7 @@ HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 
 CONSIDERED = 128
 """Newcomers that one pass looks at, in order of arrival, unless it clears the whole queue."""
 YOUNG = 10.0
-"""Seconds that a queue may be old to be cleared: who has waited longer gains little by it."""
+"""Seconds that a queue may be old to be cleared: what has waited longer gains little by it."""
 FINAL_SHARE = 0.6
 """Share of the output still to come that a stream holds on average until the others end."""
 SHORTEST_CONTEXT = 64.0
@@ -53,10 +53,10 @@ STOCKING = 0.1
 """Share of its reading time that a stream's stock should have grown to, while it is small."""
 OWN_SHARE = 0.5
 """Share of a horizon that a newcomer's own prefill asks for at most: it is done in chunks that let
-the others read on, however long the prompt is, and nobody waits for its end but the newcomer."""
+the others read on, however long the prompt is, and only the newcomer waits for its end."""
 DRY_SHARE = 0.05
-"""Share of the started readers above whose stalling nobody joins: the engine has less to give than
-the test believes."""
+"""Share of the started readers above whose stalling no stream joins: the engine has less to give
+than the test believes."""
 ONGOING = 1.1
 """Share of the time that later newcomers' prefills will take, over that of the last ones."""
 UNMEASURED = 1.2
@@ -71,7 +71,7 @@ def admissible(state: State, config: WorkingSetConfig, order: IntArray | None = 
     order: place of each waiting stream among those that wait, shape (n,); None: that of arrival.
 
     At least one is admitted while the working set is empty, whatever the test says: an
-    engine that idles serves nobody.
+    engine that idles serves no reader.
     """
     streams = state.streams
     candidates = np.nonzero(streams.waiting & ~streams.admitted)[0]
@@ -144,8 +144,8 @@ def _time_allows(
     supply = _supply(state, members if len(members) else candidates, UNMEASURED)
     if _dry(state, supply.speed) > DRY_SHARE:
         return 0
-    everybody = int(_final_kv(state, members).sum() + _final_kv(state, candidates).sum())
-    shared = everybody > state.memory.kv.total
+    needed = int(_final_kv(state, members).sum() + _final_kv(state, candidates).sum())
+    shared = needed > state.memory.kv.total
     stock = config.hysteresis / 2 if shared else 0.0
     usual = ONGOING * state.prefill_share if shared else 0.0
     wanted = _wanted(state, members, candidates, supply, stock, usual)
@@ -180,7 +180,7 @@ def _wanted(
 
 
 def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
-    """Nobody came for a while, and the queue is all of those who came just before."""
+    """Nothing came for a while, and the queue is all of what came just before."""
     arrival = state.streams.arrival
     waiting = arrival[state.streams.waiting]
     calm = state.now - float(arrival.max()) >= config.calm

@@ -1,7 +1,7 @@
-"""Who runs: the least-slack exchange within device memory.
+"""Which streams run: the least-slack exchange within device memory.
 
 Candidates (admitted newcomers, paused streams) are taken by slack, least first; a newcomer's
-counts as zero, so that it comes after those who stall. One that does not fit may displace
+counts as zero, so that it comes after those that stall. One that does not fit may displace
 running streams, and only if the space then really suffices:
 
 1. saturated ones (slack at or above 0.8 of their useful band theta): their next tokens
@@ -11,7 +11,7 @@ running streams, and only if the space then really suffices:
 3. others only with hysteresis: for a newcomer if the victim can bear the switch, for a
    paused stream if the victim has clearly more slack than it.
 
-Nobody is displaced in its first `min_run` seconds: a stream gains before it can lose
+No stream is displaced in its first `min_run` seconds: a stream gains before it can lose
 again, which bounds thrash. A paused stream's slack only falls, so it is served at last.
 """
 
@@ -37,7 +37,7 @@ CONTENT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """run: indices to start or resume, most urgent first. preempt: who makes room."""
+    """run: indices to start or resume, most urgent first. preempt: what makes room."""
 
     run: tuple[int, ...]
     preempt: tuple[Preempt, ...]
@@ -52,7 +52,7 @@ def useful_band(state: State, config: WorkingSetConfig) -> FloatArray:
 def exchange(
     state: State, config: WorkingSetConfig, admitted: IntArray, order: IntArray | None = None
 ) -> Exchange:
-    """Plan who runs next.
+    """Plan which streams run next.
 
     Args:
         state: As it is.
@@ -69,7 +69,7 @@ def exchange(
     ready = streams.paused | (streams.waiting & streams.admitted)
     ready[admitted] = True
     candidates = np.nonzero(ready)[0]
-    # Who waits for a first token comes after those who stall: they were promised that they do not.
+    # A newcomer comes after those that stall: they were promised that they do not.
     turn = np.where(streams.waiting, 0.0, slack)
     second = candidates if order is None else order[candidates]
     candidates = candidates[np.lexsort((second, turn[candidates]))][:CONSIDERED]
@@ -107,7 +107,7 @@ def exchange(
             chosen = victims.displace(tokens - room, 1 - rows, newcomer, ahead)
             if chosen is None:
                 # A smaller one behind may still fit. The large one stays first in line, and
-                # whoever runs becomes displaceable for it as his buffer grows.
+                # what runs becomes displaceable for it as its buffer grows.
                 continue
             cause = Cause.NEWCOMER if newcomer else Cause.EXCHANGE
             for victim in chosen:
@@ -158,7 +158,7 @@ class _Victims:
         self._out_of_reach: dict[bool, tuple[float, int]] = {}
 
     def displace(self, tokens: int, rows: int, newcomer: bool, slack: float) -> list[int] | None:
-        """Victims that free `tokens` and `rows`, or None (and then nobody is used up)."""
+        """Victims that free `tokens` and `rows`, or None (and then none is used up)."""
         # Candidates come by ascending slack, so a later one may take no more than an earlier.
         failed = self._out_of_reach.get(newcomer, (np.inf, 1 << 62))
         if tokens >= failed[0] or rows >= failed[1]:

@@ -1,6 +1,6 @@
 """How long answers get, learned online from those that have ended and those that are under way.
 
-Nobody tells a server when an answer will end: clients send a limit. What can be known is a
+No server is told when an answer will end: clients send a limit. What can be known is a
 distribution. It is learned in two layers.
 
 The lower layer asks for the order of magnitude. Answers are taken to be log-normal around a median

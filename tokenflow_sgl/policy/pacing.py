@@ -1,9 +1,9 @@
-"""Reading pace while there is room for everybody: nobody's tokens come much before they are read.
+"""Reading pace while there is room for all streams: no tokens come long before they are read.
 
 Without stress the engine would decode every stream as fast as it can, and most tokens would lie
 unread. With pacing a stream decodes a stretch of its answer, rests in the prefix tree until its
 reader has nearly caught up, and goes on: the batch of each step is small, newcomers get the time
-that nobody needs, and a reader who goes away has cost little. Every rest costs a switch: one token
+that is left over, and a reader who goes away has cost little. Every rest costs a switch: one token
 of prefill and the copy of the new KV to the host. So it is an option, not the rule.
 """
 

@@ -1,4 +1,4 @@
-"""Who fits: the utility of running a stream, and its maximum under memory and batch size.
+"""Which streams fit: the utility of running a stream, and its maximum under memory and batch size.
 
 TokenFlow section 3.3: maximise sum x_i v_i (t - t_overhead) - gamma sum (1 - x_i) phi_i,
 subject to sum x_i l_i <= M and sum x_i <= B. The paper prints the penalty with x_i
@@ -22,7 +22,7 @@ SWAP_DEPTH = 24
 
 
 class Penalty(enum.Enum):
-    """Who pays for a nearly empty buffer."""
+    """Which streams pay for a nearly empty buffer."""
 
     CORRECTED = 1.0
     """Streams that are left out: an urgent stream gains by running."""
@@ -124,7 +124,7 @@ def _best_move(
     room: int,
     rows: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """(who enters, who leaves) with the largest gain, or None if nothing gains."""
+    """(streams that enter, streams that leave) with the largest gain, or None if nothing gains."""
     best: tuple[float, tuple[int, ...], tuple[int, ...]] = (1e-12, (), ())
     for new in outside:
         if rows > 0 and size[new] <= room and utility[new] > best[0]:

@@ -47,7 +47,7 @@ class Memo:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What changes about who runs; the streams to run are in the memo's plan."""
+    """What changes about which streams run; the streams to run are in the memo's plan."""
 
     memo: Memo
     admit: tuple[int, ...] = ()

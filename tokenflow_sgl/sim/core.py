@@ -10,7 +10,7 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.sim.engine_options import EngineOptions
 from tokenflow_sgl.sim.memory import Memory
 from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.step import NOBODY, Chunk, Device, Step
+from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Device, Step
 from tokenflow_sgl.sim.streams import IntArray, Streams
 
 
@@ -23,7 +23,7 @@ class Core:
         chunked: The stream whose prompt is prefilled in part; None: none.
         computed: Tokens of its prompt that are done.
         full: SGLang's batch_is_full: no admission is tried until a stream leaves.
-        room_at: When the last eviction's copy ends that somebody waits for (write-back).
+        room_at: When the last eviction's copy ends that a step waits for (write-back).
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Core:
             write_back=options.hicache_write_policy == "write_back",
         )
         self._shares = prefixes.any
-        self.running = NOBODY
+        self.running = NO_STREAM
         self.waiting: list[int] = []
         self.chunked: int | None = None
         self.computed = 0
@@ -93,13 +93,13 @@ class Core:
         return reach - resident, self.device.load(reach - resident, now)
 
     def loaded(self, stream: int, now: float) -> None:
-        """Its KV is there, until it runs or somebody else needs the room."""
+        """Its KV is there, until it runs or another stream needs the room."""
         self.memory.release(
             stream, self._loading.pop(stream), lambda tokens: self.device.store(tokens, now)
         )
 
     def park(self, stream: int, now: float, *, keep: bool = True) -> None:
-        """A stream's KV is for whoever needs the room; unless `keep`, its own part is gone."""
+        """A stream's KV is for what needs the room; unless `keep`, its own part is gone."""
         tokens = int(self.streams.prompt[stream] + self.streams.generated[stream]) - 1
         self.memory.release(
             stream, tokens, lambda unwritten: self.device.store(unwritten, now), keep=keep

@@ -23,7 +23,7 @@ MOST_AT_ONCE = 512
 """Decode steps taken together at most: their times fit a cache."""
 
 SHORTEST_SLEEP = 0.001
-"""Seconds after which a policy that ran nobody is asked again."""
+"""Seconds after which a policy that ran nothing is asked again."""
 
 OBSERVED = 256
 """Turns of the loop between two looks at the progress."""
@@ -199,7 +199,7 @@ class Engine:
         arrival = self._inbox.next_s
         if arrival is not None:
             moment = min(moment, arrival)
-        # Who comes during a step is seen at its end, when the next one is planned already.
+        # What comes during a step is seen at its end, when the next one is planned already.
         late = 2 if core.options.overlap else 1
         seen = int(np.searchsorted(ends, moment, side="left")) + late if moment > self.now else 1
         return ends[: max(min(most, seen), 1)]

@@ -1,10 +1,10 @@
 """KV memory of device and host: what is held, what is cached, what was written back.
 
 Running streams hold their KV. That of paused and of finished streams stays on the device as long
-as nobody needs the room, as SGLang's prefix tree keeps it, and goes the longest unused first; what
-several prompts start with is there once (see `prefixes`). With HiCache cached KV is copied to the
+as there is room, as SGLang's prefix tree keeps it, and goes the longest unused first; what several
+prompts start with is there once (see `prefixes`). With HiCache cached KV is copied to the
 host, either as soon as it becomes cached (write-through; before the copy has ended it cannot be
-evicted) or when it is evicted (write-back; whoever needs the room waits for the copy).
+evicted) or when it is evicted (write-back; what needs the room waits for the copy).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Memory:
         self._resident: dict[int, int] = {}
         self._users: dict[int, int] = {}
         self._depth: dict[int, int] = {}  # nodes of its path that a stream keeps from eviction
-        # In the order of their last use, and whoever continues a prefix before that prefix.
+        # In the order of their last use, and what continues a prefix before that prefix.
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._cached_sum = 0
         self._leaving: OrderedDict[int, float] = OrderedDict()  # until it may be evicted
@@ -61,7 +61,7 @@ class Memory:
 
     @property
     def free(self) -> int:
-        """Tokens that can be allocated: empty, or cached by nobody who runs."""
+        """Tokens that can be allocated: empty, or cached by no stream that runs."""
         return self.device - self.held - self._leaving_sum
 
     def paged(self, tokens: int) -> int:
@@ -83,7 +83,7 @@ class Memory:
         return resident, reach
 
     def evictable(self, stream: int) -> int:
-        """Of the tokens on the device that a stream would find: those that nobody holds."""
+        """Of the tokens on the device that a stream would find: those that no stream holds."""
         found = 0
         for node in (*self._prefixes.paths[stream], stream):
             here = self._resident.get(node, 0)
@@ -108,7 +108,7 @@ class Memory:
         return unsaved
 
     def take(self, stream: int, tokens: int) -> None:
-        """A stream starts with `tokens` that are on the device: nobody may evict them now."""
+        """A stream starts with `tokens` that are on the device: they may not be evicted now."""
         at = 0
         for depth, node in enumerate(self._prefixes.paths[stream]):
             if tokens > at:
@@ -128,19 +128,19 @@ class Memory:
                 return
             self._keep(stream, depth)
             length = self._prefixes.tokens[node]
-            # What a page has only a part of is found by nobody.
+            # What a page has only a part of is found by no stream.
             first, last = (
                 min(max(edge - at, 0), length) // self._page * self._page for edge in (start, end)
             )
             there = self._resident.get(node, 0)
-            # Somebody else may have computed the same meanwhile: one copy is enough.
+            # Another stream may have computed the same meanwhile: one copy is enough.
             self.held -= max(min(there, last) - first, 0)
             self._resident[node] = max(there, last)
             at += length
 
     def release(self, stream: int, tokens: int, store: Store, *, keep: bool = True) -> None:
         """A stream that ran with `tokens` stops; unless `keep`, its own ones are gone for good."""
-        # Pages that are not full are of use to nobody.
+        # Pages that are not full are of no use.
         full = tokens // self._page * self._page
         self.held -= self.paged(tokens) - full
         own = full - int(self._prefixes.shared[stream])

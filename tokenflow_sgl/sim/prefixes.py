@@ -1,7 +1,7 @@
 """Which prompts start alike: the tree of a trace's shared prefixes, known before it is served.
 
 A node is a stretch of tokens that always comes as a whole. Nodes below the number of streams are
-the streams' own stretches: what nobody else's prompt holds before it, and the answer. The others
+the streams' own stretches: what no other prompt holds before it, and the answer. The others
 are shared by several prompts. As in SGLang's radix tree a stretch counts as the same only after
 the same tokens.
 """
@@ -75,12 +75,12 @@ class _Tree:
                 passed[after] += 1
                 at = after
             ends[index] = at
-        # Blocks come after their parents. One that everybody goes on to belongs to its parent.
+        # Blocks come after their parents. One that all go on to belongs to its parent.
         node = [-1] * len(parent)
         for place in range(1, len(parent)):
             before = parent[place]
             if passed[place] < 2:
-                continue  # nobody else's: a part of the stream's own stretch
+                continue  # no other's: a part of the stream's own stretch
             if before and passed[before] == passed[place]:
                 node[place] = node[before]
             else:

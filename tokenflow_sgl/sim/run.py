@@ -134,7 +134,7 @@ def simulate(
     if finished < len(trace.requests):
         raise SimulationError(
             f"{name} served {finished:,} of {len(trace.requests):,} requests and then "
-            "nobody any more: please report this with the trace"
+            "none any more: please report this with the trace"
         )
     run = make_run(
         trace,

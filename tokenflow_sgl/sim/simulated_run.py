@@ -19,7 +19,7 @@ PACKED = 1 << 20
 
 
 class Recording:
-    """Who got tokens when: each block is one token per row at each of its times."""
+    """Which streams got tokens when: each block is one token per row at each of its times."""
 
     def __init__(self) -> None:
         self._rows: list[IntArray] = []

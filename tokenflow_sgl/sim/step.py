@@ -11,7 +11,7 @@ from tokenflow_sgl.costs import Link, Links, TransferRate, attention_work
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.sim.streams import FloatArray, IntArray
 
-NOBODY: IntArray = np.zeros(0, dtype=np.int64)
+NO_STREAM: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Device:
         layer computes once its KV is there, so that the slower of the two decides.
         """
         batch = len(step.decode)
-        # A row of one token is a decoding one to the device, whoever calls it a prefill.
+        # A row of one token is a decoding one to the device, whatever calls it a prefill.
         short = [chunk for chunk in step.chunks if chunk.tokens == 1]
         long = [chunk for chunk in step.chunks if chunk.tokens > 1]
         tokens = sum(chunk.tokens for chunk in long)

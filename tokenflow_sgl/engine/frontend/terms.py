@@ -26,7 +26,7 @@ NAMED_RATES: Mapping[str, float] = {
     "reading": 10.0,
     # 150 words a minute of speech, with the same reserve.
     "listening": 5.0,
-    # Nobody reads; the rate is the agent's claim on the engine relative to the others.
+    # There is no reader; the rate is the agent's claim on the engine relative to the others.
     "agent": 50.0,
 }
 

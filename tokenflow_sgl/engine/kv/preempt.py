@@ -5,7 +5,7 @@ for the victim. The victim leaves the batch at once, keeps its KV until that res
 processed, and is released an iteration later. Dropping the result instead, or releasing
 early, corrupts the output.
 
-Released KV belongs to the prefix tree: still on the device until somebody needs the
+Released KV belongs to the prefix tree: still on the device until a stream needs the
 space, by then on the host if HiCache is on, and found again by prefix matching.
 """
 
@@ -54,7 +54,7 @@ class Pauser:
     def finish_draining(self, inflight: Callable[[], set[Any]]) -> list[Any]:
         """Release what has drained. Returns requests that ended while they drained.
 
-        inflight: the requests of results in flight; called only if somebody drains.
+        inflight: the requests of results in flight; called only if a stream drains.
         """
         if not self.draining:
             return []

@@ -106,7 +106,7 @@ class DecisionLog:
         }
 
     def _candidates(self, state: State, decision: Decision) -> list[dict[str, Any]]:
-        """Those that something happens to, who is closest to a stall, and who is furthest ahead."""
+        """Those that something happens to, those closest to a stall, and those furthest ahead."""
         streams, slack = state.streams, state.slack
         moved = {*(each.slot for each in decision.preempt), *decision.admit, *decision.run}
         chosen = np.isin(streams.slot, list(moved))

@@ -23,7 +23,7 @@ class Effort:
     """Time that goes into this package: `with effort: ...` around everything that it adds.
 
     Only passes with work count. An idle engine goes round its loop thousands of times per second;
-    what that takes is taken from nobody.
+    what that takes is taken from no stream.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Reporter:
         """Deliver what the last step produced, and report it."""
         if not len(self._table):
             if self._sampled > -np.inf:
-                # The clock stands still while nobody is served: say so once.
+                # The clock stands still while nothing is served: say so once.
                 self._hand_on()
                 self._recorder.levels(Levels(capacity=self._timer.throughput()))
                 self._recorder.policy_pass(Mode.IDLE, 0.0)
@@ -115,7 +115,7 @@ class Reporter:
         self._sample_buffers(now)
 
     def _sample_buffers(self, now: float) -> None:
-        """Of every class that ever was: one whose streams are gone has nobody who stalls."""
+        """Of every class that ever was: one whose streams are gone has no reader that stalls."""
         table = self._table
         slots = table.order()
         reading = slots[table.readers.started[slots] & table.streaming[slots]]

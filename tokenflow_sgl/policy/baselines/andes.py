@@ -10,7 +10,7 @@ reads on at his rate. A stream that is not served for an interval falls behind b
 does not cover, and all of its remaining text is shifted by that.
 
 As in Andes preemptions are capped at one per request on average: without that streams take turns
-in throwing each other's KV away, and nobody gets anywhere.
+in throwing each other's KV away, and no stream gets anywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AndesPolicy(OrderedPolicy):
         self.expected_ttft = expected_ttft
 
     def rank(self, state: State, index: IntArray) -> FloatArray:
-        """By falling gain per token; who gains nothing runs if there is room, shortest first."""
+        """By falling gain per token; what gains nothing runs if there is room, shortest first."""
         streams = state.streams
         size = streams.length[index].astype(np.float64)
         return -self.gain(state, index) / size - 1e-12 / size

@@ -11,7 +11,7 @@ from tokenflow_sgl.policy.baselines.ordered import OrderedPolicy
 
 
 class LeastSlackPolicy(OrderedPolicy):
-    """Runs whoever runs dry first. interval: seconds between two rankings."""
+    """Runs the stream that runs dry first. interval: seconds between two rankings."""
 
     def __init__(self, interval: float = 0.2) -> None:
         super().__init__(interval)

@@ -165,7 +165,7 @@ class PaperPolicy:
             gamma=self.config.gamma,
             penalty=self.config.penalty,
         )
-        # Ties go to who runs already: switching costs.
+        # Ties go to what runs already: switching costs.
         utility = utility - utility.min() + 1e-6
         utility += 1e-6 * streams.running[members]
         return select(utility, size, capacity, memory.max_running)

@@ -1,7 +1,7 @@
 """Highest priority first while priorities change: the context switch load of FastSwitch (2024).
 
 FastSwitch's evaluation (section 4.2) changes the requests' priorities from outside, at random or
-with temporal locality, and preempts whoever falls behind. Here a request's priority is a hash of
+with temporal locality, and preempts what falls behind. Here a request's priority is a hash of
 itself and of the number of the update, so that the policy stays a function of what it sees.
 """
 
@@ -59,7 +59,7 @@ class MarkovPriorityPolicy(RandomPriorityPolicy):
 class FixedPriorityPolicy(OrderedPolicy):
     """Priorities that stay: SGLang's priority scheduling, with cheap context switches.
 
-    Who has more priority runs first and takes the place of who has less; first come first among
+    A request of more priority runs first and takes the place of one of less; first come first among
     equals.
 
     Args:

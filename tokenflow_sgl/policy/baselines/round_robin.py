@@ -1,4 +1,4 @@
-"""Round robin: everybody in turn for a quantum, however far ahead or behind his reader is."""
+"""Round robin: each stream in turn for a quantum, however far ahead or behind its reader is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RoundRobinPolicy(OrderedPolicy):
         self.quantum = quantum
 
     def rank(self, state: State, index: IntArray) -> FloatArray:
-        """Who is in his quantum, then who has been out for longest, then who had his turn."""
+        """Streams in their quantum, then those out for longest, then those that had their turn."""
         streams = state.streams
         since = streams.since[index]
         spent = state.now - since

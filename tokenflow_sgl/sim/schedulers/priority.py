@@ -1,4 +1,4 @@
-"""SGLang's priority scheduling: who has more goes first, and preempts where a row is missing.
+"""SGLang's priority scheduling: what has more goes first, and preempts where a row is missing.
 
 Follows `_sort_by_priority_and_fcfs` and `PrefillAdder.preempt_to_schedule` of SGLang 0.5.23 with
 --enable-priority-scheduling and a threshold of 0. Preempted requests lose their KV and queue anew.

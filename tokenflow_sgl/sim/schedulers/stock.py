@@ -12,7 +12,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.step import NOBODY, Chunk, Step
+from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Step
 from tokenflow_sgl.sim.streams import FloatArray, IntArray
 
 CLIP_NEW_TOKENS = 4096
@@ -130,7 +130,7 @@ class StockScheduler:
         core, streams = self.core, self.core.streams
         total = self.total(stream)
         page = core.options.page_size
-        # One token at least is computed: somebody has to say what comes next.
+        # One token at least is computed: something has to say what comes next.
         most = (total - 1) // page * page
         resident, reach = (min(found, most) for found in self.prefix(stream))
         need = total - resident + self.reserved(stream, int(streams.generated[stream])) + page
@@ -167,7 +167,7 @@ class StockScheduler:
         """Running streams that decode in the prefill's step."""
         core = self.core
         fits = core.memory.free - core.prefilled(chunks) >= core.growth(core.running, 1)
-        return core.running if self.mixes and fits else NOBODY
+        return core.running if self.mixes and fits else NO_STREAM
 
     # ---- what the policy's scheduler does differently ---------------------------------
 

@@ -1,7 +1,7 @@
 """What no scheduler can beat on a trace and a device: how much is left to win.
 
 The bounds forget nearly everything that makes scheduling hard (memory beyond its size, chunks,
-links, who waits for whom), so that every schedule of the simulator keeps them.
+links, what waits for what), so that every schedule of the simulator keeps them.
 
 **Decode.** A step of b rows that read S <= M tokens takes at least A + B b + C S, for any
 A, B, C >= 0 that lie below the device's table. Of A, a token at context c causes at least c / M:
@@ -12,17 +12,17 @@ costs as much as possible. What prompts share is in memory once: of c it counts 
 **Prefill.** A prompt token costs at least the smallest share P(n) / n of any step; tokens that
 another prompt has, too, cost nothing.
 
-**Makespan.** The work of all who come from some moment on cannot end before that moment plus that
+**Makespan.** The work of all that come from some moment on cannot end before that moment plus that
 work; nor can a stream end sooner than it would alone.
 
 **Effective throughput** (TokenFlow 7.1.3). A token is worth nothing once 20 % of the answer lie
 unread, and full value only up to 10 %, by what is unread when it comes. So by T a reader of rate r
-who got his first token no sooner than s is served at most min(n, r (T - s) + 0.15 n + 1) weighted
+that got its first token no sooner than s is served at most min(n, r (T - s) + 0.15 n + 1) weighted
 tokens. The bound is the best T that the makespan allows.
 
 **TTFT.** First tokens need their prompts computed. Serving the shortest remaining prompt first
 minimises the mean of one machine (Schrage 1968). For a percentile, k requests may be given up: of
-those who come within a window, all but the k longest prompts have to be computed, and the last
+those that come within a window, all but the k longest prompts have to be computed, and the last
 one of these came no later than the window's end.
 """
 
@@ -102,7 +102,7 @@ def cheapest_decode(
 ) -> tuple[float, float, float]:
     """A, B, C below the table that make `tokens` tokens cost the most.
 
-    They read `context` tokens in all; `own` of these nobody shares.
+    They read `context` tokens in all; `own` of these none is shared.
     """
     batches = [*table.batch, 2.0 * table.batch[-1]]
     contexts = [*table.context, 2.0 * table.context[-1]]
@@ -177,7 +177,7 @@ def _percentile_bound(arrival: FloatArray, work: FloatArray, share: float) -> fl
     """Below this no percentile of the time from arrival to completion can be."""
     count = len(arrival)
     given_up = count - 1 - math.floor((count - 1) * share)
-    best = float(np.percentile(work, 100.0 * share))  # nobody is faster than alone
+    best = float(np.percentile(work, 100.0 * share))  # none is faster than alone
     for start in np.unique(np.linspace(0, count - 1, min(WINDOWS, count)).astype(int)).tolist():
         longest: list[float] = []  # of the window so far, a heap of those that may be given up
         saved = total = 0.0

@@ -1,10 +1,10 @@
-"""A schedule to measure oneself against: it knows every answer's length, and nobody ever stalls.
+"""A schedule to measure oneself against: it knows every answer's length, and no reader ever stalls.
 
-Readers start in the order of their arrival, each as early as the engine can promise to everybody
-who started that no buffer will run empty. The engine is a fluid: it does prefills and tokens at
+Readers start in the order of their arrival, each as early as the engine can promise to all
+that started that no buffer will run empty. The engine is a fluid: it does prefills and tokens at
 their cheapest (the costs of `bounds`), several at once, ahead of their time if it has time, and
 loses nothing to switches, chunks or steps that are not full. So no scheduler that starts readers in
-this order and lets nobody stall starts them sooner on average; one that lets them stall may.
+this order and lets no reader stall starts them sooner on average; one that lets them stall may.
 """
 
 from __future__ import annotations

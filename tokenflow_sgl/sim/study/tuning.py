@@ -59,7 +59,7 @@ class Tuned:
 
 
 def allowed(found: Row, shipped: Row) -> bool:
-    """Whether a run keeps both throughputs and lets nobody wait longer, on average."""
+    """Whether a run keeps both throughputs and lets no reader wait longer, on average."""
     keeps = all(found[name] >= KEPT * shipped[name] for name in KEEPS)
     return bool(keeps and found["mean_waiting_s"] <= shipped["mean_waiting_s"])
 
