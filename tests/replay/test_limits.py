@@ -33,7 +33,8 @@ def test_an_emulated_device_learns_the_length_and_the_scheduler_the_limit(ask, o
         ask(0.1, output=8, reasoning_tokens=6),
     ]
     stub, run = on_stub(requests, known_lengths=False, server_info=EMULATED)
-    assert sent(stub) == [(DEFAULT_LIMIT, 7), (300, 9), (REASONING_LIMIT, 8)]
+    # One limit for all that state none: two would tell which of them think.
+    assert sent(stub) == [(REASONING_LIMIT, 7), (300, 9), (REASONING_LIMIT, 8)]
     ended = [(row["output_tokens"], row["finish_reason"], row["error"]) for row in rows(run)]
     assert ended == [(7, "stop", None), (9, "stop", None), (8, "stop", None)]
     assert run.info.options["known_lengths"] is False

@@ -12,8 +12,12 @@ LONG = TraceRequest(0.0, 10, 5000)
 
 
 def test_a_client_allows_what_the_trace_says_else_the_default():
-    limits = client_limits((PLAIN, OWN, THINKING, LONG))
-    assert limits == [DEFAULT_LIMIT, 800, REASONING_LIMIT, 5000]
+    assert client_limits((PLAIN, OWN)) == [DEFAULT_LIMIT, 800]
+
+
+def test_those_that_state_none_have_one_limit_which_tells_nothing_of_them():
+    assert client_limits((PLAIN, OWN, THINKING)) == [REASONING_LIMIT, 800, REASONING_LIMIT]
+    assert client_limits((PLAIN, OWN, LONG)) == [2 * DEFAULT_LIMIT, 800, 2 * DEFAULT_LIMIT]
 
 
 def test_known_lengths_are_the_answers_lengths():
