@@ -186,6 +186,7 @@ COSTS: dict[str, Callable[[Run], float]] = {
 def _costs(results: dict[str, Any], loads: list[str]) -> str:
     """What tokenflow has without the lengths over what it has with them, and over stock."""
     heads = ["workload", "effective, of that with known lengths", *COSTS]
+    heads += ["readers that stall", "stall, P99, s"]
     lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
     for load in loads:
         runs = results[load]["runs"]
@@ -193,7 +194,9 @@ def _costs(results: dict[str, Any], loads: list[str]) -> str:
         share = _effective(ours) / _effective(known)
         ratios = [figure(ours) / figure(stock) for figure in COSTS.values()]
         shown = [f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.2f}x" for ratio in ratios]
-        cells = [load, f"{share:.0%}", *shown]
+        stalled = (f"{run['tokenflow']['stalled_share']:.0%}" for run in (stock, ours))
+        longest = (f"{run['tokenflow']['stall_per_request_s']['p99']:.2f}" for run in (stock, ours))
+        cells = [load, f"{share:.0%}", *shown, " → ".join(stalled), " → ".join(longest)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
