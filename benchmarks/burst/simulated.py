@@ -2,27 +2,29 @@
 
     python benchmarks/burst/simulated.py
     python benchmarks/burst/simulated.py --azure AzureLLMInferenceTrace_conv.csv
-    python benchmarks/burst/simulated.py --known-lengths
 
 Takes some minutes, needs no server, and writes its tables into docs/benchmarks.md; those of real
 traces only if their files are given (--azure, --mooncake). How far the simulator is from real
 SGLang on the emulated device: fidelity.py. The simulated server sees the client's limit of each
-answer and not its length, unless --known-lengths; a column says so.
+answer and not its length; stock and tokenflow also run with known lengths. A column says which.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from devices import simulated_device
 from rich.console import Console
 from rich.progress import track
-from run import PAIR, commit
+from run import KNOWN, PAIR, commit
 from suite import LOADS, Load
-from table import COLUMNS, PAGE, replace_table, table
+from table import COLUMNS, PAGE, Run, lengths, replace_table, table
 
+from tokenflow_sgl import runs as recorded
 from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.report import figures
@@ -37,7 +39,7 @@ SIMULATED = {"stock": "fcfs"}
 """What the simulator calls a contender, if it has another name for it."""
 
 VARIANTS = {
-    "4090-a": {f"burst-eta {eta:g}": WorkingSetConfig(burst_eta=eta) for eta in (1.0, 1.2)},
+    "4090-a": {f"burst-eta {eta:g}": WorkingSetConfig(burst_eta=eta) for eta in (1.2, 1.35)},
     "4090-b": {
         **{f"cycle {seconds:g} s": WorkingSetConfig(cycle=seconds) for seconds in (0.5, 1.0, 1.5)},
         **{f"mu {mu:g}": WorkingSetConfig(switch_factor=mu) for mu in (1.0, 5.0, 20.0)},
@@ -46,7 +48,7 @@ VARIANTS = {
     },
 }
 """tokenflow with one parameter changed, the others as shipped, by workload."""
-
+FIRST_COME = WorkingSetConfig(overtake=0.0)
 
 AZURE = {
     f"azure, {speed:g}x, {pool}": Load(
@@ -66,6 +68,10 @@ RIVALS = (
 """What else a user would try, by the simulator's names."""
 CONTESTED = ("h200-b", "h200-c", "4090-b", "4090-c")
 """Workloads of the rivals."""
+BOTH = (*PAIR, *(policy + KNOWN for policy in PAIR))
+"""Stock and tokenflow without and with known lengths."""
+FIRST = 16
+"""Requests of a trace whose mean TTFT is looked at on its own: the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,59 +93,116 @@ def main() -> None:
     )
     parser.add_argument("--azure", metavar="FILE", help="conversation trace")
     parser.add_argument("--mooncake", metavar="FILE", help="conversation trace")
-    parser.add_argument(
-        "--known-lengths", action="store_true", help="each answer's limit is its length"
-    )
     given = parser.parse_args()
+    named, files = workloads(given.azure, given.mooncake)
+    with on_cores() as spread:
+        every = jobs(named, files)
+        every.sort(key=lambda job: job.name, reverse=True)  # the long ones first
+        results: dict[str, Any] = {}
+        runs = spread(_run, None, every)
+        for job, found in zip(every, track(runs, "simulating", len(every)), strict=True):
+            results.setdefault(job.name, {"runs": {}})["runs"][job.label] = found
+    write(results, named, files)
+
+
+Workloads = dict[str, tuple[Load, str]]
+"""By name: what runs, and its trace."""
+
+
+def workloads(azure: str | None, mooncake: str | None) -> tuple[Workloads, Workloads]:
+    """The eight of Table 1, and those of the real traces whose files are given."""
     named = {name: (load, load.trace) for name, load in LOADS.items() if "FILE" not in load.trace}
-    files: dict[str, tuple[Load, str]] = {}
-    if given.mooncake:
-        files["mooncake"] = LOADS["mooncake"], f"mooncake:{given.mooncake}"
-    if given.azure:
-        files |= {name: (load, f"azure:{given.azure}") for name, load in AZURE.items()}
-    jobs = [
-        Job(*what, name, policy, policy)
-        for name, what in (*named.items(), *files.items())
-        for policy in PAIR
-    ]
-    jobs += [
-        Job(*what, name, "tokenflow, paced", "tokenflow", PACED)
-        for name, what in files.items()
-        if name.endswith("all")
-    ]
+    files: Workloads = {}
+    if mooncake:
+        files["mooncake"] = LOADS["mooncake"], f"mooncake:{mooncake}"
+    if azure:
+        files |= {name: (load, f"azure:{azure}") for name, load in AZURE.items()}
+    return named, files
+
+
+def jobs(named: Workloads, files: Workloads) -> list[Job]:
+    """All runs of the page's tables, those first that matter most."""
+    pairs, real = (
+        [
+            Job(*what, name, policy + (KNOWN if known else ""), policy, known_lengths=known)
+            for name, what in some.items()
+            for known in (False, True)
+            for policy in PAIR
+        ]
+        for some in (named, files)
+    )
     rivals = [
         Job(*named[name], name, rival, rival)
         for name in CONTESTED
         for rival in RIVALS
         if rival not in PAIR
     ]
+    variants = {
+        "tokenflow, paced": (PACED, [name for name in files if name.endswith("all")]),
+        "tokenflow, overtake 0": (
+            FIRST_COME,
+            [name for name in files if name == "mooncake" or "4x" in name],
+        ),
+    }
+    real += [
+        Job(*files[name], name, label, "tokenflow", config)
+        for label, (config, names) in variants.items()
+        for name in names
+    ]
     varied = [
         Job(*named[name], name, label, "tokenflow", config)
-        for name, variants in VARIANTS.items()
-        for label, config in variants.items()
+        for name, configs in VARIANTS.items()
+        for label, config in configs.items()
     ]
-    with on_cores() as spread:
-        every = [
-            replace(job, known_lengths=given.known_lengths) for job in (*jobs, *rivals, *varied)
-        ]
-        every.sort(key=lambda job: job.name, reverse=True)  # the long ones first
-        results: dict[str, Any] = {}
-        runs = spread(_run, None, every)
-        for job, found in zip(every, track(runs, "simulating", len(every)), strict=True):
-            results.setdefault(job.name, {"runs": {}})["runs"][job.label] = found
+    return [*pairs, *rivals, *real, *varied]
+
+
+def write(results: dict[str, Any], named: Workloads, files: Workloads) -> None:
+    """Write the tables into the page."""
     page = PAGE.read_text()
-    page = replace_table(page, "simulated", table(results, [*named], PAIR))
-    labels = ("stock", "tokenflow", *(job.label for job in varied))
+    page = replace_table(page, "simulated", table(results, [*named], BOTH))
+    page = replace_table(page, "costs", _costs(results, [*named, *files]))
     columns = COLUMNS | {
         "E2E per token, P90, ms": lambda run: 1e3 * run["tokenflow"]["e2e_per_token_s"]["p90"]
     }
     page = replace_table(page, "rivals", table(results, [*CONTESTED], RIVALS, columns))
+    labels = (*PAIR, *(label for configs in VARIANTS.values() for label in configs))
     page = replace_table(page, "varied", table(results, [*VARIANTS], labels))
     page = replace_table(page, "limits", _limits(named, results))
     if files:
-        labels = (*PAIR, "tokenflow, paced")
+        labels = (*PAIR, "tokenflow, paced", "tokenflow, overtake 0", *BOTH[len(PAIR) :])
         page = replace_table(page, "real", table(results, [*files], labels))
     PAGE.write_text(page)
+
+
+COSTS: dict[str, Callable[[Run], float]] = {
+    f"mean TTFT of the first {FIRST}": lambda run: run["first_ttft_s"],
+    "TPOT, P50": lambda run: run["tokenflow"]["tpot_s"]["p50"],
+    "end to end, mean": lambda run: run["tokenflow"]["e2e_s"]["mean"],
+    "TBT, P99.9": lambda run: run["tokenflow"]["tbt_s"]["p999"],
+}
+
+
+def _costs(results: dict[str, Any], loads: list[str]) -> str:
+    """What tokenflow has without the lengths over what it has with them, and over stock."""
+    heads = ["workload", "effective, of that with known lengths", *COSTS]
+    heads += ["readers that stall", "stall, P99, s"]
+    lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
+    for load in loads:
+        runs = results[load]["runs"]
+        stock, ours, known = (runs[name] for name in (*PAIR, "tokenflow" + KNOWN))
+        share = _effective(ours) / _effective(known)
+        ratios = [figure(ours) / figure(stock) for figure in COSTS.values()]
+        shown = [f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.2f}x" for ratio in ratios]
+        stalled = (f"{run['tokenflow']['stalled_share']:.0%}" for run in (stock, ours))
+        longest = (f"{run['tokenflow']['stall_per_request_s']['p99']:.2f}" for run in (stock, ours))
+        cells = [load, f"{share:.0%}", *shown, " → ".join(stalled), " → ".join(longest)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _effective(run: Run) -> float:
+    return float(run["tokenflow"]["effective_throughput"])
 
 
 def _run(shared: None, job: Job) -> dict[str, Any]:
@@ -148,18 +211,21 @@ def _run(shared: None, job: Job) -> dict[str, Any]:
 
 def _limits(named: dict[str, tuple[Load, str]], results: dict[str, Any]) -> str:
     """How near to what can be done stock and tokenflow come."""
-    lines = ["| workload | run | effective, of the bound | waiting, over the no-stall schedule |"]
-    lines.append("| --- | --- | ---: | ---: |")
+    heads = ["workload", "run", "lengths", "effective, of the bound"]
+    heads.append("waiting, over the no-stall schedule")
+    lines = ["| " + " | ".join(heads) + " |", "| --- | --- | --- | ---: | ---: |"]
     for name, (load, trace) in named.items():
         profile, options = simulated_device(load.device, load.kv_tokens)
         limit = bounds(open_trace(trace), profile, options)
         known = clairvoyant(open_trace(trace), profile, options)
-        for who in PAIR:
-            found = results[name]["runs"][who]["tokenflow"]
+        for who in BOTH:
+            run = results[name]["runs"][who]
+            found = run["tokenflow"]
             waiting = found["ttft_s"]["mean"] + found["stall_per_request_s"]["mean"]
-            share = found["effective_throughput"] / limit.effective_throughput
+            share = _effective(run) / limit.effective_throughput
             lines.append(
-                f"| {name} | {who} | {share:.0%} of {limit.effective_throughput:,.0f} tokens/s | "
+                f"| {name} | {who.removesuffix(KNOWN)} | {lengths(run)} | "
+                f"{share:.0%} of {limit.effective_throughput:,.0f} tokens/s | "
                 f"{waiting / known.mean_ttft_s:.2f}x of {known.mean_ttft_s:.3g} s |"
             )
     return "\n".join(lines) + "\n"
@@ -189,7 +255,19 @@ def simulated(
     simulation = simulate(
         chosen, profile, options, policy=policy, config=config, known_lengths=known_lengths
     )
-    return {"commit": commit(), **run_object(figures(simulation.run))}
+    found = {"commit": commit(), "first_ttft_s": first_ttft(simulation.run)}
+    return found | run_object(figures(simulation.run))
+
+
+def first_ttft(run: recorded.Run, count: int = FIRST) -> float:
+    """Mean TTFT of the requests that came first."""
+    came = run.requests["scheduled_s"].to_numpy()
+    owner, time = (run.tokens[name].to_numpy() for name in ("request", "time_s"))
+    served, begin = np.unique(owner, return_index=True)
+    first = np.full(len(came), np.nan)
+    first[served] = time[begin]
+    early = np.argsort(came, kind="stable")[:count]
+    return float(np.mean(first[early] - came[early]))
 
 
 if __name__ == "__main__":
