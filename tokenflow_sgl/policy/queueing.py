@@ -134,7 +134,7 @@ def rank(state: State, queue: Queue, config: WorkingSetConfig) -> IntArray:
 def _by(key: FloatArray, arrival: FloatArray) -> IntArray:
     """Indices by key, then by arrival; of a long queue only its head, the rest as it stands."""
     if len(key) <= SORTED:
-        return np.lexsort((arrival, key))
+        return np.asarray(np.lexsort((arrival, key)))
     # Those that nothing may overtake have the same key: the earliest of them are the head.
     bound = np.partition(key, SORTED)[SORTED]
     head = np.nonzero(key <= bound)[0]
