@@ -58,7 +58,9 @@ def output_of(process, code):
     """What the command says. A busy machine may make a valid run invalid, only for being late."""
     text, _ = process.communicate(timeout=60)
     reasons = [line for line in text.splitlines() if line.startswith("INVALID: ")]
-    late = process.returncode == 3 and all(TOO_BUSY in reason for reason in reasons)
+    late = (
+        process.returncode == 3 and bool(reasons) and all(TOO_BUSY in reason for reason in reasons)
+    )
     assert process.returncode == code or (code == 0 and late), text
     return text
 

@@ -11,7 +11,7 @@ import pytest
 from tokenflow_sgl.engine.config import TokenFlowConfig, build, config_of, settings
 from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
 from tokenflow_sgl.engine.limits import UnsupportedError
-from tokenflow_sgl.policy import ConfigError, WorkingSetConfig, make_policy
+from tokenflow_sgl.policy import ConfigError, WorkingSetConfig
 
 NAMES = [name for name, _, _ in settings()]
 ON = ("--scheduler", "tokenflow")
@@ -195,7 +195,6 @@ def test_a_default_rate_out_of_range_is_refused_by_name() -> None:
         ("eta", "nan", "eta is nan; allowed is 0.1 to 10"),
         ("prefill_chunk", "0", "prefill_chunk is 0; allowed is 16 to "),
         ("length_caution", "0", "length_caution is 0.0; allowed is 0.5 to 0.99"),
-        ("lengths", "guess", "lengths is 'guess'; allowed is learned, limit or"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(parse, name, value, message) -> None:
@@ -262,14 +261,16 @@ def test_a_decision_log_needs_a_folder(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "message"),
+    ("setting", "message"),
     [
-        ("nonsense", r"^policy is 'nonsense'; allowed is working-set, paper, andes, .* or package"),
-        ("no_such_module:Policy", r"^policy 'no_such_module:Policy' cannot be loaded: No module"),
-        ("json:Policy", r"^policy 'json:Policy' cannot be loaded: module 'json' has no attribute"),
+        ({"policy": "nonsense"}, r"^policy is 'nonsense'; allowed is working-set, .* or package"),
+        ({"policy": "no_such:Policy"}, r"^policy 'no_such:Policy' cannot be loaded: No module"),
+        ({"policy": "json:Policy"}, r"^policy 'json:Policy' cannot be loaded: module 'json' has"),
+        ({"lengths": "guess"}, r"^lengths is 'guess'; allowed is learned, limit or package"),
+        ({"lengths": "json:JSONDecoder"}, r"cannot be loaded: it has no method kind"),
     ],
 )
-def test_a_policy_that_is_none_is_refused(policy, message) -> None:
+def test_what_cannot_be_loaded_is_refused_at_the_start(setting, message) -> None:
+    config = build(setting)  # every process of the server does this, and loads nothing
     with pytest.raises(ConfigError, match=message):
-        config = build({"policy": policy})
-        make_policy(config.policy, config.working_set)
+        attach(SimpleNamespace(enable_hierarchical_cache=False), config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -12,17 +13,12 @@ from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.sim.cluster import ROUTERS
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
+on_two = partial(simulate, policy="fcfs", replicas=2)
+
 
 @pytest.mark.parametrize("router", ROUTERS)
 def test_two_requests_at_once_go_to_two_servers(times_of, trace, device, options, router) -> None:
-    done = simulate(
-        trace((0.0, 100, 3), (0.0, 100, 3)),
-        device,
-        options(),
-        policy="fcfs",
-        replicas=2,
-        router=router,
-    )
+    done = on_two(trace((0.0, 100, 3), (0.0, 100, 3)), device, options(), router=router)
     # Each alone: 0.1 s of prefill, and two decode steps.
     assert times_of(done) == {index: pytest.approx([0.1, 0.11, 0.12]) for index in (0, 1)}
     assert done.steps == 6
@@ -32,7 +28,7 @@ def test_round_robin_does_not_look(times_of, trace, device, options) -> None:
     rows = trace((0.0, 900, 1), (1.0, 100, 1), (1.1, 100, 1))
     # The long one is done; the third goes to its server again, the first router's choice or not.
     for router in ("round-robin", "least-loaded"):
-        done = simulate(rows, device, options(), policy="fcfs", replicas=2, router=router)
+        done = on_two(rows, device, options(), router=router)
         assert times_of(done)[2] == pytest.approx([1.2])
 
 
@@ -40,15 +36,7 @@ def test_the_least_loaded_server_is_the_one_with_less_to_compute(
     times_of, trace, device, options
 ) -> None:
     rows = trace((0.0, 400, 300), (0.0, 100, 50), (0.2, 100, 1))
-    done = simulate(
-        rows,
-        device,
-        options(),
-        policy="fcfs",
-        replicas=2,
-        router="least-loaded",
-        known_lengths=True,
-    )
+    done = on_two(rows, device, options(), router="least-loaded", known_lengths=True)
     # It interrupts the second, whose server has less left, not the first.
     gaps = {
         index: max(b - a for a, b in itertools.pairwise(times))
@@ -63,15 +51,7 @@ def test_full_buffers_ask_for_nothing(trace, device, options) -> None:
     # Both servers have one reader each. The first's got 200 tokens for 1 token/s: nothing is asked
     # for soon. The second's reads 90 a second.
     rows = trace((0.0, 100, 600, 1.0), (0.0, 100, 500, 90.0), (4.0, 50, 10, 10.0))
-    done = simulate(
-        rows,
-        device,
-        options(),
-        policy="fcfs",
-        replicas=2,
-        router="buffer-aware",
-        known_lengths=True,
-    )
+    done = on_two(rows, device, options(), router="buffer-aware", known_lengths=True)
     first = done.run.tokens.to_pydict()
     times = [t for r, t in zip(first["request"], first["time_s"], strict=True) if r == 0]
     gaps = [b - a for a, b in itertools.pairwise(times)]

@@ -27,14 +27,9 @@ LEAST = 1e-6
 """Share of answers below which a survival is not told apart from none."""
 
 
-def grid_of(longest: int = LONGEST) -> IntArray:
-    """Lengths at which survivals are given: each token up to 32, then steps of three per cent."""
-    steps = np.geomspace(32, longest, int(np.log(longest / 32) / np.log(1.03)))
-    return np.unique(np.concatenate([np.arange(32), np.rint(steps)]).astype(np.int64))
-
-
-GRID: IntArray = grid_of()
-"""The grid of every `LengthCurves`, shape (g,); it starts at 0."""
+_STEPS = np.geomspace(32, LONGEST, int(np.log(LONGEST / 32) / np.log(1.03)))
+GRID: IntArray = np.unique(np.concatenate([np.arange(32), np.rint(_STEPS)]).astype(np.int64))
+"""The grid of every `LengthCurves`, shape (g,): 0 to 31, then in steps of three per cent."""
 _CELL: NDArray[np.int64] = np.searchsorted(GRID, np.arange(LONGEST + 1), side="right") - 1
 
 

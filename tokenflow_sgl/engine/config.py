@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.engine.frontend.terms import NAMED_RATES, RateClasses, RateError
-from tokenflow_sgl.policy import make_predictor
 from tokenflow_sgl.policy.config import ConfigError, WorkingSetConfig, check_ranges, setting
 
 ATTRIBUTE = "_tokenflow"
@@ -85,7 +84,6 @@ class TokenFlowConfig:
                 f"decision_log is {self.decision_log!r}; allowed is a file in a folder that exists"
             )
         self.rates()
-        make_predictor(self.lengths)
 
     def rates(self) -> RateClasses:
         """The rate classes and the default rate; raises `ConfigError` on a bad one."""

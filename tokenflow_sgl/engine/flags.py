@@ -14,7 +14,7 @@ from tokenflow_sgl.engine.config import (
     settings,
 )
 from tokenflow_sgl.engine.limits import check_options
-from tokenflow_sgl.policy import make_policy
+from tokenflow_sgl.policy import make_policy, make_predictor
 
 PREFIX = "tokenflow_"
 SCHEDULERS = ("default", "tokenflow")
@@ -71,11 +71,12 @@ def config_from(namespace: argparse.Namespace) -> TokenFlowConfig | None:
 def attach(server_args: Any, config: TokenFlowConfig) -> None:
     """Switch the scheduler on for `server_args` (a record that is not resolved yet).
 
-    Raises `UnsupportedError` for options that exclude it and `ConfigError` for a policy that
-    cannot be loaded.
+    Raises `UnsupportedError` for options that exclude it and `ConfigError` for a policy or
+    a predictor of lengths that cannot be loaded.
     """
     check_options(server_args)
     make_policy(config.policy, config.working_set)
+    make_predictor(config.lengths)
     setattr(server_args, ATTRIBUTE, config)
     if config.hicache == "auto" and not server_args.enable_hierarchical_cache:
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.

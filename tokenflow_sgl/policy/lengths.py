@@ -26,6 +26,7 @@ ended their own evidence counts, else that of all.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from functools import cache
 
 import numpy as np
@@ -84,7 +85,7 @@ class LearnedLengths:
         # Up at once, down slowly: the longest that clients allow these days.
         lower = self._log_limit + (log_limit - self._log_limit) / HALF_LIFE
         self._log_limit = max(log_limit, lower) if self._log_limit > 0.0 else log_limit
-        key = traits.thinking, traits.qos_class, int(np.searchsorted(BUCKETS, traits.prompt))
+        key = traits.thinking, traits.qos_class, bisect_left(BUCKETS, traits.prompt)
         if key not in self._kinds and len(self._kinds) < KINDS:
             self._kinds[key] = len(self._kinds) + 1
             row = np.zeros((1, len(GRID)))
@@ -177,10 +178,11 @@ def _magnitude(
         caution: See `LearnedLengths`.
     """
     log_median, survival, log_survival, log_mass = _family()
-    likely = log_mass @ ended + log_survival @ cut
+    # Not by BLAS, whose rounding depends on its threads: all ranks must choose the same curve.
+    likely = np.einsum("mg,g->m", log_mass, ended) + np.einsum("mg,g->m", log_survival, cut)
     if not math.isnan(log_limit):
         likely = np.where(log_median <= log_limit + 1e-9, likely, -np.inf)
     likely = np.exp(likely - likely.max())
     likely /= likely.sum()
     chosen = int(np.searchsorted(np.cumsum(likely), caution))
-    return likely @ survival, survival[min(chosen, len(survival) - 1)]
+    return np.einsum("m,mg->g", likely, survival), survival[min(chosen, len(survival) - 1)]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 
 from tokenflow_sgl.contract import IntArray, LengthPredictor, Lengths, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
-from tokenflow_sgl.policy.config import ConfigError
 from tokenflow_sgl.policy.lengths import CAUTION, LearnedLengths
+from tokenflow_sgl.policy.loading import load_class
 
 logger = logging.getLogger(__name__)
 
 PREDICTORS = ("learned", "limit")
 """Names that `make_predictor` knows, beside package.module:Class."""
+MOST_KINDS = 4096
+"""Kinds that a predictor of a user's may tell apart; each has a curve in every pass."""
 
 
 class LimitLengths:
@@ -27,8 +28,9 @@ class LimitLengths:
         """Nothing to learn."""
 
     def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
-        """Limits are lengths."""
-        return CERTAIN
+        """Limits are lengths, of all kinds that a predictor before this one has named."""
+        kinds = int(kind.max(initial=0)) + 1
+        return CERTAIN if kinds == 1 else CERTAIN.repeated(kinds)
 
 
 class GuardedLengths:
@@ -45,8 +47,8 @@ class GuardedLengths:
         """As the predictor says."""
         try:
             kind = int(self._predictor.kind(traits))
-            if kind < 0:
-                raise ValueError(f"kind is {kind}; allowed is 0 or more")
+            if not 0 <= kind < MOST_KINDS:
+                raise ValueError(f"kind is {kind}; allowed is 0 to {MOST_KINDS - 1}")
             return kind
         except Exception:
             self._give_up()
@@ -72,15 +74,7 @@ class GuardedLengths:
 
     def _give_up(self) -> None:
         logger.exception("tokenflow: %s failed; limits are taken for lengths", self._name)
-        self._predictor = _Failed()
-
-
-class _Failed(LimitLengths):
-    """In the place of a predictor that failed: its kinds are still on the streams."""
-
-    def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
-        """As many certain curves as there are kinds."""
-        return CERTAIN.repeated(int(kind.max(initial=0)) + 1)
+        self._predictor = LimitLengths()
 
 
 def make_predictor(name: str, caution: float = CAUTION) -> LengthPredictor:
@@ -97,16 +91,5 @@ def make_predictor(name: str, caution: float = CAUTION) -> LengthPredictor:
         return LearnedLengths(caution)
     if name == "limit":
         return LimitLengths()
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        raise ConfigError(
-            f"lengths is {name!r}; allowed is {', '.join(PREDICTORS)} or package.module:Class"
-        )
-    try:
-        predictor: LengthPredictor = getattr(importlib.import_module(module), attribute)()
-    except Exception as error:  # the module and its class run code of their own
-        raise ConfigError(f"lengths {name!r} cannot be loaded: {error}") from error
-    for method in ("kind", "ended", "lengths"):
-        if not callable(getattr(predictor, method, None)):
-            raise ConfigError(f"lengths {name!r} cannot be loaded: it has no method {method}")
+    predictor = load_class(name, "lengths", PREDICTORS, ("kind", "ended", "lengths"))
     return GuardedLengths(name, predictor)

@@ -24,8 +24,6 @@ from tokenflow_sgl.policy.config import WorkingSetConfig
 
 SHORTEST_PREFILL = 1e-3
 """Seconds that a prefill counts as at least."""
-SORTED = 512
-"""Streams of the queue whose order matters: no plan looks at more, unless it takes them all."""
 HASTE = 2.0
 """Multiple of its own prefill before the last moment at which an objective makes a request go
 first: others are in the same step, or in the one under way."""
@@ -43,7 +41,7 @@ class Queue:
         slot: Of each.
         arrival: Of each; with the slot it names a stream.
         seconds: Of its prefill.
-        overtaken: Seconds of prefills of later arrivals that began before its own.
+        overtaken: Seconds of prefills of later arrivals that left the queue before it.
     """
 
     slot: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -83,9 +81,11 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     overtaken = np.zeros(len(streams))
     overtaken[place[waits]] = before.overtaken[waits]
     overtaken = overtaken[index]
-    begun = here & ~waits
-    if begun.any():
-        moments, work = before.arrival[begun], before.seconds[begun]
+    # What has ended since then has begun, too. What was aborted counts with it: nothing tells them
+    # apart, and so the bound holds.
+    gone = ~waits
+    if gone.any():
+        moments, work = before.arrival[gone], before.seconds[gone]
         order = np.argsort(moments, kind="stable")
         later = np.concatenate([np.cumsum(work[order][::-1])[::-1], [0.0]])
         overtaken += later[np.searchsorted(moments[order], arrival, side="right")]
@@ -127,19 +127,9 @@ def rank(state: State, queue: Queue, config: WorkingSetConfig) -> IntArray:
     # Those that nothing may overtake in the order of their arrival.
     key = np.where(first, -np.inf, -ratio)
     found = np.zeros(len(streams), dtype=np.int64)
-    found[index[_by(key, queue.arrival)]] = np.arange(len(index))
+    # Stable, so that among equals the order of arrival stays.
+    found[index[np.argsort(key, kind="stable")]] = np.arange(len(index))
     return found
-
-
-def _by(key: FloatArray, arrival: FloatArray) -> IntArray:
-    """Indices by key, then by arrival; of a long queue only its head, the rest as it stands."""
-    if len(key) <= SORTED:
-        return np.asarray(np.lexsort((arrival, key)))
-    # Those that nothing may overtake have the same key: the earliest of them are the head.
-    bound = np.partition(key, SORTED)[SORTED]
-    head = np.nonzero(key <= bound)[0]
-    rest = np.nonzero(key > bound)[0]
-    return np.concatenate([head[np.lexsort((arrival[head], key[head]))], rest])
 
 
 def _must_begin(state: State, index: IntArray, seconds: FloatArray) -> BoolArray:

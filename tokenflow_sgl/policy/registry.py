@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 
 from tokenflow_sgl.contract import Policy
@@ -13,7 +12,8 @@ from tokenflow_sgl.policy.baselines import (
     RoundRobinPolicy,
     StockPolicy,
 )
-from tokenflow_sgl.policy.config import ConfigError, WorkingSetConfig
+from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.loading import load_class
 from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
 _MAKERS: Mapping[str, Callable[[WorkingSetConfig], Policy]] = {
@@ -41,24 +41,5 @@ def make_policy(name: str, config: WorkingSetConfig) -> Policy:
     """
     if name in _MAKERS:
         return _MAKERS[name](config)
-    if ":" not in name:
-        raise ConfigError(
-            f"policy is {name!r}; allowed is {', '.join(POLICY_NAMES)} or package.module:Class"
-        )
-    return load_class(name)
-
-
-def load_class(name: str) -> Policy:
-    """The policy that `package.module:Class` makes without arguments.
-
-    Raises:
-        ConfigError: The name leads nowhere, or to something that does not decide.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        policy: Policy = getattr(importlib.import_module(module), attribute)()
-    except Exception as error:  # the module and its class run code of their own
-        raise ConfigError(f"policy {name!r} cannot be loaded: {error}") from error
-    if not callable(getattr(policy, "decide", None)):
-        raise ConfigError(f"policy {name!r} cannot be loaded: it has no method decide")
+    policy: Policy = load_class(name, "policy", POLICY_NAMES, ("decide",))
     return policy

@@ -57,6 +57,7 @@ def state_of(
             limit=limit,
             kind=kind,
             lengths=lengths.lengths(kind, generated),
+            ttft_slo=streams.ttft_slo[present],
             since=phases.since[present],
             admitted=phases.admitted[present],
             preemptible=can,

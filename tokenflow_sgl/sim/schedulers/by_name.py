@@ -10,7 +10,7 @@ from typing import Any
 from tokenflow_sgl.choices import Contender
 from tokenflow_sgl.contract import LengthPredictor, Policy
 from tokenflow_sgl.policy import ConfigError, WorkingSetConfig, make_policy
-from tokenflow_sgl.policy.registry import load_class
+from tokenflow_sgl.policy.loading import load_class
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.policed import PolicedScheduler
@@ -105,13 +105,10 @@ def _contender(policy: str | Policy) -> _Made:
     if isinstance(policy, str):
         if policy in POLICIES:
             return _CONTENDERS[Contender(policy)]
-        if ":" not in policy:
-            raise SimulationError(
-                f"policy is {policy!r}; allowed is {', '.join(POLICIES)} or package.module:Class"
-            )
         try:
-            policy = load_class(policy)
+            made: Policy = load_class(policy, "policy", POLICIES, ("decide",))
         except ConfigError as error:
             raise SimulationError(str(error)) from None
-    made = policy
+    else:
+        made = policy
     return _Made(lambda core, config, lengths: PolicedScheduler(core, made, lengths), {})
