@@ -18,7 +18,7 @@ from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.runtime_context import get_parallel
 from sglang.utils import TypeBasedDispatcher
 
-from tokenflow_sgl.contract import Decision, Mode, Phase
+from tokenflow_sgl.contract import Decision, Mode, Phase, State
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.admission import AdmissionLimits, adder_class
@@ -41,6 +41,7 @@ from tokenflow_sgl.engine.telemetry.decision_log import (
     log_path,
     names_of,
 )
+from tokenflow_sgl.engine.telemetry.headroom import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.engine.telemetry.tracing import trace
@@ -99,6 +100,7 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_writer = Writer(self.tree_cache, self.tf_table, self.tf_recorder, self.page_size)
         self.tf_transfers = TransferWatch(self.tree_cache.cache_controller, self.tf_recorder)
         self.tf_loader = Loader(self.tree_cache)
+        self.tf_headroom = HeadroomWatch(config.working_set, self.tf_recorder)
         self.tf_pauser = Pauser(self.tree_cache, self.tf_writer.released, self._tf_paused)
         self.tf_actuator = EngineActuator(
             self, self.tf_table, self.tf_pauser, self.tf_writer, self.tf_loader
@@ -255,16 +257,17 @@ class TokenFlowScheduler(TrackingScheduler):
         now, body = self.tf_clock.now, self.tf_actuator
         body.begin(running_batch)
         body.landed(now)
+        self.tf_headroom.look(now, len(self.tf_table), self._tf_state)
         decision = self.tf_decider.decide(
-            now,
-            len(self.tf_table),
-            body.free / self.max_total_num_tokens,
-            lambda: self.tf_view.state(self.tf_decider.memo, writes=self.tf_writer.active),
+            now, len(self.tf_table), body.free / self.max_total_num_tokens, self._tf_state
         )
         if self.tf_agreement is not None:
             self.tf_agreement.decided(decision)
         self._tf_report(apply(decision, self.tf_table.phases, body, now))
         return decision
+
+    def _tf_state(self) -> State:
+        return self.tf_view.state(self.tf_decider.memo, writes=self.tf_writer.active)
 
     def _tf_report(self, applied: Applied) -> None:
         """Count what was done, and tell the requests' traces."""

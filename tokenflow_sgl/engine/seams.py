@@ -214,6 +214,15 @@ SEAMS: tuple[Seam, ...] = (
         "paused streams in /v1/loads",
     ),
     Seam(
+        "sglang.srt.managers.load_snapshot:LoadSnapshot.to_dict",
+        "override",
+        "headroom in /v1/loads",
+        ("include",),
+    ),
+    Seam(
+        "sglang.srt.managers.load_snapshot:snapshot_decoder", "hook", "the same, where it is read"
+    ),
+    Seam(
         f"{_BATCH}:Req.owned_kv_len",
         "hook",
         "with --strip-thinking-cache, keeps what a paused stream has computed",

@@ -97,13 +97,18 @@ def _memory_allows(
     state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
 ) -> int:
     """How many candidates, in order, can be promised KV memory until they end."""
+    budget = memory_left(state, config, members)
+    return int(np.searchsorted(np.cumsum(_final_kv(state, candidates)), budget, side="right"))
+
+
+def memory_left(state: State, config: WorkingSetConfig, members: IntArray) -> float:
+    """KV tokens that can be promised beside those of `members` (indices); below 0: none."""
     memory = state.memory
     budget = config.fill * (memory.kv.total + memory.host.kv.total)
     budget -= float(_final_kv(state, members).sum())
     # Answers that get longer than expected and shorter ones do not quite make up for each other.
     variance = state.streams.lengths.careful.variance(*_answers(state, members))
-    budget -= FINAL_SHARE * math.sqrt(variance.sum())
-    return int(np.searchsorted(np.cumsum(_final_kv(state, candidates)), budget, side="right"))
+    return budget - FINAL_SHARE * math.sqrt(variance.sum())
 
 
 def _final_kv(state: State, index: IntArray) -> FloatArray:
@@ -130,8 +135,8 @@ def _clears(
         return False
     if not state.streams.streaming[members].all():
         return False
-    supply = _supply(state, members if len(members) else candidates, 1.0)
-    wanted = _wanted(state, members, candidates, supply)
+    supply = supply_of(state, members if len(members) else candidates, 1.0)
+    wanted = _wanted(state, members, candidates, supply, Margins())
     return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
 
 
@@ -141,42 +146,66 @@ def _time_allows(
     """How many candidates, in order, pass the demand test at every horizon."""
     if state.costs.decode is None:
         return len(candidates)
-    supply = _supply(state, members if len(members) else candidates, UNMEASURED)
-    if _dry(state, supply.speed) > DRY_SHARE:
+    supply = supply_of(state, members if len(members) else candidates)
+    if too_many_stall(state, supply):
         return 0
-    needed = int(_final_kv(state, members).sum() + _final_kv(state, candidates).sum())
-    shared = needed > state.memory.kv.total
-    stock = config.hysteresis / 2 if shared else 0.0
-    usual = ONGOING * state.prefill_share if shared else 0.0
-    wanted = _wanted(state, members, candidates, supply, stock, usual)
+    margins = margins_of(state, config, np.concatenate([members, candidates]))
+    wanted = _wanted(state, members, candidates, supply, margins)
     passes = (wanted <= config.eta * HORIZONS).all(axis=0)
     # Nothing overtakes the first one that does not fit.
     return len(candidates) if passes.all() else int(np.argmin(passes))
 
 
-def _wanted(
-    state: State,
-    members: IntArray,
-    candidates: IntArray,
-    supply: _Supply,
-    stock: float = 0.0,
-    usual: float = 0.0,
-) -> FloatArray:
-    """Engine seconds asked for within each horizon if 1, 2, ... of the candidates join.
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """What the test asks for beyond the streams' own demand; none while all fit into memory.
 
-    usual: share of each horizon that prefills take at least. Shape (len(HORIZONS),
-    len(candidates)).
+    stock: seconds that each stream should have unread. usual: share of each horizon that prefills
+    take at least.
     """
+
+    stock: float = 0.0
+    usual: float = 0.0
+
+
+def margins_of(state: State, config: WorkingSetConfig, index: IntArray) -> Margins:
+    """The margins where all of these streams are served."""
+    if int(_final_kv(state, index).sum()) <= state.memory.kv.total:
+        return Margins()
+    return Margins(config.hysteresis / 2, ONGOING * state.prefill_share)
+
+
+def asked(state: State, members: IntArray, supply: Supply, margins: Margins) -> FloatArray:
+    """Engine seconds that `members` ask for within each horizon, shape (len(HORIZONS), 1)."""
+    decoding, due = _asked(state, members, supply, margins)
+    return np.asarray(decoding + np.maximum(due, margins.usual * HORIZONS))
+
+
+def _asked(
+    state: State, members: IntArray, supply: Supply, margins: Margins
+) -> tuple[FloatArray, float]:
+    """Of `members`: decoding within each horizon, shape (len(HORIZONS), 1), and due prefills."""
     streams, costs = state.streams, state.costs
     pending = members[streams.waiting[members]]
     due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
     due += costs.prefill_seconds(state.memory.kv.promised)
-    prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
+    return _demand(state, members, supply, margins.stock).sum(axis=1, keepdims=True), float(due)
+
+
+def _wanted(
+    state: State, members: IntArray, candidates: IntArray, supply: Supply, margins: Margins
+) -> FloatArray:
+    """Engine seconds asked for within each horizon if 1, 2, ... of the candidates join.
+
+    Shape (len(HORIZONS), len(candidates)).
+    """
+    prompts = state.streams.prompt[candidates].astype(np.float64)
+    prefill = state.costs.prefill_seconds(prompts)
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
     first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * HORIZONS)
-    demand = _demand(state, members, supply, stock).sum(axis=1, keepdims=True)
-    demand = demand + np.cumsum(_demand(state, candidates, supply, stock), axis=1)
-    return np.asarray(demand + np.maximum(due + first, usual * HORIZONS))
+    demand, due = _asked(state, members, supply, margins)
+    demand = demand + np.cumsum(_demand(state, candidates, supply, margins.stock), axis=1)
+    return np.asarray(demand + np.maximum(due + first, margins.usual * HORIZONS))
 
 
 def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
@@ -187,17 +216,17 @@ def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
     return calm and state.now - float(waiting.min()) <= YOUNG
 
 
-def _dry(state: State, speed: float) -> float:
-    """Share of the started streams that stall now, of those whose readers the engine can follow."""
+def too_many_stall(state: State, supply: Supply) -> bool:
+    """Whether too many started streams stall, of those whose readers the engine can follow."""
     streams = state.streams
-    kept = (streams.generated > 0) & (streams.rate < speed) & streams.streaming
+    kept = (streams.generated > 0) & (streams.rate < supply.speed) & streams.streaming
     if not kept.any():
-        return 0.0
-    return float((state.slack[kept] < 0.0).mean())
+        return False
+    return float((state.slack[kept] < 0.0).mean()) > DRY_SHARE
 
 
 @dataclass(frozen=True, slots=True)
-class _Supply:
+class Supply:
     """What the engine can do while memory is full.
 
     token_cost: seconds per decoded token and token of its context. speed: tokens per second
@@ -208,20 +237,25 @@ class _Supply:
     speed: float
 
 
-def _supply(state: State, index: IntArray, unmeasured: float) -> _Supply:
-    """The supply for these streams.
+def supply_of(state: State, index: IntArray, unmeasured: float = UNMEASURED) -> Supply:
+    """The supply for these streams; see `supply_at`."""
+    return supply_at(state, float(state.streams.length[index].mean()), unmeasured)
+
+
+def supply_at(state: State, context: float, unmeasured: float = UNMEASURED) -> Supply:
+    """The supply for streams of this mean context, tokens.
 
     unmeasured: cost of a token over the model's where nothing was measured.
     """
-    streams, total = state.streams, state.memory.kv.total
-    mean = max(float(streams.length[index].mean()), SHORTEST_CONTEXT)
-    step = max(state.costs.decode_seconds(total / mean, total), SHORTEST_STEP)
+    total = state.memory.kv.total
+    rows = total / max(context, SHORTEST_CONTEXT)
+    step = max(state.costs.decode_seconds(rows, total), SHORTEST_STEP)
     modelled = step / total
     measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * modelled
-    return _Supply(float(np.clip(measured, modelled, SLOWEST * modelled)), 1.0 / step)
+    return Supply(float(np.clip(measured, modelled, SLOWEST * modelled)), 1.0 / step)
 
 
-def _demand(state: State, index: IntArray, supply: _Supply, stock: float) -> FloatArray:
+def _demand(state: State, index: IntArray, supply: Supply, stock: float) -> FloatArray:
     """Engine seconds asked for within each horizon, shape (len(HORIZONS), len(index)).
 
     By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.

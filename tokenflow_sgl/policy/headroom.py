@@ -1,0 +1,49 @@
+"""How much more work an engine can take: the demand test, read as an amount.
+
+Admission asks whether this newcomer fits. A router asks how much would fit, before it chooses a
+server, of newcomers that it does not know yet. The answer is what the same test leaves over once
+all streams that are here count as admitted, the waiting ones, too: a newcomer comes after them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenflow_sgl.contract import State
+from tokenflow_sgl.policy.admission import (
+    HORIZONS,
+    asked,
+    margins_of,
+    memory_left,
+    supply_at,
+    supply_of,
+    too_many_stall,
+)
+from tokenflow_sgl.policy.config import WorkingSetConfig
+
+WITHIN = 30.0
+"""Seconds within which the work is to be taken."""
+REFERENCE_CONTEXT = 1024.0
+"""Context at which a token of newcomers' work is priced: one price, so that servers compare."""
+
+
+def headroom(state: State, config: WorkingSetConfig) -> float:
+    """Newcomers' work that can be taken within 30 s without making present readers stall, tokens.
+
+    The least share of its time that the engine has left at any horizon of the demand test, over
+    30 s, at the price of a token that is decoded at a context of 1,024; or the KV memory that can
+    still be promised, if that is less. A token is one of prompt or output.
+
+    Below 0: so much work is here already that cannot be done in time. Not above 0 while too many
+    readers stall, for then no stream joins.
+    """
+    everyone = np.arange(len(state.streams))
+    room = memory_left(state, config, everyone)
+    if state.costs.decode is None:
+        return room
+    priced = supply_at(state, REFERENCE_CONTEXT)
+    supply = supply_of(state, everyone) if len(everyone) else priced
+    wanted = asked(state, everyone, supply, margins_of(state, config, everyone))
+    free = float((config.eta - wanted / HORIZONS).min())
+    room = min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))
+    return min(room, 0.0) if too_many_stall(state, supply) else room
