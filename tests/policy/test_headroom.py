@@ -10,7 +10,7 @@ import pytest
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.policy.admission import admissible
+from tokenflow_sgl.policy.admission import HORIZONS, admissible
 from tokenflow_sgl.policy.headroom import REFERENCE_CONTEXT, WITHIN, headroom
 
 # As in test_admission: a full-memory step takes 0.1 s and the memory holds 1000 tokens, so a token
@@ -65,11 +65,19 @@ def test_a_full_buffer_leaves_more(room, make_stream) -> None:
     assert ahead > room([reader(make_stream)])
 
 
-def test_due_prefills_are_taken_off_at_the_first_horizon(room, make_stream) -> None:
-    costs = StepCosts(decode=(0.1, 0.0, 0.0), prefill=(0.0, 0.005, 0.0))
-    # 200 prompt tokens at 5 ms: 1 + 0.42 of 2 s.
+def test_due_prefills_are_taken_off_where_they_are_the_largest_share(room, make_stream) -> None:
+    # 200 prompt tokens at 0.1 s, and at 30 s 300 tokens: 20 + 300 * 350e-4 of 30 s. At 110 s the
+    # share is 90 of 110, less.
+    costs = StepCosts(decode=(0.1, 0.0, 0.0), prefill=(0.0, 0.1, 0.0))
     queued = room([reader(make_stream, Phase.WAITING)], costs=costs)
-    assert queued == pytest.approx(WHOLE * (1 - 1.42 / 2))
+    assert queued == pytest.approx(WHOLE * (1 - 30.5 / 30))
+
+
+def test_what_has_to_be_done_within_seconds_leaves_time_later(room, make_stream) -> None:
+    # A prefill of 4 s fits into no 2 s, and leaves most of 30 s.
+    costs = StepCosts(decode=(0.1, 0.0, 0.0), prefill=(0.0, 0.02, 0.0))
+    queued = room([reader(make_stream, Phase.WAITING, expected=1.0)], costs=costs)
+    assert queued == pytest.approx(WHOLE * (1 - (4.0 + 200.5e-4) / 30))
 
 
 @pytest.mark.parametrize("eta", [0.8, 1.0, 1.2])
@@ -86,7 +94,7 @@ def test_memory_is_the_limit_where_it_is_less(room, make_stream) -> None:
     long = reader(make_stream, prompt=900, expected=110.0, slack=5.0)
     assert room([long], host=200) == pytest.approx(0.95 * 1200 - 1006)
     assert room([long, long], host=200) == pytest.approx(0.95 * 1200 - 2012)
-    assert room([long], host=400) == pytest.approx(WHOLE * (1 - 10 * 1005 * 1e-4 / 10))
+    assert room([long], host=400) == pytest.approx(WHOLE * (1 - 10 * 1005 * 1e-4 / 30))
 
 
 def test_costs_that_nothing_is_known_of_leave_memory(room) -> None:
@@ -100,8 +108,8 @@ def test_there_is_none_while_readers_stall(room, make_stream) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_it_is_above_nought_exactly_where_admission_takes_all_that_wait(
-    make_state, make_stream, seed
+def test_there_is_some_wherever_admission_takes_all_that_wait(
+    make_state, make_stream, monkeypatch, seed
 ) -> None:
     drawn = np.random.default_rng(seed)
     rows = [
@@ -120,5 +128,10 @@ def test_it_is_above_nought_exactly_where_admission_takes_all_that_wait(
     )
     state = make_state(rows, total=1000, free=0, host=10_000, costs=COSTS)
     config = WorkingSetConfig()
+    short = HORIZONS[HORIZONS < WITHIN]
     taken = len(admissible(state, config)) == 1
-    assert (headroom(state, config) >= 0.0) == taken
+    assert headroom(state, config) >= 0.0 or not taken
+    # The converse where no shorter horizon is what decides: without them it is the same test.
+    monkeypatch.setattr("tokenflow_sgl.policy.admission.HORIZONS", HORIZONS[len(short) :])
+    monkeypatch.setattr("tokenflow_sgl.policy.headroom.HORIZONS", HORIZONS[len(short) :])
+    assert (headroom(state, config) >= 0.0) == (len(admissible(state, config)) == 1)

@@ -30,9 +30,10 @@ REFERENCE_CONTEXT = 1024.0
 def headroom(state: State, config: WorkingSetConfig) -> float:
     """Newcomers' work that can be taken within 30 s without making present readers stall, tokens.
 
-    The least share of its time that the engine has left at any horizon of the demand test, over
-    30 s, at the price of a token that is decoded at a context of 1,024; or the KV memory that can
-    still be promised, if that is less. A token is one of prompt or output.
+    The least share of its time that the engine has left at any horizon of the demand test from
+    30 s on, over 30 s, at the price of a token that is decoded at a context of 1,024; or the KV
+    memory that can still be promised, if that is less. A token is one of prompt or output. Shorter
+    horizons do not count: what has to be done sooner leaves as much for newcomers later.
 
     Below 0: so much work is here already that cannot be done in time. Not above 0 while too many
     readers stall, for then no stream joins.
@@ -44,6 +45,6 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
     priced = supply_at(state, REFERENCE_CONTEXT)
     supply = supply_of(state, everyone) if len(everyone) else priced
     wanted = asked(state, everyone, supply, margins_of(state, config, everyone))
-    free = float((config.eta - wanted / HORIZONS).min())
+    free = float((config.eta - wanted / HORIZONS)[HORIZONS >= WITHIN].min())
     room = min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))
     return min(room, 0.0) if too_many_stall(state, supply) else room
