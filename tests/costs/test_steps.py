@@ -314,7 +314,7 @@ def test_an_engine_that_stopped_has_no_throughput() -> None:
 def test_an_earlier_load_is_not_counted_again() -> None:
     from types import SimpleNamespace
 
-    from tokenflow_sgl.engine.steps import loaded_tokens
+    from tokenflow_sgl.engine.batch_work import loaded_tokens
 
     assert loaded_tokens(SimpleNamespace(host_loaded_length=300, host_hit_length=300)) == 300
     assert loaded_tokens(SimpleNamespace(host_loaded_length=300, host_hit_length=0)) == 0

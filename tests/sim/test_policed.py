@@ -14,8 +14,8 @@ from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
 from tokenflow_sgl.sim.prefixes import Prefixes
+from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.sim.streams import Streams
 
 BURST = [(0.0, 100, 200, 10.0)] * 12
 """Twelve readers of 10 tokens/s, 3,600 tokens of KV in the end; 1,000 fit."""
@@ -60,7 +60,9 @@ def test_with_pages_a_resume_computes_the_last_one_again(trace, device, options)
 
 
 def test_a_simulated_server_has_served_before(device, options) -> None:
-    core = Core(Streams([]), Prefixes([], {}), Device(device), options(max_total_tokens=10_000))
+    core = Core(
+        SimulatedStreams([]), Prefixes([], {}), Device(device), options(max_total_tokens=10_000)
+    )
     timer = experienced(core)
     costs = timer.costs()
     assert costs.decode_seconds(8, 4000) == pytest.approx(0.01, rel=0.02)

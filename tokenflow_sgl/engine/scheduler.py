@@ -21,9 +21,8 @@ from sglang.utils import TypeBasedDispatcher
 from tokenflow_sgl.contract import Decision, Mode, Phase
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
-from tokenflow_sgl.engine.admission import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.agreement import Agreement
-from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
+from tokenflow_sgl.engine.batch_work import loaded_tokens, work_of
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
@@ -31,10 +30,10 @@ from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
-from tokenflow_sgl.engine.limits import check_model
 from tokenflow_sgl.engine.mixing import Mixing
+from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.requests import TrackingScheduler
-from tokenflow_sgl.engine.steps import loaded_tokens, work_of
+from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.telemetry.decision_log import (
     DecisionListener,
     DecisionLog,
@@ -45,6 +44,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Record
 from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.engine.telemetry.tracing import trace
 from tokenflow_sgl.engine.timeouts import PausedTime
+from tokenflow_sgl.engine.unsupported import check_model
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Applied, Decider, apply
 from tokenflow_sgl.lifecycle.table import StreamTable

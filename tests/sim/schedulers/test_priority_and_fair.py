@@ -13,13 +13,15 @@ from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.schedulers.by_name import POLICIES, settings_of
 from tokenflow_sgl.sim.schedulers.fair import FairScheduler
 from tokenflow_sgl.sim.schedulers.priority import PriorityScheduler
+from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
 
 def make_core(device, options, requests: list[TraceRequest], **given) -> Core:
-    core = Core(Streams(requests), Prefixes(requests, {}), Device(device), options(**given))
+    core = Core(
+        SimulatedStreams(requests), Prefixes(requests, {}), Device(device), options(**given)
+    )
     for index, request in enumerate(requests):
         core.arrive(index, request.arrival_s)
     return core

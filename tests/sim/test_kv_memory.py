@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tokenflow_sgl.sim.memory import Memory
+from tokenflow_sgl.sim.kv_memory import KVMemory
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.traces import PrefixBlock, TraceRequest
 
@@ -23,9 +23,9 @@ def request(shared: tuple[int, ...] = (), own: int = 30, output: int = 100) -> T
     return TraceRequest(0.0, SHARED * len(shared) + own, output, prefix=blocks)
 
 
-def memory(device: int, host: int, *requests: TraceRequest, **given: bool) -> Memory:
+def memory(device: int, host: int, *requests: TraceRequest, **given: bool) -> KVMemory:
     """A memory of streams; by default five that share nothing."""
-    return Memory(device, host, Prefixes(requests or (request(),) * 5, {}), **given)
+    return KVMemory(device, host, Prefixes(requests or (request(),) * 5, {}), **given)
 
 
 def by(moment: float) -> Callable[[int], float]:
@@ -190,7 +190,7 @@ class Accounts(RuleBasedStateMachine):
         self.page = page
         self.prefixes = Prefixes(requests, {}, page)
         self.lengths = [one.prompt_tokens for one in requests]
-        self.memory = Memory(300, host, self.prefixes, page=page, write_back=write_back)
+        self.memory = KVMemory(300, host, self.prefixes, page=page, write_back=write_back)
         self.running: dict[int, int] = {}
         self.now = self.link = 0.0
 

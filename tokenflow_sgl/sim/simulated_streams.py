@@ -22,7 +22,7 @@ LEAST = -(1 << 62)
 """Priority of a request without one."""
 
 
-class Streams:
+class SimulatedStreams:
     """Requests by their index in the trace.
 
     Attributes:

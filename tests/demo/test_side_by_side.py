@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tokenflow_sgl.demo.live import readers, side_by_side
+from tokenflow_sgl.demo.side_by_side import readers, side_by_side
 from tokenflow_sgl.replay.live import Snapshot
 
 NOW = Snapshot(

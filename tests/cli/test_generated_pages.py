@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.contract import Cause, Decision, Memory, Mode, Phase, Pool, State, Streams, Tier
-from tokenflow_sgl.engine import limits
+from tokenflow_sgl.engine import unsupported
 from tokenflow_sgl.engine.frontend import terms
 from tokenflow_sgl.engine.telemetry import prometheus
 
@@ -54,11 +54,11 @@ def test_refused_options_are_documented_with_their_reasons():
         for cells in rows("scheduler.md")
         if len(cells) == 2 and cells[0].startswith("`--")
     }
-    assert documented == {limits._flag(name): why for name, _, why in limits._OPTIONS}
+    assert documented == {unsupported._flag(name): why for name, _, why in unsupported._OPTIONS}
 
 
 def test_requests_that_are_not_preempted_are_documented():
-    tree = ast.parse(inspect.getsource(limits.undisturbed_reason))
+    tree = ast.parse(inspect.getsource(unsupported.undisturbed_reason))
     reasons = [
         node.value.value
         for node in ast.walk(tree)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tokenflow_sgl.engine.limits import (
+from tokenflow_sgl.engine.unsupported import (
     UnsupportedError,
     check_model,
     check_options,
