@@ -30,7 +30,7 @@ def at(time_s: float, **changes: float) -> Snapshot:
     return replace(NOW, time_s=time_s, **changes)
 
 
-def test_every_reader_who_asked_is_in_one_state() -> None:
+def test_every_reader_that_asked_is_in_one_state() -> None:
     assert readers(NOW) == {"waiting": 31, "reading": 20, "stalled": 2, "finished": 7}
 
 

@@ -32,7 +32,7 @@ def refusal(custom_params) -> str:
 
 
 @pytest.mark.parametrize("params", [None, {}, {"other": 5}, [], "tokenflow_rate", 7])
-def test_who_says_nothing_gets_the_default(params) -> None:
+def test_a_request_that_says_nothing_gets_the_default(params) -> None:
     assert RATES.of(params) == (10.0, "default")
 
 

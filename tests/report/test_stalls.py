@@ -23,7 +23,7 @@ from tokenflow_sgl.report.catalogue import BY_KEY
 from tokenflow_sgl.runs import write_run
 
 RATE = 10.0
-# A reader of 10 tokens/s: 20 tokens 50 ms late each, which he does not notice; one 0.5 s late.
+# A reader of 10 tokens/s: 20 tokens 50 ms late each, which it does not notice; one 0.5 s late.
 GAPS = [0.1, *[0.15] * 20, 0.6, 0.1]
 TIMES = (1.0 + np.cumsum(GAPS)).tolist()
 SECONDS, NOTICED, ALL = 20 * 0.05 + 0.5, 1, 21

@@ -133,7 +133,7 @@ def test_a_shared_prefix_is_there_once() -> None:
     assert there.evictable(0) == 70
 
 
-def test_two_who_compute_the_same_keep_one_copy() -> None:
+def test_two_streams_that_compute_the_same_keep_one_copy() -> None:
     there = memory(400, 0, request((7,)), request((7,)))
     there.allocate(140)
     there.extend(0, 0, 70)
@@ -147,7 +147,7 @@ def test_what_continues_a_prefix_goes_before_it() -> None:
     there.extend(0, 0, 110)
     there.release(0, 110, by(0.0))
     there.allocate(140)
-    # Own stretch and block 8 (nobody else's) are gone in part, the shared block is whole.
+    # Own stretch and block 8 (no other stream's) are gone in part, the shared block is whole.
     assert there.match(0) == (60, 60)
     assert there.match(1) == (40, 40)
 

@@ -93,7 +93,7 @@ def test_the_policy_object_is_the_live_one(trace, device, options, monkeypatch) 
         assert 0 <= memory.kv.free <= memory.kv.total
 
 
-def test_what_is_written_ahead_leaves_a_preemption_its_tail(trace, device, options) -> None:
+def test_proactive_writes_leave_a_preemption_its_tail(trace, device, options) -> None:
     done = simulate(trace(*BURST), device, options(host_tokens=8000), policy="tokenflow")
     assert done.written >= done.needed > 0
     assert done.tail <= 1
@@ -106,12 +106,12 @@ def test_what_is_written_ahead_leaves_a_preemption_its_tail(trace, device, optio
 
 
 @pytest.mark.parametrize("given", [{"host_tokens": 0}, {"hicache_write_policy": "write_back"}])
-def test_nothing_is_written_ahead_without_write_through(trace, device, options, given) -> None:
+def test_there_are_no_proactive_writes_without_write_through(trace, device, options, given) -> None:
     done = simulate(trace(*BURST), device, options(**{"host_tokens": 8000, **given}))
     assert done.written == 0
 
 
-def test_nobody_waits_for_loads_longer_than_a_step(trace, device, options) -> None:
+def test_no_stream_waits_for_loads_longer_than_a_step(trace, device, options) -> None:
     slow = dataclasses.replace(device, host_to_device=Link(device.kv_bytes_per_token * 2000.0, 0.0))
     host, plain = options(host_tokens=8000), WorkingSetConfig(load_ahead=False)
     beside = simulate(trace(*BURST), slow, host, policy="tokenflow", known_lengths=True)

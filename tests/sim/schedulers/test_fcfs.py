@@ -66,7 +66,7 @@ def test_memory_is_taken_by_pages(core) -> None:
     assert there.steps_that_fit(rows) == (992 - 176) // 32 * 16
 
 
-# 100 tokens and an answer of 50 need 50 more and a page; 112 are held by one that was admitted before.
+# 100 tokens and an answer of 50 need 50 more and a page; each one admitted before holds 112.
 @pytest.mark.parametrize(("memory", "admitted"), [(160, 0), (176, 1), (336, 1), (352, 2)])
 def test_admission_counts_pages(core, memory, admitted) -> None:
     there = core(*[(100, 50)] * 2, max_total_tokens=memory, page_size=16)

@@ -76,7 +76,7 @@ def test_equals_do_not_preempt_each_other(device, options) -> None:
     assert simulate(traced(*rows), device, settings, policy="priority").retracted == 0
 
 
-def test_short_memory_alone_preempts_nobody(device, options) -> None:
+def test_short_memory_alone_preempts_no_stream(device, options) -> None:
     rows = [asked(0, 400, 300), dataclasses.replace(asked(9, 400, 300), arrival_s=0.6)]
     assert simulate(traced(*rows), device, options(), policy="priority").retracted == 0
 
@@ -104,7 +104,7 @@ def test_output_counts_twice(device, options) -> None:
     assert fair.served.tolist() == [102.0, 112.0]
 
 
-def test_being_away_saves_nothing_up(device, options) -> None:
+def test_an_idle_client_saves_nothing_up(device, options) -> None:
     rows = [client("a", 300), client("a", 300), client("b", 100)]
     core = make_core(device, options, rows)
     core.waiting = [0]
