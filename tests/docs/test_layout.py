@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of names and sizes: a module is found by its name, and is short."""
+"""What docs/architecture.md says of names and sizes: a file is found by its name, and short."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ from tokenflow_sgl.engine.frontend.terms import (
     CLASS_KEY,
     HIGHEST_RATE,
     LOWEST_RATE,
-    NAMED_RATES,
     RATE_KEY,
     RateClasses,
     RateError,
     check_place,
 )
+from tokenflow_sgl.qos.rates import NAMED_RATES
 
 RATES = RateClasses(NAMED_RATES, default=10.0)
 

@@ -55,8 +55,9 @@ def joins(make_state):
     def ask(rows, costs=COSTS, kv_rate=AS_MODELLED, **config):
         state = make_state(rows, total=1000, free=0, host=100_000, costs=costs)
         state = dataclasses.replace(state, kv_rate=kv_rate)
-        # Without a stock, unless a test is about it.
-        return admissible(state, WorkingSetConfig(**{"hysteresis": 0.0, **config})).tolist()
+        # All of the time and no stock, unless a test is about them.
+        config = {"eta": 1.0, "hysteresis": 0.0, **config}
+        return admissible(state, WorkingSetConfig(**config)).tolist()
 
     return ask
 
@@ -309,7 +310,8 @@ def test_a_prefill_under_way_counts_with_those_that_wait(make_state, member, new
     for promised, expected in ((96, [1]), (98, [])):
         state = make_state(rows, total=1000, promised=promised, costs=SLOW_PREFILL)
         state = dataclasses.replace(state, kv_rate=AS_MODELLED)
-        assert admissible(state, WorkingSetConfig(hysteresis=0.0)).tolist() == expected
+        config = WorkingSetConfig(eta=1.0, hysteresis=0.0)
+        assert admissible(state, config).tolist() == expected
 
 
 # Ten readers of 5 tokens/s with 10 tokens to come share 1000 tokens of memory: 2 s of every horizon
