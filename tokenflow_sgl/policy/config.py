@@ -23,8 +23,9 @@ class WorkingSetConfig:
     devices. Some were set while watching one of these: `burst_eta` (`4090-a`), `eta` (with unknown
     lengths, six of the eight), `hysteresis` (`h200-a`, then four workloads apart from them), and in
     `admission` the margin for unmeasured costs (`4090-b`), the share of stalled readers (Azure at
-    4x) and that of a newcomer's own prefill (Mooncake). `park_target`, `safety` and the share of ongoing prefills were set on nine
-    workloads of our own, and seen on these eight and Azure at 4x meanwhile.
+    4x) and that of a newcomer's own prefill (Mooncake). `park_target`, `safety` and the share of
+    ongoing prefills were set on nine workloads of our own, and seen on these eight and Azure at 4x
+    meanwhile.
     """
 
     eta: float = setting(
