@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of names and sizes: a file is found by its name, and short."""
+"""docs/architecture.md on names and sizes: a module is found by its name, and is short."""
 
 from __future__ import annotations
 
