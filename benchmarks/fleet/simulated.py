@@ -25,9 +25,9 @@ PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- fleet -->\n\n", "\n<!-- /fleet -->"
 SERVERS = 4
 KV_TOKENS, HOST_RATIO = 200_000, 8
-SPEEDS = (16, 19)
+SPEEDS = (15, 18)
 """How many times as fast the trace's arrivals come."""
-STARTS = (0, 1200, 2400)
+STARTS = (0, 1800)
 """Where the windows of the trace begin, seconds; each is a run of its own."""
 SECONDS = 600
 

@@ -42,7 +42,7 @@ def carrying(command, monkeypatch):
             streams = len(setup.traces[draw].requests)
             return (streams if speed <= edges[policy] else 0), streams
 
-        monkeypatch.setattr("tokenflow_sgl.sim.study.capacity.run_of", made)
+        monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
         return command(*TRACE, "--policy", ",".join(edges), *words)
 
     return run

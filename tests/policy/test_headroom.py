@@ -26,7 +26,7 @@ def room(make_state):
     def ask(rows, *, host=100_000, kv_rate=AS_MODELLED, costs=COSTS, **config):
         state = make_state(rows, total=1000, free=0, host=host, costs=costs)
         state = dataclasses.replace(state, kv_rate=kv_rate)
-        return headroom(state, WorkingSetConfig(**{"hysteresis": 0.0, **config}))
+        return headroom(state, WorkingSetConfig(**{"hysteresis": 0.0, "eta": 1.0, **config}))
 
     return ask
 

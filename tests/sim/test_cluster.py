@@ -18,7 +18,7 @@ from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.sim.cluster import ROUTERS
-from tokenflow_sgl.sim.streams import IntArray, Streams
+from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
 on_two = partial(simulate, policy="fcfs", replicas=2)
@@ -87,7 +87,7 @@ class Server:
 
 def lmetric(trace: Callable[..., Trace], *servers: Server) -> int:
     """Where it sends the last of four requests; the first two have started."""
-    streams = Streams(trace(*[(0.0, 100, 400)] * 3, (1.0, 210, 400)).requests)
+    streams = SimulatedStreams(trace(*[(0.0, 100, 400)] * 3, (1.0, 210, 400)).requests)
     streams.generated[:2] = 5
     return ROUTERS["lmetric"](streams, WorkingSetConfig())(servers, 3, 1.0)
 
@@ -124,7 +124,7 @@ def test_headroom_sees_the_work_that_readers_ask_for(trace, device, options) -> 
 
 
 def test_headroom_takes_off_what_was_sent_since_it_was_read(trace) -> None:
-    streams = Streams(trace(*[(0.0, 100, 400)] * 6).requests)
+    streams = SimulatedStreams(trace(*[(0.0, 100, 400)] * 6).requests)
     route = ROUTERS["headroom"](streams, WorkingSetConfig())
     # 9,500 and 9,300 tokens; each request takes 100 and 30 s of 10 tokens/s off.
     servers = [Server(), Server(kv_tokens=9789)]
@@ -135,7 +135,7 @@ def test_headroom_takes_off_what_was_sent_since_it_was_read(trace) -> None:
 
 
 def test_headroom_takes_off_no_more_than_the_limit(trace) -> None:
-    streams = Streams(trace(*[(0.0, 100, 50)] * 3).requests)
+    streams = SimulatedStreams(trace(*[(0.0, 100, 50)] * 3).requests)
     route = ROUTERS["headroom"](streams, WorkingSetConfig())
     servers = [Server(), Server(kv_tokens=9789)]
     # 150 tokens each: two fit into the difference of 200.
@@ -153,7 +153,7 @@ def test_headroom_takes_off_no_more_than_the_limit(trace) -> None:
     router=st.sampled_from(sorted(ROUTERS)),
     replicas=st.integers(2, 4),
 )
-def test_everybody_is_served_once(
+def test_each_request_is_served_once(
     times_of, trace, device, options, rows, policy, router, replicas
 ) -> None:
     assume(policy == "tokenflow" or router != "headroom")

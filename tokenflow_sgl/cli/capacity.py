@@ -29,7 +29,7 @@ from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import finite, output_folder
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.sim.study.capacity import CapacitySetup, Carried
+    from tokenflow_sgl.sim.study.capacity_search import CapacitySetup, Carried
 
 
 def capacity(
@@ -108,8 +108,8 @@ def capacity(
     from tokenflow_sgl.runs import new_folder
     from tokenflow_sgl.sim import SimulationError
     from tokenflow_sgl.sim.schedulers.by_name import settings_of
-    from tokenflow_sgl.sim.study.capacity import CapacitySetup
     from tokenflow_sgl.sim.study.capacity_plot import plot_capacity
+    from tokenflow_sgl.sim.study.capacity_search import CapacitySetup
     from tokenflow_sgl.sim.study.goal import parse_goal
     from tokenflow_sgl.traces.spec import other_draw
 
@@ -165,7 +165,7 @@ def _search(
 ) -> list[Carried]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from tokenflow_sgl.sim.study.capacity import capacity
+    from tokenflow_sgl.sim.study.capacity_search import capacity
     from tokenflow_sgl.sim.study.spread import on_cores, on_ray
 
     columns = (

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.sim.study.capacity import CapacitySetup, Carried
+    from tokenflow_sgl.sim.study.capacity_search import CapacitySetup, Carried
 
 
 def print_capacity(setup: CapacitySetup, found: Sequence[Carried], title: str) -> None:

@@ -16,8 +16,8 @@ from tokenflow_sgl.policy.headroom import WITHIN, headroom
 from tokenflow_sgl.sim.engine import Engine, Observe
 from tokenflow_sgl.sim.engine_options import SimulationError
 from tokenflow_sgl.sim.policed import PolicedScheduler
-from tokenflow_sgl.sim.schedulers.stock import StockScheduler
-from tokenflow_sgl.sim.streams import IntArray, Streams
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
 from tokenflow_sgl.traces.schedule import Due, Schedule
 
 WINDOW = 0.1
@@ -42,7 +42,7 @@ class Replica:
 
     engine: Engine
     inbox: Inbox
-    scheduler: StockScheduler
+    scheduler: FcfsScheduler
 
     def present(self) -> IntArray:
         """Requests that it was given and has not finished."""
@@ -107,7 +107,7 @@ def serve(
 class RoundRobin:
     """One after the other."""
 
-    def __init__(self, streams: Streams, config: WorkingSetConfig) -> None:
+    def __init__(self, streams: SimulatedStreams, config: WorkingSetConfig) -> None:
         self._last = -1
 
     def __call__(self, replicas: Sequence[Replica], index: int, now: float) -> int:
@@ -119,7 +119,7 @@ class RoundRobin:
 class LeastLoaded:
     """The replica with the fewest tokens still to compute, prompts and answers."""
 
-    def __init__(self, streams: Streams, config: WorkingSetConfig) -> None:
+    def __init__(self, streams: SimulatedStreams, config: WorkingSetConfig) -> None:
         self.streams = streams
 
     def __call__(self, replicas: Sequence[Replica], index: int, now: float) -> int:
@@ -180,7 +180,7 @@ class Headroom:
     READ_EVERY = 1.0
     """Seconds between two readings: servers put a new value on their metrics page as often."""
 
-    def __init__(self, streams: Streams, config: WorkingSetConfig) -> None:
+    def __init__(self, streams: SimulatedStreams, config: WorkingSetConfig) -> None:
         self._streams = streams
         self._config = config
         self._read_s = -math.inf
@@ -201,7 +201,7 @@ class Headroom:
         return float(streams.prompt[index]) + answer
 
 
-ROUTERS: Mapping[str, Callable[[Streams, WorkingSetConfig], Route]] = {
+ROUTERS: Mapping[str, Callable[[SimulatedStreams, WorkingSetConfig], Route]] = {
     Router.round_robin: RoundRobin,
     Router.least_loaded: LeastLoaded,
     Router.buffer_aware: BufferAware,

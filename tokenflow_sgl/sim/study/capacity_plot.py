@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter, ScalarFormatter
 
-from tokenflow_sgl.sim.study.capacity import Carried
+from tokenflow_sgl.sim.study.capacity_search import Carried
 
 _COLOURS = ("#9aa3b2", "#3b82d6", "#e0803a", "#37a169", "#9b6bd3", "#c2559d", "#2a9fa8")
 

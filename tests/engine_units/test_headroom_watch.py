@@ -18,7 +18,7 @@ from sglang.srt.managers.load_snapshot import (
 from tokenflow_sgl.contract import Memory, Pool, State, Tier
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.engine.frontend.loads import LoadWithHeadroom, read_headroom
-from tokenflow_sgl.engine.telemetry.headroom import HeadroomWatch
+from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import WorkingSetConfig, make_predictor
