@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -85,8 +86,19 @@ def test_eta_is_admissions(room, make_stream, eta) -> None:
     assert room([reader(make_stream)], eta=eta) == pytest.approx(WHOLE * (eta - 70 / 110))
 
 
-def test_a_token_costs_what_was_measured(room) -> None:
-    assert room([], kv_rate=8_000.0) == pytest.approx(WHOLE * 0.8)
+@pytest.mark.parametrize("kv_rate", [math.nan, 5_000.0, 20_000.0])
+def test_what_was_measured_lately_does_not_move_it(room, make_stream, kv_rate) -> None:
+    # Two servers with the same streams have the same headroom.
+    assert room([reader(make_stream)], kv_rate=kv_rate) == room([reader(make_stream)])
+
+
+def test_it_does_not_jump_where_streams_begin_to_share_memory(room, make_stream) -> None:
+    # 200 tokens and 0.6 of those to come: 1000 tokens of memory are full with 1333 to come.
+    given = {"hysteresis": 10.0}
+    rooms = [
+        room([reader(make_stream, expected=float(100 + left))], **given) for left in (1330, 1340)
+    ]
+    assert rooms[0] == pytest.approx(rooms[1], rel=0.05)
 
 
 def test_memory_is_the_limit_where_it_is_less(room, make_stream) -> None:
@@ -127,7 +139,8 @@ def test_there_is_some_wherever_admission_takes_all_that_wait(
         )
     )
     state = make_state(rows, total=1000, free=0, host=10_000, costs=COSTS)
-    config = WorkingSetConfig()
+    state = dataclasses.replace(state, kv_rate=AS_MODELLED)
+    config = WorkingSetConfig(hysteresis=0.0)  # no stock
     short = HORIZONS[HORIZONS < WITHIN]
     taken = len(admissible(state, config)) == 1
     assert headroom(state, config) >= 0.0 or not taken

@@ -238,21 +238,22 @@ class Supply:
 
 
 def supply_of(state: State, index: IntArray, unmeasured: float = UNMEASURED) -> Supply:
-    """The supply for these streams; see `supply_at`."""
-    return supply_at(state, float(state.streams.length[index].mean()), unmeasured)
-
-
-def supply_at(state: State, context: float, unmeasured: float = UNMEASURED) -> Supply:
-    """The supply for streams of this mean context, tokens.
+    """The supply for these streams, at the cost that was measured.
 
     unmeasured: cost of a token over the model's where nothing was measured.
     """
+    supply = modelled(state, float(state.streams.length[index].mean()))
+    cost = supply.token_cost
+    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * cost
+    return Supply(float(np.clip(measured, cost, SLOWEST * cost)), supply.speed)
+
+
+def modelled(state: State, context: float) -> Supply:
+    """The supply for streams of this mean context, tokens, as the cost model has it."""
     total = state.memory.kv.total
     rows = total / max(context, SHORTEST_CONTEXT)
     step = max(state.costs.decode_seconds(rows, total), SHORTEST_STEP)
-    modelled = step / total
-    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * modelled
-    return Supply(float(np.clip(measured, modelled, SLOWEST * modelled)), 1.0 / step)
+    return Supply(step / total, 1.0 / step)
 
 
 def _demand(state: State, index: IntArray, supply: Supply, stock: float) -> FloatArray:

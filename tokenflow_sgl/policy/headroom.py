@@ -3,6 +3,10 @@
 Admission asks whether this newcomer fits. A router asks how much would fit, before it chooses a
 server, of newcomers that it does not know yet. The answer is what the same test leaves over once
 all streams that are here count as admitted, the waiting ones, too: a newcomer comes after them.
+
+Servers are compared by it, so what differs between two that are loaded alike is left out: costs
+are the model's, not those measured lately, and there are no margins, which begin at once where the
+streams no longer fit into memory. With both, one of four servers got too many streams.
 """
 
 from __future__ import annotations
@@ -12,11 +16,10 @@ import numpy as np
 from tokenflow_sgl.contract import State
 from tokenflow_sgl.policy.admission import (
     HORIZONS,
+    Margins,
     asked,
-    margins_of,
     memory_left,
-    supply_at,
-    supply_of,
+    modelled,
     too_many_stall,
 )
 from tokenflow_sgl.policy.config import WorkingSetConfig
@@ -42,9 +45,9 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
     room = memory_left(state, config, everyone)
     if state.costs.decode is None:
         return room
-    priced = supply_at(state, REFERENCE_CONTEXT)
-    supply = supply_of(state, everyone) if len(everyone) else priced
-    wanted = asked(state, everyone, supply, margins_of(state, config, everyone))
+    priced = modelled(state, REFERENCE_CONTEXT)
+    supply = modelled(state, float(state.streams.length.mean())) if len(everyone) else priced
+    wanted = asked(state, everyone, supply, Margins())
     free = float((config.eta - wanted / HORIZONS)[HORIZONS >= WITHIN].min())
     room = min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))
     return min(room, 0.0) if too_many_stall(state, supply) else room
