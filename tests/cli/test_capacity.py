@@ -89,6 +89,14 @@ def test_what_carries_any_rate_is_said(carrying) -> None:
     assert "fcfs meets the goal at the fastest rate that is tried." in done.stdout
 
 
+def test_a_trace_that_is_too_short_for_a_rate_is_said(carrying) -> None:
+    # 2,048 tokens at 20 a second take 100 s.
+    done = carrying({"fcfs": 1.0})
+    assert "so no load lasts and the rates found are too high: take a longer trace." in done.stdout
+    done = carrying({"fcfs": 1.0}, "--trace", "4090-c?duration=400")
+    assert "no load lasts" not in done.stdout
+
+
 def test_draws_are_other_seeds(carrying, tmp_path) -> None:
     done = carrying({"fcfs": 1.0}, "--draws", "3")
     assert done.exit_code == 0, done.output

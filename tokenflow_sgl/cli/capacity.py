@@ -151,12 +151,12 @@ def capacity(
             known = "known lengths" if known_lengths else "unknown lengths"
             title = f"{chosen[0].name} on {target.device}, {known}: {share:.4g} with {wanted}"
             plot_capacity(found, share, folder / "capacity.png", title)
-    print_capacity(setup, found, title)
+    print_capacity(found, title)
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     console.print(f"{folder}: capacity.json and capacity.png written.", **plain)
     if not any(each.best for each in found):
         fail(f"No policy meets {wanted} for {share:.4g} of the streams at any rate.", Exit.failed)
-    for sentence in verdict(found):
+    for sentence in verdict(setup, found):
         Console().print(sentence, **plain)
 
 

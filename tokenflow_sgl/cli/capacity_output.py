@@ -13,27 +13,33 @@ if TYPE_CHECKING:
     from tokenflow_sgl.sim.study.capacity_search import CapacitySetup, Carried
 
 
-def print_capacity(setup: CapacitySetup, found: Sequence[Carried], title: str) -> None:
+LASTING = 3.0
+"""Times that an average answer should be read while arrivals last; sooner no load is steady."""
+
+
+def print_capacity(found: Sequence[Carried], title: str) -> None:
     """Print a row for each policy."""
     table = Table(title=title)
-    for head in ("policy", "streams/s", "over the first", "meet the goal", "arrive within, s"):
+    for head in ("policy", "streams/s", "over the first", "meet the goal"):
         table.add_column(head, justify="left" if head == "policy" else "right")
     table.add_column("rates tried", justify="right")
     for each in found:
         ratio = f"{each.rate / found[0].rate:.2f}" if found[0].rate else "-"
-        best = each.best
-        cells = (
-            ("-", "-") if best is None else (f"{best.share:.2%}", f"{_within_s(setup, each):.0f}")
-        )
-        table.add_row(each.policy, _rate(each), ratio, *cells, str(len(each.tried)))
+        good = "-" if each.best is None else f"{each.best.share:.2%}"
+        table.add_row(each.policy, _rate(each), ratio, good, str(len(each.tried)))
     console = Console()
     if not console.is_terminal:
         console.width = 110
     console.print(table)
 
 
-def verdict(found: Sequence[Carried]) -> Iterator[str]:
+def verdict(setup: CapacitySetup, found: Sequence[Carried]) -> Iterator[str]:
     """A sentence for each policy beside the first, and for each outcome that is in doubt."""
+    if setup.shortest_s < LASTING * setup.read_s:
+        yield (
+            f"Arrivals take {setup.shortest_s:,.0f} s and reading an answer {setup.read_s:,.0f} s, "
+            "so no load lasts and the rates found are too high: take a longer trace."
+        )
     stock = found[0]
     for each in found[1:]:
         if not each.rate or not stock.rate:
@@ -85,9 +91,3 @@ def object_of(setup: CapacitySetup, found: Sequence[Carried]) -> dict[str, Any]:
 
 def _rate(each: Carried) -> str:
     return f"{each.rate:.3g}" if each.rate else "none"
-
-
-def _within_s(setup: CapacitySetup, each: Carried) -> float:
-    """Seconds within which one draw's streams arrive at the rate found."""
-    streams = sum(len(trace.requests) for trace in setup.traces) / len(setup.traces)
-    return streams / each.rate

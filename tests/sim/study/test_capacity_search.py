@@ -17,6 +17,7 @@ from tokenflow_sgl.sim.study.capacity_search import (
     SLOWEST,
     CapacitySetup,
     Search,
+    at_speed,
     capacity,
     run_of,
 )
@@ -35,7 +36,7 @@ def searched(share_at, share: float = 0.99) -> Search:
             return search
 
 
-@pytest.mark.parametrize("edge", [0.011, 0.4, 1.0, 1.7, 36.0, 700.0])
+@pytest.mark.parametrize("edge", [0.011, 0.4, 1.0, 1.7, 36.0, 200.0])
 def test_the_edge_is_found_from_below(edge) -> None:
     search = searched(lambda speed: 1.0 if speed <= edge else 0.5)
     low, high = search.bracket()
@@ -79,7 +80,7 @@ def setup(trace, device, options):
 
 
 def test_rates_are_the_trace_s_times_the_speed(setup, monkeypatch) -> None:
-    assert setup.rate == pytest.approx(30 / 29)
+    assert setup.rate == pytest.approx(1.0)
     edges = {"a": 3.0, "b": 0.6}
 
     def made(given, job):
@@ -91,8 +92,8 @@ def test_rates_are_the_trace_s_times_the_speed(setup, monkeypatch) -> None:
     told = []
     found = capacity(setup, ["a", "b"], spread=here, done=lambda *what: told.append(what))
     for each in found:
-        assert each.rate == pytest.approx(edges[each.policy] * 30 / 29, rel=0.03)
-        assert each.rate <= edges[each.policy] * 30 / 29
+        assert each.rate == pytest.approx(edges[each.policy], rel=0.03)
+        assert each.rate <= edges[each.policy]
         assert each.monotone and not each.unbounded
         assert [tried.rate for tried in each.tried] == sorted(tried.rate for tried in each.tried)
     assert len(told) == sum(len(each.tried) for each in found)
@@ -124,9 +125,27 @@ def test_what_is_not_monotone_is_said(setup, monkeypatch) -> None:
 
 
 def test_more_load_is_worse_in_real_runs(setup) -> None:
-    shares = [run_of(setup, ("fcfs", speed, 0))[0] for speed in (1.0, 30.0)]
-    assert shares[0] == 30
-    assert shares[1] < 27
+    (met, streams), (met_fast, streams_fast) = (
+        run_of(setup, ("fcfs", speed, 0)) for speed in (1.0, 30.0)
+    )
+    assert met == streams == 30
+    assert streams_fast == 30 * 30
+    assert met_fast < 0.9 * streams_fast
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 1.5, 2.0, 7.3])
+def test_a_faster_trace_lasts_as_long(setup, speed) -> None:
+    faster = at_speed(setup.traces[0], speed)
+    arrivals = [request.arrival_s for request in faster.requests]
+    assert max(arrivals) - min(arrivals) == pytest.approx(
+        30 / min(speed, 1.0), abs=1 / speed + 1e-6
+    )
+    assert len(arrivals) == pytest.approx(30 * max(speed, 1.0), abs=1)
+
+
+def test_reading_and_arriving_take_seconds(setup) -> None:
+    assert setup.read_s == pytest.approx(50 / 20)
+    assert setup.shortest_s == pytest.approx(30.0)
 
 
 def test_real_runs_and_the_picture(setup, tmp_path) -> None:
@@ -134,7 +153,7 @@ def test_real_runs_and_the_picture(setup, tmp_path) -> None:
     for each in found:
         assert each.best is not None
         assert each.best.share >= 0.9
-        assert setup.rate < each.rate < 100 * setup.rate
+        assert setup.rate < each.rate < 30 * setup.rate
     plot_capacity(found, 0.9, tmp_path / "capacity.png", "toy")
     assert (tmp_path / "capacity.png").read_bytes().startswith(b"\x89PNG")
 

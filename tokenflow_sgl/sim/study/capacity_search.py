@@ -1,10 +1,13 @@
 """How many streams per second each scheduler carries while nearly all of them are good enough.
 
 The trace's arrivals are sped up or slowed down, and the highest rate is sought at which the wanted
-share of streams meets the goal. The search assumes that this share does not grow with the rate.
-That holds by and large, not from run to run: a little more load can fall luckier. So the answer is
-the highest rate that was tried below the lowest one that failed, its neighbours are tried, too, and
-if one of them fails the search goes on below it.
+share of streams meets the goal. What is sped up is repeated, so that arrivals take as long as
+before: a burst that is over soon would say nothing of a rate that lasts.
+
+The search assumes that this share does not grow with the rate. That holds by and large, not from
+run to run: a little more load can fall luckier. So the answer is the highest rate that was tried
+below the lowest one that failed, its neighbours are tried, too, and if one of them fails the search
+goes on below it.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from dataclasses import dataclass, field
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.run import simulate
+from tokenflow_sgl.sim.simulated_streams import DEFAULT_RATE
 from tokenflow_sgl.sim.study.goal import Goal
 from tokenflow_sgl.sim.study.spread import Spread
 from tokenflow_sgl.traces import Trace, transform
+from tokenflow_sgl.traces.repeat import period_s, repeat
 
-SLOWEST, FASTEST = 2.0**-8, 2.0**10
+SLOWEST, FASTEST = 2.0**-8, 2.0**8
 """Between these multiples of the trace's own arrivals the rate is sought."""
 PRECISION = 1.03
 """Ratio of the lowest rate that fails and the highest that does not, where the search ends."""
@@ -58,17 +63,32 @@ class CapacitySetup:
                 f"share is {self.share!r}; allowed is a number above 0 and at most 1"
             )
         for trace in self.traces:
-            if not _span_s(trace) > 0.0:
+            if not period_s(trace) > 0.0:
                 raise SimulationError(
                     f"{trace.name} arrives all at once, so it has no rate; allowed is a trace "
                     "whose arrivals take time"
                 )
 
     @property
+    def shortest_s(self) -> float:
+        """Seconds that the arrivals of a run take at least."""
+        return min(period_s(trace) for trace in self.traces)
+
+    @property
+    def read_s(self) -> float:
+        """Seconds that reading an answer takes, on average."""
+        answers = [
+            request.output_tokens / (request.rate or DEFAULT_RATE)
+            for trace in self.traces
+            for request in trace.requests
+        ]
+        return sum(answers) / len(answers)
+
+    @property
     def rate(self) -> float:
         """Streams per second of the traces as they are."""
         streams = sum(len(trace.requests) for trace in self.traces)
-        return streams / sum(_span_s(trace) for trace in self.traces)
+        return streams / sum(period_s(trace) for trace in self.traces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +214,9 @@ def capacity(
 def run_of(setup: CapacitySetup, job: Job) -> tuple[int, int]:
     """How many streams of one run met the goal, and how many there were."""
     policy, speed, draw = job
+    trace = at_speed(setup.traces[draw], speed)
     done = simulate(
-        transform.speed_up(setup.traces[draw], speed),
+        trace,
         setup.profile,
         setup.options,
         policy=policy,
@@ -203,7 +224,15 @@ def run_of(setup: CapacitySetup, job: Job) -> tuple[int, int]:
     )
     met = setup.goal.met(done.run)
     # Of all requests, not only of those that a run has reached.
-    return int(met.sum()), len(setup.traces[draw].requests)
+    return int(met.sum()), len(trace.requests)
+
+
+def at_speed(trace: Trace, speed: float) -> Trace:
+    """The trace so many times as fast, repeated where it would be over sooner."""
+    if speed <= 1.0:
+        return transform.speed_up(trace, speed)
+    faster = transform.speed_up(repeat(trace, math.ceil(speed)), speed)
+    return transform.window(faster, 0.0, trace.requests[0].arrival_s + period_s(trace))
 
 
 def _carried(setup: CapacitySetup, policy: str, search: Search) -> Carried:
@@ -218,13 +247,3 @@ def _carried(setup: CapacitySetup, policy: str, search: Search) -> Carried:
         monotone=not any(each.share >= setup.share for each in tried if each.speed >= high),
         unbounded=math.isinf(high),
     )
-
-
-def _span_s(trace: Trace) -> float:
-    """Seconds from the first to the last arrival of a session or a single request."""
-    arrivals = [
-        request.arrival_s
-        for request in trace.requests
-        if request.session is None or request.turn == 0
-    ]
-    return max(arrivals) - min(arrivals)
