@@ -54,7 +54,7 @@ def test_what_is_carried_is_said_drawn_and_written(carrying, tmp_path) -> None:
     said = [line for line in done.stdout.splitlines() if "carries" in line]
     assert len(said) == 1
     assert said[0].endswith(": the same experience on 75% fewer GPUs.")
-    assert "unknown lengths: 0.99 with ttft<=2,stall<=0.5" in done.stdout
+    assert "unknown lengths: 99% with ttft<=2,stall<=0.5" in done.stdout
     folder = tmp_path / "capacity-results" / "4090-c-1"
     assert (folder / "capacity.png").read_bytes().startswith(b"\x89PNG")
     found = json.loads((folder / "capacity.json").read_text())
@@ -68,7 +68,7 @@ def test_what_is_carried_is_said_drawn_and_written(carrying, tmp_path) -> None:
 def test_more_gpus_are_said_too(carrying) -> None:
     done = carrying({"fcfs": 2.0, "tokenflow": 1.0}, "--known-lengths", "--output", "here")
     assert "the same experience on 100% more GPUs." in done.stdout
-    assert ", known lengths: 0.99" in done.stdout
+    assert ", known lengths: 99%" in done.stdout
 
 
 def test_one_that_carries_nothing_is_said(carrying) -> None:
@@ -80,7 +80,7 @@ def test_one_that_carries_nothing_is_said(carrying) -> None:
 def test_no_policy_at_any_rate_is_a_no(carrying, tmp_path) -> None:
     done = carrying({"fcfs": 0.0, "tokenflow": 0.0})
     assert done.exit_code == Exit.failed
-    assert "No policy meets ttft<=2,stall<=0.5 for 0.99 of the streams at any rate." in done.stderr
+    assert "No policy meets ttft<=2,stall<=0.5 for 99% of the streams at any rate." in done.stderr
     assert (tmp_path / "capacity-results" / "4090-c-1" / "capacity.json").exists()
 
 

@@ -149,13 +149,16 @@ def capacity(
             what = json.dumps(object_of(setup, found), indent=2)
             (folder / "capacity.json").write_text(what + "\n", encoding="utf-8")
             known = "known lengths" if known_lengths else "unknown lengths"
-            title = f"{chosen[0].name} on {target.device}, {known}: {share:.4g} with {wanted}"
+            title = f"{chosen[0].name} on {target.device}, {known}: {100 * share:g}% with {wanted}"
             plot_capacity(found, share, folder / "capacity.png", title)
     print_capacity(found, title)
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     console.print(f"{folder}: capacity.json and capacity.png written.", **plain)
     if not any(each.best for each in found):
-        fail(f"No policy meets {wanted} for {share:.4g} of the streams at any rate.", Exit.failed)
+        fail(
+            f"No policy meets {wanted} for {100 * share:g}% of the streams at any rate.",
+            Exit.failed,
+        )
     for sentence in verdict(setup, found):
         Console().print(sentence, **plain)
 

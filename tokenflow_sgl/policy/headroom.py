@@ -4,9 +4,10 @@ Admission asks whether this newcomer fits. A router asks how much would fit, bef
 server, of newcomers that it does not know yet. The answer is what the same test leaves over once
 all streams that are here count as admitted, the waiting ones, too: a newcomer comes after them.
 
-Servers are compared by it, so what differs between two that are loaded alike is left out: costs
-are the model's, not those measured lately, and there are no margins, which begin at once where the
-streams no longer fit into memory. With both, one of four servers got too many streams.
+Servers are compared by it once in a while, so what differs between two that are loaded alike, or
+comes and goes, is left out: costs are the model's, not those measured lately; there are no margins,
+which begin at once where the streams no longer fit into memory; and readers who stall at this very
+moment, while whom no stream joins, do not count. With all that, one of four servers got nearly all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from tokenflow_sgl.policy.admission import (
     asked,
     memory_left,
     modelled,
-    too_many_stall,
 )
 from tokenflow_sgl.policy.config import WorkingSetConfig
 
@@ -38,8 +38,7 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
     memory that can still be promised, if that is less. A token is one of prompt or output. Shorter
     horizons do not count: what has to be done sooner leaves as much for newcomers later.
 
-    Below 0: so much work is here already that cannot be done in time. Not above 0 while too many
-    readers stall, for then no stream joins.
+    Below 0: so much work is here already that cannot be done in time.
     """
     everyone = np.arange(len(state.streams))
     room = memory_left(state, config, everyone)
@@ -49,5 +48,4 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
     supply = modelled(state, float(state.streams.length.mean())) if len(everyone) else priced
     wanted = asked(state, everyone, supply, Margins())
     free = float((config.eta - wanted / HORIZONS)[HORIZONS >= WITHIN].min())
-    room = min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))
-    return min(room, 0.0) if too_many_stall(state, supply) else room
+    return min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))
