@@ -49,7 +49,7 @@ def dearer_to_load(state: State, run: tuple[int, ...]) -> tuple[int, ...]:
     streams, costs = state.streams, state.costs
     if costs.load is None or costs.prefill is None or not run:
         return ()
-    index = np.array([streams.index_of[slot] for slot in run], dtype=np.int64)
+    index = streams.find(run)
     index = index[streams.paused[index]]
     tokens = streams.length[index].tolist()
     loads = prefills = 0.0
@@ -70,23 +70,29 @@ def _split(
     """(Slots to run in the next step, slots to prefetch), both in their order."""
     if not planned:
         return (), ()
-    streams, costs = state.streams, state.costs
-    running = streams.running
-    length = streams.length
+    streams = state.streams
     overlapped = np.inf  # where no stream runs, none waits
-    if costs.decode is not None and running.any():
-        rows = int(np.count_nonzero(running))
-        overlapped = costs.decode_seconds(rows, float(length[running].sum()))
-    offloaded = streams.paused & ~streams.ready
+    if state.costs.decode is not None and len(streams.running_index):
+        overlapped = state.decode_seconds
+    index = streams.find(planned)
+    here = index >= 0  # the others have ended since they were planned
+    loading = here & streams.loading[index]
+    offloaded = here & streams.paused[index] & ~streams.ready[index]
+    of_each = zip(
+        planned,
+        loading.tolist(),
+        offloaded.tolist(),
+        streams.length[index].tolist(),
+        strict=True,
+    )
     run: list[int] = []
     load: list[int] = []
     first = True
-    for slot in planned:
-        index = streams.index_of.get(slot)  # None: it has ended since it was planned
-        if index is not None and streams.loading[index]:
+    for slot, loads, is_offloaded, length in of_each:
+        if loads:
             continue
-        if index is not None and offloaded[index] and slot not in recompute:
-            seconds = load_seconds(state, int(length[index]))
+        if is_offloaded and slot not in recompute:
+            seconds = load_seconds(state, length)
             if seconds > overlapped and (ahead or not first):
                 load.append(slot)
                 continue
