@@ -36,7 +36,8 @@ class Phases:
         since: When the stream entered it.
         admitted: Member of the policy's working set.
         ready: Paused, and there is no load to wait for: it has landed, or there is none to start.
-        version: Changes whenever a stream arrives, leaves or enters another phase.
+        version: Changes whenever a stream arrives, leaves, or enters another phase, and when it is
+            said anew since when it is in its phase.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -69,6 +70,11 @@ class Phases:
             self._stopped[slot] = None
         self.ready[slot] = self.phase[slot] == Phase.LOADING.value and phase == Phase.PAUSED
         self.phase[slot] = phase.value
+        self.since[slot] = now
+        self.version += 1
+
+    def redate(self, slot: int, now: float) -> None:
+        """The stream entered its phase just now, not when it was said to."""
         self.since[slot] = now
         self.version += 1
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +106,8 @@ class StreamTable(Generic[R]):
         self._order: NDArray[np.int64] | None = None
         self._active: tuple[list[R], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
         self._active_version = -1
+        self._settled: dict[str, NDArray[Any]] = {}
+        self._settled_version = -1
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -179,7 +181,7 @@ class StreamTable(Generic[R]):
         """The stream arrived just now, not when it was tracked."""
         slot = self._slot_of[request]
         self.readers.redate(slot, now)
-        self.phases.since[slot] = now
+        self.phases.redate(slot, now)
 
     def forget(self, request: R, *, cut_off: bool) -> None:
         """The stream is gone; `cut_off`: its output would have been longer."""
@@ -284,35 +286,51 @@ class StreamTable(Generic[R]):
 
         writes: what running streams have computed can be copied to the host.
         """
-        order = self.order()
-        readers = self.readers
+        if self._settled_version != self.phases.version:
+            self._settled = self._settled_columns()
+            self._settled_version = self.phases.version
+        settled, order = self._settled, self.order()
         generated = self.generated.take(order)
-        limit, kind = self.limit.take(order), self.kind.take(order)
-        self._known = self._lengths.lengths(kind, generated)
-        phases = self.phases
-        phase = phases.phase.take(order)
-        can = self.preemptible.take(order) & preemptible(phase, generated, limit)
+        self._known = self._lengths.lengths(settled["kind"], generated)
+        # Only of running streams it is asked whether they can be preempted, and what is unwritten.
+        running = np.nonzero(settled["phase"] == Phase.RUNNING.value)[0]
+        slots, length = order[running], generated[running]
+        can = np.zeros(len(order), dtype=np.bool_)
+        can[running] = self.preemptible[slots] & preemptible(
+            settled["phase"][running], length, settled["limit"][running]
+        )
         for slot in untouchable:
             can &= order != slot
-        prompt = self.prompt.take(order)
-        # Of the last token so far the KV is being computed.
-        unwritten = prompt + generated - 1 - self.on_host.take(order)
-        unwritten[(phase != Phase.RUNNING.value) | (unwritten < 0) | (not writes)] = 0
+        unwritten = np.zeros(len(order), dtype=np.int64)
+        if writes:
+            # Of the last token so far the KV is being computed.
+            computed = settled["prompt"][running] + length - 1
+            unwritten[running] = np.maximum(computed - self.on_host[slots], 0)
         return Streams(
-            slot=order,
-            phase=phase,
-            arrival=readers.arrival.take(order),
-            rate=readers.rate.take(order),
-            next_due=readers.next_due.take(order),
-            prompt=prompt,
+            **settled,
+            next_due=self.readers.next_due.take(order),
             generated=generated,
-            limit=limit,
-            kind=kind,
             lengths=self._known,
-            since=phases.since.take(order),
-            admitted=phases.admitted.take(order),
+            admitted=self.phases.admitted.take(order),
             preemptible=can,
-            streaming=self.streaming.take(order),
-            ready=phases.ready.take(order),
+            ready=self.phases.ready.take(order),
             unwritten=unwritten,
         )
+
+    def _settled_columns(self) -> dict[str, NDArray[Any]]:
+        """What stays as it is until a stream arrives, leaves or enters another phase."""
+        order, readers, phases = self.order(), self.readers, self.phases
+        columns: dict[str, NDArray[Any]] = {
+            "slot": order,
+            "phase": phases.phase.take(order),
+            "arrival": readers.arrival.take(order),
+            "rate": readers.rate.take(order),
+            "prompt": self.prompt.take(order),
+            "limit": self.limit.take(order),
+            "kind": self.kind.take(order),
+            "since": phases.since.take(order),
+            "streaming": self.streaming.take(order),
+        }
+        for column in columns.values():
+            column.setflags(write=False)  # several states share it
+        return columns

@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from tokenflow_sgl.contract import Restore, State, Way, When
+from tokenflow_sgl.contract import FloatArray, Restore, State, Way, When
 from tokenflow_sgl.contract.reserve import headroom
 
 
@@ -51,11 +51,16 @@ def dearer_to_load(state: State, run: tuple[int, ...]) -> tuple[int, ...]:
         return ()
     index = streams.find(run)
     index = index[streams.paused[index]]
-    tokens = streams.length[index].tolist()
+    tokens = streams.length[index].astype(np.float64)
+    of_each = zip(
+        streams.slot[index].tolist(),
+        costs.load_seconds(tokens).tolist(),
+        costs.prefill_seconds(tokens).tolist(),
+        strict=True,
+    )
     loads = prefills = 0.0
     chosen: list[int] = []
-    for slot, length in zip(streams.slot[index].tolist(), tokens, strict=True):
-        load, prefill = costs.load_seconds(length), costs.prefill_seconds(length)
+    for slot, load, prefill in of_each:
         if loads > 0.0 and prefill < load and prefills + prefill < loads + load:
             chosen.append(slot)
             prefills += prefill
@@ -82,17 +87,16 @@ def _split(
         planned,
         loading.tolist(),
         offloaded.tolist(),
-        streams.length[index].tolist(),
+        load_seconds(state, streams.length[index].astype(np.float64)).tolist(),
         strict=True,
     )
     run: list[int] = []
     load: list[int] = []
     first = True
-    for slot, loads, is_offloaded, length in of_each:
+    for slot, loads, is_offloaded, seconds in of_each:
         if loads:
             continue
         if is_offloaded and slot not in recompute:
-            seconds = load_seconds(state, length)
             if seconds > overlapped and (ahead or not first):
                 load.append(slot)
                 continue
@@ -114,8 +118,8 @@ def prefetch_room(free: int, promised: int, running: int, page_size: int) -> int
     return free - promised - (running + 1) * headroom(page_size)
 
 
-def load_seconds(state: State, tokens: int) -> float:
-    """Seconds of a load: as steps have waited for loads, or by the link's rate; 0.0 unknown."""
+def load_seconds(state: State, tokens: FloatArray) -> FloatArray:
+    """Seconds of each load: as steps have waited for loads, or by the link's rate; 0.0 unknown."""
     if state.costs.load is None and state.links.load.rate > 0.0:
         return tokens / state.links.load.rate
     return state.costs.load_seconds(tokens)

@@ -115,16 +115,23 @@ class _Asking:
         self.members, self.candidates, self.start = members, candidates, len(members)
         self.index = index = np.concatenate([members, candidates])
         self._generated = streams.generated.take(index)
+        self._limit = streams.limit.take(index)
         self._answers = streams.lengths.careful.remaining(
-            streams.kind.take(index), self._generated, streams.limit.take(index)
+            streams.kind.take(index), self._generated, self._limit
         )
         self.length = streams.length.take(index)
         self.final = self.length + FINAL_SHARE * self._answers.left
 
     @property
-    def variance(self) -> float:
-        """Of the tokens that all members together still get."""
-        return float(self._answers.variance[: self.start].sum())
+    def spread(self) -> float:
+        """Standard deviation of the tokens that all members together still get."""
+        return math.sqrt(self._answers.variance[: self.start].sum())
+
+    @property
+    def most_spread(self) -> float:
+        """Bound of it, much cheaper: of answers that end now or at their limits (Popoviciu)."""
+        left = (self._limit - self._generated)[: self.start]
+        return math.sqrt((left * left).sum()) / 2.0
 
     def demand(self, horizons: FloatArray, supply: _Supply, stock: float) -> FloatArray:
         """Engine seconds that each asks for within each horizon, shape (len(horizons), n).
@@ -150,9 +157,11 @@ def _memory_allows(state: State, config: WorkingSetConfig, asking: _Asking) -> i
     memory = state.memory
     budget = config.fill * (memory.kv.total + memory.host.kv.total)
     budget -= float(asking.final[: asking.start].sum())
-    # Answers that get longer than expected and shorter ones do not quite make up for each other.
-    budget -= FINAL_SHARE * math.sqrt(asking.variance)
     wanted = np.cumsum(asking.final[asking.start :])
+    # Answers that get longer than expected and shorter ones do not quite make up for each other.
+    if wanted[-1] <= budget - FINAL_SHARE * asking.most_spread:
+        return len(wanted)
+    budget -= FINAL_SHARE * asking.spread
     return int(np.searchsorted(wanted, budget, side="right"))
 
 
