@@ -30,6 +30,8 @@ LEAST = 1e-6
 _STEPS = np.geomspace(32, LONGEST, int(np.log(LONGEST / 32) / np.log(1.03)))
 GRID: IntArray = np.unique(np.concatenate([np.arange(32), np.rint(_STEPS)]).astype(np.int64))
 """The grid of every `LengthCurves`, shape (g,): 0 to 31, then in steps of three per cent."""
+_POINTS: FloatArray = GRID.astype(np.float64)
+_HALF_SQUARES: FloatArray = _POINTS * _POINTS / 2.0
 _CELL: NDArray[np.int64] = np.searchsorted(GRID, np.arange(LONGEST + 1), side="right") - 1
 
 
@@ -71,14 +73,12 @@ class LengthCurves:
     def _flat(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """S, H - S u and K - S u u / 2 at the cells' beginnings, curve after curve."""
         survival = np.maximum(self.survival, LEAST)
-        width = np.diff(GRID)
-        grid = GRID.astype(np.float64)
         area = np.zeros_like(survival)
-        area[:, 1:] = np.cumsum(survival[:, :-1] * width, axis=1)
+        area[:, 1:] = np.cumsum(survival[:, :-1] * np.diff(_POINTS), axis=1)
         moment = np.zeros_like(survival)
-        moment[:, 1:] = np.cumsum(survival[:, :-1] * np.diff(grid * grid / 2.0), axis=1)
-        area -= survival * grid
-        moment -= survival * (grid * grid / 2.0)
+        moment[:, 1:] = np.cumsum(survival[:, :-1] * np.diff(_HALF_SQUARES), axis=1)
+        area -= survival * _POINTS
+        moment -= survival * _HALF_SQUARES
         return survival.ravel(), area.ravel(), moment.ravel()
 
     def remaining(self, curve: IntArray, generated: IntArray, limit: IntArray) -> Remaining:
