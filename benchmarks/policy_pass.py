@@ -36,8 +36,7 @@ from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.lifecycle import Prefetch, apply
 from tokenflow_sgl.lifecycle.actuator import Action
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import WorkingSetPolicy
-from tokenflow_sgl.policy.lengths import LearnedLengths
+from tokenflow_sgl.policy import WorkingSetPolicy, make_predictor
 from tokenflow_sgl.policy.working_set import Memo
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,7 +107,7 @@ class Refusing:
 def build(size: Size, stress: bool) -> tuple[StreamTable[Request], list[Request]]:
     """A table of `size`; without `stress` all streams run, far from any limit."""
     rng = np.random.default_rng(1)
-    lengths = LearnedLengths()
+    lengths = make_predictor("learned")
     for length in rng.integers(100, 2000, 1024).tolist():
         lengths.ended(0, length, cut_off=False)
     table: StreamTable[Request] = StreamTable(lengths)

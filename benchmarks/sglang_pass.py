@@ -44,12 +44,12 @@ def requests(count: int) -> list[Any]:
     return made
 
 
-def show(name: str, work: Callable[[], object], passes: int) -> None:
-    """Time it, and print a row."""
+def show(name: str, passes: int, work: Callable[..., object], *arguments: Any) -> None:
+    """Time the call, and print a row."""
     seconds = []
     for _ in range(passes):
         started = time.thread_time()
-        work()
+        work(*arguments)
         seconds.append(time.thread_time() - started)
     median, late = np.percentile(np.array(seconds) * 1e3, (50, 99))
     print(f"{name:<52}{median:>9.3f}{late:>9.3f}", flush=True)
@@ -67,20 +67,15 @@ def main() -> None:
     print(f"{'':<52}{'median':>9}{'P99':>9}")
     for name in POLICIES:
         for count in QUEUES:
-            queue = waiting[:count]
             policy = SchedulePolicy(name, tree, False, False, False)
             passes = options.passes if count < 1000 else max(options.passes // 20, 1)
-            show(
-                f"calc_priority, {name}, {count} wait", lambda: policy.calc_priority(queue), passes
-            )
+            row = f"calc_priority, {name}, {count} wait"
+            show(row, passes, policy.calc_priority, waiting[:count])
     budget = SimpleNamespace(total_offset=0.0)
     allocator = SimpleNamespace(create_prefill_budget=lambda *_args, **_more: budget)
     batch = SimpleNamespace(reqs=waiting[: options.running])
-    show(
-        f"PrefillAdder, {options.running} run",
-        lambda: PrefillAdder(1, tree, allocator, batch, 0.7, 16384, 8192),
-        options.passes,
-    )
+    row = f"PrefillAdder, {options.running} run"
+    show(row, options.passes, PrefillAdder, 1, tree, allocator, batch, 0.7, 16384, 8192)
 
 
 if __name__ == "__main__":
