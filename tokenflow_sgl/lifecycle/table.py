@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tokenflow_sgl.contract import LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
+from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.phases import Phases, preemptible
 from tokenflow_sgl.qos import Delivery, ReaderBank
 
@@ -279,10 +280,17 @@ class StreamTable(Generic[R]):
             )
         return self._order
 
-    def streams(self, untouchable: Iterable[int], *, writes: bool = False) -> Streams:
+    def streams(
+        self,
+        untouchable: Iterable[int],
+        *,
+        writes: bool = False,
+        cached: CachedPrefixes | None = None,
+    ) -> Streams:
         """The table as the policy sees it; `untouchable` slots cannot be preempted now.
 
-        writes: what running streams have computed can be copied to the host.
+        writes: what running streams have computed can be copied to the host. cached: tells how much
+        of the waiting prompts is cached.
         """
         order = self.order()
         readers = self.readers
@@ -298,6 +306,7 @@ class StreamTable(Generic[R]):
         # Of the last token so far the KV is being computed.
         unwritten = prompt + generated - 1 - self.on_host.take(order)
         unwritten[(phase != Phase.RUNNING.value) | (unwritten < 0) | (not writes)] = 0
+        on_device, on_host = cached.of(order) if cached is not None else (None, None)
         return Streams(
             slot=order,
             phase=phase,
@@ -315,4 +324,6 @@ class StreamTable(Generic[R]):
             streaming=self.streaming.take(order),
             ready=phases.ready.take(order),
             unwritten=unwritten,
+            on_device=on_device,
+            on_host=on_host,
         )

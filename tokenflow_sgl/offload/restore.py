@@ -15,6 +15,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import Restore, State, Way, When
 from tokenflow_sgl.contract.reserve import headroom
+from tokenflow_sgl.costs.model import Amount
 
 
 def restore(
@@ -108,7 +109,7 @@ def prefetch_room(free: int, promised: int, running: int, page_size: int) -> int
     return free - promised - (running + 1) * headroom(page_size)
 
 
-def load_seconds(state: State, tokens: int) -> float:
+def load_seconds(state: State, tokens: Amount) -> Amount:
     """Seconds of a load: as steps have waited for loads, or by the link's rate; 0.0 unknown."""
     if state.costs.load is None and state.links.load.rate > 0.0:
         return tokens / state.links.load.rate

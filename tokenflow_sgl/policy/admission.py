@@ -36,6 +36,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.prefill import prefill_seconds
 
 HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 300])[:, None]
 """Seconds ahead at which demand is compared with supply, as a column."""
@@ -169,9 +170,9 @@ def _wanted(
     """
     streams, costs = state.streams, state.costs
     pending = members[streams.waiting[members]]
-    due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
+    due = prefill_seconds(state, pending).sum()
     due += costs.prefill_seconds(state.memory.kv.promised)
-    prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
+    prefill = prefill_seconds(state, candidates)
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
     first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * HORIZONS)
     demand = _demand(state, members, supply, stock).sum(axis=1, keepdims=True)
