@@ -30,6 +30,7 @@ from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.kv.prompt_match import prompt_match
 from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.limits import check_model
 from tokenflow_sgl.engine.mixing import Mixing
@@ -46,7 +47,7 @@ from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.engine.telemetry.tracing import trace
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.view import View
-from tokenflow_sgl.lifecycle import Applied, Decider, apply
+from tokenflow_sgl.lifecycle import Applied, CachedPrefixes, Decider, apply
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import make_policy, make_predictor
 
@@ -110,6 +111,7 @@ class TokenFlowScheduler(TrackingScheduler):
             self.tf_clock,
             self.tf_timer,
             self.tf_transfers,
+            CachedPrefixes(self.tf_table.phases, prompt_match(self.tree_cache, self.tf_table)),
         )
         # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
         # what a resume is promised to cost.

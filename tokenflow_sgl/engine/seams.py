@@ -218,6 +218,27 @@ SEAMS: tuple[Seam, ...] = (
         "hook",
         "with --strip-thinking-cache, keeps what a paused stream has computed",
     ),
+    Seam(
+        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.match_prefix",
+        "call",
+        "finds what of a waiting prompt is on the device and on the host",
+        ("params",),
+    ),
+    Seam(
+        "sglang.srt.mem_cache.base_prefix_cache:MatchPrefixParams", "call", "asks for it", ("key",)
+    ),
+    Seam(
+        "sglang.srt.mem_cache.radix_cache:RadixKey",
+        "call",
+        "names the prompt",
+        ("token_ids", "extra_key", "limit", "cache_salt"),
+    ),
+    Seam(
+        f"{_BATCH}:Req._compute_max_prefix_len",
+        "call",
+        "how much of a prompt may come from the cache",
+        ("input_len",),
+    ),
     Seam(f"{_BATCH}:Req.refresh_fill_ids", "call", "ids of what is published"),
     Seam(f"{_BATCH}:Req.reset_for_retract", "call", "makes a request resumable"),
     Seam(f"{_BATCH}:Req.update_finish_state", "call", "ends a paused stream with its output"),

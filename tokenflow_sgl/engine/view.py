@@ -9,6 +9,7 @@ from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.clock import SharedClock
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
+from tokenflow_sgl.lifecycle import CachedPrefixes
 from tokenflow_sgl.lifecycle.table import StreamTable
 
 
@@ -22,6 +23,7 @@ class View:
         clock: The time that this rank decides by.
         timer: Has learned from the steps.
         links: Measures the copies.
+        cached: Looks up what of the waiting prompts is cached.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class View:
         clock: SharedClock,
         timer: StepTimer,
         links: TransferWatch,
+        cached: CachedPrefixes,
     ) -> None:
         self._scheduler = scheduler
         self._table = table
@@ -39,6 +42,7 @@ class View:
         self._clock = clock
         self._timer = timer
         self._links = links
+        self._cached = cached
         self._model = ModelShape(layers=int(scheduler.model_config.num_hidden_layers))
 
     def state(self, memo: object, *, writes: bool) -> State:
@@ -51,10 +55,11 @@ class View:
         scheduler, timer = self._scheduler, self._timer
         chunked = scheduler.chunked_req
         barred = [self._table.slot(chunked)] if chunked in self._table else []
+        self._cached.look(self._table.order())
         device = Pool(scheduler.max_total_num_tokens, self._body.free, self._body.promised)
         return State(
             now=self._clock.now,
-            streams=self._table.streams(barred, writes=writes),
+            streams=self._table.streams(barred, writes=writes, cached=self._cached),
             memory=Memory(
                 device=Tier(kv=device),
                 host=Tier(kv=Pool(self._clock.host_total)),
