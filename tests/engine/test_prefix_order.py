@@ -30,8 +30,10 @@ def uncached(log: Path) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-@pytest.mark.parametrize("page", ["1", "16"])
-def test_the_policy_sees_what_is_cached(start, prompts, tmp_path, page) -> None:
+@pytest.mark.parametrize(
+    ("page", "more"), [(1, ()), (16, ()), (1, ("--tp-size", "2", "--tokenflow-check-ranks"))]
+)
+def test_the_policy_sees_what_is_cached(start, prompts, tmp_path, page, more) -> None:
     rng = random.Random(9)
 
     def drawn(tokens: int) -> list[int]:
@@ -41,8 +43,8 @@ def test_the_policy_sees_what_is_cached(start, prompts, tmp_path, page) -> None:
     again, fresh = [*beginning, *drawn(50)], drawn(BEGINNING + 50)
     log = tmp_path / "decisions.jsonl"
     flags = ("--scheduler", "tokenflow", "--tokenflow-decision-log", str(log))
-    memory = ("--max-total-tokens", "1504", "--hicache-ratio", "4", "--page-size", page)
-    with start(*flags, *memory) as served:
+    memory = ("--max-total-tokens", "1504", "--hicache-ratio", "4", "--page-size", str(page))
+    with start(*flags, *memory, *more) as served:
 
         def late(ids: list[int], rid: str) -> Any:
             time.sleep(0.5)
@@ -62,5 +64,5 @@ def test_the_policy_sees_what_is_cached(start, prompts, tmp_path, page) -> None:
         served.assert_clean()
     seen = uncached(log)
     whole = BEGINNING + 50
-    assert min(seen["again"]) == (whole, whole - BEGINNING // int(page) * int(page))
+    assert min(seen["again"]) == (whole, whole - BEGINNING // page * page)
     assert set(seen["fresh"]) == {(whole, whole)}
