@@ -7,6 +7,7 @@ ledger for the why of each. The loop, the batches and the memory stay SGLang's.
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import (
@@ -32,6 +33,7 @@ from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.prompt_match import prompt_match
 from tokenflow_sgl.engine.kv.write import Writer
+from tokenflow_sgl.engine.lengths_file import attached_lengths, lengths_file
 from tokenflow_sgl.engine.limits import check_model
 from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.requests import TrackingScheduler
@@ -87,9 +89,13 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_rates = config.rates()
         self.tf_whole, self.tf_offered = None, frozenset()
         self.tf_paused_time = PausedTime()
-        self.tf_table: StreamTable[Any] = StreamTable(
-            make_predictor(config.lengths, config.length_caution)
+        lengths = make_predictor(
+            config.lengths,
+            config.length_caution,
+            attached_lengths(self.server_args, get_parallel().dp_rank),
         )
+        self.tf_table: StreamTable[Any] = StreamTable(lengths)
+        self.tf_lengths_file = lengths_file(config.lengths_file, lengths, time.monotonic())
         self.tf_clock = SharedClock()
         rank = get_parallel().attn_tp_rank
         self.tf_agreement = Agreement(rank) if config.check_ranks else None
@@ -148,6 +154,12 @@ class TokenFlowScheduler(TrackingScheduler):
         self.invariant_checker = checker_with_draining(
             self.invariant_checker, lambda: self.tf_pauser.draining
         )
+
+    def release_host_resources(self) -> None:
+        """The server shuts down: keep what was learned of lengths since it was last written."""
+        if self.tf_lengths_file is not None:
+            self.tf_lengths_file.close()
+        super().release_host_resources()
 
     def _tf_log(self) -> DecisionLog | None:
         """The log of decisions, if there is to be one: on one of the ranks, which decide alike."""
@@ -215,6 +227,8 @@ class TokenFlowScheduler(TrackingScheduler):
             self._tf_forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
         self._tf_end_aborted(self.tf_pauser.paused)
         self._tf_drop_lost(running_batch, last_batch)
+        if self.tf_lengths_file is not None:
+            self.tf_lengths_file.save(time.monotonic())
 
     def _tf_finished(self) -> list[Any]:
         requests, _ = self.tf_table.active()

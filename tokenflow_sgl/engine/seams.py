@@ -142,6 +142,11 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(f"{_SCHEDULER}.pause_generation", "override", "drops draining KV", ("recv_req",)),
     Seam(f"{_SCHEDULER}.is_fully_idle", "override", "paused streams are work", ("ignore_waiting",)),
+    Seam(
+        f"{_SCHEDULER}.release_host_resources",
+        "override",
+        "writes learned lengths when the server shuts down",
+    ),
     # Scheduler methods that we call
     Seam(f"{_SCHEDULER}._prefetch_kvcache", "call", "re-queues as the engine does", ("req",)),
     Seam(
@@ -150,7 +155,7 @@ SEAMS: tuple[Seam, ...] = (
         "adds pauses, loads and resumes to the spans",
         ("name", "level", "attrs"),
     ),
-    Seam("sglang.srt.runtime_context:get_parallel", "call", "one rank writes the decision log"),
+    Seam("sglang.srt.runtime_context:get_parallel", "call", "one rank writes files"),
     # Preempt
     Seam(
         "sglang.srt.mem_cache.common:release_kv_cache",
