@@ -13,18 +13,20 @@ import pytest
 
 from tokenflow_sgl.contract import LengthPredictor, Traits
 from tokenflow_sgl.engine import lengths_file as module
-from tokenflow_sgl.engine.config import build
+from tokenflow_sgl.engine.config import TokenFlowConfig, build
 from tokenflow_sgl.engine.flags import attach
 from tokenflow_sgl.engine.lengths_file import (
     INTERVAL,
     LengthsFile,
     attach_lengths,
-    attached_lengths,
-    lengths_file,
+    known_lengths,
+    open_lengths_file,
 )
 from tokenflow_sgl.policy import ConfigError, make_predictor
-from tokenflow_sgl.policy.lengths import LearnedLengths
+from tokenflow_sgl.policy.learned_lengths import LearnedLengths
 from tokenflow_sgl.policy.lengths_document import lengths_document, read_lengths
+
+ON = TokenFlowConfig()
 
 
 def learned(answers: int) -> LearnedLengths:
@@ -46,6 +48,13 @@ def count(text: str) -> float:
     return float(read_lengths(text).ended[0].sum())
 
 
+def answers(args: object, rank: int | None) -> int:
+    """What a rank starts from."""
+    predictor = known_lengths(args, ON, rank)
+    assert isinstance(predictor, LearnedLengths)
+    return round(float(predictor.evidence().ended[0].sum()))
+
+
 def mean(predictor: LengthPredictor) -> float:
     """Tokens that an answer is expected to have."""
     nothing, zero = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -62,19 +71,15 @@ def test_what_was_learned_rides_on_the_record(tmp_path) -> None:
     attach(args, build({"lengths_file": str(path)}))
     path.write_text(document(200))  # by another server, or by a rank that is faster
     for rank in (pickle.loads(pickle.dumps(args)), copy.deepcopy(args)):
-        found = attached_lengths(rank, None)
-        assert found is not None
-        assert found.ended[0].sum() == pytest.approx(7, rel=0.02)
-    assert mean(make_predictor("learned", evidence=attached_lengths(args, 0))) < 0.5 * mean(
-        make_predictor("learned")
-    )
+        assert answers(rank, None) == 7
+    assert mean(known_lengths(args, ON, 0)) < 0.5 * mean(make_predictor("learned"))
 
 
 def test_a_missing_file_says_nothing(tmp_path) -> None:
     args = record()
     attach_lengths(args, str(tmp_path / "lengths.json"))
-    assert attached_lengths(args, None) is None
-    assert attached_lengths(record(), None) is None, "nor does a record without one"
+    assert answers(args, None) == 0
+    assert answers(record(), None) == 0, "nor does a record without one"
 
 
 def test_replicas_have_files_of_their_own(tmp_path) -> None:
@@ -83,10 +88,7 @@ def test_replicas_have_files_of_their_own(tmp_path) -> None:
     path.with_name("lengths.json.2").write_text(document(9))
     args = record(dp_size=3)
     attach_lengths(args, str(path))
-    assert [
-        0 if found is None else round(found.ended[0].sum())
-        for found in (attached_lengths(args, rank) for rank in range(3))
-    ] == [3, 0, 9]
+    assert [answers(args, rank) for rank in range(3)] == [3, 0, 9]
 
 
 @pytest.mark.parametrize(
@@ -205,8 +207,7 @@ def test_a_failure_is_logged_once_and_tried_again(tmp_path, caplog) -> None:
         ("lengths.json", (0, 0), make_predictor("limit"), None),
     ],
 )
-def test_one_rank_of_each_replica_writes(monkeypatch, path, rank, lengths, name) -> None:
+def test_one_rank_of_each_replica_writes(path, rank, lengths, name) -> None:
     ranks = SimpleNamespace(attn_tp_rank=rank[0], dp_rank=rank[1])
-    monkeypatch.setattr(module, "get_parallel", lambda: ranks)
-    file = lengths_file(path, lengths, 0.0)
+    file = open_lengths_file(path, ranks, lengths, 0.0)
     assert (None if file is None else str(file._path)) == name

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Traits
 from tokenflow_sgl.contract.lengths import GRID, LONGEST
-from tokenflow_sgl.policy.lengths import BUCKETS, KINDS, LearnedLengths
+from tokenflow_sgl.policy.learned_lengths import BUCKETS, KINDS, LearnedLengths
 from tokenflow_sgl.policy.lengths_document import (
     LEAST,
     LengthsDocumentError,

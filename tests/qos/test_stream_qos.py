@@ -83,7 +83,7 @@ def test_a_recording_cut_short_charges_the_wait_up_to_there(
 
 
 def test_a_finished_stream_never_stalls_afterwards() -> None:
-    # rate 1/s, done at 1 s; the recording goes on to 100 s and nobody waits
+    # rate 1/s, done at 1 s; the recording goes on to 100 s and no reader waits
     stream = evaluate_stream([0, 1], rate=1, arrival=0, until=100)
     assert (stream.stall_seconds, stream.stall_count, stream.end) == (0, 0, 1)
     assert stream.finished

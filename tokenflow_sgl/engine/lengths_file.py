@@ -14,12 +14,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from sglang.srt.runtime_context import get_parallel
-
 from tokenflow_sgl.contract import LengthPredictor
+from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.telemetry.decision_log import log_path
-from tokenflow_sgl.policy.config import ConfigError
-from tokenflow_sgl.policy.lengths import Evidence, LearnedLengths
+from tokenflow_sgl.policy import ConfigError, make_predictor
+from tokenflow_sgl.policy.learned_lengths import Evidence, LearnedLengths
 from tokenflow_sgl.policy.lengths_document import (
     LengthsDocumentError,
     lengths_document,
@@ -44,16 +43,27 @@ def attach_lengths(server_args: Any, path: str) -> None:
     setattr(server_args, ATTRIBUTE, tuple(texts))
 
 
-def attached_lengths(server_args: Any, dp_rank: int | None) -> Evidence | None:
-    """What was learned before, for one data-parallel rank; None: nothing."""
+def known_lengths(
+    server_args: Any, config: TokenFlowConfig, dp_rank: int | None
+) -> LengthPredictor:
+    """The configured predictor, with what was learned before by this data-parallel replica."""
     texts = getattr(server_args, ATTRIBUTE, ())
     rank = dp_rank or 0
-    return read_lengths(texts[rank]) if rank < len(texts) and texts[rank] else None
+    known = read_lengths(texts[rank]) if rank < len(texts) and texts[rank] else None
+    return make_predictor(config.lengths, config.length_caution, known)
 
 
-def lengths_file(path: str, lengths: LengthPredictor, now: float) -> LengthsFile | None:
-    """Where this rank keeps what it learns; None: it does not, or another one does for it."""
-    ranks = get_parallel()
+def open_lengths_file(
+    path: str, ranks: Any, lengths: LengthPredictor, now: float
+) -> LengthsFile | None:
+    """Where this rank keeps what it learns; None: it does not, or another one does for it.
+
+    Args:
+        path: As configured; empty: what is learned is not kept.
+        ranks: SGLang's, of this process.
+        lengths: What learns.
+        now: Seconds on the clock that `LengthsFile.save` is told.
+    """
     if not path or ranks.attn_tp_rank or not isinstance(lengths, LearnedLengths):
         return None
     return LengthsFile(log_path(path, (ranks.dp_rank,)), lengths, now)

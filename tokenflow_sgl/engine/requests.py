@@ -17,14 +17,14 @@ from sglang.srt.managers.utils import is_health_check_generate_req
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.agreement import Agreement
-from tokenflow_sgl.engine.clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, RateClasses, RateError
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
-from tokenflow_sgl.engine.limits import undisturbed_reason
+from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.timeouts import PausedTime
+from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.qos.reader import HIGHEST_RATE
 

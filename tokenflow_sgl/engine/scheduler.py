@@ -7,7 +7,6 @@ ledger for the why of each. The loop, the batches and the memory stay SGLang's.
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import (
@@ -22,36 +21,30 @@ from sglang.utils import TypeBasedDispatcher
 from tokenflow_sgl.contract import Decision, Mode, Phase
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
-from tokenflow_sgl.engine.admission import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.agreement import Agreement
-from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
-from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
+from tokenflow_sgl.engine.batch_work import loaded_tokens, work_of
+from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.kv.preempt import Pauser
-from tokenflow_sgl.engine.kv.prompt_match import prompt_match
 from tokenflow_sgl.engine.kv.write import Writer
-from tokenflow_sgl.engine.lengths_file import attached_lengths, lengths_file
-from tokenflow_sgl.engine.limits import check_model
+from tokenflow_sgl.engine.lengths_file import known_lengths, open_lengths_file
 from tokenflow_sgl.engine.mixing import Mixing
+from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.requests import TrackingScheduler
-from tokenflow_sgl.engine.steps import loaded_tokens, work_of
-from tokenflow_sgl.engine.telemetry.decision_log import (
-    DecisionListener,
-    DecisionLog,
-    log_path,
-    names_of,
-)
+from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
+from tokenflow_sgl.engine.telemetry.applied import report_applied, report_resumed
+from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener, open_log
 from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
-from tokenflow_sgl.engine.telemetry.tracing import trace
 from tokenflow_sgl.engine.timeouts import PausedTime
+from tokenflow_sgl.engine.unsupported import check_model
 from tokenflow_sgl.engine.view import View
-from tokenflow_sgl.lifecycle import Applied, CachedPrefixes, Decider, apply
+from tokenflow_sgl.lifecycle import Decider, apply
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import make_policy, make_predictor
+from tokenflow_sgl.policy import make_policy
 
 logger = logging.getLogger(__name__)
 
@@ -85,20 +78,15 @@ class TokenFlowScheduler(TrackingScheduler):
             is_hybrid_swa=self.is_hybrid_swa,
             is_hybrid_ssm=self.is_hybrid_ssm,
         )
-        self.tf_config: TokenFlowConfig = config
         self.tf_rates = config.rates()
         self.tf_whole, self.tf_offered = None, frozenset()
         self.tf_paused_time = PausedTime()
-        lengths = make_predictor(
-            config.lengths,
-            config.length_caution,
-            attached_lengths(self.server_args, get_parallel().dp_rank),
-        )
+        ranks = get_parallel()
+        lengths = known_lengths(self.server_args, config, ranks.dp_rank)
         self.tf_table: StreamTable[Any] = StreamTable(lengths)
-        self.tf_lengths_file = lengths_file(config.lengths_file, lengths, time.monotonic())
+        self.tf_lengths_file = open_lengths_file(config.lengths_file, ranks, lengths, local_time())
         self.tf_clock = SharedClock()
-        rank = get_parallel().attn_tp_rank
-        self.tf_agreement = Agreement(rank) if config.check_ranks else None
+        self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
         self.tf_undated = []
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
@@ -117,7 +105,6 @@ class TokenFlowScheduler(TrackingScheduler):
             self.tf_clock,
             self.tf_timer,
             self.tf_transfers,
-            CachedPrefixes(self.tf_table.phases, prompt_match(self.tree_cache, self.tf_table)),
         )
         # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
         # what a resume is promised to cost.
@@ -134,7 +121,9 @@ class TokenFlowScheduler(TrackingScheduler):
             make_policy(config.policy, config.working_set),
             config.policy,
             self.tf_table.phases,
-            DecisionListener(self.tf_recorder, self._tf_log()),
+            DecisionListener(
+                self.tf_recorder, open_log(config.decision_log, ranks, self.tf_table.request)
+            ),
         )
         logger.info(
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
@@ -160,15 +149,6 @@ class TokenFlowScheduler(TrackingScheduler):
         if self.tf_lengths_file is not None:
             self.tf_lengths_file.close()
         super().release_host_resources()
-
-    def _tf_log(self) -> DecisionLog | None:
-        """The log of decisions, if there is to be one: on one of the ranks, which decide alike."""
-        path, ranks = self.tf_config.decision_log, get_parallel()
-        if not path or ranks.attn_tp_rank:
-            return None
-        return DecisionLog(
-            log_path(path, (ranks.dp_rank, ranks.pp_rank)), names_of(self.tf_table.request)
-        )
 
     def _tf_lag(self) -> int:
         """Iterations between a step's launch and the one that waits for it; see StepTimer."""
@@ -228,7 +208,7 @@ class TokenFlowScheduler(TrackingScheduler):
         self._tf_end_aborted(self.tf_pauser.paused)
         self._tf_drop_lost(running_batch, last_batch)
         if self.tf_lengths_file is not None:
-            self.tf_lengths_file.save(time.monotonic())
+            self.tf_lengths_file.save(local_time())
 
     def _tf_finished(self) -> list[Any]:
         requests, _ = self.tf_table.active()
@@ -279,19 +259,9 @@ class TokenFlowScheduler(TrackingScheduler):
         )
         if self.tf_agreement is not None:
             self.tf_agreement.decided(decision)
-        self._tf_report(apply(decision, self.tf_table.phases, body, now))
+        applied = apply(decision, self.tf_table.phases, body, now)
+        report_applied(applied, self.tf_table, self.tf_recorder)
         return decision
-
-    def _tf_report(self, applied: Applied) -> None:
-        """Count what was done, and tell the requests' traces."""
-        for preemption in applied.preempted:
-            self.tf_recorder.preempted(preemption.cause)
-            trace(self.tf_table.request(preemption.slot), "paused", cause=preemption.cause.value)
-        if applied.written:
-            self.tf_recorder.written_ahead(applied.written)
-        if applied.loading is not None:
-            self.tf_recorder.loaded_ahead(applied.loaded)
-            trace(self.tf_table.request(applied.loading), "loading", tokens=applied.loaded)
 
     def _tf_started(self, batch: Any) -> None:
         """Streams of a new prefill batch run from now on."""
@@ -301,10 +271,7 @@ class TokenFlowScheduler(TrackingScheduler):
             if req in decoding or req not in self.tf_table:
                 continue
             if req in self.tf_pauser.paused:
-                loaded = loaded_tokens(req)
-                recomputed = len(req.full_untruncated_fill_ids) - int(req.prefix_len)
-                self.tf_recorder.resumed(recomputed, loaded, resident=req.prefix_len - loaded)
-                trace(req, "resumed", recomputed=recomputed, loaded=loaded)
+                report_resumed(req, loaded_tokens(req), self.tf_recorder)
             self.tf_writer.started(req)
             if req.output_ids:
                 resumed.append(req)

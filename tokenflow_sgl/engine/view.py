@@ -7,8 +7,9 @@ from typing import Any
 from tokenflow_sgl.contract import Memory, ModelShape, Pool, State, Tier
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
-from tokenflow_sgl.engine.clock import SharedClock
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
+from tokenflow_sgl.engine.kv.prompt_match import prompt_match
+from tokenflow_sgl.engine.shared_clock import SharedClock
 from tokenflow_sgl.lifecycle import CachedPrefixes
 from tokenflow_sgl.lifecycle.table import StreamTable
 
@@ -23,7 +24,6 @@ class View:
         clock: The time that this rank decides by.
         timer: Has learned from the steps.
         links: Measures the copies.
-        cached: Looks up what of the waiting prompts is cached.
     """
 
     def __init__(
@@ -34,7 +34,6 @@ class View:
         clock: SharedClock,
         timer: StepTimer,
         links: TransferWatch,
-        cached: CachedPrefixes,
     ) -> None:
         self._scheduler = scheduler
         self._table = table
@@ -42,7 +41,7 @@ class View:
         self._clock = clock
         self._timer = timer
         self._links = links
-        self._cached = cached
+        self._cached = CachedPrefixes(table.phases, prompt_match(scheduler.tree_cache, table))
         self._model = ModelShape(layers=int(scheduler.model_config.num_hidden_layers))
 
     def state(self, memo: object, *, writes: bool) -> State:

@@ -9,9 +9,8 @@ beyond these two lengths.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterable, Set
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,22 +19,8 @@ from tokenflow_sgl.contract import LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
 from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.phases import Phases, preemptible
-from tokenflow_sgl.qos import Delivery, ReaderBank
-
-
-class Generating(Protocol):
-    """A request, as far as this table looks into it."""
-
-    @property
-    def output_ids(self) -> Sequence[int]:
-        """Output tokens so far."""
-        ...
-
-    @property
-    def send_token_offset(self) -> int:
-        """How many of them were handed to the front end."""
-        ...
-
+from tokenflow_sgl.lifecycle.progress import Generating, Progress
+from tokenflow_sgl.qos import ReaderBank
 
 R = TypeVar("R", bound=Generating)
 
@@ -51,21 +36,6 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "class_number": np.int64,
     "last_token": np.float64,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What one iteration delivered: to which slots, how many tokens, what their readers met.
-
-    gaps: seconds since the slot's last token; NaN where this is the first delivery.
-    produced: tokens that the engine made, delivered or not.
-    """
-
-    slots: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    delivery: Delivery
-    gaps: NDArray[np.float64]
-    produced: int
 
 
 class StreamTable(Generic[R]):

@@ -16,7 +16,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import FloatArray
 from tokenflow_sgl.contract.lengths import GRID, LONGEST, cell_of
-from tokenflow_sgl.policy.lengths import BUCKETS, KINDS, Evidence, Kind
+from tokenflow_sgl.policy.learned_lengths import BUCKETS, KINDS, Evidence, Kind
 
 FORMAT, VERSION = "tokenflow-lengths", 1
 LEAST = 1e-4
