@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from tokenflow_sgl.contract import Memory, ModelShape, Pool, State, Tier
@@ -54,11 +55,14 @@ class View:
         scheduler, timer = self._scheduler, self._timer
         chunked = scheduler.chunked_req
         barred = [self._table.slot(chunked)] if chunked in self._table else []
-        self._cached.look(self._table.order())
+        order = self._table.order()
+        self._cached.look(order)
+        on_device, on_host = self._cached.of(order)
+        streams = self._table.streams(barred, writes=writes)
         device = Pool(scheduler.max_total_num_tokens, self._body.free, self._body.promised)
         return State(
             now=self._clock.now,
-            streams=self._table.streams(barred, writes=writes, cached=self._cached),
+            streams=dataclasses.replace(streams, on_device=on_device, on_host=on_host),
             memory=Memory(
                 device=Tier(kv=device),
                 host=Tier(kv=Pool(self._clock.host_total)),
