@@ -32,6 +32,8 @@ def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
         "streaming": True,
         "ready": False,
         "unwritten": 0,
+        "on_device": 0,
+        "on_host": 0,
     }
     row.update(given)
     return row
@@ -77,6 +79,8 @@ def state(
             streaming=column("streaming", np.bool_),
             ready=column("ready", np.bool_),
             unwritten=column("unwritten", np.int64),
+            on_device=column("on_device", np.int64),
+            on_host=column("on_host", np.int64),
         ),
         memory=Memory(
             device=Tier(kv=Pool(total, total - held if free is None else free, promised)),

@@ -10,8 +10,8 @@ import pytest
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.policy.admission import HORIZONS, admissible
+from tokenflow_sgl.policy import WorkingSetConfig, admission
+from tokenflow_sgl.policy.admission import admissible
 from tokenflow_sgl.policy.headroom import REFERENCE_CONTEXT, WITHIN, headroom
 
 # As in test_admission: a full-memory step takes 0.1 s and the memory holds 1000 tokens, so a token
@@ -141,10 +141,11 @@ def test_there_is_some_wherever_admission_takes_all_that_wait(
     state = make_state(rows, total=1000, free=0, host=10_000, costs=COSTS)
     state = dataclasses.replace(state, kv_rate=AS_MODELLED)
     config = WorkingSetConfig(hysteresis=0.0)  # no stock
-    short = HORIZONS[HORIZONS < WITHIN]
     taken = len(admissible(state, config)) == 1
     assert headroom(state, config) >= 0.0 or not taken
     # The converse where no shorter horizon is what decides: without them it is the same test.
-    monkeypatch.setattr("tokenflow_sgl.policy.admission.HORIZONS", HORIZONS[len(short) :])
-    monkeypatch.setattr("tokenflow_sgl.policy.headroom.HORIZONS", HORIZONS[len(short) :])
+    for name in ("DECISIVE", "OTHERS"):
+        horizons = getattr(admission, name)
+        later = horizons[horizons >= WITHIN][:, None]
+        monkeypatch.setattr(f"tokenflow_sgl.policy.admission.{name}", later)
     assert (headroom(state, config) >= 0.0) == (len(admissible(state, config)) == 1)

@@ -6,7 +6,7 @@ Units: seconds on the body's clock (any origin), tokens, tokens per second.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -69,8 +69,10 @@ class Streams:
             paused, or the body found that it cannot be loaded beside the steps.
         unwritten: Of a running stream, tokens of computed KV that a `Write` could copy to the host.
         held: Output tokens that the server keeps back for the client (token deposit); None: none.
-        on_device, on_host, in_storage: Leading tokens of each stream's context that the body knows
-            to be in each tier; None: the body does not keep count.
+        on_device, on_host, in_storage: Leading tokens of each waiting stream's prompt that are
+            cached: on the device; on the device or behind that on the host; or behind that in
+            storage. As of the body's last look, 0 before it and for streams that do not wait.
+            None: the body does not keep count.
         ttft_slo, tbt_slo: Objectives in seconds, NaN where a request has none; None: none has any.
         weight: Share of one stream relative to another; None: all alike.
         lengths: How long answers get, as far as it is known.
@@ -141,14 +143,48 @@ class Streams:
         return _sealed(~self.waiting | self.admitted)
 
     @cached_property
-    def index_of(self) -> Mapping[int, int]:
-        """Place of each slot in these arrays."""
-        return dict(zip(self.slot.tolist(), range(len(self)), strict=True))
+    def waiting_index(self) -> IntArray:
+        """Indices of the waiting streams, shape (w,)."""
+        return _sealed(np.nonzero(self.waiting)[0])
+
+    @cached_property
+    def running_index(self) -> IntArray:
+        """Indices of the running streams, shape (r,)."""
+        return _sealed(np.nonzero(self.running)[0])
+
+    @cached_property
+    def running_context(self) -> int:
+        """Tokens of context that all running streams hold together."""
+        return int(self.length.take(self.running_index).sum())
+
+    def find(self, slots: Sequence[int] | IntArray) -> IntArray:
+        """Index of each of these slots in the arrays, -1 where it is not here; (len(slots),)."""
+        lowest, index = self._index_by_slot
+        wanted = np.asarray(slots, dtype=np.int64) - lowest
+        wanted[(wanted < 0) | (wanted >= len(index))] = -1
+        return index[wanted]
+
+    @cached_property
+    def _index_by_slot(self) -> tuple[int, IntArray]:
+        """The lowest slot, and the index of each slot from there on; -1: none, as the last one."""
+        if not len(self):
+            return 0, np.full(1, -1, dtype=np.int64)
+        lowest, highest = int(self.slot.min()), int(self.slot.max())
+        index = np.full(highest - lowest + 2, -1, dtype=np.int64)
+        index[self.slot - lowest] = np.arange(len(self))
+        return lowest, index
 
     @cached_property
     def length(self) -> IntArray:
         """Tokens of context: prompt and output so far, shape (n,)."""
         return _sealed(self.prompt + self.generated)
+
+    @cached_property
+    def uncached(self) -> IntArray:
+        """Prompt tokens that a prefill computes, not loads: at least the last one, shape (n,)."""
+        if self.on_host is None:
+            return self.prompt
+        return _sealed(np.maximum(self.prompt - self.on_host, 1))
 
     @cached_property
     def left(self) -> FloatArray:
@@ -159,6 +195,12 @@ class Streams:
     def expected(self) -> FloatArray:
         """Expected total output tokens, at least generated + 1, shape (n,)."""
         return self.generated + self.left
+
+    def expected_of(self, index: IntArray) -> FloatArray:
+        """`expected` of the streams at `index` alone: the others cost no time."""
+        generated = self.generated[index]
+        left = self.lengths.typical.left(self.kind[index], generated, self.limit[index])
+        return generated + left
 
     @cached_property
     def runs_dry(self) -> FloatArray:

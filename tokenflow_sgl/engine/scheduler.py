@@ -7,6 +7,7 @@ ledger for the why of each. The loop, the batches and the memory stay SGLang's.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import (
@@ -18,7 +19,7 @@ from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.runtime_context import get_parallel
 from sglang.utils import TypeBasedDispatcher
 
-from tokenflow_sgl.contract import Decision, Mode, Phase, State
+from tokenflow_sgl.contract import Decision, Mode, Phase
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
@@ -30,6 +31,7 @@ from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
+from tokenflow_sgl.engine.lengths_file import known_lengths, open_lengths_file
 from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.requests import TrackingScheduler
@@ -44,7 +46,7 @@ from tokenflow_sgl.engine.unsupported import check_model
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider, apply
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import make_policy, make_predictor
+from tokenflow_sgl.policy import make_policy
 
 logger = logging.getLogger(__name__)
 
@@ -81,11 +83,11 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_rates = config.rates()
         self.tf_whole, self.tf_offered = None, frozenset()
         self.tf_paused_time = PausedTime()
-        self.tf_table: StreamTable[Any] = StreamTable(
-            make_predictor(config.lengths, config.length_caution)
-        )
-        self.tf_clock = SharedClock()
         ranks = get_parallel()
+        lengths = known_lengths(self.server_args, config, ranks.dp_rank)
+        self.tf_table: StreamTable[Any] = StreamTable(lengths)
+        self.tf_lengths_file = open_lengths_file(config.lengths_file, ranks, lengths, local_time())
+        self.tf_clock = SharedClock()
         self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
         self.tf_undated = []
         self.tf_timer = StepTimer(lag=self._tf_lag())
@@ -145,6 +147,12 @@ class TokenFlowScheduler(TrackingScheduler):
             self.invariant_checker, lambda: self.tf_pauser.draining
         )
 
+    def release_host_resources(self) -> None:
+        """The server shuts down: keep what was learned of lengths since it was last written."""
+        if self.tf_lengths_file is not None:
+            self.tf_lengths_file.close()
+        super().release_host_resources()
+
     def _tf_lag(self) -> int:
         """Iterations between a step's launch and the one that waits for it; see StepTimer."""
         synchronous = self.device == "cpu" and type(self.forward_stream).__module__.startswith(
@@ -202,6 +210,8 @@ class TokenFlowScheduler(TrackingScheduler):
             self._tf_forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
         self._tf_end_aborted(self.tf_pauser.paused)
         self._tf_drop_lost(running_batch, last_batch)
+        if self.tf_lengths_file is not None:
+            self.tf_lengths_file.save(local_time())
 
     def _tf_finished(self) -> list[Any]:
         requests, _ = self.tf_table.active()
@@ -218,7 +228,6 @@ class TokenFlowScheduler(TrackingScheduler):
         goes_on = self.is_mixed_chunk and not running_batch.return_logprob
         if decision.prefill.hold and not goes_on and not running_batch.is_empty():
             return NextBatchPlan(batch_to_run=None, running_batch=running_batch)
-
         self.tf_limits.active = follow
         self.tf_limits.prefill_limit = decision.prefill.limit
         self.tf_limits.align = self.truncation_align_size
@@ -244,18 +253,15 @@ class TokenFlowScheduler(TrackingScheduler):
         now, body = self.tf_clock.now, self.tf_actuator
         body.begin(running_batch)
         body.landed(now)
-        self.tf_headroom.look(now, len(self.tf_table), self._tf_state)
-        decision = self.tf_decider.decide(
-            now, len(self.tf_table), body.free / self.max_total_num_tokens, self._tf_state
-        )
+        state = partial(self.tf_view.state, self.tf_decider.memo, writes=self.tf_writer.active)
+        self.tf_headroom.look(now, len(self.tf_table), state)
+        free_share = body.free / self.max_total_num_tokens
+        decision = self.tf_decider.decide(now, len(self.tf_table), free_share, state)
         if self.tf_agreement is not None:
             self.tf_agreement.decided(decision)
         applied = apply(decision, self.tf_table.phases, body, now)
         report_applied(applied, self.tf_table, self.tf_recorder)
         return decision
-
-    def _tf_state(self) -> State:
-        return self.tf_view.state(self.tf_decider.memo, writes=self.tf_writer.active)
 
     def _tf_started(self, batch: Any) -> None:
         """Streams of a new prefill batch run from now on."""

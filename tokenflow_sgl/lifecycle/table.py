@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Set
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,7 @@ class StreamTable(Generic[R]):
         self._order: NDArray[np.int64] | None = None
         self._active: tuple[list[R], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
         self._active_version = -1
+        self._settled: tuple[int, dict[str, NDArray[Any]]] = (-1, {})
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -149,7 +150,7 @@ class StreamTable(Generic[R]):
         """The stream arrived just now, not when it was tracked."""
         slot = self._slot_of[request]
         self.readers.redate(slot, now)
-        self.phases.since[slot] = now
+        self.phases.redate(slot, now)
 
     def forget(self, request: R, *, cut_off: bool) -> None:
         """The stream is gone; `cut_off`: its output would have been longer."""
@@ -227,9 +228,8 @@ class StreamTable(Generic[R]):
             left = [self._requests[slot] for slot in stopped]
             requests = [*requests, *(request for request in left if request is not None)]
             slots = np.concatenate([slots, np.array(stopped, dtype=np.int64)])
-        number = len(requests)
-        made = np.fromiter((len(r.output_ids) for r in requests), dtype=np.int64, count=number)
-        sent = np.fromiter((r.send_token_offset for r in requests), dtype=np.int64, count=number)
+        made = np.array([len(request.output_ids) for request in requests], dtype=np.int64)
+        sent = np.array([request.send_token_offset for request in requests], dtype=np.int64)
         sent = np.where(self.streaming.take(slots), sent, made)
         produced = int((made - self.generated.take(slots)).sum())
         self.generated[slots] = made
@@ -244,9 +244,8 @@ class StreamTable(Generic[R]):
     def order(self) -> NDArray[np.int64]:
         """All slots in order of arrival."""
         if self._order is None:
-            self._order = np.fromiter(
-                self._slot_of.values(), dtype=np.int64, count=len(self._slot_of)
-            )
+            slots = self._slot_of.values()
+            self._order = np.fromiter(slots, dtype=np.int64, count=len(slots))
         return self._order
 
     def streams(self, untouchable: Iterable[int], *, writes: bool = False) -> Streams:
@@ -254,35 +253,48 @@ class StreamTable(Generic[R]):
 
         writes: what running streams have computed can be copied to the host.
         """
-        order = self.order()
-        readers = self.readers
+        if self._settled[0] != self.phases.version:
+            self._settled = self.phases.version, self._settled_columns()
+        settled, order = self._settled[1], self.order()
         generated = self.generated.take(order)
-        limit, kind = self.limit.take(order), self.kind.take(order)
-        self._known = self._lengths.lengths(kind, generated)
-        phases = self.phases
-        phase = phases.phase.take(order)
-        can = self.preemptible.take(order) & preemptible(phase, generated, limit)
+        self._known = self._lengths.lengths(settled["kind"], generated)
+        running = np.nonzero(settled["phase"] == Phase.RUNNING.value)[0]
+        slots, length = order[running], generated[running]
+        can = np.zeros(len(order), dtype=np.bool_)
+        worth = preemptible(settled["phase"][running], length, settled["limit"][running])
+        can[running] = self.preemptible[slots] & worth
         for slot in untouchable:
             can &= order != slot
-        prompt = self.prompt.take(order)
-        # Of the last token so far the KV is being computed.
-        unwritten = prompt + generated - 1 - self.on_host.take(order)
-        unwritten[(phase != Phase.RUNNING.value) | (unwritten < 0) | (not writes)] = 0
+        unwritten = np.zeros(len(order), dtype=np.int64)
+        if writes:
+            # Of the last token so far the KV is being computed.
+            computed = settled["prompt"][running] + length - 1
+            unwritten[running] = np.maximum(computed - self.on_host[slots], 0)
         return Streams(
-            slot=order,
-            phase=phase,
-            arrival=readers.arrival.take(order),
-            rate=readers.rate.take(order),
-            next_due=readers.next_due.take(order),
-            prompt=prompt,
+            **settled,
+            next_due=self.readers.next_due.take(order),
             generated=generated,
-            limit=limit,
-            kind=kind,
             lengths=self._known,
-            since=phases.since.take(order),
-            admitted=phases.admitted.take(order),
+            admitted=self.phases.admitted.take(order),
             preemptible=can,
-            streaming=self.streaming.take(order),
-            ready=phases.ready.take(order),
+            ready=self.phases.ready.take(order),
             unwritten=unwritten,
         )
+
+    def _settled_columns(self) -> dict[str, NDArray[Any]]:
+        """What stays as it is until a stream arrives, leaves or enters another phase."""
+        order, readers, phases = self.order(), self.readers, self.phases
+        columns: dict[str, NDArray[Any]] = {
+            "slot": order,
+            "phase": phases.phase.take(order),
+            "arrival": readers.arrival.take(order),
+            "rate": readers.rate.take(order),
+            "prompt": self.prompt.take(order),
+            "limit": self.limit.take(order),
+            "kind": self.kind.take(order),
+            "since": phases.since.take(order),
+            "streaming": self.streaming.take(order),
+        }
+        for column in columns.values():
+            column.setflags(write=False)  # several states share it
+        return columns

@@ -36,8 +36,13 @@ import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.prefill import prefill_seconds
+from tokenflow_sgl.policy.queueing import first_of
 
-HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 300])[:, None]
+DECISIVE: FloatArray = np.array([2.0, 150])[:, None]
+"""Horizons that are looked at first: where no candidate fits, one of them nearly always says so."""
+OTHERS: FloatArray = np.array([5.0, 10, 20, 30, 45, 60, 80, 110, 210, 300])[:, None]
+HORIZONS: FloatArray = np.concatenate([DECISIVE, OTHERS])
 """Seconds ahead at which demand is compared with supply, as a column."""
 CONSIDERED = 128
 """Newcomers that one pass looks at, in order of arrival, unless it clears the whole queue."""
@@ -65,67 +70,111 @@ SLOWEST = 2.0
 """Measured costs above so many times the model's are not believed."""
 
 
-def admissible(state: State, config: WorkingSetConfig, order: IntArray | None = None) -> IntArray:
+def admissible(state: State, config: WorkingSetConfig, queue: FloatArray | None = None) -> IntArray:
     """Indices (into `state.streams`) of the waiting streams that join now, in their order.
 
-    order: place of each waiting stream among those that wait, shape (n,); None: that of arrival.
+    queue: what sorts the waiting streams, see `queueing.queue_keys`; None: their arrival.
 
     At least one is admitted while the working set is empty, whatever the test says: an
     engine that idles serves no reader.
     """
     streams = state.streams
-    candidates = np.nonzero(streams.waiting & ~streams.admitted)[0]
+    waiting = streams.waiting_index
+    candidates = waiting[~streams.admitted[waiting]]
     if not len(candidates):
         return candidates
-    if order is not None:
-        candidates = candidates[np.argsort(order[candidates], kind="stable")]
     members = np.nonzero(streams.member)[0]
     # The whole queue, or the head of it.
     whole = _burst_is_over(state, config)
-    if not whole:
-        candidates = candidates[:CONSIDERED]
-    fits = _memory_allows(state, config, members, candidates)
+    candidates = first_of(candidates, queue, None if whole else CONSIDERED)
+    asking = Asking(state, members, candidates)
+    fits = _memory_allows(state, config, asking)
     whole = whole and fits == len(candidates)
-    if fits and not (whole and _clears(state, config, members, candidates)):
-        fits = _time_allows(state, config, members, candidates[:fits][:CONSIDERED])
+    if fits and not (whole and _clears(state, config, asking)):
+        if fits > CONSIDERED:
+            fits, asking = CONSIDERED, Asking(state, members, candidates[:CONSIDERED])
+        fits = _time_allows(state, config, asking, fits)
     if fits == 0 and not len(members):
         fits = 1
     return candidates[:fits]
 
 
-def _memory_allows(
-    state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
-) -> int:
+class Asking:
+    """The members and the candidates after them, and what they ask for.
+
+    Attributes:
+        members, candidates: Their indices in the state.
+        start: Where the candidates begin in what follows, of shape (n,).
+        index: Of each stream in the state.
+        length: Context in tokens.
+        final: KV in tokens that each will have come to hold, on average until the others end.
+    """
+
+    def __init__(self, state: State, members: IntArray, candidates: IntArray) -> None:
+        streams = state.streams
+        self._state = state
+        self.members, self.candidates, self.start = members, candidates, len(members)
+        self.index = index = np.concatenate([members, candidates])
+        self._generated = streams.generated.take(index)
+        self._limit = streams.limit.take(index)
+        self._answers = streams.lengths.careful.remaining(
+            streams.kind.take(index), self._generated, self._limit
+        )
+        self.length = streams.length.take(index)
+        self.final = self.length + FINAL_SHARE * self._answers.left
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the tokens that all members together still get."""
+        return math.sqrt(self._answers.variance[: self.start].sum())
+
+    @property
+    def most_spread(self) -> float:
+        """Bound of it, much cheaper: of answers that end now or at their limits (Popoviciu)."""
+        left = (self._limit - self._generated)[: self.start]
+        return math.sqrt((left * left).sum()) / 2.0
+
+    def demand(self, horizons: FloatArray, supply: Supply, stock: float) -> FloatArray:
+        """Engine seconds that each asks for within each horizon, shape (len(horizons), n).
+
+        By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
+        """
+        state, generated = self._state, self._generated
+        slack = np.maximum(state.slack.take(self.index), 0.0)
+        slack[generated == 0] = 0.0
+        rate = state.streams.rate.take(self.index)
+        tokens: FloatArray = np.minimum(STOCKING * (horizons + generated / rate), stock)
+        tokens += horizons - slack
+        tokens *= rate
+        np.maximum(tokens, 0.0, out=tokens)
+        np.minimum(tokens, horizons * supply.speed, out=tokens)
+        work = self._answers.work(self.length, tokens)
+        work *= supply.token_cost
+        return work
+
+
+def _memory_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
     """How many candidates, in order, can be promised KV memory until they end."""
-    budget = memory_left(state, config, members)
-    return int(np.searchsorted(np.cumsum(_final_kv(state, candidates)), budget, side="right"))
+    wanted = np.cumsum(asking.final[asking.start :])
+    if wanted[-1] <= memory_left(state, config, asking, asking.most_spread):
+        return len(wanted)
+    left = memory_left(state, config, asking, asking.spread)
+    return int(np.searchsorted(wanted, left, side="right"))
 
 
-def memory_left(state: State, config: WorkingSetConfig, members: IntArray) -> float:
-    """KV tokens that can be promised beside those of `members` (indices); below 0: none."""
+def memory_left(state: State, config: WorkingSetConfig, asking: Asking, spread: float) -> float:
+    """KV tokens that can be promised beside those of the members; below 0: none.
+
+    spread: of their answers, as of `asking`.
+    """
     memory = state.memory
     budget = config.fill * (memory.kv.total + memory.host.kv.total)
-    budget -= float(_final_kv(state, members).sum())
+    budget -= float(asking.final[: asking.start].sum())
     # Answers that get longer than expected and shorter ones do not quite make up for each other.
-    variance = state.streams.lengths.careful.variance(*_answers(state, members))
-    return budget - FINAL_SHARE * math.sqrt(variance.sum())
+    return budget - FINAL_SHARE * spread
 
 
-def _final_kv(state: State, index: IntArray) -> FloatArray:
-    streams = state.streams
-    left = streams.lengths.careful.left(*_answers(state, index))
-    return streams.length.take(index) + FINAL_SHARE * left
-
-
-def _answers(state: State, index: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Kind, output tokens so far, and limit of these streams."""
-    streams = state.streams
-    return streams.kind.take(index), streams.generated.take(index), streams.limit.take(index)
-
-
-def _clears(
-    state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
-) -> bool:
+def _clears(state: State, config: WorkingSetConfig, asking: Asking) -> bool:
     """Whether all that waits can be cleared at once, now that the burst is over.
 
     That promises too much anyway: no stock, and no margin but `burst_eta`. Readers bear it by their
@@ -133,96 +182,85 @@ def _clears(
     """
     if state.costs.decode is None:
         return False
-    if not state.streams.streaming[members].all():
+    if not state.streams.streaming[asking.members].all():
         return False
-    supply = supply_of(state, members if len(members) else candidates, 1.0)
-    wanted = _wanted(state, members, candidates, supply, Margins())
+    supply = _supply(state, asking, len(asking.candidates), 1.0)
+    wanted = _wanted(state, asking, HORIZONS, supply)
     return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
 
 
-def _time_allows(
-    state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
-) -> int:
-    """How many candidates, in order, pass the demand test at every horizon."""
+def _time_allows(state: State, config: WorkingSetConfig, asking: Asking, fits: int) -> int:
+    """How many of the first `fits` candidates, in order, pass the demand test at every horizon."""
     if state.costs.decode is None:
-        return len(candidates)
-    supply = supply_of(state, members if len(members) else candidates)
-    if too_many_stall(state, supply):
+        return fits
+    supply = _supply(state, asking, fits, UNMEASURED)
+    if _dry(state, supply.speed) > DRY_SHARE:
         return 0
-    margins = margins_of(state, config, np.concatenate([members, candidates]))
-    wanted = _wanted(state, members, candidates, supply, margins)
-    passes = (wanted <= config.eta * HORIZONS).all(axis=0)
-    # Nothing overtakes the first one that does not fit.
-    return len(candidates) if passes.all() else int(np.argmin(passes))
-
-
-@dataclass(frozen=True, slots=True)
-class Margins:
-    """What the test asks for beyond the streams' own demand; none while all fit into memory.
-
-    stock: seconds that each stream should have unread. usual: share of each horizon that prefills
-    take at least.
-    """
-
-    stock: float = 0.0
-    usual: float = 0.0
-
-
-def margins_of(state: State, config: WorkingSetConfig, index: IntArray) -> Margins:
-    """The margins where all of these streams are served."""
-    if int(_final_kv(state, index).sum()) <= state.memory.kv.total:
-        return Margins()
-    return Margins(config.hysteresis / 2, ONGOING * state.prefill_share)
-
-
-def asked(state: State, members: IntArray, supply: Supply, margins: Margins) -> FloatArray:
-    """Engine seconds that `members` ask for within each horizon, shape (len(HORIZONS), 1)."""
-    decoding, due = _asked(state, members, supply, margins)
-    return np.asarray(decoding + np.maximum(due, margins.usual * HORIZONS))
-
-
-def _asked(
-    state: State, members: IntArray, supply: Supply, margins: Margins
-) -> tuple[FloatArray, float]:
-    """Of `members`: decoding within each horizon, shape (len(HORIZONS), 1), and due prefills."""
-    streams, costs = state.streams, state.costs
-    pending = members[streams.waiting[members]]
-    due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
-    due += costs.prefill_seconds(state.memory.kv.promised)
-    return _demand(state, members, supply, margins.stock).sum(axis=1, keepdims=True), float(due)
+    start, final = asking.start, asking.final
+    needed = int(final[:start].sum() + final[start : start + fits].sum())
+    shared = needed > state.memory.kv.total
+    stock = config.hysteresis / 2 if shared else 0.0
+    usual = ONGOING * state.prefill_share if shared else 0.0
+    for horizons in (DECISIVE, OTHERS):
+        wanted = _wanted(state, asking, horizons, supply, stock, usual)[:, :fits]
+        passes = (wanted <= config.eta * horizons).all(axis=0)
+        if not passes.all():
+            # Nothing overtakes the first one that does not fit.
+            fits = int(np.argmin(passes))
+        if not fits:
+            break
+    return fits
 
 
 def _wanted(
-    state: State, members: IntArray, candidates: IntArray, supply: Supply, margins: Margins
+    state: State,
+    asking: Asking,
+    horizons: FloatArray,
+    supply: Supply,
+    stock: float = 0.0,
+    usual: float = 0.0,
 ) -> FloatArray:
     """Engine seconds asked for within each horizon if 1, 2, ... of the candidates join.
 
-    Shape (len(HORIZONS), len(candidates)).
+    usual: share of each horizon that prefills take at least. Shape (len(horizons), candidates).
     """
-    prompts = state.streams.prompt[candidates].astype(np.float64)
-    prefill = state.costs.prefill_seconds(prompts)
+    due = _due(state, asking.members)
+    prefill = prefill_seconds(state, asking.candidates)
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
-    first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * HORIZONS)
-    demand, due = _asked(state, members, supply, margins)
-    demand = demand + np.cumsum(_demand(state, candidates, supply, margins.stock), axis=1)
-    return np.asarray(demand + np.maximum(due + first, margins.usual * HORIZONS))
+    first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * horizons)
+    of_each = asking.demand(horizons, supply, stock)
+    demand = of_each[:, : asking.start].sum(axis=1, keepdims=True)
+    demand = demand + np.cumsum(of_each[:, asking.start :], axis=1)
+    return np.asarray(demand + np.maximum(due + first, usual * horizons))
+
+
+def members_want(state: State, asking: Asking, horizons: FloatArray, supply: Supply) -> FloatArray:
+    """Engine seconds that the members alone ask for within each horizon, shape (len(horizons),)."""
+    of_each = asking.demand(horizons, supply, 0.0)[:, : asking.start]
+    return np.asarray(of_each.sum(axis=1) + _due(state, asking.members))
+
+
+def _due(state: State, members: IntArray) -> float:
+    """Seconds of the members' prefills that are due."""
+    pending = members[state.streams.waiting[members]]
+    due = prefill_seconds(state, pending).sum()
+    return float(due + state.costs.prefill_seconds(state.memory.kv.promised))
 
 
 def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
     """Nothing came for a while, and the queue is all of what came just before."""
     arrival = state.streams.arrival
-    waiting = arrival[state.streams.waiting]
+    waiting = arrival[state.streams.waiting_index]
     calm = state.now - float(arrival.max()) >= config.calm
     return calm and state.now - float(waiting.min()) <= YOUNG
 
 
-def too_many_stall(state: State, supply: Supply) -> bool:
-    """Whether too many started streams stall, of those whose readers the engine can follow."""
+def _dry(state: State, speed: float) -> float:
+    """Share of the started streams that stall now, of those whose readers the engine can follow."""
     streams = state.streams
-    kept = (streams.generated > 0) & (streams.rate < supply.speed) & streams.streaming
-    if not kept.any():
-        return False
-    return float((state.slack[kept] < 0.0).mean()) > DRY_SHARE
+    kept = (streams.generated > 0) & (streams.rate < speed) & streams.streaming
+    started = int(np.count_nonzero(kept))
+    return np.count_nonzero(kept & (state.slack < 0.0)) / started if started else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +275,15 @@ class Supply:
     speed: float
 
 
-def supply_of(state: State, index: IntArray, unmeasured: float = UNMEASURED) -> Supply:
-    """The supply for these streams, at the cost that was measured.
+def _supply(state: State, asking: Asking, fits: int, unmeasured: float) -> Supply:
+    """The supply for the members, or for the first `fits` candidates while there are none.
 
     unmeasured: cost of a token over the model's where nothing was measured.
     """
-    supply = modelled(state, float(state.streams.length[index].mean()))
+    supply = modelled(state, float(asking.length[: asking.start or fits].mean()))
     cost = supply.token_cost
     measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * cost
-    return Supply(float(np.clip(measured, cost, SLOWEST * cost)), supply.speed)
+    return Supply(min(max(measured, cost), SLOWEST * cost), supply.speed)
 
 
 def modelled(state: State, context: float) -> Supply:
@@ -254,24 +292,3 @@ def modelled(state: State, context: float) -> Supply:
     rows = total / max(context, SHORTEST_CONTEXT)
     step = max(state.costs.decode_seconds(rows, total), SHORTEST_STEP)
     return Supply(step / total, 1.0 / step)
-
-
-def _demand(state: State, index: IntArray, supply: Supply, stock: float) -> FloatArray:
-    """Engine seconds asked for within each horizon, shape (len(HORIZONS), len(index)).
-
-    By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
-    """
-    streams = state.streams
-    generated = streams.generated.take(index)
-    slack = np.maximum(state.slack.take(index), 0.0)
-    slack[generated == 0] = 0.0
-    rate = streams.rate.take(index)
-    tokens: FloatArray = np.minimum(STOCKING * (HORIZONS + generated / rate), stock)
-    tokens += HORIZONS - slack
-    tokens *= rate
-    np.maximum(tokens, 0.0, out=tokens)
-    np.minimum(tokens, HORIZONS * supply.speed, out=tokens)
-    length, limit = streams.length.take(index), streams.limit.take(index)
-    work = streams.lengths.careful.work(streams.kind.take(index), generated, limit, length, tokens)
-    work *= supply.token_cost
-    return work

@@ -17,8 +17,8 @@ import numpy as np
 from tokenflow_sgl.contract import State
 from tokenflow_sgl.policy.admission import (
     HORIZONS,
-    Margins,
-    asked,
+    Asking,
+    members_want,
     memory_left,
     modelled,
 )
@@ -26,6 +26,8 @@ from tokenflow_sgl.policy.config import WorkingSetConfig
 
 WITHIN = 30.0
 """Seconds within which the work is to be taken."""
+_LATER = HORIZONS[HORIZONS >= WITHIN]
+"""Horizons that decide: those from then on, shape (h,)."""
 REFERENCE_CONTEXT = 1024.0
 """Context at which a token of newcomers' work is priced: one price, so that servers compare."""
 
@@ -40,12 +42,13 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
 
     Below 0: so much work is here already that cannot be done in time.
     """
-    everyone = np.arange(len(state.streams))
-    room = memory_left(state, config, everyone)
+    nobody = np.zeros(0, dtype=np.int64)
+    asking = Asking(state, np.arange(len(state.streams)), nobody)
+    room = memory_left(state, config, asking, asking.spread)
     if state.costs.decode is None:
         return room
     priced = modelled(state, REFERENCE_CONTEXT)
-    supply = modelled(state, float(state.streams.length.mean())) if len(everyone) else priced
-    wanted = asked(state, everyone, supply, Margins())
-    free = float((config.eta - wanted / HORIZONS)[HORIZONS >= WITHIN].min())
+    supply = modelled(state, float(asking.length.mean())) if len(asking.length) else priced
+    wanted = members_want(state, asking, _LATER[:, None], supply)
+    free = float((config.eta - wanted / _LATER).min())
     return min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))

@@ -1,14 +1,33 @@
-"""How long the next prefill step may be, and whether a decode step must come before it."""
+"""How long prefills take, how long the next step of one may be, and whether decoding goes first."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.contract import State
+from tokenflow_sgl.contract import FloatArray, IntArray, State
+from tokenflow_sgl.offload import load_seconds
 from tokenflow_sgl.policy.config import WorkingSetConfig
 
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
+
+
+def prefill_seconds(state: State, index: IntArray) -> FloatArray:
+    """Seconds of the prefills of these waiting streams; 0.0 while unknown, shape (len(index),).
+
+    What is cached is not computed. What of it is on the host is loaded layer by layer while the
+    rest is computed, so the longer of both counts.
+    """
+    streams, costs = state.streams, state.costs
+    computed = streams.uncached[index].astype(np.float64)
+    seconds = costs.prefill_seconds(computed, streams.prompt[index] - computed)
+    if streams.on_device is None or streams.on_host is None:
+        return seconds
+    loaded = (streams.on_host - streams.on_device)[index]
+    if not loaded.any():
+        return seconds
+    loads = np.where(loaded > 0, load_seconds(state, loaded.astype(np.float64)), 0.0)
+    return np.asarray(np.maximum(seconds, loads))
 
 
 def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
@@ -18,23 +37,21 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
     engine's own limit.
     """
     streams, costs = state.streams, state.costs
-    running = streams.running
-    reading = running & streams.streaming
-    if not reading.any():
+    running = streams.running_index
+    reading = running[streams.streaming.take(running)]
+    if not len(reading):
         return None
     longest = config.prefill_chunk
     if costs.prefill is None:
         return longest
     constant, per_token, per_work = costs.prefill
-    slack = state.slack[reading]
+    slack = state.slack.take(reading)
     # A stream that decodes beside the prefill gets a token per step: steps in which its reader
     # reads one token do not make it worse.
-    pace = 1.0 / streams.rate[reading]
+    pace = 1.0 / streams.rate.take(reading)
     seconds = float(np.maximum(slack, pace).min()) - constant
     # The decoding rows take their part of the step, and a chunk attends to what is before it.
-    context = float(streams.length[running].sum())
-    rows = int(np.count_nonzero(running))
-    seconds -= costs.decode_seconds(rows, context) - costs.decode_seconds(0, 0)
+    seconds -= state.decode_seconds - costs.decode_seconds(0, 0)
     promised, before = state.memory.kv.promised, 0
     if promised:
         chunked = streams.prompt[running][streams.generated[running] == 0]
@@ -62,8 +79,8 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, .
     spent = state.now - state.last_prefill_end
     if spent >= config.prefill_guard * state.last_prefill_seconds:
         return False
-    planned = np.array([streams.index_of[slot] for slot in run], dtype=np.int64)
+    planned = streams.find(run)
     fresh = planned[streams.waiting[planned]]
-    tokens = min(promised + int(streams.prompt[fresh].sum()), config.prefill_chunk)
+    tokens = min(promised + int(streams.uncached[fresh].sum()), config.prefill_chunk)
     least = float(state.slack[reading].min())
     return least < costs.prefill_seconds(tokens)

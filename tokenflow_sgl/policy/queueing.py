@@ -3,7 +3,8 @@
 First come first served wastes most of what is possible where prefills queue: a prompt of 100,000
 tokens keeps a hundred short ones waiting. Shortest first has the least mean wait, but starves the
 long ones. Highest response ratio next (P. Brinch Hansen, 1971: time waited over time of service,
-here of the prefill) is close to the former and grows with the wait.
+here of the prefill) is close to the former and grows with the wait. A prompt whose beginning is
+cached is as long as the rest of it: a later turn of a chat is short, however long the chat.
 
 That alone bounds no wait. So nothing overtakes a request any more once later arrivals worth
 `overtake` times its own prefill have done so: it then waits for earlier arrivals only. Short
@@ -21,6 +22,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.prefill import prefill_seconds
 
 SHORTEST_PREFILL = 1e-3
 """Seconds that a prefill counts as at least."""
@@ -69,14 +71,16 @@ def waiting_queue(state: State, before: Queue) -> Queue:
         before: What was found in the last pass that looked.
     """
     streams = state.streams
-    index = np.nonzero(streams.waiting)[0]
+    index = streams.waiting_index
     slot, arrival = streams.slot[index], streams.arrival[index]
-    seconds = prefill_seconds(state, index)
+    seconds = _service(state, index)
     if np.array_equal(slot, before.slot) and np.array_equal(arrival, before.arrival):
         return Queue(slot, arrival, seconds, before.overtaken)
     if not len(before.slot) or not len(index):
         return Queue(slot, arrival, seconds, np.zeros(len(index)))
-    place, here = _found(state, before)
+    place = streams.find(before.slot)
+    # Slots are used again, so the arrival must be the same, too.
+    here = (place >= 0) & (streams.arrival[place] == before.arrival)
     waits = here & streams.waiting[place]
     overtaken = np.zeros(len(streams))
     overtaken[place[waits]] = before.overtaken[waits]
@@ -92,44 +96,45 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     return Queue(slot, arrival, seconds, overtaken)
 
 
-def _found(state: State, before: Queue) -> tuple[IntArray, BoolArray]:
-    """Where those that waited are in this state, and whether they are in it at all.
-
-    Slots are used again, so the arrival must be the same, too.
-    """
-    streams = state.streams
-    order = np.argsort(streams.slot, kind="stable")
-    ordered = streams.slot[order]
-    place = order[np.minimum(np.searchsorted(ordered, before.slot), len(ordered) - 1)]
-    same = streams.slot[place] == before.slot
-    return place, same & (streams.arrival[place] == before.arrival)
-
-
-def prefill_seconds(state: State, index: IntArray) -> FloatArray:
+def _service(state: State, index: IntArray) -> FloatArray:
     """Seconds of the prefills of these streams; tokens where the costs are not known."""
-    streams = state.streams
-    tokens = streams.prompt[index].astype(np.float64)
     if state.costs.prefill is None:
-        return np.asarray(np.maximum(tokens, 1.0))
-    return np.asarray(np.maximum(state.costs.prefill_seconds(tokens), SHORTEST_PREFILL))
+        return np.maximum(state.streams.uncached[index].astype(np.float64), 1.0)
+    return np.maximum(prefill_seconds(state, index), SHORTEST_PREFILL)
 
 
-def rank(state: State, queue: Queue, config: WorkingSetConfig) -> IntArray:
-    """Place of each stream that waits in the order of prefills, 0 first; others 0, shape (n,).
+def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArray:
+    """What sorts the streams that wait for their prefills, shape (n,): the least goes first.
 
-    `queue` is of this state.
+    Among equal ones the order of arrival counts. `queue` is of this state; other streams have 0.
     """
     streams = state.streams
-    index = np.nonzero(streams.waiting)[0]
+    index = streams.waiting_index
     held_up = queue.overtaken >= config.overtake * queue.seconds
     first = held_up | _must_begin(state, index, queue.seconds)
     ratio = (state.now - queue.arrival) / queue.seconds
     # Those that nothing may overtake in the order of their arrival.
-    key = np.where(first, -np.inf, -ratio)
-    found = np.zeros(len(streams), dtype=np.int64)
-    # Stable, so that among equals the order of arrival stays.
-    found[index[np.argsort(key, kind="stable")]] = np.arange(len(index))
-    return found
+    keys = np.zeros(len(streams))
+    keys[index] = np.where(first, -np.inf, -ratio)
+    return keys
+
+
+def first_of(index: IntArray, keys: FloatArray | None, most: int | None) -> IntArray:
+    """The streams that go first, in their order.
+
+    Args:
+        index: Of streams that wait, ascending, shape (m,).
+        keys: As of `queue_keys`; None: they are all the same.
+        most: How many are asked for; None: all.
+    """
+    if keys is None:
+        return index[:most]
+    own = keys[index]
+    if most is not None and most < len(own):
+        # A long queue is not sorted for its head.
+        near = own <= np.partition(own, most)[most]
+        index, own = index[near], own[near]
+    return index[np.argsort(own, kind="stable")][:most]
 
 
 def _must_begin(state: State, index: IntArray, seconds: FloatArray) -> BoolArray:
