@@ -191,6 +191,7 @@ THROUGHPUT = Row(
                 Query(rate("tokenflow:output_tokens_total", where=CLASS), "made"),
                 Query(rate("tokenflow:effective_tokens_total", where=CLASS), "effective"),
             ),
+            width=6,
         ),
         Panel(
             "QoS",
@@ -198,6 +199,7 @@ THROUGHPUT = Row(
             "second that a reader waited for a first token or stalled.",
             "short",
             (Query(f"sum(tokenflow:qos:rate5m{{{SERVER}}})", "QoS"),),
+            width=6,
         ),
         Panel(
             "Demand and capacity",
@@ -208,6 +210,15 @@ THROUGHPUT = Row(
                 Query(level("tokenflow:demand_tokens_per_second"), "demand"),
                 Query(level("tokenflow:capacity_tokens_per_second"), "capacity"),
             ),
+            width=6,
+        ),
+        Panel(
+            "Headroom",
+            "Tokens of newcomers' work that can be taken within 30 s without making present "
+            "readers stall. Below 0 there is more work than can be done in time.",
+            "short",
+            (Query(level("tokenflow:headroom_tokens"), "headroom"),),
+            width=6,
         ),
     ),
 )
