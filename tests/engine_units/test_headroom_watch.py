@@ -17,7 +17,7 @@ from sglang.srt.managers.load_snapshot import (
 
 from tokenflow_sgl.contract import Memory, Pool, State, Tier
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.engine.frontend.loads import LoadWithHeadroom, read_headroom
+from tokenflow_sgl.engine.frontend.loads import LoadDecoder, LoadWithHeadroom
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.table import StreamTable
@@ -85,9 +85,8 @@ def test_an_engine_without_streams_has_headroom(watch) -> None:
 
 
 @pytest.fixture
-def shared(tmp_path, monkeypatch):
+def shared(tmp_path):
     """A scheduler's writer and the HTTP server's reader, through real shared memory."""
-    monkeypatch.setattr(load_snapshot, "snapshot_decoder", load_snapshot.snapshot_decoder)
     path = str(tmp_path / "loads.shm")
     writer = ShmLoadSnapshotWriter(path, 1, 0)
     reader = ShmLoadSnapshotReader(path, 1)
@@ -97,9 +96,9 @@ def shared(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("tokens", [1234, -56, None])
-def test_headroom_gets_from_the_scheduler_to_the_answer(shared, tokens) -> None:
+def test_headroom_gets_from_the_scheduler_to_the_answer(shared, monkeypatch, tokens) -> None:
     writer, reader = shared
-    read_headroom()
+    monkeypatch.setattr(load_snapshot, "snapshot_decoder", LoadDecoder)  # as the registry does it
     writer.write(LoadWithHeadroom(num_waiting_reqs=3, tokenflow_headroom_tokens=tokens))
     answer = reader.read(0).to_dict({"core"})
     assert answer["tokenflow_headroom_tokens"] == tokens

@@ -28,7 +28,10 @@ class LoadWithHeadroom(load_snapshot.LoadSnapshot):  # type: ignore[misc]
         return {**load, "tokenflow_headroom_tokens": self.tokenflow_headroom_tokens}
 
 
-def read_headroom() -> None:
-    """In the process that answers /v1/loads: decode headroom, too."""
-    # SGLang's readers look the decoder up in its module each time.
-    load_snapshot.snapshot_decoder = msgspec.msgpack.Decoder(LoadWithHeadroom)
+class LoadDecoder:
+    """In the place of SGLang's decoder, where /v1/loads is answered: knows headroom, too.
+
+    A class, because SGLang's registry of hooks puts functions and classes in place, no objects.
+    """
+
+    decode = staticmethod(msgspec.msgpack.Decoder(LoadWithHeadroom).decode)
