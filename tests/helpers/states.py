@@ -32,8 +32,12 @@ def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
         "streaming": True,
         "ready": False,
         "unwritten": 0,
+        "thinking": False,
+        "visible": None,
     }
     row.update(given)
+    if row["visible"] is None:
+        row["visible"] = 0 if row["thinking"] else row["generated"]
     return row
 
 
@@ -77,6 +81,8 @@ def state(
             streaming=column("streaming", np.bool_),
             ready=column("ready", np.bool_),
             unwritten=column("unwritten", np.int64),
+            visible=column("visible", np.int64),
+            thinking=column("thinking", np.bool_),
         ),
         memory=Memory(
             device=Tier(kv=Pool(total, total - held if free is None else free, promised)),

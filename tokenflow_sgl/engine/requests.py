@@ -18,10 +18,12 @@ from sglang.srt.managers.utils import is_health_check_generate_req
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, device_time, local_time
+from tokenflow_sgl.engine.config import HIDDEN, TokenFlowConfig
 from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, RateClasses, RateError
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.limits import undisturbed_reason
+from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.timeouts import PausedTime
@@ -39,7 +41,9 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     load_inquirer: Any
 
     tf_recorder: Recorder
+    tf_config: TokenFlowConfig
     tf_rates: RateClasses
+    tf_reasoning: Reasoning
     tf_table: StreamTable[Any]
     tf_clock: SharedClock
     tf_undated: list[Any]
@@ -179,7 +183,8 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             arrival=arrival,
             now=self.tf_clock.now,
             streaming=bool(req.stream),
-            thinking=bool(req.require_reasoning),
+            thinking=self.tf_reasoning.begins(req),
+            hidden=self.tf_config.thinking == HIDDEN,
         )
         reason = undisturbed_reason(req)
         if reason is not None:

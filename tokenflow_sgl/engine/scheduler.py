@@ -24,7 +24,7 @@ from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.admission import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
-from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
+from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
@@ -33,6 +33,7 @@ from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.limits import check_model
 from tokenflow_sgl.engine.mixing import Mixing
+from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.steps import loaded_tokens, work_of
 from tokenflow_sgl.engine.telemetry.decision_log import (
@@ -82,12 +83,14 @@ class TokenFlowScheduler(TrackingScheduler):
             is_hybrid_swa=self.is_hybrid_swa,
             is_hybrid_ssm=self.is_hybrid_ssm,
         )
-        self.tf_config: TokenFlowConfig = config
+        self.tf_config = config
         self.tf_rates = config.rates()
         self.tf_whole, self.tf_offered = None, frozenset()
         self.tf_paused_time = PausedTime()
+        self.tf_reasoning = Reasoning(self.model_config, self.tokenizer)
         self.tf_table: StreamTable[Any] = StreamTable(
-            make_predictor(config.lengths, config.length_caution)
+            make_predictor(config.lengths, config.length_caution),
+            reasoning=self.tf_reasoning.tokens,
         )
         self.tf_clock = SharedClock()
         rank = get_parallel().attn_tp_rank

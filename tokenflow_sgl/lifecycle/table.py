@@ -2,14 +2,14 @@
 
 Filled as requests come and go, brought up to date once per iteration from what the requests
 that run have made (it takes memory), and what of it was sent (a reader can read it): SGLang holds
-tokens back for `--stream-interval`, and where a stop string may have begun. Knows nothing of SGLang
-beyond these two lengths.
+tokens back for `--stream-interval`, and where a stop string may have begun. Reasoning is made and
+sent, but not read. Knows nothing of SGLang beyond these lengths.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -45,6 +45,9 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "kind": np.int64,
     "preemptible": np.bool_,
     "streaming": np.bool_,
+    "thinking": np.bool_,
+    "begun": np.bool_,
+    "reasoning": np.int64,
     "on_host": np.int64,
     "written": np.int64,
     "class_number": np.int64,
@@ -58,6 +61,8 @@ class Progress:
 
     gaps: seconds since the slot's last token; NaN where this is the first delivery.
     produced: tokens that the engine made, delivered or not.
+    begun: whether this brought the stream's first token, reasoning included.
+    reasoned: tokens of reasoning that were made: no reader sees them.
     """
 
     slots: NDArray[np.int64]
@@ -65,6 +70,8 @@ class Progress:
     delivery: Delivery
     gaps: NDArray[np.float64]
     produced: int
+    begun: NDArray[np.bool_]
+    reasoned: NDArray[np.int64]
 
 
 class StreamTable(Generic[R]):
@@ -80,6 +87,12 @@ class StreamTable(Generic[R]):
     """False for requests that may never leave their batch."""
     streaming: NDArray[np.bool_]
     """A reader follows the text as it is made; otherwise it is sent as a whole at its end."""
+    thinking: NDArray[np.bool_]
+    """It begins with reasoning that its reader does not see, and has no other token yet."""
+    begun: NDArray[np.bool_]
+    """Its first token was sent, whether its reader sees it or not."""
+    reasoning: NDArray[np.int64]
+    """Leading output tokens that its reader does not see."""
     on_host: NDArray[np.int64]
     """Tokens of a running stream that the prefix tree has, and the host with it."""
     written: NDArray[np.int64]
@@ -89,7 +102,22 @@ class StreamTable(Generic[R]):
     last_token: NDArray[np.float64]
     """When the last token was delivered; NaN before the first."""
 
-    def __init__(self, lengths: LengthPredictor, capacity: int = 256) -> None:
+    def __init__(
+        self,
+        lengths: LengthPredictor,
+        capacity: int = 256,
+        *,
+        reasoning: Callable[[R, int], int] | None = None,
+    ) -> None:
+        """An empty table.
+
+        Args:
+            lengths: Tells how long answers get.
+            capacity: Streams for which there is place at first.
+            reasoning: Of a stream that thinks: how many of its leading output tokens are reasoning,
+                as the first so many of them were at the last look. None: no stream thinks.
+        """
+        self._reasoning_of = reasoning
         self.readers = ReaderBank(capacity)
         self.phases = Phases(capacity)
         """Where each stream stands."""
@@ -138,11 +166,12 @@ class StreamTable(Generic[R]):
         now: float,
         streaming: bool = True,
         thinking: bool = False,
+        hidden: bool = True,
     ) -> int:
         """A new stream: `prompt` tokens in, at most `limit` out, read at `rate` tokens/s.
 
         streaming: a reader follows the text as it is made. thinking: its answer begins with
-        reasoning.
+        reasoning. hidden: the reader does not see that.
         """
         if not self._free:
             self._grow(2 * len(self._requests))
@@ -169,6 +198,9 @@ class StreamTable(Generic[R]):
         self.limit[slot] = limit
         self.preemptible[slot] = True
         self.streaming[slot] = streaming
+        self.thinking[slot] = thinking and hidden and streaming and self._reasoning_of is not None
+        self.begun[slot] = False
+        self.reasoning[slot] = 0
         self.on_host[slot] = self.written[slot] = 0
         self.last_token[slot] = math.nan
         self.phases.arrive(slot, now)
@@ -262,12 +294,37 @@ class StreamTable(Generic[R]):
         sent = np.fromiter((r.send_token_offset for r in requests), dtype=np.int64, count=number)
         sent = np.where(self.streaming.take(slots), sent, made)
         produced = int((made - self.generated.take(slots)).sum())
+        reasoned = self._look(requests, slots, made)
         self.generated[slots] = made
-        counts = sent - self.readers.delivered.take(slots)
+        begun = (sent > 0) & ~self.begun.take(slots)
+        self.begun[slots] |= begun
+        seen = np.maximum(sent - self.reasoning.take(slots), 0)
+        counts = seen - self.readers.delivered.take(slots)
         delivery = self.readers.deliver(slots, counts, now)
         last = self.last_token[slots]
         self.last_token[slots] = np.where(counts > 0, now, last)
-        return Progress(slots, counts, delivery, now - last, produced)
+        return Progress(slots, counts, delivery, now - last, produced, begun, reasoned)
+
+    def _look(
+        self, requests: list[R], slots: NDArray[np.int64], made: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """How many new tokens are reasoning; asked only of streams that think, shape (n,)."""
+        reasoned = np.zeros(len(slots), dtype=np.int64)
+        thinking = self.thinking.take(slots)
+        if self._reasoning_of is None or not thinking.any():
+            return reasoned
+        new = made > self.generated.take(slots)
+        for place in np.nonzero(thinking & new)[0].tolist():
+            slot = int(slots[place])
+            tokens = self._reasoning_of(requests[place], int(self.generated[slot]))
+            reasoned[place] = tokens - self.reasoning[slot]
+            self.reasoning[slot] = tokens
+            if tokens < made[place]:
+                self.thinking[slot] = False
+                # The answer's length counted all of it; its reader reads the rest.
+                whole = int(self.readers.expected_tokens[slot])
+                self.readers.expected_tokens[slot] = max(whole - tokens, 1)
+        return reasoned
 
     # ---- the policy's view ----------------------------------------------------------
 
@@ -309,6 +366,8 @@ class StreamTable(Generic[R]):
             limit=limit,
             kind=kind,
             lengths=self._known,
+            visible=generated - self.reasoning.take(order),
+            thinking=self.thinking.take(order),
             since=phases.since.take(order),
             admitted=phases.admitted.take(order),
             preemptible=can,

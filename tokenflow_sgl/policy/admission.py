@@ -131,7 +131,7 @@ def _clears(
     if not state.streams.streaming[members].all():
         return False
     supply = _supply(state, members if len(members) else candidates, 1.0)
-    wanted = _wanted(state, members, candidates, supply)
+    wanted = _wanted(state, config, members, candidates, supply)
     return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
 
 
@@ -148,7 +148,7 @@ def _time_allows(
     shared = needed > state.memory.kv.total
     stock = config.hysteresis / 2 if shared else 0.0
     usual = ONGOING * state.prefill_share if shared else 0.0
-    wanted = _wanted(state, members, candidates, supply, stock, usual)
+    wanted = _wanted(state, config, members, candidates, supply, stock, usual)
     passes = (wanted <= config.eta * HORIZONS).all(axis=0)
     # Nothing overtakes the first one that does not fit.
     return len(candidates) if passes.all() else int(np.argmin(passes))
@@ -156,6 +156,7 @@ def _time_allows(
 
 def _wanted(
     state: State,
+    config: WorkingSetConfig,
     members: IntArray,
     candidates: IntArray,
     supply: _Supply,
@@ -174,8 +175,10 @@ def _wanted(
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
     first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * HORIZONS)
-    demand = _demand(state, members, supply, stock).sum(axis=1, keepdims=True)
-    demand = demand + np.cumsum(_demand(state, candidates, supply, stock), axis=1)
+    thinking_rate = config.thinking_rate
+    demand = _demand(state, members, supply, stock, thinking_rate).sum(axis=1, keepdims=True)
+    joining = _demand(state, candidates, supply, stock, thinking_rate)
+    demand = demand + np.cumsum(joining, axis=1)
     return np.asarray(demand + np.maximum(due + first, usual * HORIZONS))
 
 
@@ -190,7 +193,7 @@ def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
 def _dry(state: State, speed: float) -> float:
     """Share of the started streams that stall now, of those whose readers the engine can follow."""
     streams = state.streams
-    kept = (streams.generated > 0) & (streams.rate < speed) & streams.streaming
+    kept = (streams.seen > 0) & (streams.rate < speed) & streams.streaming
     if not kept.any():
         return 0.0
     return float((state.slack[kept] < 0.0).mean())
@@ -221,17 +224,22 @@ def _supply(state: State, index: IntArray, unmeasured: float) -> _Supply:
     return _Supply(float(np.clip(measured, modelled, SLOWEST * modelled)), 1.0 / step)
 
 
-def _demand(state: State, index: IntArray, supply: _Supply, stock: float) -> FloatArray:
+def _demand(
+    state: State, index: IntArray, supply: _Supply, stock: float, thinking_rate: float
+) -> FloatArray:
     """Engine seconds asked for within each horizon, shape (len(HORIZONS), len(index)).
 
-    By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
+    By then a stream should have `stock` seconds unread, or a tenth of what was read, if less. One
+    that thinks asks for `thinking_rate` tokens per second, and has no stock.
     """
     streams = state.streams
     generated = streams.generated.take(index)
     slack = np.maximum(state.slack.take(index), 0.0)
     slack[generated == 0] = 0.0
-    rate = streams.rate.take(index)
-    tokens: FloatArray = np.minimum(STOCKING * (HORIZONS + generated / rate), stock)
+    thinks = streams.thinks.take(index)
+    rate = np.where(thinks, thinking_rate, streams.rate.take(index))
+    read = streams.seen.take(index) / rate
+    tokens: FloatArray = np.minimum(STOCKING * (HORIZONS + read), np.where(thinks, 0.0, stock))
     tokens += HORIZONS - slack
     tokens *= rate
     np.maximum(tokens, 0.0, out=tokens)

@@ -11,6 +11,9 @@ running streams, and only if the space then really suffices:
 3. others only with hysteresis: for a newcomer if the victim can bear the switch, for a
    paused stream if the victim has clearly more slack than it.
 
+A stream that thinks has no reader yet. It is taken as a newcomer is, before those that have not
+begun, and nothing displaces it: only where memory for the next steps is missing is it paused.
+
 No stream is displaced in its first `min_run` seconds: a stream gains before it can lose
 again, which bounds thrash. A paused stream's slack only falls, so it is served at last.
 """
@@ -46,7 +49,7 @@ class Exchange:
 def useful_band(state: State, config: WorkingSetConfig) -> FloatArray:
     """Theta per stream: seconds of unread output that still count at full value."""
     streams = state.streams
-    return np.maximum(config.band * streams.expected / streams.rate, config.band_seconds)
+    return np.maximum(config.band * streams.read_length / streams.rate, config.band_seconds)
 
 
 def exchange(
@@ -69,9 +72,12 @@ def exchange(
     ready = streams.paused | (streams.waiting & streams.admitted)
     ready[admitted] = True
     candidates = np.nonzero(ready)[0]
-    # A newcomer comes after those that stall: they were promised that they do not.
-    turn = np.where(streams.waiting, 0.0, slack)
+    # What has no text yet comes after those that stall: they were promised that they do not.
+    textless = streams.textless
+    turn = np.where(textless, 0.0, slack)
     second = candidates if order is None else order[candidates]
+    # Thinking goes on before other streams begin.
+    second = np.where(streams.waiting[candidates], second, -1)
     candidates = candidates[np.lexsort((second, turn[candidates]))][:CONSIDERED]
     if not len(candidates):
         return Exchange((), ())
@@ -97,7 +103,7 @@ def exchange(
         need.tolist(),
         slack[candidates].tolist(),
         (slack[candidates] > CONTENT * band[candidates]).tolist(),
-        streams.waiting[candidates].tolist(),
+        textless[candidates].tolist(),
         strict=True,
     )
     for index, tokens, ahead, content, newcomer in rows_of_candidates:
@@ -142,6 +148,7 @@ class _Victims:
             & streams.streaming
             & (state.now - streams.since >= config.min_run)
             & (streams.generated > 0)
+            & ~streams.thinks
         )
         index = np.nonzero(can)[0]
         ratio = slack[index] / band[index]

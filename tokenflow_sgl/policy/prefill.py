@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.contract import State
+from tokenflow_sgl.contract import BoolArray, State, Streams
 from tokenflow_sgl.policy.config import WorkingSetConfig
 
 SHORTEST_CHUNK = 256
@@ -19,11 +19,13 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
     """
     streams, costs = state.streams, state.costs
     running = streams.running
-    reading = running & streams.streaming
-    if not reading.any():
+    following = running & streams.streaming
+    if not following.any():
         return None
     longest = config.prefill_chunk
-    if costs.prefill is None:
+    # What thinks has no reader to stall: shorter chunks would only delay the newcomers.
+    reading = following & ~_thinking(streams)
+    if costs.prefill is None or not reading.any():
         return longest
     constant, per_token, per_work = costs.prefill
     slack = state.slack[reading]
@@ -55,7 +57,7 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, .
         run: Slots that are to start or resume.
     """
     streams, costs = state.streams, state.costs
-    reading = streams.running & streams.streaming
+    reading = streams.running & streams.streaming & ~_thinking(streams)
     promised = state.memory.kv.promised
     if not (run or promised) or costs.prefill is None or not reading.any():
         return False
@@ -67,3 +69,8 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, .
     tokens = min(promised + int(streams.prompt[fresh].sum()), config.prefill_chunk)
     least = float(state.slack[reading].min())
     return least < costs.prefill_seconds(tokens)
+
+
+def _thinking(streams: Streams) -> BoolArray:
+    """Which streams have begun to think and have no reader yet, shape (n,)."""
+    return np.asarray(streams.thinks & (streams.generated > 0))

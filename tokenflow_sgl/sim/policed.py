@@ -193,7 +193,8 @@ class PolicedScheduler(StockScheduler):
         """Have the predictor say which kind of answer new streams will get."""
         table = self.core.streams
         for stream in rows[table.kind[rows] == UNTOLD].tolist():
-            traits = Traits(int(table.prompt[stream]), int(table.limit[stream]))
+            thinks = bool(table.reasoning[stream])
+            traits = Traits(int(table.prompt[stream]), int(table.limit[stream]), thinking=thinks)
             table.kind[stream] = self._lengths.kind(traits)
 
     def _state(self, present: IntArray, now: float) -> State:

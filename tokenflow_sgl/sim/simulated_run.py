@@ -91,6 +91,7 @@ def _requests(requests: Sequence[TraceRequest], streams: Streams, ended: FloatAr
         "ended_s": pa.array(ended, from_pandas=True),
         "prompt_tokens": streams.prompt,
         "output_tokens": streams.generated,
+        "reasoning_tokens": np.minimum(streams.reasoning, streams.generated),
         "rate": streams.rate,
         "finish_reason": [
             ("length" if cut else "stop") if done else None
