@@ -365,8 +365,8 @@ def test_what_thinks_asks_for_its_own_rate(joins, member, newcomer) -> None:
 
 
 def test_readers_of_nothing_do_not_stall(joins, member, newcomer) -> None:
-    reader = member(slack=-1.0, expected=140.0)
-    thinker = member(slack=-1.0, expected=140.0, thinking=True)
+    reader = member(slack=-1.0, expected=140.0, rate=5.0)
+    thinker = member(slack=-1.0, expected=140.0, rate=5.0, thinking=True)
     small = newcomer(expected=10.0)
     assert joins([reader, small], eta=10.0) == [], "its reader stalls"
     assert joins([thinker, small], eta=10.0) == [1]
