@@ -22,7 +22,7 @@ from tokenflow_sgl.contract import Memory, Phase, Pool, State, Tier
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import WorkingSetPolicy
-from tokenflow_sgl.policy.lengths import LearnedLengths
+from tokenflow_sgl.policy.learned_lengths import LearnedLengths
 from tokenflow_sgl.policy.working_set import Memo
 
 COSTS = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.004, 6e-5, 1e-9), load=(0.001, 3e-6))

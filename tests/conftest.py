@@ -43,7 +43,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
     env = {**os.environ, "SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1"}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(path))
-        listening.listen()  # who asks before all is imported waits
+        listening.listen()  # a launcher that asks too early waits
         descriptor = listening.fileno()
         process = subprocess.Popen(
             [sys.executable, str(WARM / "sglang_forks.py"), str(descriptor)],

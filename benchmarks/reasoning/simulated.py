@@ -13,6 +13,7 @@ import dataclasses
 from pathlib import Path
 
 import pyarrow as pa
+from tokenflow_sgl.traces.limits import REASONING_LIMIT
 
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.profiles import load_profile
@@ -21,7 +22,6 @@ from tokenflow_sgl.report import Figures, figures
 from tokenflow_sgl.sim import EngineOptions, simulate
 from tokenflow_sgl.traces import Trace, open_trace
 from tokenflow_sgl.traces.generators.reading_rates import RateMix
-from tokenflow_sgl.traces.limits import REASONING_LIMIT
 from tokenflow_sgl.traces.transform import with_rates
 
 DEVICE, MODEL = "h200", "llama3-8b"
@@ -50,7 +50,9 @@ def main() -> None:
         trace = with_rates(trace, RateMix((RATE,)), seed=0)
         offered = sum(request.output_tokens for request in trace.requests) / SECONDS
         print(f"\n{name}: {len(trace.requests):,} requests, {offered:,.0f} tokens/s asked for\n")
-        print("| run | effective | raw | mean TTFVT | P99 TTFVT | mean TTFT | mean stall | stalled |")
+        print(
+            "| run | effective | raw | mean TTFVT | P99 TTFVT | mean TTFT | mean stall | stalled |"
+        )
         print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
         base = None
         for contender in given.only or CONTENDERS:

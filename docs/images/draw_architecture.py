@@ -32,7 +32,7 @@ def imports() -> dict[str, set[str]]:
     """The packages below `ROOT`, and which others each of them imports."""
     graph = grimp.build_graph(ROOT, cache_dir=None)
     found: dict[str, set[str]] = {}
-    for module in graph.modules:
+    for module in sorted(graph.modules):
         parts = module.split(".")
         if len(parts) < 2 or parts[1] in SMALL:
             continue
@@ -58,7 +58,7 @@ def main() -> None:
     place = {package: (COLUMNS.get(package, 0.0), floor(package) * 1.35) for package in found}
     figure, axes = pyplot.subplots(figsize=(9, 8))
     for package, others in found.items():
-        for other in others:
+        for other in sorted(others):
             if any(other in reach(between) for between in others):
                 continue
             (x, y), (end_x, end_y) = place[package], place[other]

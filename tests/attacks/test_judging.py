@@ -112,7 +112,7 @@ def test_the_seed_says_what_is_asked() -> None:
     assert len(kinds) > 5, "bad input of several kinds"
 
 
-def test_who_was_served_during_a_sweep_may_have_been_aborted() -> None:
+def test_a_stream_served_during_a_sweep_may_have_been_aborted() -> None:
     journal = Journal()
     assert not journal.swept(0.0)
     with journal.sweep():

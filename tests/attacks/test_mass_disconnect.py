@@ -15,7 +15,7 @@ STREAMS = 120
 
 
 def connect(port: int, ids: list[int]) -> http.client.HTTPConnection:
-    """A stream that nobody will read to its end."""
+    """A stream that no client will read to its end."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     sampling = {"max_new_tokens": 400, "temperature": 0}
     body = json.dumps({"input_ids": ids, "stream": True, "sampling_params": sampling})
@@ -24,7 +24,7 @@ def connect(port: int, ids: list[int]) -> http.client.HTTPConnection:
 
 
 @pytest.mark.parametrize("policy", ["working-set", "forced:PreemptEvery"])
-def test_nothing_is_left_of_those_who_leave(start, prompts, reference, policy) -> None:
+def test_nothing_is_left_of_those_that_leave(start, prompts, reference, policy) -> None:
     flags = ("--scheduler", "tokenflow", "--tokenflow-policy", policy)
     memory = ("--max-total-tokens", "2000", "--max-running-requests", "24")
     with start(*flags, *memory) as served:

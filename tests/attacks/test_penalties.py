@@ -1,4 +1,4 @@
-"""Penalties with overlap scheduling: stock SGLang's own answers depend on who else is served.
+"""Penalties with overlap scheduling: stock SGLang's own answers depend on what else is served.
 
 SGLang counts the last token that it has processed when it prepares a step. Usually that is the one
 before the last; after two prefills in a row, whose first result it processes at once, it is the
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.engine
 HOW = {"frequency_penalty": 0.7, "max_new_tokens": 64}
 
 
-def test_stocks_own_answers_depend_on_who_else_is_served(start, prompts) -> None:
+def test_stocks_own_answers_depend_on_what_else_is_served(start, prompts) -> None:
     with start("--chunked-prefill-size", "32", "--max-total-tokens", "8000") as stock:
         alone = [stock.outputs([prompt], **HOW)[0] for prompt in prompts]
         again = [stock.outputs([prompt], **HOW)[0] for prompt in prompts]

@@ -1,4 +1,4 @@
-"""A full queue: who is turned away is forgotten, and who has begun is not turned away."""
+"""A full queue: a request that is turned away is forgotten, and a stream is not."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Stream:
 
 
 def test_a_pause_sends_what_the_interval_holds_back(served, prompts, reference) -> None:
-    # Runs all the while: a policy that serves nobody would be overruled.
+    # Runs all the while: a policy that serves no stream would be overruled.
     busy = Stream(served, prompts[3], 20, max_new_tokens=3000)
     held = Stream(served, prompts[0], HELD, max_new_tokens=64)
     with contextlib.closing(held.connection), contextlib.closing(busy.connection):

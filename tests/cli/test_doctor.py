@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli import doctor_install, doctor_launch
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.doctor_install import PLATFORM_GROUP, PLUGIN_GROUP, Check
-from tokenflow_sgl.engine import seams
+from tokenflow_sgl.engine import seam_check, seams
 
 
 def run(*args):
@@ -36,8 +36,8 @@ def healthy(monkeypatch):
     """An environment where all is well, without importing SGLang."""
     monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
     monkeypatch.delenv("SGLANG_PLATFORM", raising=False)
-    monkeypatch.setattr(seams, "installed_sglang", lambda: seams.SUPPORTED_SGLANG)
-    monkeypatch.setattr(seams, "problem", lambda seam: None)
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: seams.SUPPORTED_SGLANG)
+    monkeypatch.setattr(seam_check, "problem", lambda seam: None)
     monkeypatch.setattr(doctor_launch, "launch_checks", lambda options: [Check("device", "cuda")])
     install(monkeypatch, PLUGIN, PLATFORM)
 
@@ -69,8 +69,8 @@ def test_seams_option_shows_every_row():
 
 
 def test_sglang_is_not_installed(monkeypatch):
-    monkeypatch.setattr(seams, "installed_sglang", lambda: None)
-    monkeypatch.setattr(seams, "problem", lambda seam: pytest.fail("nothing to look at"))
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: None)
+    monkeypatch.setattr(seam_check, "problem", lambda seam: pytest.fail("nothing to look at"))
     code, output = run()
     assert code == 1
     assert verdict(output).startswith("Not active: SGLang is not installed.")
@@ -79,7 +79,7 @@ def test_sglang_is_not_installed(monkeypatch):
 
 def test_another_sglang_with_all_seams_would_start(monkeypatch):
     # As the start-up check does: seams decide, not the number.
-    monkeypatch.setattr(seams, "installed_sglang", lambda: "0.9.9")
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: "0.9.9")
     code, output = run()
     assert code == 0
     assert f"0.9.9; supported is {seams.SUPPORTED_SGLANG}" in output
@@ -88,9 +88,11 @@ def test_another_sglang_with_all_seams_would_start(monkeypatch):
 
 def test_another_sglang_with_a_broken_seam(monkeypatch):
     gone = seams.SEAMS[7]
-    monkeypatch.setattr(seams, "installed_sglang", lambda: "0.9.9")
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: "0.9.9")
     monkeypatch.setattr(
-        seams, "problem", lambda seam: f"{gone.target} is missing (gone)" if seam is gone else None
+        seam_check,
+        "problem",
+        lambda seam: f"{gone.target} is missing (gone)" if seam is gone else None,
     )
     code, output = run()
     assert code == 1
@@ -105,7 +107,7 @@ def test_sglang_that_fails_when_imported(monkeypatch):
     def explode(seam):
         raise RuntimeError("no device")
 
-    monkeypatch.setattr(seams, "problem", explode)
+    monkeypatch.setattr(seam_check, "problem", explode)
     code, output = run()
     assert code == 1
     assert "RuntimeError: no device" in verdict(output)
@@ -166,7 +168,7 @@ def test_what_the_seams_say_meanwhile_is_not_shown(monkeypatch):
         logging.getLogger("third").error("third-party log line")
         print("third-party print", file=sys.stderr)
 
-    monkeypatch.setattr(seams, "problem", noisy)
+    monkeypatch.setattr(seam_check, "problem", noisy)
     code, output = run()
     assert code == 0
     assert "third-party" not in output
@@ -175,7 +177,7 @@ def test_what_the_seams_say_meanwhile_is_not_shown(monkeypatch):
 def test_looking_without_the_seams_imports_no_sglang():
     code = (
         "import sys; from tokenflow_sgl.cli.app import app; from tokenflow_sgl.cli import doctor; "
-        "import tokenflow_sgl.engine.seams, tokenflow_sgl.engine.config; "
+        "import tokenflow_sgl.engine.seam_check, tokenflow_sgl.engine.config; "
         "print([name for name in ('sglang', 'torch') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

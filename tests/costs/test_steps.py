@@ -45,7 +45,7 @@ def test_with_overlap_an_iteration_pays_for_the_work_before() -> None:
     assert (timer.last_prefill_end, timer.last_prefill_seconds) == (0.6, pytest.approx(0.1))
 
 
-def test_idle_iterations_are_charged_to_nobody() -> None:
+def test_idle_iterations_are_charged_to_no_step() -> None:
     timer = StepTimer(lag=0)
     iterate(timer, (0.0, DECODE), (0.1, None), (50.0, DECODE), (50.1, None), (99.0, None))
     assert timer.costs().decode_seconds(4, 1000) == pytest.approx(0.1)
@@ -158,7 +158,7 @@ def test_resumes_from_the_device_do_not_wash_out_what_prefills_cost() -> None:
 
 
 def test_a_price_above_what_steps_take_is_corrected_beside_a_prefill_too(prefilling) -> None:
-    # Who was recomputed for the sake of that price is in the same step as the one who loads.
+    # What was recomputed for the sake of that price is in the same step as what is loaded.
     iterate(prefilling, (2000.0, Work(tokens=1, loaded=1000)), (2005.0, None), (2005.5, None))
     assert prefilling.costs().load_seconds(1000) == pytest.approx(5.0, rel=0.01)
     beside = Work(tokens=500, loaded=1000)
@@ -180,7 +180,7 @@ def test_what_the_model_misses_is_not_the_loads(seconds, known) -> None:
     assert (timer.costs().load is not None) is known
 
 
-def test_a_price_that_nobody_checks_is_forgotten() -> None:
+def test_a_price_that_no_step_checks_is_forgotten() -> None:
     timer = StepTimer(lag=0)
     iterate(timer, (0.0, Work(tokens=100)), (0.1, Work(tokens=1, loaded=4000)), (5.0, None))
     timer.begin(5.5)
@@ -230,7 +230,7 @@ def test_the_reading_rate_is_context_over_time_while_crowded() -> None:
     now = 0.0
     for _ in range(400):
         iterate(timer, (now, crowded(decoding=10, context=20_000)), (now + 0.02, None))
-        # What runs while everybody fits says nothing about an engine at its limit.
+        # What runs while all streams fit says nothing about an engine at its limit.
         iterate(timer, (now + 0.5, Work(decoding=1, context=10)), (now + 0.6, None))
         now += 1.0
     assert timer.kv_rate() == pytest.approx(1_000_000.0)
@@ -269,7 +269,7 @@ def test_the_share_of_prefills_is_that_of_the_time_while_crowded(prefilling) -> 
     for _ in range(100):  # 0.3 s of prefill, 0.1 s of decoding
         iterate(prefilling, (now, crowded(tokens=300)), (now + 0.3, None))
         iterate(prefilling, (now + 1.0, crowded(decoding=1, context=10)), (now + 1.1, None))
-        iterate(prefilling, (now + 2.0, Work(decoding=1)), (now + 2.5, None))  # nobody is paused
+        iterate(prefilling, (now + 2.0, Work(decoding=1)), (now + 2.5, None))  # no stream is paused
         now += 3.0
     assert prefilling.prefill_share() == pytest.approx(0.75, rel=0.02)
 
@@ -314,7 +314,7 @@ def test_an_engine_that_stopped_has_no_throughput() -> None:
 def test_an_earlier_load_is_not_counted_again() -> None:
     from types import SimpleNamespace
 
-    from tokenflow_sgl.engine.steps import loaded_tokens
+    from tokenflow_sgl.engine.batch_work import loaded_tokens
 
     assert loaded_tokens(SimpleNamespace(host_loaded_length=300, host_hit_length=300)) == 300
     assert loaded_tokens(SimpleNamespace(host_loaded_length=300, host_hit_length=0)) == 0

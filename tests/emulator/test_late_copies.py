@@ -30,7 +30,7 @@ def copied():
     return stream, done, start, end
 
 
-def test_a_copy_is_done_when_somebody_has_asked_often_enough(copied) -> None:
+def test_a_copy_is_done_when_it_was_asked_for_often_enough(copied) -> None:
     _, done, start, end = copied
     assert start.query(), "nothing came before it"
     assert [end.query() for _ in range(LATE)] == [False] * LATE
@@ -51,7 +51,7 @@ def test_a_copy_is_done_when_somebody_has_asked_often_enough(copied) -> None:
         lambda stream, end: stream.record_event().synchronize(),
     ],
 )
-def test_a_copy_is_done_when_somebody_waits(copied, wait) -> None:
+def test_a_copy_is_done_when_it_is_waited_for(copied, wait) -> None:
     stream, done, _, end = copied
     assert not stream.query()
     wait(stream, end)

@@ -135,7 +135,7 @@ def test_the_last_token_and_its_position_decide_the_next(server: Any) -> None:
     assert ask(server, [*ids[:-1], 301], 10) != first
 
 
-def test_who_decodes_beside_a_prefill_costs_what_he_reads(
+def test_a_stream_that_decodes_beside_a_prefill_costs_what_it_reads(
     start_server: Any, profile: DeviceProfile, tmp_path: Path
 ) -> None:
     """SGLang runs a mixed batch as a prefill batch; its decoding rows must not come for free."""
@@ -155,10 +155,10 @@ def test_who_decodes_beside_a_prefill_costs_what_he_reads(
         before = state(server)["emulated_device"]
         ask(server, prompt(2, 500), 1)
         after = state(server)["emulated_device"]
-        assert not reader.done(), "the prefill must have been beside him"
+        assert not reader.done(), "the prefill must have been beside it"
     steps = after["steps"] - before["steps"]
     assert steps >= 10
-    # Every one of them read his 400 tokens: 40 ms.
+    # Every one of them read its 400 tokens: 40 ms.
     assert after["busy_seconds"] - before["busy_seconds"] > 0.9 * steps * 0.040
 
 

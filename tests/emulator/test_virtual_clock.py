@@ -7,9 +7,9 @@ import pytest
 
 from tokenflow_sgl_emulator.timed import clock as clock_module
 from tokenflow_sgl_emulator.timed import timed_streams
-from tokenflow_sgl_emulator.timed.arrivals import ARRIVAL_KEY, Arrivals
 from tokenflow_sgl_emulator.timed.clock import VirtualClock
 from tokenflow_sgl_emulator.timed.timed_streams import Stream
+from tokenflow_sgl_emulator.timed.virtual_arrivals import ARRIVAL_KEY, VirtualArrivals
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_device_without_requests_ends_what_it_has_begun(clock: VirtualClock) -
 
 
 def test_a_trace_begins_when_all_of_it_is_there(clock: VirtualClock) -> None:
-    arrivals = Arrivals(clock)
+    arrivals = VirtualArrivals(clock)
     clock.wait_until(10.0)
     late, early = request("late", 1.5, 0, 3), request("early", 0.0, 2, 3)
     assert arrivals.receive([late, early]) == []
@@ -72,13 +72,13 @@ def test_a_trace_begins_when_all_of_it_is_there(clock: VirtualClock) -> None:
 
 
 def test_other_messages_pass(clock: VirtualClock) -> None:
-    arrivals = Arrivals(clock)
+    arrivals = VirtualArrivals(clock)
     flush, plain = SimpleNamespace(), request("plain")
     assert arrivals.receive([flush, request("held", 0.0, 0, 2), plain]) == [flush, plain]
 
 
 def test_an_idle_pass_ends_at_the_next_arrival(clock: VirtualClock) -> None:
-    arrivals = Arrivals(clock)
+    arrivals = VirtualArrivals(clock)
     arrivals.receive([request("now", 0.0, 0, 2), request("soon", 0.3, 1, 2)])
     arrivals.idle_pass(0.2)
     assert clock.now() == 0.2
@@ -90,7 +90,7 @@ def test_an_idle_pass_ends_at_the_next_arrival(clock: VirtualClock) -> None:
 
 
 def test_what_is_aborted_reaches_sglang_before_its_abort(clock: VirtualClock) -> None:
-    arrivals = Arrivals(clock)
+    arrivals = VirtualArrivals(clock)
     arrivals.receive([request("a", 5.0, 0, 2), request("b", 0.0, 1, 2)])
     ended = arrivals.receive([abort("a")])
     assert rids(ended) == ["a", "a"] and hasattr(ended[1], "abort_all")
@@ -98,7 +98,7 @@ def test_what_is_aborted_reaches_sglang_before_its_abort(clock: VirtualClock) ->
 
 
 def test_a_second_trace_begins_anew(clock: VirtualClock) -> None:
-    arrivals = Arrivals(clock)
+    arrivals = VirtualArrivals(clock)
     arrivals.receive([request("first", 0.0)])
     clock.wait_until(7.0)
     assert rids(arrivals.receive([request("second", 0.0)])) == ["second"]
@@ -112,7 +112,7 @@ def test_what_is_no_arrival_arrives_at_once(clock: VirtualClock, fields: Any) ->
     message = SimpleNamespace(
         rid="x", sampling_params=SimpleNamespace(custom_params={ARRIVAL_KEY: fields})
     )
-    assert Arrivals(clock).receive([message]) == [message]
+    assert VirtualArrivals(clock).receive([message]) == [message]
 
 
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ PENALTIES: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def stock(start, models):
-    """Stock SGLang, with memory for everybody."""
+    """Stock SGLang, with memory for all streams."""
     lora = f"tiny={models / 'lora'}"
     flags = ("--max-total-tokens", "4000", "--lora-paths", lora)
     with start(*COMMON, *flags) as served:
@@ -63,7 +63,7 @@ def answers(served, prompts, each: Sequence[dict[str, Any]] = (), **how: Any) ->
 def both(stock, forced, prompts, **how: Any) -> tuple[list[Any], list[Any]]:
     """Undisturbed and disturbed answers, at the same time; the latter really were disturbed.
 
-    That stock SGLang's do not depend on who else is served, test_servers.py shows to the last bit.
+    That stock SGLang's do not depend on what else is served, test_servers.py shows to the last bit.
     """
     before = forced.total("tokenflow:resumes_total")
     with concurrent.futures.ThreadPoolExecutor(2) as servers:

@@ -59,7 +59,7 @@ def check(served, page: int, hicache: str, least: int) -> None:
     print(
         f"page {page} {hicache}: {preempted:.0f} preemptions, {resumes:.0f} resumes, "
         f"{total('resume_recomputed_tokens_sum'):.0f} tokens recomputed, "
-        f"{loaded:.0f} loaded ahead, {written:.0f} written ahead"
+        f"{loaded:.0f} prefetched, {written:.0f} proactively written"
     )
     assert preempted >= least, "the test must disturb"
     assert resumes >= least
@@ -151,7 +151,7 @@ def test_controls_are_noticed(start, prompts, reference) -> None:
         env = {"TOKENFLOW_TEST_BREAK": "no-copy"}
         with start(*flags("overlap", 1, "hicache"), program=BROKEN, env=env) as served:
             got = (served.outputs(prompts) for _ in range(ROUNDS))
-            assert any(each != reference for each in got), "what was written ahead is loaded"
+            assert any(each != reference for each in got), "what was proactively written is loaded"
 
     controls = (released_before_the_drain, kv_thrown_away, nothing_copied_to_the_host)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

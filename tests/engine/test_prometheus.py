@@ -170,7 +170,7 @@ def watched(start, binaries, tmp_path_factory):
 
 @contextlib.contextmanager
 def load(served, prompts):
-    """Readers of all classes who come in bursts, until the block is left."""
+    """Readers of all classes that come in bursts, until the block is left."""
     over = threading.Event()
 
     def ask(number: int) -> None:

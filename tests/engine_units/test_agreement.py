@@ -9,7 +9,7 @@ import pytest
 
 from tokenflow_sgl.contract import Cause, Decision, Mode, Preempt
 from tokenflow_sgl.engine.agreement import Agreement, RanksDisagreeError
-from tokenflow_sgl.engine.clock import ClockTick, SharedClock
+from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 

@@ -1,4 +1,4 @@
-"""Loads beside the steps: what is started, who waits for it, when it has landed."""
+"""Loads beside the steps: what is started, which steps wait for it, when it has landed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ PAUSED = request([1, 2, 3], [4, 5, 6], device_prefix_len=2, host_hit_length=3)
         (request([9]), False),
     ],
 )
-def test_who_shares_what_is_loaded(other, sharing):
+def test_which_streams_share_what_is_loaded(other, sharing):
     assert shares(other, PAUSED, resident=2) is sharing
     assert shares(PAUSED, other, resident=2) is sharing
 
@@ -179,7 +179,7 @@ def test_what_the_engine_refuses_to_load_comes_with_a_step():
         ([request([1, 2, 3])], 1, 1),  # its own load comes behind on the link
     ],
 )
-def test_who_shares_waits_for_the_load(rows, own, waits_for):
+def test_a_stream_that_shares_waits_for_the_load(rows, own, waits_for):
     loader = Loader(Tree())
     loader.start(PAUSED, [], room=100)
     batch = SimpleNamespace(reqs=rows, hicache_consumer_index=own)
@@ -187,7 +187,7 @@ def test_who_shares_waits_for_the_load(rows, own, waits_for):
     assert batch.hicache_consumer_index == waits_for
 
 
-def test_without_a_load_nobody_waits():
+def test_without_a_load_no_stream_waits():
     batch = SimpleNamespace(reqs=[PAUSED], hicache_consumer_index=-1)
     Loader(Tree()).guard(batch)
     assert batch.hicache_consumer_index == -1

@@ -6,17 +6,15 @@ import warnings
 
 import pytest
 
-from tokenflow_sgl.engine import seams
-from tokenflow_sgl.engine.seams import (
-    SEAMS,
-    SUPPORTED_SGLANG,
-    Seam,
+from tokenflow_sgl.engine import seam_check
+from tokenflow_sgl.engine.seam_check import (
     SeamError,
     check_seams,
     installed_sglang,
     problem,
     resolve,
 )
+from tokenflow_sgl.engine.seams import SEAMS, SUPPORTED_SGLANG, Seam
 
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 
@@ -75,7 +73,7 @@ def test_resolve_follows_the_path() -> None:
 
 def test_a_start_on_another_sglang_is_refused_with_the_seam_and_the_version(monkeypatch) -> None:
     broken = Seam(f"{SCHEDULER}.no_such_method", "override", "a test")
-    monkeypatch.setattr(seams, "SEAMS", (*SEAMS, broken))
+    monkeypatch.setattr(seam_check, "SEAMS", (*SEAMS, broken))
     with pytest.raises(SeamError) as caught:
         check_seams()
     message = str(caught.value)

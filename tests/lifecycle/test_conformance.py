@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
+from typing import Any
+
 import pytest
 from lifecycle_bodies import EngineRig, Rig, SimRig
 
@@ -17,6 +23,7 @@ from tokenflow_sgl.contract import (
     When,
     Write,
 )
+from tokenflow_sgl.lifecycle import Prefetch
 
 AMPLE, SCARCE = 1000, 30
 """Free tokens: for everything, and for less than one prefetch beside the running streams."""
@@ -231,3 +238,91 @@ def test_newcomers_join_the_working_set(rig) -> None:
     rig.apply(working(admit=(joins,), run=(joins,)))
     assert rig.phases.admitted[joins]
     assert not rig.phases.admitted[waits]
+
+
+# ---- controls: a body that breaks one rule ------------------------------------------
+
+Break = Callable[[pytest.MonkeyPatch, type], None]
+
+
+def does(verb: str, deed: Callable[..., Any]) -> Break:
+    return lambda patch, body: patch.setattr(body, verb, deed)
+
+
+def says(name: str, value: bool) -> Break:
+    return lambda patch, body: patch.setattr(body, name, property(lambda self: value))
+
+
+def takes_memory_that_is_not_there(patch: pytest.MonkeyPatch, body: type) -> None:
+    patch.setattr(sys.modules[body.__module__], "prefetch_room", lambda *sizes: 10**6)
+
+
+def offers_in_the_order_of_arrival(patch: pytest.MonkeyPatch, body: type) -> None:
+    offer = body.offer  # type: ignore[attr-defined]
+    patch.setattr(
+        body,
+        "offer",
+        lambda self, slots, recompute: offer(self, slots and sorted(slots), recompute),
+    )
+
+
+CONTROLS: dict[str, tuple[Break, Callable[..., None]]] = {
+    "preempts in the middle of a prefill": (
+        does("accepts", lambda self, action: True),
+        test_a_stream_in_the_middle_of_its_prefill_stays,
+    ),
+    "places": (
+        does("accepts", lambda self, action: True),
+        partial(
+            test_what_no_body_can_do_yet_is_refused_and_the_stream_resumes,
+            asked=lambda slot: Place(slot, (0, 1)),
+        ),
+    ),
+    "restores by layer": (
+        does("accepts", lambda self, action: True),
+        partial(
+            test_what_no_body_can_do_yet_is_refused_and_the_stream_resumes,
+            asked=lambda slot: Restore(slot, Way.LAYERS, split=1),
+        ),
+    ),
+    "refuses all": (
+        does("accepts", lambda self, action: False),
+        test_a_running_stream_is_written_before_it_is_preempted,
+    ),
+    "writes nothing": (
+        does("write", lambda self, writes: 0),
+        test_a_running_stream_is_written_before_it_is_preempted,
+    ),
+    "preempts nothing": (
+        does("preempt", lambda self, slots: None),
+        test_a_preempted_stream_drains_and_is_paused,
+    ),
+    "restores nothing": (
+        does("restore", lambda self, restore: Prefetch()),
+        test_a_prefetch_lands_and_its_stream_is_ready,
+    ),
+    "restores where there is no room": (
+        takes_memory_that_is_not_there,
+        test_a_prefetch_waits_for_its_memory,
+    ),
+    "restores two at a time": (says("prefetching", False), test_one_prefetch_at_a_time),
+    "offers in another order": (
+        offers_in_the_order_of_arrival,
+        test_the_decision_orders_what_is_offered_and_holds_the_rest_back,
+    ),
+    "is always busy": (
+        says("busy", True),
+        test_a_policy_that_forgets_all_streams_does_not_idle_the_engine,
+    ),
+    "is never busy": (says("busy", False), test_a_busy_engine_may_be_left_alone),
+}
+
+
+@pytest.mark.parametrize("broken", CONTROLS)
+def test_a_body_that_breaks_one_rule_fails(make, monkeypatch, broken) -> None:
+    breaks, script = CONTROLS[broken]
+    breaks(monkeypatch, type(make(AMPLE).body))
+    bodies = {"make": make, "rig": make(AMPLE)}
+    wanted = {name: body for name, body in bodies.items() if name in signature(script).parameters}
+    with pytest.raises(AssertionError):
+        script(**wanted)

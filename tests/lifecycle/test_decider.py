@@ -74,7 +74,7 @@ def test_an_idle_decision_stands_until_something_changes() -> None:
     assert policy.calls == 5, "memory is short"
 
 
-def test_nobody_is_asked_about_no_streams() -> None:
+def test_the_policy_is_not_asked_about_no_streams() -> None:
     policy = Scripted(RuntimeError("must not be asked"))
     decider = Decider(policy, "scripted", arrived(0), Listener())
     assert decider.decide(0.0, 0, 1.0, lambda: None).mode is Mode.IDLE
@@ -99,7 +99,7 @@ def test_a_failure_falls_back_counts_and_logs_once(caplog: pytest.LogCaptureFixt
 
 
 def test_without_a_listener_failures_are_raised() -> None:
-    """In a simulation nobody is served meanwhile: a broken policy must be seen."""
+    """In a simulation no reader waits meanwhile: a broken policy must be seen."""
     decider = Decider(Scripted(RuntimeError("broken")), "scripted", arrived(1))
     with pytest.raises(RuntimeError, match="broken"):
         decider.decide(0.0, 1, 1.0, lambda: None)

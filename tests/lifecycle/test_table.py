@@ -136,7 +136,7 @@ def test_without_a_reader_what_is_made_counts_as_delivered(table) -> None:
     assert table.collect(4.0).counts.tolist() == [5]
 
 
-def test_who_leaves_the_batch_is_looked_at_once_more(table) -> None:
+def test_a_stream_that_leaves_the_batch_is_looked_at_once_more(table) -> None:
     drains, rests, goes, returns = (running(table) for _ in range(4))
     table.move(drains, Phase.DRAINING, 3.0)
     for request in (rests, goes, returns):

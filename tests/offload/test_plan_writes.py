@@ -24,7 +24,7 @@ def plan(unwritten, slack, link, *, seconds=0.1, page=1):
     )
 
 
-def test_who_is_furthest_ahead_goes_first_until_the_step_is_full():
+def test_the_stream_furthest_ahead_goes_first_until_the_step_is_full():
     # 3,000 tokens/s take 300 in a step of 0.1 s.
     written = plan([200, 200, 200], [3.0, 9.0, 6.0], Link(3000.0))
     assert written == (Write(11, 200), Write(12, 100))
@@ -45,7 +45,7 @@ def test_copies_are_whole_pages():
     assert plan([255], [5.0], Link(1e6), page=256) == ()
 
 
-def test_a_pass_has_few_copies_of_those_who_are_furthest_ahead():
+def test_a_pass_has_few_copies_of_the_streams_furthest_ahead():
     slack = [1.0 * number for number in range(200)]
     written = plan([500] * 200, slack, Link(1e9))
     assert [write.slot for write in written] == [209 - n for n in range(MOST)]
@@ -53,7 +53,7 @@ def test_a_pass_has_few_copies_of_those_who_are_furthest_ahead():
 
 
 def test_copies_keep_pace_with_two_hundred_streams():
-    """All decode together: nobody's unwritten tail grows without end."""
+    """All decode together: no stream's unwritten tail grows without end."""
     unwritten = np.zeros(190, dtype=np.int64)
     slack = np.linspace(5.0, 60.0, len(unwritten))
     for _ in range(2000):
@@ -94,7 +94,7 @@ def test_never_more_than_there_is_or_than_fits(streams, rate, queued, seconds, p
     assert order == sorted(order, reverse=True)
 
 
-def test_nobody():
+def test_no_streams():
     assert plan([], [], Link(1e6)) == ()
 
 

@@ -24,7 +24,7 @@ def ahead(make_stream):
     return stream
 
 
-def test_who_is_preempted_is_written_first_and_whole(make_state, ahead):
+def test_a_stream_to_be_preempted_is_written_first_and_whole(make_state, ahead):
     state = make_state([ahead(), ahead()], links=FAST)
     gone = (Preempt(11, Cause.EXCHANGE),)
     assert proactive_writes(state, gone) == (Write(11, 300), Write(10, 300))
@@ -53,7 +53,7 @@ def test_the_tail_of_a_preempted_stream_is_whole_pages(make_state, ahead):
 @pytest.mark.parametrize(
     "columns", [{"slack": -0.1}, {"preemptible": False}, {"phase": Phase.DRAINING}]
 )
-def test_who_cannot_be_preempted_is_not_written(make_state, ahead, columns):
+def test_a_stream_that_cannot_be_preempted_is_not_written(make_state, ahead, columns):
     assert proactive_writes(make_state([{**ahead(), **columns}], links=FAST), ()) == ()
 
 
@@ -68,7 +68,7 @@ def test_nothing_is_written_without_stress(make_state, ahead):
     assert alone.write == ()
 
 
-def test_writing_ahead_can_be_switched_off(make_state, make_stream, ahead):
+def test_proactive_writes_can_be_switched_off(make_state, make_stream, ahead):
     state = make_state([ahead(), make_stream(Phase.WAITING)], total=1000, free=0, links=FAST)
     assert WorkingSetPolicy().decide(state).write
     assert not WorkingSetPolicy(WorkingSetConfig(write_ahead=False)).decide(state).write

@@ -50,13 +50,13 @@ def test_without_loads_beside_steps_the_first_one_is_waited_for(make_state, make
     assert decision.memo.plan == (11, 12)
 
 
-def test_who_has_been_loaded_runs_at_once(make_state, make_stream) -> None:
+def test_a_stream_that_has_been_loaded_runs_at_once(make_state, make_stream) -> None:
     rows = [make_stream(), make_stream(Phase.PAUSED, slack=1.0, ready=True)]
     decision = POLICY.decide(make_state(rows, costs=SLOW))
     assert (decision.run, prefetched(decision)) == ((11,), ())
 
 
-def test_who_is_loading_stays_in_the_plan(make_state, make_stream) -> None:
+def test_a_loading_stream_stays_in_the_plan(make_state, make_stream) -> None:
     rows = [make_stream(), make_stream(Phase.LOADING, slack=1.0), make_stream(Phase.PAUSED)]
     kept = dataclasses.replace(JUST_PLANNED, plan=(11, 12))
     decision = POLICY.decide(make_state(rows, costs=SLOW, memo=kept))
@@ -64,7 +64,7 @@ def test_who_is_loading_stays_in_the_plan(make_state, make_stream) -> None:
     assert decision.memo.plan == (11, 12)
 
 
-def test_where_nobody_runs_nobody_waits_for_a_load(make_state, make_stream) -> None:
+def test_where_no_stream_runs_none_waits_for_a_load(make_state, make_stream) -> None:
     rows = [make_stream(Phase.PAUSED, slack=s) for s in (1.0, 2.0)]
     decision = POLICY.decide(make_state(rows, costs=SLOW))
     assert (decision.run, prefetched(decision)) == ((10, 11), ())

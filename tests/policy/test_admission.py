@@ -20,7 +20,7 @@ AS_MODELLED = 10_000.0
 FREE_OF_CHARGE = StepCosts()
 
 
-def test_nobody_waits(make_state, make_stream) -> None:
+def test_no_stream_waits(make_state, make_stream) -> None:
     assert admissible(make_state([make_stream()]), WorkingSetConfig()).tolist() == []
 
 
@@ -55,8 +55,9 @@ def joins(make_state):
     def ask(rows, costs=COSTS, kv_rate=AS_MODELLED, **config):
         state = make_state(rows, total=1000, free=0, host=100_000, costs=costs)
         state = dataclasses.replace(state, kv_rate=kv_rate)
-        # Without a stock, unless a test is about it.
-        return admissible(state, WorkingSetConfig(**{"hysteresis": 0.0, **config})).tolist()
+        # All of the time and no stock, unless a test is about them.
+        config = {"eta": 1.0, "hysteresis": 0.0, **config}
+        return admissible(state, WorkingSetConfig(**config)).tolist()
 
     return ask
 
@@ -122,7 +123,7 @@ def test_a_token_costs_what_was_measured(joins, member, newcomer, kv_rate, neede
     assert joins(rows, kv_rate=kv_rate, eta=needed - 0.001) == []
 
 
-def test_nobody_asks_for_more_than_one_stream_can_get(joins, member, newcomer) -> None:
+def test_no_reader_asks_for_more_than_one_stream_can_get(joins, member, newcomer) -> None:
     # An engine that decodes each stream at 10 tokens/s: an agent that reads 1000 gets these.
     assert joins([member(rate=1000.0), newcomer(rate=1000.0)], eta=1.27) == []
     assert joins([member(rate=1000.0), newcomer(rate=1000.0)], eta=1.28) == [1]
@@ -161,7 +162,7 @@ def test_streams_that_all_fit_need_no_stock(make_state, make_stream, eta, joined
     assert admissible(state, WorkingSetConfig(eta=eta)).tolist() == joined
 
 
-def test_nobody_overtakes_the_first_who_does_not_fit(joins, member, newcomer) -> None:
+def test_no_stream_overtakes_the_first_that_does_not_fit(joins, member, newcomer) -> None:
     small = newcomer(expected=5.0)
     assert joins([member(), small]) == [1]
     assert joins([member(), newcomer(), small]) == []
@@ -209,7 +210,7 @@ def test_a_working_set_with_one_member_admits_no_giant(joins, member, newcomer) 
     assert joins([newcomer(admitted=True, expected=1.0), giant]) == []
 
 
-def test_who_is_admitted_already_is_not_admitted_again(joins, newcomer) -> None:
+def test_an_admitted_stream_is_not_admitted_again(joins, newcomer) -> None:
     rows = [newcomer(expected=5.0, admitted=True), newcomer(expected=5.0)]
     assert joins(rows) == [1]
 
@@ -231,10 +232,10 @@ def test_but_a_burst_is_looked_at_as_a_whole(make_state, make_stream) -> None:
 @pytest.mark.parametrize(
     ("since_arrival", "burst_eta", "expected"),
     [
-        (3.0, 1.28, [1]),  # nobody came for three seconds: 1.2727 of the time may be promised
+        (3.0, 1.28, [1]),  # no stream came for three seconds: 1.2727 of the time may be promised
         (2.9, 1.28, []),
         (3.0, 1.27, []),
-        (11.0, 1.28, []),  # who waits has waited long already
+        (11.0, 1.28, []),  # the one that waits has waited long already
     ],
 )
 def test_a_burst_that_has_ended_is_cleared(
@@ -259,7 +260,7 @@ def test_a_burst_is_not_cleared_at_the_cost_of_requests_without_a_reader(
 
 
 def test_a_burst_is_cleared_whole_or_not_at_all(make_state, member, newcomer) -> None:
-    # Three together need 1.909 of the time at the worst horizon: nobody is squeezed in.
+    # Three together need 1.909 of the time at the worst horizon: none is squeezed in.
     rows = [member(), newcomer(), newcomer()]
     state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS, kv_rate=AS_MODELLED)
     ended = float(state.streams.arrival.max()) + 9.0
@@ -295,7 +296,7 @@ SLOW_PREFILL = StepCosts(decode=(0.1, 0.0, 0.0), prefill=(0.0, 0.01, 0.0))
 
 def test_a_long_prompt_asks_for_half_of_a_horizon_at_most(joins, member, newcomer) -> None:
     idle = member(expected=100.0)
-    # 300 tokens: 3 s of prefill, of which the horizon of 2 s sees 1 s. The rest is for one who was
+    # 300 tokens: 3 s of prefill, of which the horizon of 2 s sees 1 s. The rest is for one that was
     # admitted before; each needs a token, 0.04 s for both.
     long = newcomer(prompt=300, expected=1.0)
     first = newcomer(prompt=95, expected=1.0, admitted=True)
@@ -304,12 +305,13 @@ def test_a_long_prompt_asks_for_half_of_a_horizon_at_most(joins, member, newcome
     assert joins([idle, first, long], costs=SLOW_PREFILL) == []
 
 
-def test_a_prefill_under_way_counts_with_those_who_wait(make_state, member, newcomer) -> None:
+def test_a_prefill_under_way_counts_with_those_that_wait(make_state, member, newcomer) -> None:
     rows = [member(expected=100.0), newcomer(prompt=300, expected=1.0)]
     for promised, expected in ((96, [1]), (98, [])):
         state = make_state(rows, total=1000, promised=promised, costs=SLOW_PREFILL)
         state = dataclasses.replace(state, kv_rate=AS_MODELLED)
-        assert admissible(state, WorkingSetConfig(hysteresis=0.0)).tolist() == expected
+        config = WorkingSetConfig(eta=1.0, hysteresis=0.0)
+        assert admissible(state, config).tolist() == expected
 
 
 # Ten readers of 5 tokens/s with 10 tokens to come share 1000 tokens of memory: 2 s of every horizon
@@ -320,7 +322,7 @@ def test_a_prefill_under_way_counts_with_those_who_wait(make_state, member, newc
         (0.0, 1000, [10]),
         (0.05, 1000, [10]),  # with a tenth more 5.5 %
         (0.4, 1000, []),  # 44 %: others will come, and prefills take their time
-        (0.4, 10_000, [10]),  # nobody takes turns
+        (0.4, 10_000, [10]),  # no streams take turns
     ],
 )
 def test_prefills_go_on_where_streams_take_turns(
@@ -334,17 +336,15 @@ def test_prefills_go_on_where_streams_take_turns(
 
 
 @pytest.mark.parametrize(("dry", "expected"), [(0, [20]), (1, [20]), (2, [])])
-def test_nobody_joins_while_readers_stall(joins, member, newcomer, dry, expected) -> None:
+def test_no_stream_joins_while_readers_stall(joins, member, newcomer, dry, expected) -> None:
     # Twenty readers; a twentieth of them may stall.
     rows = [member(expected=100.0, slack=-1.0 if i < dry else 5.0, rate=5.0) for i in range(20)]
     short = newcomer(prompt=10, expected=10.0, rate=1.0)
     assert joins([*rows, short]) == expected
 
 
-def test_who_reads_faster_than_the_engine_stalls_for_another_reason(
-    joins, member, newcomer
-) -> None:
-    # A full-memory step takes 0.1 s: nobody gets more than 10 tokens/s.
+def test_a_reader_faster_than_the_engine_stalls_for_another_reason(joins, member, newcomer) -> None:
+    # A full-memory step takes 0.1 s: no stream gets more than 10 tokens/s.
     fast = [member(expected=100.0, slack=-1.0, rate=10.0) for _ in range(5)]
     short = newcomer(prompt=10, expected=10.0, rate=1.0)
     assert joins([*fast, short]) == [5]

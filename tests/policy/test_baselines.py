@@ -36,12 +36,14 @@ def test_between_two_rankings_the_plan_stands(policy, make_state, make_stream) -
     assert decision.memo is just
 
 
-def test_everybody_is_admitted(policy, make_state, make_stream) -> None:
+def test_all_streams_are_admitted(policy, make_state, make_stream) -> None:
     rows = [make_stream(), *[make_stream(Phase.WAITING)] * 3]
     assert policy.decide(make_state(rows, total=250)).admit == (11, 12, 13)
 
 
-def test_who_cannot_be_preempted_keeps_his_memory(policy, make_state, make_stream) -> None:
+def test_a_stream_that_cannot_be_preempted_keeps_its_memory(
+    policy, make_state, make_stream
+) -> None:
     rows = [
         make_stream(slack=50.0, preemptible=False),
         make_stream(Phase.PAUSED, slack=0.1, since=50.0),
@@ -56,7 +58,7 @@ def test_one_that_fits_beside_no_reserve_runs_alone(policy, make_state, make_str
 
 
 # 200 tokens each; 400 fit two of them and a reserve of 24 steps for one running stream.
-def test_least_slack_runs_who_runs_dry_first(make_state, make_stream) -> None:
+def test_least_slack_runs_the_streams_that_run_dry_first(make_state, make_stream) -> None:
     rows = [
         make_stream(slack=9.0),
         make_stream(Phase.PAUSED, slack=2.0),
@@ -66,7 +68,7 @@ def test_least_slack_runs_who_runs_dry_first(make_state, make_stream) -> None:
     assert out(LeastSlackPolicy().decide(make_state(rows, total=424))) == ((12, 11), [10])
 
 
-def test_a_newcomer_is_due_since_his_arrival(make_state, make_stream) -> None:
+def test_a_newcomer_is_due_since_its_arrival(make_state, make_stream) -> None:
     rows = [make_stream(slack=-0.5), make_stream(Phase.WAITING, prompt=200)]  # came 1 s ago
     assert out(LeastSlackPolicy().decide(make_state(rows, total=224))) == ((11,), [10])
 
@@ -79,7 +81,7 @@ def test_round_robin_takes_turns(make_state, make_stream) -> None:
         make_stream(Phase.PAUSED, since=90.0),
     ]
     assert out(RoundRobinPolicy(quantum=2.0).decide(make_state(rows, total=448))) == ((13,), [10])
-    # With nobody else to run the quantum goes on.
+    # With no other stream to run the quantum goes on.
     assert out(RoundRobinPolicy().decide(make_state(rows[:2], total=448))) == ((), [])
 
 

@@ -1,4 +1,4 @@
-"""The exchange: who comes in, and who makes room."""
+"""The exchange: which stream comes in, and which makes room."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_least_slack_goes_first(plan, make_stream) -> None:
     assert plan(rows, free=9_000) == ([11, 12, 10], [])
 
 
-def test_who_stalls_goes_before_newcomers_and_who_does_not_after_them(plan, make_stream) -> None:
+def test_stalled_streams_go_before_newcomers_and_others_after_them(plan, make_stream) -> None:
     rows = [
         make_stream(Phase.WAITING, admitted=True),  # it came a second ago
         make_stream(Phase.PAUSED, slack=1.0),
@@ -138,7 +138,7 @@ def test_an_exchange_needs_clearly_more_slack(plan, make_stream, runs, paused, e
 
 # Out and in again: 2 * (1 ms + 200 * 3 us) = 3.2 ms, twice that is the condition of 4.2.1.
 @pytest.mark.parametrize(("slack", "gives_way"), [(3.0065, True), (3.0063, False)])
-def test_a_newcomer_displaces_who_can_bear_the_switch(
+def test_a_newcomer_displaces_a_stream_that_can_bear_the_switch(
     make_state, make_stream, slack, gives_way
 ) -> None:
     rows = [
@@ -158,18 +158,18 @@ def test_an_exchange_says_so(make_state, make_stream) -> None:
 
 
 @pytest.mark.parametrize(("ran", "gives_way"), [(0.4, False), (0.6, True)])
-def test_nobody_is_displaced_before_min_run(plan, make_stream, ran, gives_way) -> None:
+def test_no_stream_is_displaced_before_min_run(plan, make_stream, ran, gives_way) -> None:
     rows = [make_stream(slack=3.5, since=100.0 - ran), make_stream(Phase.PAUSED, slack=0.0)]
     assert plan(rows) == (([11], [10]) if gives_way else ([], []))
 
 
 @pytest.mark.parametrize("given", [{"preemptible": False}, {"generated": 0, "prompt": 200}])
-def test_who_cannot_be_preempted_stays(plan, make_stream, given) -> None:
+def test_a_stream_that_cannot_be_preempted_stays(plan, make_stream, given) -> None:
     rows = [make_stream(slack=3.5, **given), make_stream(Phase.PAUSED, slack=0.0)]
     assert plan(rows) == ([], [])
 
 
-def test_nobody_is_displaced_unless_the_incomer_then_fits(plan, make_stream) -> None:
+def test_no_stream_is_displaced_unless_the_incomer_then_fits(plan, make_stream) -> None:
     rows = [make_stream(slack=3.5)] * 3 + [make_stream(Phase.PAUSED, slack=0.0, prompt=700)]
     # 800 tokens and the reserve, and the three give 600.
     assert plan(rows) == ([], [])
@@ -185,7 +185,7 @@ def test_a_smaller_one_behind_may_still_fit(plan, make_stream) -> None:
     assert plan(rows) == ([12], [10])
 
 
-def test_a_paused_stream_with_half_a_band_displaces_nobody(plan, make_stream) -> None:
+def test_a_paused_stream_with_half_a_band_displaces_no_other(plan, make_stream) -> None:
     rows = [make_stream(slack=3.5), make_stream(Phase.PAUSED, slack=2.1)]
     assert plan(rows) == ([], [])
     rows = [make_stream(slack=3.5), make_stream(Phase.PAUSED, slack=1.9)]
@@ -209,11 +209,11 @@ def test_a_draining_row_is_as_good_as_free(plan, make_stream) -> None:
 def test_when_nothing_runs_the_most_urgent_goes_alone(plan, make_stream) -> None:
     rows = [make_stream(Phase.PAUSED, slack=s, prompt=900) for s in (3.0, 1.0, 2.0)]
     assert plan(rows, free=10) == ([11], [])
-    # While somebody runs, his end is waited for.
+    # While a stream runs, its end is waited for.
     assert plan([*rows, make_stream(slack=0.0)], free=10) == ([], [])
 
 
-def test_nobody_gives_way_to_a_reader_with_more_slack(plan, make_stream) -> None:
+def test_no_stream_gives_way_to_one_with_more_slack(plan, make_stream) -> None:
     rows = [make_stream(slack=3.3), make_stream(Phase.PAUSED, slack=19.0, expected=LONG)]
     assert plan(rows) == ([], [])
 

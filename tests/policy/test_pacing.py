@@ -1,4 +1,4 @@
-"""Reading pace while there is room for everybody."""
+"""Reading pace while there is room for all streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_it_is_an_option(make_state, make_stream) -> None:
     assert WorkingSetPolicy(CONFIG).decide(make_state([])).mode is Mode.IDLE
 
 
-def test_who_is_ahead_rests_and_who_has_nearly_read_all_goes_on(make_state, make_stream) -> None:
+def test_a_stream_ahead_rests_and_one_that_is_nearly_read_goes_on(make_state, make_stream) -> None:
     rows = [
         make_stream(slack=HIGH - 0.1),
         make_stream(slack=HIGH + 0.1),
@@ -60,7 +60,7 @@ def test_only_while_there_is_room_for_all(make_state, make_stream, total, roomy)
     assert not room_for_all(make_state(rows, rows_limit=2))
 
 
-def test_nobody_is_asked_before_something_changes(make_state, make_stream) -> None:
+def test_the_policy_is_not_asked_before_something_changes(make_state, make_stream) -> None:
     # A step of 50 ms brings a token that takes 100 ms to read: 50 ms gained.
     costs = StepCosts(decode=(0.05, 0.0, 0.0))
     running = make_stream(slack=HIGH - 0.2)

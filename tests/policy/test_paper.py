@@ -45,7 +45,7 @@ def test_newcomers_join_only_if_buffers_bear_the_switch(burst, slack, joining) -
     assert len(decide(burst(slack)).admit) == joining
 
 
-def test_somebody_joins_an_empty_working_set(make_state, make_stream) -> None:
+def test_a_stream_joins_an_empty_working_set(make_state, make_stream) -> None:
     rows = [make_stream(Phase.WAITING, prompt=5000)] * 2
     assert decide(make_state(rows, total=1000)).admit == (10,)
 
@@ -107,7 +107,7 @@ def test_a_full_buffer_gives_way_to_an_empty_one(make_state, make_stream) -> Non
     assert decision.run == (11,)
 
 
-def test_who_cannot_be_preempted_stays(make_state, make_stream) -> None:
+def test_a_stream_that_cannot_be_preempted_stays(make_state, make_stream) -> None:
     rows = [make_stream(slack=9.0, preemptible=False), make_stream(Phase.PAUSED, slack=0.0)]
     assert decide(make_state(rows, total=250), penalty=Penalty.CORRECTED).preempt == ()
 

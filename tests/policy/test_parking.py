@@ -1,4 +1,4 @@
-"""Parking: who rests, and the closed loop that limits it."""
+"""Parking: which streams rest, and the closed loop that limits it."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ def test_what_keeps_running_yields_the_share(batch, share) -> None:
     assert rate(keep - 1) < share * rate(20)
 
 
-def test_a_full_share_parks_nobody(batch) -> None:
+def test_a_full_share_parks_no_stream(batch) -> None:
     assert not len(parked(batch(), CONFIG, 1.0))
 
 
-def test_nobody_is_parked_while_somebody_waits(batch, make_stream) -> None:
+def test_no_stream_is_parked_while_another_waits(batch, make_stream) -> None:
     assert not len(parked(batch(20, make_stream(Phase.WAITING)), CONFIG, 0.8))
 
 
-def test_nobody_is_parked_while_costs_are_unknown(batch) -> None:
+def test_no_stream_is_parked_while_costs_are_unknown(batch) -> None:
     assert not len(parked(batch(costs=StepCosts()), CONFIG, 0.8))
 
 
@@ -105,7 +105,9 @@ def test_paused_streams_rest_on_like_running_ones(batch, make_stream) -> None:
         {"phase": Phase.DRAINING},
     ],
 )
-def test_only_who_is_ahead_and_may_be_preempted_rests(make_state, make_stream, given) -> None:
+def test_only_a_stream_that_is_ahead_and_may_be_preempted_rests(
+    make_state, make_stream, given
+) -> None:
     rows = [make_stream(**{"slack": 20.0, **given})] + [make_stream(slack=20.0)] * 19
     resting = parked(make_state(rows, costs=COSTS), CONFIG, 0.8).tolist()
     assert len(resting) == 8
@@ -132,7 +134,7 @@ def test_a_batch_is_thinned_in_small_steps(batch) -> None:
     assert step.tolist() == rest.tolist()[: int(40 * THINNED)]
 
 
-def test_who_rests_already_is_not_counted(batch, make_stream) -> None:
+def test_a_stream_that_rests_already_is_not_counted(batch, make_stream) -> None:
     paused = [make_stream(Phase.PAUSED, slack=20.0, generated=1 + i) for i in range(10)]
     state = batch(20, *paused, costs=StepCosts(decode=(0.0, 0.0, 1e-6)))
     step = thinned(state, parked(state, CONFIG, 0.8))

@@ -9,7 +9,7 @@ import pytest
 from tokenflow_sgl.contract import Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
 from tokenflow_sgl.policy import ConfigError, make_predictor
-from tokenflow_sgl.policy.lengths import LearnedLengths
+from tokenflow_sgl.policy.learned_lengths import LearnedLengths
 from tokenflow_sgl.policy.predictors import LimitLengths
 
 ONE = np.zeros(1, dtype=np.int64)

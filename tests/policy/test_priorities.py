@@ -1,4 +1,4 @@
-"""Priorities that change: who has more runs, and how long that lasts."""
+"""Priorities that change: the higher one runs, and how long that lasts."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_fixed_priorities_stay_and_are_even(crowd):
     assert (abs(streams - 100) < 30).all()
 
 
-def test_whoever_has_more_takes_the_row_of_who_has_least(make_state, make_stream):
-    """Two rows, taken by who came first; then somebody comes who has the most."""
+def test_a_higher_priority_takes_the_row_of_the_lowest(make_state, make_stream):
+    """Two rows, taken by the first to come; then a stream comes that has the most."""
     policy = FixedPriorityPolicy(levels=4)
     turns = []
     for last in range(100):
@@ -97,7 +97,7 @@ def test_a_slot_that_is_used_again_has_priorities_of_its_own(make_state, make_st
     assert ranks(policy, first, 9) != ranks(policy, later, 9)
 
 
-def test_who_falls_behind_gives_way_and_is_written_first(make_state, make_stream):
+def test_a_stream_that_falls_behind_gives_way_and_is_written_first(make_state, make_stream):
     """Three streams of 400 tokens, room for two of them."""
     shape = {"prompt": 200, "generated": 200, "slack": 9.0}
     rows = [
@@ -110,7 +110,7 @@ def test_who_falls_behind_gives_way_and_is_written_first(make_state, make_stream
     for update in range(100):
         order = np.argsort(ranks(policy, state, update), kind="stable")
         if order[-1] == 2:
-            continue  # who is out has the least
+            continue  # the one that is out has the least
         moved = dataclasses.replace(state, now=(update + 0.5) * policy.interval)
         decision = policy.decide(moved)
         assert decision.mode is Mode.WORKING_SET
@@ -121,7 +121,7 @@ def test_who_falls_behind_gives_way_and_is_written_first(make_state, make_stream
     pytest.fail("it was never the third one's turn")
 
 
-def test_writing_ahead_can_be_switched_off(make_state, make_stream):
+def test_proactive_writes_can_be_switched_off(make_state, make_stream):
     rows = [make_stream(Phase.RUNNING, unwritten=200), make_stream(Phase.PAUSED)]
     state = make_state(rows, links=Links(Link(1e6), Link(1e6)))
     assert RandomPriorityPolicy(ahead=False).decide(state).write == ()

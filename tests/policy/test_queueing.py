@@ -140,7 +140,7 @@ def test_no_request_is_overtaken_without_end(make_state, make_stream, data) -> N
         now += seconds[chosen]
 
 
-def test_the_policy_remembers_who_was_overtaken(make_state, make_stream) -> None:
+def test_the_policy_remembers_which_stream_was_overtaken(make_state, make_stream) -> None:
     made = make_state(
         [waiting(make_stream, 4000, 90.0), waiting(make_stream, 100, 99.0)], now=100.0
     )

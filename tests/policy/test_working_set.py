@@ -141,7 +141,7 @@ def test_an_emergency_is_four_decode_steps_that_do_not_fit(
     assert bool(emergency(make_state, [make_stream()] * 3, free=free + 50, promised=50)) is evicts
 
 
-def test_an_emergency_spares_who_cannot_be_preempted(make_state, make_stream) -> None:
+def test_an_emergency_spares_streams_that_cannot_be_preempted(make_state, make_stream) -> None:
     rows = [make_stream(slack=1.0), make_stream(slack=3.0, preemptible=False)]
     assert [p.slot for p in emergency(make_state, rows)] == [10]
 
@@ -173,12 +173,14 @@ def held(make_state, make_stream, policy=POLICY, slack=0.02, prompt=1000, **give
     return policy.decide(make_state(rows, **given)).prefill.hold
 
 
-def test_prefill_waits_for_a_reader_who_would_stall(make_state, make_stream) -> None:
+def test_prefill_waits_for_a_reader_that_would_stall(make_state, make_stream) -> None:
     assert held(make_state, make_stream, slack=0.06)
     assert not held(make_state, make_stream, slack=0.07)
 
 
-def test_prefill_gets_its_share_of_the_time_whoever_stalls(make_state, make_stream) -> None:
+def test_prefill_gets_its_share_of_the_time_whichever_reader_stalls(
+    make_state, make_stream
+) -> None:
     assert not held(make_state, make_stream, last_prefill_end=99.85)
     assert not held(make_state, make_stream, last_prefill_end=-np.inf, last_prefill_seconds=0.0)
     unguarded = WorkingSetPolicy(WorkingSetConfig(prefill_guard=0.0))
@@ -189,7 +191,7 @@ def test_prefill_is_not_held_while_its_cost_is_unknown(make_state, make_stream) 
     assert not held(make_state, make_stream, costs=StepCosts())
 
 
-def test_prefill_is_not_held_when_nobody_decodes(make_state, make_stream) -> None:
+def test_prefill_is_not_held_when_no_stream_decodes(make_state, make_stream) -> None:
     rows = [make_stream(Phase.PAUSED, slack=0.0), make_stream(Phase.WAITING)]
     decision = POLICY.decide(make_state(rows, last_prefill_end=99.99, last_prefill_seconds=0.1))
     assert not decision.prefill.hold
@@ -197,7 +199,7 @@ def test_prefill_is_not_held_when_nobody_decodes(make_state, make_stream) -> Non
 
 
 @pytest.mark.parametrize("slack", [-5.0, 0.0, 0.05, 0.5, 1000.0])
-def test_prefill_steps_are_short_while_somebody_decodes(make_state, make_stream, slack) -> None:
+def test_prefill_steps_are_short_while_a_stream_decodes(make_state, make_stream, slack) -> None:
     rows = [make_stream(slack=slack), make_stream(Phase.WAITING)]
     for chunk in (16, 2048):
         policy = WorkingSetPolicy(WorkingSetConfig(prefill_chunk=chunk))
@@ -212,7 +214,7 @@ def test_prefill_steps_are_short_while_somebody_decodes(make_state, make_stream,
         (-5.0, 20.0, 766),  # (50 - 4) / 0.06: a step as long as a token is read
         (0.01, 20.0, 766),
         (0.1, 20.0, 1600),  # (100 - 4) / 0.06
-        (-5.0, 200.0, 256),  # nothing is short enough for him
+        (-5.0, 200.0, 256),  # nothing is short enough for it
         (9.0, 20.0, 2048),
     ],
 )
@@ -226,7 +228,7 @@ def test_a_prefill_step_is_as_long_as_readers_bear(
     assert found == pytest.approx(limit, abs=1)
 
 
-def test_a_prefill_step_leaves_time_for_who_decodes_in_it(make_state, make_stream) -> None:
+def test_a_prefill_step_leaves_time_for_streams_that_decode_in_it(make_state, make_stream) -> None:
     # 4 ms, 60 us a token, 10 ns for each token before it; a decoding row takes 1 ms.
     costs = StepCosts(decode=(0.01, 1e-3, 0.0), prefill=(0.004, 6e-5, 1e-8))
     rows = [make_stream(slack=-5.0, rate=20.0) for _ in range(6)]
@@ -246,7 +248,7 @@ def test_a_prefill_step_leaves_time_for_who_decodes_in_it(make_state, make_strea
     [
         (0.2e-3, {11, 12, 13}),  # 0.04 s: but the first load keeps its cost known
         (0.9e-3, {11, 12}),  # 0.18 s: two queue for 0.36 s, where the load would be there at 0.4
-        (1.1e-3, set()),  # 0.22 s: there sooner than the fourth load, but everybody waits
+        (1.1e-3, set()),  # 0.22 s: there sooner than the fourth load, but all streams wait
     ],
 )
 def test_recomputed_is_what_is_cheaper_than_its_load_and_there_sooner(

@@ -17,7 +17,7 @@ class SlowReader:
     def __init__(self, rate: Fraction, output_tokens: int) -> None:
         self.period = 1 / rate
         self.output_tokens = output_tokens
-        self.buffer: deque[int] = deque()  # tokens that wait to be taken up
+        self.buffer: deque[int] = deque()  # tokens that wait to be read
         self.busy_until: Fraction | None = None  # end of the token being read
         self.idle_since: Fraction | None = None
         self.arrived = 0

@@ -98,7 +98,7 @@ def naive_buffer_met(times: list[Fraction], rate: Fraction) -> list[Fraction]:
 def test_negative_control_naive_consumption_is_told_apart(slow_replay: Any) -> None:
     # rate 10/s: one token at 0, then nothing until five tokens come together at 5.
     # The reader stalls 4.9 s; of the five, one is read at once, the others meet 1, 2, 3, 4.
-    # Without stalls the reader would have "read" 50 tokens by then: nobody ever meets a buffer.
+    # Without stalls the reader would have "read" 50 tokens by then: no token ever meets a buffer.
     times = [Fraction(0)] + [Fraction(5)] * 5
     rate = Fraction(10)
     slow = slow_replay(times, rate, 10)
@@ -117,8 +117,8 @@ def test_pacing_exactly_at_the_rate_is_no_stall(origin: float) -> None:
     assert playback.buffer_met.max() < 1e-4
 
 
-def test_the_plot_curve_counts_tokens_taken_up() -> None:
-    # rate 1/s, tokens at 0, 0, 5: taken up at 0, 1, 5; so 1 by 0.5 s, 2 by 4 s, 3 by 5 s
+def test_the_plot_curve_counts_consumed_tokens() -> None:
+    # rate 1/s, tokens at 0, 0, 5: consumed at 0, 1, 5; so 1 by 0.5 s, 2 by 4 s, 3 by 5 s
     consumed = consumed_at([0, 0, 5], 1)
     assert np.searchsorted(consumed, [0.5, 4, 5], side="right").tolist() == [1, 2, 3]
 

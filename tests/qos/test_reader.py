@@ -164,7 +164,7 @@ def test_live_bank_and_recorded_playback_agree(rate: Fraction, gaps: list[int]) 
 def test_whole_tokens_in_a_fractional_buffer(
     slow_replay: Any, rate: Fraction, count: int, later_ms: int
 ) -> None:
-    # Not yet taken up: max(ceil(x) - 1, 0), the slow reader's explicit buffer.
+    # Not yet consumed: max(ceil(x) - 1, 0), the slow reader's explicit buffer.
     bank = bank_of(float(rate))
     bank.deliver(ints(0), ints(count), 0.0)
     now = Fraction(later_ms, 1000)

@@ -83,7 +83,7 @@ def test_a_recording_cut_short_charges_the_wait_up_to_there(
 
 
 def test_a_finished_stream_never_stalls_afterwards() -> None:
-    # rate 1/s, done at 1 s; the recording goes on to 100 s and nobody waits
+    # rate 1/s, done at 1 s; the recording goes on to 100 s and no reader waits
     stream = evaluate_stream([0, 1], rate=1, arrival=0, until=100)
     assert (stream.stall_seconds, stream.stall_count, stream.end) == (0, 0, 1)
     assert stream.finished
@@ -168,5 +168,5 @@ def test_a_stream_that_only_thought_counts_with_the_time_waited():
     assert (cut.ttft, cut.ttfvt, cut.stall_seconds, cut.effective_tokens) == (1.0, 20.0, 0.0, 0.0)
     over = evaluate_stream([1.0, 2.0], rate=1.0, arrival=0.0, reasoning_tokens=2)
     assert over.ttfvt == 2.0
-    with pytest.raises(ValueError, match="reasoning_tokens must be at most 2, .* got 3"):
+    with pytest.raises(ValueError, match=r"reasoning_tokens must be at most 2, .* got 3"):
         evaluate_stream([1.0, 2.0], rate=1.0, arrival=0.0, reasoning_tokens=3)

@@ -45,7 +45,7 @@ def test_rate_and_arrival_by_hand():
 def test_a_stream_that_broke_off_by_hand():
     # One of 3 tokens came on time; the reader gave up at 4. Ideal 1, 2, 3: S_whole = 3 + 2 + 1.
     assert qoe([1], output_tokens=3, until=4.0) == pytest.approx(3 / 6)
-    # Nobody misses a token that was not due yet when the reader gave up.
+    # No reader misses a token that was not due yet when the reader gave up.
     assert qoe([1], output_tokens=3, until=2.0) == 1
 
 

@@ -36,7 +36,7 @@ def test_unread_seconds(judged):
     np.testing.assert_allclose(unread[1], [np.nan, np.nan, np.nan, 1, 0, 0, 0])
 
 
-def test_bands_are_percentiles_of_those_who_read(pair):
+def test_bands_are_percentiles_of_those_that_read(pair):
     reading = Reading(figures(pair[1]).judged)
     grid = np.linspace(reading.start, reading.end, 30)
     bands, readers = reading.buffer_bands(grid)

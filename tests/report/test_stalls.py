@@ -23,7 +23,7 @@ from tokenflow_sgl.report.catalogue import BY_KEY
 from tokenflow_sgl.runs import write_run
 
 RATE = 10.0
-# A reader of 10 tokens/s: 20 tokens 50 ms late each, which he does not notice; one 0.5 s late.
+# A reader of 10 tokens/s: 20 tokens 50 ms late each, which it does not notice; one 0.5 s late.
 GAPS = [0.1, *[0.15] * 20, 0.6, 0.1]
 TIMES = (1.0 + np.cumsum(GAPS)).tolist()
 SECONDS, NOTICED, ALL = 20 * 0.05 + 0.5, 1, 21
@@ -165,7 +165,7 @@ def test_a_threshold_that_is_none_is_refused(value) -> None:
 
 def test_the_replays_live_line_and_the_demo_use_the_same() -> None:
     live = importlib.import_module("tokenflow_sgl.replay.live")
-    compare = importlib.import_module("tokenflow_sgl.demo.compare")
+    compare = importlib.import_module("tokenflow_sgl.demo.result")
     snapshot = live.Snapshot(1.0, 1, 1, 0, 0, 1, 0, 5.0, 0.1, 0.1, 1)
     assert f"1 stalled for over {NOTICEABLE_STALL:g} s now" in live._line(snapshot)
     titles = [BY_KEY[key].title(Options()) for key in compare.ROWS]

@@ -69,7 +69,7 @@ def test_endless_times_are_refused(one_request):
         figures(one_request([1.0, float("inf")], ended_s=None))
 
 
-def test_tokens_of_nobody_are_refused(synthetic):
+def test_tokens_of_no_stream_are_refused(synthetic):
     run = synthetic.run_of([synthetic.request_row(0, [1.0])], [[1.0]])
     other = synthetic.run_of([synthetic.request_row(7, [1.0])], [[1.0]])
     with pytest.raises(RunError, match="tokens of request 7, which is not in requests"):

@@ -69,7 +69,7 @@ def test_full_buffers_ask_for_nothing(trace, device, options) -> None:
     router=st.sampled_from(sorted(ROUTERS)),
     replicas=st.integers(2, 4),
 )
-def test_everybody_is_served_once(
+def test_each_request_is_served_once(
     times_of, trace, device, options, rows, policy, router, replicas
 ) -> None:
     requests = trace(*sorted(rows))

@@ -108,7 +108,7 @@ def test_closed_sessions_wait_for_answers(times_of, device, options) -> None:
     host=st.sampled_from([0, 500, 5000]),
     overlap=st.booleans(),
 )
-def test_everybody_gets_every_token(
+def test_each_stream_gets_every_token(
     times_of, trace, device, options, rows, policy, host, overlap
 ) -> None:
     requests = trace(*sorted(rows))

@@ -14,8 +14,8 @@ from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
 from tokenflow_sgl.sim.prefixes import Prefixes
+from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import TraceRequest
 
 BURST = [(0.0, 100, 200, 10.0)] * 12
@@ -61,7 +61,9 @@ def test_with_pages_a_resume_computes_the_last_one_again(trace, device, options)
 
 
 def test_a_simulated_server_has_served_before(device, options) -> None:
-    core = Core(Streams([]), Prefixes([], {}), Device(device), options(max_total_tokens=10_000))
+    core = Core(
+        SimulatedStreams([]), Prefixes([], {}), Device(device), options(max_total_tokens=10_000)
+    )
     timer = experienced(core)
     costs = timer.costs()
     assert costs.decode_seconds(8, 4000) == pytest.approx(0.01, rel=0.02)
@@ -92,7 +94,7 @@ def test_the_policy_object_is_the_live_one(trace, device, options, monkeypatch) 
         assert 0 <= memory.kv.free <= memory.kv.total
 
 
-def test_what_is_written_ahead_leaves_a_preemption_its_tail(trace, device, options) -> None:
+def test_proactive_writes_leave_a_preemption_its_tail(trace, device, options) -> None:
     done = simulate(trace(*BURST), device, options(host_tokens=8000), policy="tokenflow")
     assert done.written >= done.needed > 0
     assert done.tail <= 1
@@ -105,12 +107,12 @@ def test_what_is_written_ahead_leaves_a_preemption_its_tail(trace, device, optio
 
 
 @pytest.mark.parametrize("given", [{"host_tokens": 0}, {"hicache_write_policy": "write_back"}])
-def test_nothing_is_written_ahead_without_write_through(trace, device, options, given) -> None:
+def test_there_are_no_proactive_writes_without_write_through(trace, device, options, given) -> None:
     done = simulate(trace(*BURST), device, options(**{"host_tokens": 8000, **given}))
     assert done.written == 0
 
 
-def test_nobody_waits_for_loads_longer_than_a_step(trace, device, options) -> None:
+def test_no_stream_waits_for_loads_longer_than_a_step(trace, device, options) -> None:
     slow = dataclasses.replace(device, host_to_device=Link(device.kv_bytes_per_token * 2000.0, 0.0))
     host, plain = options(host_tokens=8000), WorkingSetConfig(load_ahead=False)
     beside = simulate(trace(*BURST), slow, host, policy="tokenflow", known_lengths=True)

@@ -65,7 +65,7 @@ def test_bad_configs(kind, changes, problem):
         kind(**changes)
 
 
-def test_somebodys_own_generator_is_shown_as_python_shows_it():
+def test_a_users_own_generator_is_shown_as_python_shows_it():
     assert spell(LENGTHS, PoissonArrivals(1)) == "PoissonArrivals(rate=1)"
 
 

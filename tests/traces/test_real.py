@@ -29,7 +29,7 @@ def test_mooncake_conversation(real, is_balanced):
     assert len(set(times)) > 12_000
     left = open_trace(f"mooncake:{path}?quantised=yes")
     assert len({r.arrival_s for r in left.requests}) == 1180
-    # Everybody stays within his step of 3 s (published times are rounded by some ms).
+    # Each request stays within its step of 3 s (published times are rounded by some ms).
     moved = times - np.array([r.arrival_s for r in left.requests])
     assert -0.01 < moved.min() < moved.max() < 3.01
     assert summarise(trace).shared_prefix == summarise(left).shared_prefix

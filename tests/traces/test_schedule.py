@@ -36,7 +36,7 @@ def test_closed_sessions_wait_for_the_answer_and_the_reader():
     assert schedule.previous == {2: 0, 4: 2}
 
 
-def test_open_sessions_wait_for_nobody():
+def test_open_sessions_wait_for_no_answer():
     schedule = Schedule(TURNS, Sessions.open)
     assert schedule.pop(2.0) == [(0.0, 0), (1.0, 1), (2.0, 2)]
     assert schedule.next_s == 3.0

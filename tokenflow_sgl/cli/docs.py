@@ -17,7 +17,7 @@ SGLang schedules alone and no `--tokenflow-*` flag has an effect. A value outsid
 the start with one sentence.
 
 In a YAML file for `--config` the names are the same without the leading dashes
-(`tokenflow-eta: 1.1`). For `tokenflow_sgl.Engine` they are keywords (`tokenflow_eta=1.1`, and
+(`tokenflow-eta: 0.8`). For `tokenflow_sgl.Engine` they are keywords (`tokenflow_eta=0.8`, and
 `tokenflow_rate_class=("skimming=25",)`). SGLang's YAML reader takes neither on/off pairs nor
 repeated flags: `--no-tokenflow-park` and a second `--tokenflow-rate-class` go on the command line.
 

@@ -36,9 +36,9 @@ def installation() -> list[Check]:
 
 
 def _sglang() -> Check:
-    from tokenflow_sgl.engine import seams
+    from tokenflow_sgl.engine import seam_check, seams
 
-    version = seams.installed_sglang()
+    version = seam_check.installed_sglang()
     supported = seams.SUPPORTED_SGLANG
     if version is None:
         return Check(

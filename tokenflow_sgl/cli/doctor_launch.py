@@ -61,13 +61,13 @@ def launch_checks(options: list[str] | None) -> list[Check]:
 
 def seam_states() -> list[tuple[Seam, str | None]]:
     """Every SGLang internal that is used, with what is wrong with it or None. Imports SGLang."""
-    from tokenflow_sgl.engine import seams
+    from tokenflow_sgl.engine import seam_check, seams
 
     states: list[tuple[Seam, str | None]] = []
     with _silence():
         for seam in seams.SEAMS:
             try:
-                trouble = seams.problem(seam)
+                trouble = seam_check.problem(seam)
             except Exception as error:  # SGLang's modules run their own code when imported
                 trouble = f"{seam.target} cannot be looked at: {type(error).__name__}: {error}"
             states.append((seam, trouble))

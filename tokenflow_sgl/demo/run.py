@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from tokenflow_sgl.demo.burst import Burst
-from tokenflow_sgl.demo.compare import check, identical_answers, result_table
-from tokenflow_sgl.demo.live import SideBySide, side_by_side
 from tokenflow_sgl.demo.plot import draw
+from tokenflow_sgl.demo.result import check, identical_answers, result_table
 from tokenflow_sgl.demo.server import SglangServer, running
+from tokenflow_sgl.demo.side_by_side import SideBySide, side_by_side
 from tokenflow_sgl.profiles import load_profile
 from tokenflow_sgl.replay import ReplayOptions, find_target, replay
 from tokenflow_sgl.replay.answers import Answer

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.engine.frontend.terms import NAMED_RATES, RateClasses, RateError
+from tokenflow_sgl.engine.frontend.terms import RateClasses, RateError
 from tokenflow_sgl.policy.config import ConfigError, WorkingSetConfig, check_ranges, setting
+from tokenflow_sgl.qos.rates import DEFAULT_CLASS, NAMED_RATES
 
 ATTRIBUTE = "_tokenflow"
 """Underscore attribute of SGLang's ServerArgs that carries the configuration.
@@ -42,7 +43,7 @@ class TokenFlowConfig:
         "the others no step; off: leave it as SGLang's option says",
     )
     default_rate: str = setting(
-        "reading",
+        DEFAULT_CLASS,
         "rate of requests that state none: tokens per second, or the name of a class",
     )
     rate_class: tuple[str, ...] = setting(
@@ -100,7 +101,7 @@ class TokenFlowConfig:
                 raise ConfigError(f"rate_class is {item!r}; allowed is NAME=TOKENS_PER_SECOND")
             classes[name] = _number(value, "rate_class", item)
         try:
-            known = RateClasses(classes, default=classes["reading"])
+            known = RateClasses(classes, default=classes[DEFAULT_CLASS])
             if self.default_rate in classes:
                 return RateClasses(classes, default=classes[self.default_rate])
             default = known.check(

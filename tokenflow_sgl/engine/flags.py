@@ -13,7 +13,7 @@ from tokenflow_sgl.engine.config import (
     build,
     settings,
 )
-from tokenflow_sgl.engine.limits import check_options
+from tokenflow_sgl.engine.unsupported import check_options
 from tokenflow_sgl.policy import make_policy, make_predictor
 
 PREFIX = "tokenflow_"

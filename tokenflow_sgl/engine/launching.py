@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.engine.config import config_of
-from tokenflow_sgl.engine.limits import UnsupportedError, check_model
+from tokenflow_sgl.engine.unsupported import UnsupportedError, check_model
 
 NOT_LOOKED_AT = "not looked at"
 NO_MODEL = "dummy"

@@ -17,7 +17,7 @@ class Engine(SGLangEngine):  # type: ignore[misc]
     """`sglang.Engine` that also takes `scheduler` and `tokenflow_*` keywords.
 
     scheduler: "default" or "tokenflow". Every `--tokenflow-*` flag is a keyword of the
-    same name, e.g. `tokenflow_eta=1.1`. Everything else goes to SGLang's ServerArgs.
+    same name, e.g. `tokenflow_eta=0.8`. Everything else goes to SGLang's ServerArgs.
 
     Raises `ConfigError` for a bad value and `UnsupportedError` for options that exclude
     the scheduler.

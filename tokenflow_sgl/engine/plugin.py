@@ -16,8 +16,8 @@ from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
 from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
 from tokenflow_sgl.engine.kv.thinking import owned_kv_len
-from tokenflow_sgl.engine.limits import UnsupportedError
-from tokenflow_sgl.engine.seams import SeamError, check_seams
+from tokenflow_sgl.engine.seam_check import SeamError, check_seams
+from tokenflow_sgl.engine.unsupported import UnsupportedError
 from tokenflow_sgl.policy import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -23,9 +23,11 @@ class Reasoning:
     Args:
         model_config: SGLang's, with the ids that its parser looks for.
         tokenizer: Of the model; None: the server was started without.
+        hidden: Readers do not see it.
     """
 
-    def __init__(self, model_config: Any, tokenizer: Any) -> None:
+    def __init__(self, model_config: Any, tokenizer: Any, *, hidden: bool = True) -> None:
+        self.hidden = hidden
         self._parsed = bool(model_config.think_end_ids)
         self._opening = tuple(model_config.self_opened_think_start_ids or ())
         vocabulary = {} if self._parsed or tokenizer is None else tokenizer.get_vocab()

@@ -17,16 +17,15 @@ from sglang.srt.managers.utils import is_health_check_generate_req
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.agreement import Agreement
-from tokenflow_sgl.engine.clock import ClockTick, SharedClock, device_time, local_time
-from tokenflow_sgl.engine.config import HIDDEN, TokenFlowConfig
 from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, RateClasses, RateError
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
-from tokenflow_sgl.engine.limits import undisturbed_reason
 from tokenflow_sgl.engine.reasoning import Reasoning
+from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.timeouts import PausedTime
+from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.qos.reader import HIGHEST_RATE
 
@@ -41,7 +40,6 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     load_inquirer: Any
 
     tf_recorder: Recorder
-    tf_config: TokenFlowConfig
     tf_rates: RateClasses
     tf_reasoning: Reasoning
     tf_table: StreamTable[Any]
@@ -184,7 +182,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             now=self.tf_clock.now,
             streaming=bool(req.stream),
             thinking=self.tf_reasoning.begins(req),
-            hidden=self.tf_config.thinking == HIDDEN,
+            hidden=self.tf_reasoning.hidden,
         )
         reason = undisturbed_reason(req)
         if reason is not None:

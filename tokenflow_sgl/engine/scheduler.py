@@ -21,33 +21,28 @@ from sglang.utils import TypeBasedDispatcher
 from tokenflow_sgl.contract import Decision, Mode, Phase
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
-from tokenflow_sgl.engine.admission import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.agreement import Agreement
-from tokenflow_sgl.engine.clock import ClockTick, SharedClock, local_time
-from tokenflow_sgl.engine.config import config_of
+from tokenflow_sgl.engine.batch_work import loaded_tokens, work_of
+from tokenflow_sgl.engine.config import HIDDEN, config_of
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
-from tokenflow_sgl.engine.limits import check_model
 from tokenflow_sgl.engine.mixing import Mixing
+from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.requests import TrackingScheduler
-from tokenflow_sgl.engine.steps import loaded_tokens, work_of
-from tokenflow_sgl.engine.telemetry.decision_log import (
-    DecisionListener,
-    DecisionLog,
-    log_path,
-    names_of,
-)
+from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
+from tokenflow_sgl.engine.telemetry.applied import report_applied, report_resumed
+from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener, open_log
 from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
-from tokenflow_sgl.engine.telemetry.tracing import trace
 from tokenflow_sgl.engine.timeouts import PausedTime
+from tokenflow_sgl.engine.unsupported import check_model
 from tokenflow_sgl.engine.view import View
-from tokenflow_sgl.lifecycle import Applied, Decider, apply
+from tokenflow_sgl.lifecycle import Decider, apply
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import make_policy, make_predictor
 
@@ -83,18 +78,19 @@ class TokenFlowScheduler(TrackingScheduler):
             is_hybrid_swa=self.is_hybrid_swa,
             is_hybrid_ssm=self.is_hybrid_ssm,
         )
-        self.tf_config = config
         self.tf_rates = config.rates()
         self.tf_whole, self.tf_offered = None, frozenset()
         self.tf_paused_time = PausedTime()
-        self.tf_reasoning = Reasoning(self.model_config, self.tokenizer)
+        self.tf_reasoning = Reasoning(
+            self.model_config, self.tokenizer, hidden=config.thinking == HIDDEN
+        )
         self.tf_table: StreamTable[Any] = StreamTable(
             make_predictor(config.lengths, config.length_caution),
             reasoning=self.tf_reasoning.tokens,
         )
         self.tf_clock = SharedClock()
-        rank = get_parallel().attn_tp_rank
-        self.tf_agreement = Agreement(rank) if config.check_ranks else None
+        ranks = get_parallel()
+        self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
         self.tf_undated = []
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
@@ -129,7 +125,9 @@ class TokenFlowScheduler(TrackingScheduler):
             make_policy(config.policy, config.working_set),
             config.policy,
             self.tf_table.phases,
-            DecisionListener(self.tf_recorder, self._tf_log()),
+            DecisionListener(
+                self.tf_recorder, open_log(config.decision_log, ranks, self.tf_table.request)
+            ),
         )
         logger.info(
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
@@ -148,15 +146,6 @@ class TokenFlowScheduler(TrackingScheduler):
         super().init_invariant_checker()
         self.invariant_checker = checker_with_draining(
             self.invariant_checker, lambda: self.tf_pauser.draining
-        )
-
-    def _tf_log(self) -> DecisionLog | None:
-        """The log of decisions, if there is to be one: on one of the ranks, which decide alike."""
-        path, ranks = self.tf_config.decision_log, get_parallel()
-        if not path or ranks.attn_tp_rank:
-            return None
-        return DecisionLog(
-            log_path(path, (ranks.dp_rank, ranks.pp_rank)), names_of(self.tf_table.request)
         )
 
     def _tf_lag(self) -> int:
@@ -266,19 +255,9 @@ class TokenFlowScheduler(TrackingScheduler):
         )
         if self.tf_agreement is not None:
             self.tf_agreement.decided(decision)
-        self._tf_report(apply(decision, self.tf_table.phases, body, now))
+        applied = apply(decision, self.tf_table.phases, body, now)
+        report_applied(applied, self.tf_table, self.tf_recorder)
         return decision
-
-    def _tf_report(self, applied: Applied) -> None:
-        """Count what was done, and tell the requests' traces."""
-        for preemption in applied.preempted:
-            self.tf_recorder.preempted(preemption.cause)
-            trace(self.tf_table.request(preemption.slot), "paused", cause=preemption.cause.value)
-        if applied.written:
-            self.tf_recorder.written_ahead(applied.written)
-        if applied.loading is not None:
-            self.tf_recorder.loaded_ahead(applied.loaded)
-            trace(self.tf_table.request(applied.loading), "loading", tokens=applied.loaded)
 
     def _tf_started(self, batch: Any) -> None:
         """Streams of a new prefill batch run from now on."""
@@ -288,10 +267,7 @@ class TokenFlowScheduler(TrackingScheduler):
             if req in decoding or req not in self.tf_table:
                 continue
             if req in self.tf_pauser.paused:
-                loaded = loaded_tokens(req)
-                recomputed = len(req.full_untruncated_fill_ids) - int(req.prefix_len)
-                self.tf_recorder.resumed(recomputed, loaded, resident=req.prefix_len - loaded)
-                trace(req, "resumed", recomputed=recomputed, loaded=loaded)
+                report_resumed(req, loaded_tokens(req), self.tf_recorder)
             self.tf_writer.started(req)
             if req.output_ids:
                 resumed.append(req)

@@ -1,16 +1,11 @@
 """The ledger of everything of SGLang that this package holds on to.
 
-An SGLang upgrade is a walk through this table. The start is refused if a seam is gone,
-with an error that names it; `tokenflow doctor` and a test print and check the same rows.
+An SGLang upgrade is a walk through this table; `seam_check` holds it against an installed SGLang.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
-import inspect
 from dataclasses import dataclass
-from typing import Any
 
 SUPPORTED_SGLANG = "0.5.23"
 
@@ -218,6 +213,12 @@ SEAMS: tuple[Seam, ...] = (
         "hook",
         "with --strip-thinking-cache, keeps what a paused stream has computed",
     ),
+    Seam(
+        f"{_BATCH}:Req.update_reasoning_tokens",
+        "call",
+        "counts, with a reasoning parser, the tokens that no reader sees",
+        ("think_end_ids",),
+    ),
     Seam(f"{_BATCH}:Req.refresh_fill_ids", "call", "ids of what is published"),
     Seam(f"{_BATCH}:Req.reset_for_retract", "call", "makes a request resumable"),
     Seam(f"{_BATCH}:Req.update_finish_state", "call", "ends a paused stream with its output"),
@@ -278,50 +279,3 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_PENALTY}.repetition_penalty:BatchedRepetitionPenalizer", "call", "its rows"),
     Seam(f"{_PENALTY}.min_new_tokens:BatchedMinNewTokensPenalizer", "call", "its rows"),
 )
-
-
-class SeamError(RuntimeError):
-    """SGLang has no longer what this package holds on to."""
-
-
-def resolve(target: str) -> Any:
-    """The object behind "module:attribute.path"; raises ImportError or AttributeError."""
-    module, _, path = target.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def problem(seam: Seam) -> str | None:
-    """What is wrong with a seam in the installed SGLang; None if it holds."""
-    try:
-        found = resolve(seam.target)
-    except (ImportError, AttributeError) as error:
-        return f"{seam.target} is missing ({error})"
-    if seam.parameters:
-        taken = inspect.signature(inspect.unwrap(found)).parameters
-        absent = [name for name in seam.parameters if name not in taken]
-        if absent:
-            return f"{seam.target} no longer takes {', '.join(absent)}"
-    return None
-
-
-def installed_sglang() -> str | None:
-    """The installed SGLang version, or None."""
-    try:
-        return importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def check_seams() -> None:
-    """Raise `SeamError` naming the first seam that does not hold."""
-    for seam in SEAMS:
-        trouble = problem(seam)
-        if trouble is not None:
-            raise SeamError(
-                f"tokenflow cannot start on SGLang {installed_sglang()}: {trouble}. "
-                f"It supports SGLang {SUPPORTED_SGLANG}; install that version or start "
-                "without --scheduler tokenflow."
-            )

@@ -7,8 +7,8 @@ from typing import Any
 from tokenflow_sgl.contract import Memory, ModelShape, Pool, State, Tier
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
-from tokenflow_sgl.engine.clock import SharedClock
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
+from tokenflow_sgl.engine.shared_clock import SharedClock
 from tokenflow_sgl.lifecycle.table import StreamTable
 
 

@@ -9,9 +9,8 @@ sent, but not read. Knows nothing of SGLang beyond these lengths.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Set
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +18,8 @@ from numpy.typing import NDArray
 from tokenflow_sgl.contract import LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
 from tokenflow_sgl.lifecycle.phases import Phases, preemptible
-from tokenflow_sgl.qos import Delivery, ReaderBank
-
-
-class Generating(Protocol):
-    """A request, as far as this table looks into it."""
-
-    @property
-    def output_ids(self) -> Sequence[int]:
-        """Output tokens so far."""
-        ...
-
-    @property
-    def send_token_offset(self) -> int:
-        """How many of them were handed to the front end."""
-        ...
-
+from tokenflow_sgl.lifecycle.progress import Generating, Progress
+from tokenflow_sgl.qos import ReaderBank
 
 R = TypeVar("R", bound=Generating)
 
@@ -53,25 +38,6 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "class_number": np.int64,
     "last_token": np.float64,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What one iteration delivered: to which slots, how many tokens, what their readers met.
-
-    gaps: seconds since the slot's last token; NaN where this is the first delivery.
-    produced: tokens that the engine made, delivered or not.
-    begun: whether this brought the stream's first token, reasoning included.
-    reasoned: tokens of reasoning that were made: no reader sees them.
-    """
-
-    slots: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    delivery: Delivery
-    gaps: NDArray[np.float64]
-    produced: int
-    begun: NDArray[np.bool_]
-    reasoned: NDArray[np.int64]
 
 
 class StreamTable(Generic[R]):

@@ -20,17 +20,18 @@ class WorkingSetConfig:
     """Parameters of `WorkingSetPolicy`. Times in seconds, lengths in tokens.
 
     The defaults come from simulation over eight burst and overload workloads on two
-    devices. Some were set while watching one of these: `burst_eta` (`4090-a`), `hysteresis`
-    (`h200-a`, then four workloads apart from them), and in `admission` the margin for unmeasured
-    costs (`4090-b`), the share of stalled readers (Azure at 4x) and that of a newcomer's own
-    prefill (Mooncake). `park_target`, `safety` and the share of ongoing prefills were set on nine
-    workloads of our own, and seen on these eight and Azure at 4x meanwhile.
+    devices. Some were set while watching one of these: `burst_eta` (`4090-a`), `eta` (with unknown
+    lengths, six of the eight), `hysteresis` (`h200-a`, then four workloads apart from them), and in
+    `admission` the margin for unmeasured costs (`4090-b`), the share of stalled readers (Azure at
+    4x) and that of a newcomer's own prefill (Mooncake). `park_target`, `safety` and the share of
+    ongoing prefills were set on nine workloads of our own, and seen on these eight and Azure at 4x
+    meanwhile.
     """
 
     eta: float = setting(
-        1.0,
-        "share of the engine's time that admission may promise to readers; above 1 admits "
-        "earlier and risks stalls in lasting overload",
+        0.9,
+        "share of the engine's time that admission may promise to readers; more admits earlier, "
+        "and readers stall in lasting overload",
         low=0.1,
         high=10.0,
     )

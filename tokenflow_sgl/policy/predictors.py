@@ -6,8 +6,8 @@ import logging
 
 from tokenflow_sgl.contract import IntArray, LengthPredictor, Lengths, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
-from tokenflow_sgl.policy.lengths import CAUTION, LearnedLengths
-from tokenflow_sgl.policy.loading import load_class
+from tokenflow_sgl.policy.learned_lengths import CAUTION, LearnedLengths
+from tokenflow_sgl.policy.named_class import load_class
 
 logger = logging.getLogger(__name__)
 

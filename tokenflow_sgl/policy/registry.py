@@ -13,7 +13,7 @@ from tokenflow_sgl.policy.baselines import (
     StockPolicy,
 )
 from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.loading import load_class
+from tokenflow_sgl.policy.named_class import load_class
 from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
 _MAKERS: Mapping[str, Callable[[WorkingSetConfig], Policy]] = {

@@ -12,7 +12,7 @@ from tokenflow_sgl.replay.prompts import Prompt, Prompts
 from tokenflow_sgl.replay.records import Record
 from tokenflow_sgl.replay.replay_options import ReplayOptions
 from tokenflow_sgl.replay.target import Target
-from tokenflow_sgl.traces.limits import client_limits
+from tokenflow_sgl.traces.output_limits import client_limits
 from tokenflow_sgl.traces.request import TraceRequest, continues
 from tokenflow_sgl.traces.schedule import Schedule
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from tokenflow_sgl.choices import Router
 from tokenflow_sgl.sim.engine import Engine, Observe
-from tokenflow_sgl.sim.schedulers.stock import StockScheduler
-from tokenflow_sgl.sim.streams import IntArray, Streams
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
 from tokenflow_sgl.traces.schedule import Due, Schedule
 
 WINDOW = 0.1
@@ -36,7 +36,7 @@ class Replica:
 
     engine: Engine
     inbox: Inbox
-    scheduler: StockScheduler
+    scheduler: FcfsScheduler
 
     def present(self) -> IntArray:
         """Requests that it was given and has not finished."""
@@ -87,7 +87,7 @@ def serve(
 class RoundRobin:
     """One after the other."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: SimulatedStreams) -> None:
         self._last = -1
 
     def __call__(self, replicas: Sequence[Replica]) -> int:
@@ -99,7 +99,7 @@ class RoundRobin:
 class LeastLoaded:
     """The replica with the fewest tokens still to compute, prompts and answers."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: SimulatedStreams) -> None:
         self.streams = streams
 
     def __call__(self, replicas: Sequence[Replica]) -> int:
@@ -131,7 +131,7 @@ class BufferAware(LeastLoaded):
         return float((asked * (streams.prompt[there] + generated + asked / 2)).sum())
 
 
-ROUTERS: Mapping[str, Callable[[Streams], Route]] = {
+ROUTERS: Mapping[str, Callable[[SimulatedStreams], Route]] = {
     Router.round_robin: RoundRobin,
     Router.least_loaded: LeastLoaded,
     Router.buffer_aware: BufferAware,

@@ -8,10 +8,10 @@ import numpy as np
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.sim.engine_options import EngineOptions
-from tokenflow_sgl.sim.memory import Memory
+from tokenflow_sgl.sim.kv_memory import KVMemory
 from tokenflow_sgl.sim.prefixes import Prefixes
+from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
 from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Device, Step
-from tokenflow_sgl.sim.streams import IntArray, Streams
 
 
 class Core:
@@ -27,12 +27,12 @@ class Core:
     """
 
     def __init__(
-        self, streams: Streams, prefixes: Prefixes, device: Device, options: EngineOptions
+        self, streams: SimulatedStreams, prefixes: Prefixes, device: Device, options: EngineOptions
     ) -> None:
         self.streams = streams
         self.device = device
         self.options = options
-        self.memory = Memory(
+        self.memory = KVMemory(
             options.max_total_tokens,
             options.host_tokens,
             prefixes,
@@ -118,7 +118,10 @@ class Core:
         return tokens
 
     def advance(self, step: Step, end: float) -> list[int]:
-        """A step has ended: streams that got their last token. Call after `Streams.deliver`."""
+        """A step has ended: streams that got their last token.
+
+        Call after `SimulatedStreams.deliver`.
+        """
         for chunk in step.chunks:
             if self._shares:
                 self.memory.extend(chunk.stream, chunk.prefix, chunk.prefix + chunk.tokens)

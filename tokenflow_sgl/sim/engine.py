@@ -15,9 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.simulated_run import Recording
+from tokenflow_sgl.sim.simulated_run import SimulatedTokens
+from tokenflow_sgl.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.sim.step import Step
-from tokenflow_sgl.sim.streams import FloatArray, IntArray
 
 MOST_AT_ONCE = 512
 """Decode steps taken together at most: their times fit a cache."""
@@ -33,7 +33,7 @@ Observe = Callable[[float, int], None]
 
 
 class Scheduler(Protocol):
-    """Plans the steps; see `StockScheduler`."""
+    """Plans the steps; see `FcfsScheduler`."""
 
     def plan(self, now: float) -> Step | None:
         """The next step; None: there is nothing to run."""
@@ -94,7 +94,7 @@ class Engine:
         core: Core,
         scheduler: Scheduler,
         inbox: Inbox,
-        recording: Recording,
+        tokens: SimulatedTokens,
         ended: FloatArray,
     ) -> None:
         self.core = core
@@ -104,7 +104,7 @@ class Engine:
         self.now = 0.0
         self._scheduler = scheduler
         self._inbox = inbox
-        self._recording = recording
+        self._tokens = tokens
         self._started: float | None = None  # the step that runs; None: the engine idles
 
     @property
@@ -183,7 +183,7 @@ class Engine:
     def _deliver(self, rows: IntArray, times: FloatArray) -> None:
         if len(rows):
             self.core.streams.deliver(rows, times)
-            self._recording.deliver(rows, times)
+            self._tokens.deliver(rows, times)
 
     def _decode_ends(self, step: Step, context: int, until: float) -> FloatArray:
         """Ends of the decode steps that can be taken together, one at least."""

@@ -22,13 +22,13 @@ from tokenflow_sgl.lifecycle import Decider, apply
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
-from tokenflow_sgl.sim.schedulers.stock import StockScheduler
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.sim.simulated_state import state_of
+from tokenflow_sgl.sim.simulated_streams import UNTOLD, FloatArray
 from tokenflow_sgl.sim.step import Chunk, Step
-from tokenflow_sgl.sim.streams import UNTOLD, FloatArray
-from tokenflow_sgl.sim.view import state_of
 
 
-class PolicedScheduler(StockScheduler):
+class PolicedScheduler(FcfsScheduler):
     """SGLang's scheduler under a policy's decisions.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tokenflow_sgl.sim.streams import IntArray
+from tokenflow_sgl.sim.simulated_streams import IntArray
 from tokenflow_sgl.traces.request import TraceRequest, continues
 
 

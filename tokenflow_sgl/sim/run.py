@@ -19,12 +19,12 @@ from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.policed import PolicedScheduler
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.schedulers.by_name import make_scheduler, name_of, settings_of
-from tokenflow_sgl.sim.schedulers.stock import StockScheduler
-from tokenflow_sgl.sim.simulated_run import Recording, make_run
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.sim.simulated_run import SimulatedTokens, make_run
+from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Trace
-from tokenflow_sgl.traces.limits import client_limits
+from tokenflow_sgl.traces.output_limits import client_limits
 from tokenflow_sgl.traces.schedule import Schedule
 
 MOST_REPLICAS = 256
@@ -106,18 +106,18 @@ def simulate(
     _check(trace, options)
     room = [_room(options) - request.prompt_tokens for request in trace.requests]
     limits = client_limits(trace.requests, known_lengths=known_lengths, room=room)
-    streams, recording = Streams(trace.requests, limits), Recording()
+    streams, tokens = SimulatedStreams(trace.requests, limits), SimulatedTokens()
     ended = np.full(len(streams), np.nan)
     config = config or WorkingSetConfig()
     schedule = Schedule(trace.requests, sessions)
     prefixes = Prefixes(trace.requests, schedule.previous, options.page_size)
 
-    def make(inbox: Inbox | Schedule) -> tuple[Engine, StockScheduler]:
+    def make(inbox: Inbox | Schedule) -> tuple[Engine, FcfsScheduler]:
         device = Device(profile, overlap=options.load_evict_overlap)
         core = Core(streams, prefixes, device, options)
         lengths = make_predictor("limit" if known_lengths else predictor)
         scheduler = make_scheduler(policy, core, config, lengths)
-        return Engine(core, scheduler, inbox, recording, ended), scheduler
+        return Engine(core, scheduler, inbox, tokens, ended), scheduler
 
     if replicas == 1:
         made = [make(schedule)]
@@ -139,7 +139,7 @@ def simulate(
     run = make_run(
         trace,
         streams,
-        recording,
+        tokens,
         ended,
         name=name,
         target={

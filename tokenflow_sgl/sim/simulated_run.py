@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from tokenflow_sgl.runs.run_tables import requests_table, tokens_table, trace_info
 from tokenflow_sgl.runs.store import Run, RunInfo
-from tokenflow_sgl.sim.streams import FloatArray, IntArray, Streams
+from tokenflow_sgl.sim.simulated_streams import FloatArray, IntArray, SimulatedStreams
 from tokenflow_sgl.traces import Trace, TraceRequest
 
 PACKED = 1 << 20
 """Tokens after which blocks are packed: many small ones would take several times their content."""
 
 
-class Recording:
+class SimulatedTokens:
     """Which streams got tokens when: each block is one token per row at each of its times."""
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class Recording:
 
 def make_run(
     trace: Trace,
-    streams: Streams,
-    recording: Recording,
+    streams: SimulatedStreams,
+    tokens: SimulatedTokens,
     ended: FloatArray,
     *,
     name: str,
@@ -77,10 +77,12 @@ def make_run(
         duration_s=duration_s,
         send_lag_p99_s=0.0,
     )
-    return Run(info, _requests(trace.requests, streams, ended), recording.table())
+    return Run(info, _requests(trace.requests, streams, ended), tokens.table())
 
 
-def _requests(requests: Sequence[TraceRequest], streams: Streams, ended: FloatArray) -> pa.Table:
+def _requests(
+    requests: Sequence[TraceRequest], streams: SimulatedStreams, ended: FloatArray
+) -> pa.Table:
     over = ~np.isnan(ended)
     cut_off = streams.answer >= streams.limit
     planned = np.array([request.arrival_s for request in requests])

@@ -9,7 +9,7 @@ import numpy as np
 
 from tokenflow_sgl.costs import Link, Links, TransferRate, attention_work
 from tokenflow_sgl.profiles import DeviceProfile
-from tokenflow_sgl.sim.streams import FloatArray, IntArray
+from tokenflow_sgl.sim.simulated_streams import FloatArray, IntArray
 
 NO_STREAM: IntArray = np.zeros(0, dtype=np.int64)
 

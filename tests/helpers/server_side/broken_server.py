@@ -13,9 +13,9 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import prepare_server_args
 
-from tokenflow_sgl.engine.clock import SharedClock, local_time
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl_emulator.host_pool import TorchCopies
 
 

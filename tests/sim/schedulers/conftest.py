@@ -8,8 +8,8 @@ import pytest
 
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.prefixes import Prefixes
+from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import TraceRequest
 
 
@@ -18,7 +18,9 @@ def queued(device, options) -> Callable[..., Core]:
     """The engine when these requests have come and nothing runs yet; keywords are its settings."""
 
     def make(*requests: TraceRequest, **given: object) -> Core:
-        core = Core(Streams(requests), Prefixes(requests, {}), Device(device), options(**given))
+        core = Core(
+            SimulatedStreams(requests), Prefixes(requests, {}), Device(device), options(**given)
+        )
         for index, request in enumerate(requests):
             core.arrive(index, request.arrival_s)
         return core

@@ -13,13 +13,15 @@ from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.schedulers.by_name import POLICIES, settings_of
 from tokenflow_sgl.sim.schedulers.fair import FairScheduler
 from tokenflow_sgl.sim.schedulers.priority import PriorityScheduler
+from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
 
 def make_core(device, options, requests: list[TraceRequest], **given) -> Core:
-    core = Core(Streams(requests), Prefixes(requests, {}), Device(device), options(**given))
+    core = Core(
+        SimulatedStreams(requests), Prefixes(requests, {}), Device(device), options(**given)
+    )
     for index, request in enumerate(requests):
         core.arrive(index, request.arrival_s)
     return core
@@ -74,7 +76,7 @@ def test_equals_do_not_preempt_each_other(device, options) -> None:
     assert simulate(traced(*rows), device, settings, policy="priority").retracted == 0
 
 
-def test_short_memory_alone_preempts_nobody(device, options) -> None:
+def test_short_memory_alone_preempts_no_stream(device, options) -> None:
     rows = [asked(0, 400, 300), dataclasses.replace(asked(9, 400, 300), arrival_s=0.6)]
     assert simulate(traced(*rows), device, options(), policy="priority").retracted == 0
 
@@ -102,7 +104,7 @@ def test_output_counts_twice(device, options) -> None:
     assert fair.served.tolist() == [102.0, 112.0]
 
 
-def test_being_away_saves_nothing_up(device, options) -> None:
+def test_an_idle_client_saves_nothing_up(device, options) -> None:
     rows = [client("a", 300), client("a", 300), client("b", 100)]
     core = make_core(device, options, rows)
     core.waiting = [0]

@@ -20,8 +20,8 @@ def test_with_room_for_all_they_wait_for_prefills_only(trace, device, options) -
     assert found.p99_ttft_s == pytest.approx(0.3, rel=0.02)
 
 
-def test_who_cannot_be_promised_a_full_buffer_starts_later(trace, device, options) -> None:
-    # 1,000 tokens in 0.01 s: who reads 10 tokens/s at 600 to 700 tokens of context takes 6 to 7 %
+def test_a_stream_without_the_promise_of_a_full_buffer_starts_later(trace, device, options) -> None:
+    # 1,000 tokens in 0.01 s: a reader of 10 tokens/s at 600 to 700 tokens of context takes 6 to 7 %
     # of the engine. Of thirty some have to wait until others end.
     rows = trace(*[(0.0, 600, 100)] * 30)
     found = clairvoyant(rows, device, options())

@@ -21,14 +21,6 @@ KEYS = (RATE_KEY, CLASS_KEY)
 NOT_STREAMED = "not-streamed"
 """Class of requests that do not stream: no reader follows them, and their rate is not asked for.
 No class that an operator names can be called so: those are identifiers."""
-NAMED_RATES: Mapping[str, float] = {
-    # 300 words a minute, a fast silent reader, at 1.3 tokens a word, and some reserve.
-    "reading": 10.0,
-    # 150 words a minute of speech, with the same reserve.
-    "listening": 5.0,
-    # There is no reader; the rate is the agent's claim on the engine relative to the others.
-    "agent": 50.0,
-}
 
 
 class RateError(ValueError):

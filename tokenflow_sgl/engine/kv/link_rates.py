@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from tokenflow_sgl.costs import Link, Links, TransferRate
-from tokenflow_sgl.engine.clock import SharedClock, device_time
+from tokenflow_sgl.engine.shared_clock import SharedClock, device_time
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
 

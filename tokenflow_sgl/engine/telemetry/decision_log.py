@@ -149,14 +149,21 @@ class DecisionListener:
             self._log.write(state, decision)
 
 
-def names_of(requests: Callable[[int], Any]) -> Callable[[int], str]:
-    """Request ids by slot, from the table's requests."""
+def open_log(path: str, ranks: Any, request: Callable[[int], Any]) -> DecisionLog | None:
+    """The log of decisions, if there is to be one: on one of the ranks, which decide alike.
+
+    Args:
+        path: As configured; empty: none is kept.
+        ranks: SGLang's, of this process.
+        request: The request in a slot.
+    """
+    if not path or ranks.attn_tp_rank:
+        return None
 
     def name(slot: int) -> str:
-        request = requests(slot)
-        return str(getattr(request, "rid", slot))
+        return str(getattr(request(slot), "rid", slot))
 
-    return name
+    return DecisionLog(log_path(path, (ranks.dp_rank, ranks.pp_rank)), name)
 
 
 def log_path(path: str, ranks: Iterable[int | None]) -> Path:

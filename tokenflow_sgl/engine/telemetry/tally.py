@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
-from tokenflow_sgl.lifecycle.table import Progress, StreamTable
+from tokenflow_sgl.lifecycle.progress import Progress
+from tokenflow_sgl.lifecycle.table import StreamTable
 
 
 class Tally:

@@ -10,15 +10,15 @@ from typing import Any
 from tokenflow_sgl.choices import Contender
 from tokenflow_sgl.contract import LengthPredictor, Policy
 from tokenflow_sgl.policy import ConfigError, WorkingSetConfig, make_policy
-from tokenflow_sgl.policy.loading import load_class
+from tokenflow_sgl.policy.named_class import load_class
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.policed import PolicedScheduler
 from tokenflow_sgl.sim.schedulers.fair import FairScheduler
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.schedulers.priority import PriorityScheduler
 from tokenflow_sgl.sim.schedulers.qoserve import QoServeScheduler
 from tokenflow_sgl.sim.schedulers.shortest import ShortestPrefillScheduler
-from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 
 SMALL_CHUNK = 2048
 """Tokens of a step of `chunked` at most, prefilled and decoded ones together."""
@@ -31,11 +31,11 @@ for Qwen3-VL on Hopper."""
 class _Made:
     """What makes its scheduler of tokenflow's parameters, and SGLang's settings with it."""
 
-    make: Callable[[Core, WorkingSetConfig, LengthPredictor], StockScheduler]
+    make: Callable[[Core, WorkingSetConfig, LengthPredictor], FcfsScheduler]
     settings: Mapping[str, Any]
 
 
-def _sglang(make: Callable[[Core], StockScheduler], **settings: Any) -> _Made:
+def _sglang(make: Callable[[Core], FcfsScheduler], **settings: Any) -> _Made:
     """SGLang's own scheduling, without HiCache."""
     return _Made(lambda core, config, lengths: make(core), {"host_tokens": 0, **settings})
 
@@ -48,12 +48,12 @@ def _policed(name: str) -> _Made:
 
 
 _CONTENDERS: Mapping[Contender, _Made] = {
-    Contender.fcfs: _sglang(StockScheduler),
-    Contender.fcfs_hicache: _Made(lambda core, config, lengths: StockScheduler(core), {}),
+    Contender.fcfs: _sglang(FcfsScheduler),
+    Contender.fcfs_hicache: _Made(lambda core, config, lengths: FcfsScheduler(core), {}),
     Contender.chunked: _sglang(
-        StockScheduler, enable_mixed_chunk=True, chunked_prefill_size=SMALL_CHUNK
+        FcfsScheduler, enable_mixed_chunk=True, chunked_prefill_size=SMALL_CHUNK
     ),
-    Contender.prefill_interval: _sglang(StockScheduler, prefill_decode_interval=DECODE_INTERVAL),
+    Contender.prefill_interval: _sglang(FcfsScheduler, prefill_decode_interval=DECODE_INTERVAL),
     Contender.shortest_prefill: _sglang(ShortestPrefillScheduler),
     Contender.priority: _sglang(PriorityScheduler),
     Contender.vtc: _sglang(FairScheduler),
@@ -81,7 +81,7 @@ def settings_of(policy: str | Policy, options: EngineOptions) -> EngineOptions:
 
 def make_scheduler(
     policy: str | Policy, core: Core, config: WorkingSetConfig, lengths: LengthPredictor
-) -> StockScheduler:
+) -> FcfsScheduler:
     """The scheduler under a policy.
 
     Args:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.schedulers.stock import StockScheduler
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.sim.simulated_streams import FloatArray
 from tokenflow_sgl.sim.step import Chunk, Step
-from tokenflow_sgl.sim.streams import FloatArray
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 
 
-class FairScheduler(StockScheduler):
+class FairScheduler(FcfsScheduler):
     """SGLang's scheduler with its queue in the order of the clients' counters."""
 
     def __init__(self, core: Core) -> None:

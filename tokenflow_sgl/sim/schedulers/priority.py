@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import Phase
-from tokenflow_sgl.sim.schedulers.stock import CLIP_NEW_TOKENS, Budget, StockScheduler
+from tokenflow_sgl.sim.schedulers.fcfs import CLIP_NEW_TOKENS, Budget, FcfsScheduler
 
 
-class PriorityScheduler(StockScheduler):
+class PriorityScheduler(FcfsScheduler):
     """Larger priorities first; a request without one has the least."""
 
     def offered(self) -> list[int]:

@@ -28,9 +28,9 @@ import numpy as np
 
 from tokenflow_sgl.costs import attention_work
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.schedulers.stock import StockScheduler
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.sim.step import Step
-from tokenflow_sgl.sim.streams import FloatArray, IntArray
 
 TTFT_SLO = 6.0
 """Seconds to the first token of a request that asks for none: the authors' interactive class."""
@@ -46,7 +46,7 @@ SPEED_KEPT = 0.995
 """Weight of the old value in the mean speed of prefills, per prefill step."""
 
 
-class QoServeScheduler(StockScheduler):
+class QoServeScheduler(FcfsScheduler):
     """SGLang's scheduler with QoServe's queue and chunks."""
 
     def __init__(self, core: Core) -> None:

@@ -10,10 +10,10 @@ waiting one is about to compute.
 from __future__ import annotations
 
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.schedulers.stock import Budget, StockScheduler
+from tokenflow_sgl.sim.schedulers.fcfs import Budget, FcfsScheduler
 
 
-class ShortestPrefillScheduler(StockScheduler):
+class ShortestPrefillScheduler(FcfsScheduler):
     """SGLang's scheduler with its queue in the order of uncached prompt tokens."""
 
     def __init__(self, core: Core) -> None:

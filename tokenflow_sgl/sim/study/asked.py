@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.streams import DEFAULT_RATE, FloatArray, IntArray
+from tokenflow_sgl.sim.simulated_streams import DEFAULT_RATE, FloatArray, IntArray
 from tokenflow_sgl.traces import Trace
 
 

@@ -37,7 +37,7 @@ from scipy.optimize import linprog
 
 from tokenflow_sgl.profiles import DecodeTable, DeviceProfile
 from tokenflow_sgl.sim.engine_options import EngineOptions
-from tokenflow_sgl.sim.streams import FloatArray
+from tokenflow_sgl.sim.simulated_streams import FloatArray
 from tokenflow_sgl.sim.study.asked import Asked
 from tokenflow_sgl.traces import Trace
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.sim.engine_options import EngineOptions
-from tokenflow_sgl.sim.streams import FloatArray
+from tokenflow_sgl.sim.simulated_streams import FloatArray
 from tokenflow_sgl.sim.study.asked import Asked
 from tokenflow_sgl.sim.study.bounds import cheapest_prefill, decode_costs, decode_plane
 from tokenflow_sgl.traces import Trace

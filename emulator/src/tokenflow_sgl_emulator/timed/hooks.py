@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from tokenflow_sgl_emulator.timed.arrivals import STAMP_KEY, Arrivals
 from tokenflow_sgl_emulator.timed.clock import IDLE_PASS_S, VirtualClock, the_clock
 from tokenflow_sgl_emulator.timed.device import the_device
 from tokenflow_sgl_emulator.timed.timed_streams import current_stream
+from tokenflow_sgl_emulator.timed.virtual_arrivals import STAMP_KEY, VirtualArrivals
 
 STATE_KEY = "emulated_device"
 """Key of the device's report in each ``internal_states`` entry of ``/server_info``."""
@@ -39,10 +39,10 @@ def add_report(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 @cache
-def _arrivals() -> Arrivals:
+def _arrivals() -> VirtualArrivals:
     clock = the_clock()
     assert isinstance(clock, VirtualClock), "these hooks are registered with it only"
-    return Arrivals(clock)
+    return VirtualArrivals(clock)
 
 
 def hold_arrivals(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

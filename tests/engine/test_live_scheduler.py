@@ -29,7 +29,7 @@ def live(start, tmp_path_factory):
     """The shipped policy, switched on by a YAML file through `sglang serve`."""
     config = tmp_path_factory.mktemp("config") / "server.yaml"
     config.write_text(
-        "scheduler: tokenflow\ntokenflow-default-rate: listening\ntokenflow-eta: 1.1\n"
+        "scheduler: tokenflow\ntokenflow-default-rate: listening\ntokenflow-eta: 0.8\n"
         "max-total-tokens: 1500\nhicache-ratio: 4\n"
     )
     # Copies that are late are also timed, so that the server gets to know its link.

@@ -15,13 +15,13 @@ from collections.abc import Callable
 import numpy as np
 
 from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.streams import IntArray
+from tokenflow_sgl.sim.simulated_streams import IntArray
 
 Store = Callable[[int], float]
 """Copies so many tokens to the host and says when that has ended."""
 
 
-class Memory:
+class KVMemory:
     """Counts tokens of whole pages. A node is a stream's own stretch, by its index, or shared.
 
     Attributes:

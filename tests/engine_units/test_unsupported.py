@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tokenflow_sgl.engine.limits import (
+from tokenflow_sgl.engine.unsupported import (
     UnsupportedError,
     check_model,
     check_options,
@@ -126,7 +126,7 @@ def test_an_ordinary_request_can_be_preempted() -> None:
     ],
     ids=lambda given: next(iter(given)),
 )
-def test_a_request_that_cannot_be_taken_up_again_is_left_undisturbed(given) -> None:
+def test_a_request_that_cannot_be_resumed_is_left_undisturbed(given) -> None:
     reason = undisturbed_reason(request(**given))
     assert reason
     assert len(reason.split()) >= 4

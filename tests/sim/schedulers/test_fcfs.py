@@ -8,9 +8,9 @@ import pytest
 from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.schedulers.stock import StockScheduler
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import Chunk, Device
-from tokenflow_sgl.sim.streams import Streams
 from tokenflow_sgl.traces import TraceRequest
 
 
@@ -18,7 +18,7 @@ from tokenflow_sgl.traces import TraceRequest
 def core(device, options):
     def make(*rows: tuple[int, int], **given) -> Core:
         requests = [TraceRequest(0.0, prompt, output) for prompt, output in rows]
-        streams, prefixes = Streams(requests), Prefixes(requests, {})
+        streams, prefixes = SimulatedStreams(requests), Prefixes(requests, {})
         core = Core(streams, prefixes, Device(device), options(**given))
         for index in range(len(rows)):
             core.arrive(index, 0.0)
@@ -27,21 +27,21 @@ def core(device, options):
     return make
 
 
-# A request needs prompt + answer + 1 of what is left; who was admitted before holds as much.
+# A request needs prompt + answer + 1 of what is left; one that was admitted before holds as much.
 @pytest.mark.parametrize(
     ("memory", "admitted"),
     [(151, 0), (152, 1), (302, 1), (303, 2), (453, 2), (454, 3)],
 )
 def test_admission_reserves_whole_answers(core, memory, admitted) -> None:
     there = core(*[(100, 50)] * 3, max_total_tokens=memory)
-    step = StockScheduler(there).plan(0.0)
+    step = FcfsScheduler(there).plan(0.0)
     assert (0 if step is None else len(step.chunks)) == admitted
     assert there.full is (admitted in (1, 2))
 
 
 def test_a_running_stream_holds_a_share_of_what_it_may_still_produce(core) -> None:
     there = core((100, 50), (100, 50), max_total_tokens=289)
-    scheduler = StockScheduler(there)
+    scheduler = FcfsScheduler(there)
     first = scheduler.plan(0.0)
     assert [chunk.stream for chunk in first.chunks] == [0]
     there.allocate(sum(chunk.tokens for chunk in first.chunks), 0.0)
@@ -54,7 +54,7 @@ def test_a_running_stream_holds_a_share_of_what_it_may_still_produce(core) -> No
 
 def test_memory_is_taken_by_pages(core) -> None:
     there = core((100, 50), (60, 50), max_total_tokens=1000, page_size=16)
-    scheduler = StockScheduler(there)
+    scheduler = FcfsScheduler(there)
     first = scheduler.plan(0.0)
     there.allocate(sum(there.memory.paged(chunk.tokens) for chunk in first.chunks), 0.0)
     assert there.memory.held == 112 + 64
@@ -66,11 +66,11 @@ def test_memory_is_taken_by_pages(core) -> None:
     assert there.steps_that_fit(rows) == (992 - 176) // 32 * 16
 
 
-# 100 tokens and an answer of 50 need 50 more and a page; 112 are held by who was admitted before.
+# 100 tokens and an answer of 50 need 50 more and a page; each one admitted before holds 112.
 @pytest.mark.parametrize(("memory", "admitted"), [(160, 0), (176, 1), (336, 1), (352, 2)])
 def test_admission_counts_pages(core, memory, admitted) -> None:
     there = core(*[(100, 50)] * 2, max_total_tokens=memory, page_size=16)
-    step = StockScheduler(there).plan(0.0)
+    step = FcfsScheduler(there).plan(0.0)
     assert (0 if step is None else len(step.chunks)) == admitted
 
 
@@ -84,7 +84,7 @@ def test_the_largest_request_that_is_taken_is_served(trace, device, options) -> 
 
 def test_rows_decode_beside_a_prefill_only_if_its_pages_leave_room(core) -> None:
     there = core((100, 50), (20, 50), max_total_tokens=1000, page_size=16, enable_mixed_chunk=True)
-    scheduler = StockScheduler(there)
+    scheduler = FcfsScheduler(there)
     there.running = np.array([0])
     there.streams.generated[0] = 13  # 112 tokens are there: the next one needs a page
     chunk = [Chunk(1, 0, 20)]
@@ -96,12 +96,12 @@ def test_rows_decode_beside_a_prefill_only_if_its_pages_leave_room(core) -> None
 
 def test_chunks_end_with_a_page(core) -> None:
     there = core((100, 5), max_total_tokens=1000, page_size=16, chunked_prefill_size=70)
-    (chunk,) = StockScheduler(there).plan(0.0).chunks
+    (chunk,) = FcfsScheduler(there).plan(0.0).chunks
     assert (chunk.tokens, chunk.last) == (64, False)
 
 
 def test_the_reserved_share_falls_with_every_decode_step(core) -> None:
-    scheduler = StockScheduler(core((10, 10)))
+    scheduler = FcfsScheduler(core((10, 10)))
     scheduler.decoded(300)
     assert scheduler.ratio == pytest.approx(0.7 - 0.5 * 0.602)
     scheduler.decoded(1000)
@@ -127,7 +127,7 @@ def test_the_least_progressed_stream_is_retracted_and_computed_anew(
 
 def test_retraction_makes_the_reserve_larger(core) -> None:
     there = core((10, 100), (10, 100), (30, 100), max_total_tokens=332)
-    scheduler = StockScheduler(there)
+    scheduler = FcfsScheduler(there)
     there.running = np.array([0, 1, 2])
     there.waiting = []
     there.streams.generated[:] = 60, 50, 50

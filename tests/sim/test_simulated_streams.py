@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenflow_sgl.sim.streams import Streams
+from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.traces import TraceRequest
 
 
@@ -25,7 +25,7 @@ def one_by_one(due: float | None, rate: float, times: list[float]) -> float:
     data=st.data(),
 )
 def test_due_times(rates, blocks, data) -> None:
-    streams = Streams([TraceRequest(0.0, 5, 1000, rate=rate) for rate in rates])
+    streams = SimulatedStreams([TraceRequest(0.0, 5, 1000, rate=rate) for rate in rates])
     for index in range(len(rates)):
         streams.arrive(index, 0.0)
     seen: list[list[float]] = [[] for _ in rates]
@@ -44,7 +44,7 @@ def test_due_times(rates, blocks, data) -> None:
 
 
 def test_before_the_first_token_a_stream_is_due_since_its_arrival() -> None:
-    streams = Streams([TraceRequest(0.0, 5, 10)])
+    streams = SimulatedStreams([TraceRequest(0.0, 5, 10)])
     streams.arrive(0, 7.0)
     assert streams.due[0] == 7.0
 
@@ -56,7 +56,7 @@ def test_nothing_is_read_of_reasoning(reasoning) -> None:
         TraceRequest(0.0, 5, 9, rate=2.0, reasoning_tokens=reasoning),
         TraceRequest(0.0, 5, 9, rate=2.0),
     ]
-    whole, split = Streams(requests), Streams(requests)
+    whole, split = SimulatedStreams(requests), SimulatedStreams(requests)
     for streams, blocks in ((whole, [times]), (split, [times[:2], times[2:]])):
         streams.arrive(0, 0.5)
         streams.arrive(1, 0.5)

@@ -9,7 +9,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
     from sglang.srt.observability.trace import TraceNullContext, TraceReqContext
 
-from tokenflow_sgl.engine.telemetry.tracing import trace
+from tokenflow_sgl.engine.telemetry.applied import trace
 
 
 def test_an_event_goes_to_the_span_that_the_request_is_in() -> None:

@@ -8,8 +8,8 @@ import pytest
 from tokenflow_sgl.choices import Contender
 from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.sim.schedulers.by_name import DECODE_INTERVAL, POLICIES, settings_of
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.schedulers.shortest import ShortestPrefillScheduler
-from tokenflow_sgl.sim.schedulers.stock import StockScheduler
 from tokenflow_sgl.sim.step import Step
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
@@ -71,18 +71,18 @@ def prefills(core, scheduler, steps: int) -> list[bool]:
 
 def test_decode_steps_come_between_prefills(queued) -> None:
     core = queued(asked(30), asked(30), asked(30), chunked_prefill_size=30)
-    plain = prefills(core, StockScheduler(core), 5)
+    plain = prefills(core, FcfsScheduler(core), 5)
     assert plain == [True, True, True, False, False]
     core = queued(
         asked(30), asked(30), asked(30), chunked_prefill_size=30, prefill_decode_interval=3
     )
-    spread = prefills(core, StockScheduler(core), 10)
+    spread = prefills(core, FcfsScheduler(core), 10)
     assert spread == [True, False, False, False, True, False, False, False, True, False]
 
 
 def test_nothing_waits_for_the_interval_while_nothing_runs(queued) -> None:
     core = queued(asked(90), chunked_prefill_size=30, prefill_decode_interval=5)
-    assert prefills(core, StockScheduler(core), 4) == [True, True, True, False]
+    assert prefills(core, FcfsScheduler(core), 4) == [True, True, True, False]
 
 
 def test_steps_taken_together_count_for_the_interval(times_of, trace, device, options) -> None:

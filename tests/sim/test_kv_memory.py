@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tokenflow_sgl.sim.memory import Memory
+from tokenflow_sgl.sim.kv_memory import KVMemory
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.traces import PrefixBlock, TraceRequest
 
@@ -23,9 +23,9 @@ def request(shared: tuple[int, ...] = (), own: int = 30, output: int = 100) -> T
     return TraceRequest(0.0, SHARED * len(shared) + own, output, prefix=blocks)
 
 
-def memory(device: int, host: int, *requests: TraceRequest, **given: bool) -> Memory:
+def memory(device: int, host: int, *requests: TraceRequest, **given: bool) -> KVMemory:
     """A memory of streams; by default five that share nothing."""
-    return Memory(device, host, Prefixes(requests or (request(),) * 5, {}), **given)
+    return KVMemory(device, host, Prefixes(requests or (request(),) * 5, {}), **given)
 
 
 def by(moment: float) -> Callable[[int], float]:
@@ -133,7 +133,7 @@ def test_a_shared_prefix_is_there_once() -> None:
     assert there.evictable(0) == 70
 
 
-def test_two_who_compute_the_same_keep_one_copy() -> None:
+def test_two_streams_that_compute_the_same_keep_one_copy() -> None:
     there = memory(400, 0, request((7,)), request((7,)))
     there.allocate(140)
     there.extend(0, 0, 70)
@@ -147,7 +147,7 @@ def test_what_continues_a_prefix_goes_before_it() -> None:
     there.extend(0, 0, 110)
     there.release(0, 110, by(0.0))
     there.allocate(140)
-    # Own stretch and block 8 (nobody else's) are gone in part, the shared block is whole.
+    # Own stretch and block 8 (no other stream's) are gone in part, the shared block is whole.
     assert there.match(0) == (60, 60)
     assert there.match(1) == (40, 40)
 
@@ -190,7 +190,7 @@ class Accounts(RuleBasedStateMachine):
         self.page = page
         self.prefixes = Prefixes(requests, {}, page)
         self.lengths = [one.prompt_tokens for one in requests]
-        self.memory = Memory(300, host, self.prefixes, page=page, write_back=write_back)
+        self.memory = KVMemory(300, host, self.prefixes, page=page, write_back=write_back)
         self.running: dict[int, int] = {}
         self.now = self.link = 0.0
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.contract import IntArray, Memory, ModelShape, Phase, Pool, State, Tier
-from tokenflow_sgl.contract import Streams as Seen
+from tokenflow_sgl.contract import IntArray, Memory, ModelShape, Phase, Pool, State, Streams, Tier
 from tokenflow_sgl.contract.lengths import LengthPredictor
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.lifecycle.phases import preemptible
@@ -46,7 +45,7 @@ def state_of(
     unwritten[runs] = core.unwritten(present[runs])
     return State(
         now=now,
-        streams=Seen(
+        streams=Streams(
             slot=present,
             phase=phase,
             arrival=streams.arrival[present],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.contract import Traits
-from tokenflow_sgl.policy.lengths import KINDS, LearnedLengths
+from tokenflow_sgl.policy.learned_lengths import KINDS, LearnedLengths
 
 NOTHING = np.zeros(0, dtype=np.int64)
 

@@ -9,20 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.lifecycle import Phases
+from tokenflow_sgl.qos.rates import DEFAULT_CLASS, NAMED_RATES
 from tokenflow_sgl.traces import TraceRequest
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-DEFAULT_RATE = 20.0
-"""Tokens per second of a reader of whom the trace says nothing."""
+DEFAULT_RATE = NAMED_RATES[DEFAULT_CLASS]
+"""Tokens per second of a reader whose rate the trace does not say, as of a request to a server."""
 UNTOLD = -1
 """Kind of a stream that no predictor has seen yet."""
 LEAST = -(1 << 62)
 """Priority of a request without one."""
 
 
-class Streams:
+class SimulatedStreams:
     """Requests by their index in the trace.
 
     Attributes:

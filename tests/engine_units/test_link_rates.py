@@ -12,8 +12,8 @@ from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from tokenflow_sgl.engine.clock import ClockTick, SharedClock
     from tokenflow_sgl.engine.kv.link_rates import TransferWatch
+    from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock
 
 
 class Event:

@@ -12,12 +12,12 @@ from tokenflow_sgl.engine.frontend.terms import (
     CLASS_KEY,
     HIGHEST_RATE,
     LOWEST_RATE,
-    NAMED_RATES,
     RATE_KEY,
     RateClasses,
     RateError,
     check_place,
 )
+from tokenflow_sgl.qos.rates import NAMED_RATES
 
 RATES = RateClasses(NAMED_RATES, default=10.0)
 
@@ -32,7 +32,7 @@ def refusal(custom_params) -> str:
 
 
 @pytest.mark.parametrize("params", [None, {}, {"other": 5}, [], "tokenflow_rate", 7])
-def test_who_says_nothing_gets_the_default(params) -> None:
+def test_a_request_that_says_nothing_gets_the_default(params) -> None:
     assert RATES.of(params) == (10.0, "default")
 
 

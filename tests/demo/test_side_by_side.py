@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tokenflow_sgl.demo.live import readers, side_by_side
+from tokenflow_sgl.demo.side_by_side import readers, side_by_side
 from tokenflow_sgl.replay.live import Snapshot
 
 NOW = Snapshot(
@@ -30,7 +30,7 @@ def at(time_s: float, **changes: float) -> Snapshot:
     return replace(NOW, time_s=time_s, **changes)
 
 
-def test_every_reader_who_asked_is_in_one_state() -> None:
+def test_every_reader_that_asked_is_in_one_state() -> None:
     assert readers(NOW) == {"waiting": 31, "reading": 20, "stalled": 2, "finished": 7}
 
 

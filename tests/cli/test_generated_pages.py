@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.contract import Cause, Decision, Memory, Mode, Phase, Pool, State, Streams, Tier
-from tokenflow_sgl.engine import limits
+from tokenflow_sgl.engine import unsupported
 from tokenflow_sgl.engine.frontend import terms
 from tokenflow_sgl.engine.telemetry import prometheus
+from tokenflow_sgl.qos import rates
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -54,11 +55,11 @@ def test_refused_options_are_documented_with_their_reasons():
         for cells in rows("scheduler.md")
         if len(cells) == 2 and cells[0].startswith("`--")
     }
-    assert documented == {limits._flag(name): why for name, _, why in limits._OPTIONS}
+    assert documented == {unsupported._flag(name): why for name, _, why in unsupported._OPTIONS}
 
 
 def test_requests_that_are_not_preempted_are_documented():
-    tree = ast.parse(inspect.getsource(limits.undisturbed_reason))
+    tree = ast.parse(inspect.getsource(unsupported.undisturbed_reason))
     reasons = [
         node.value.value
         for node in ast.walk(tree)
@@ -90,7 +91,7 @@ def test_metrics_page_has_every_value_of_its_labels():
 
 def test_rates_page_states_the_classes():
     documented = {cells[0]: cells[1] for cells in rows("rates.md")}
-    for name, rate in terms.NAMED_RATES.items():
+    for name, rate in rates.NAMED_RATES.items():
         assert documented[f"`{name}`"] == f"{rate:g}"
 
 
@@ -105,7 +106,7 @@ def test_rates_page_states_the_classes():
     ],
 )
 def test_rates_page_quotes_the_refusals(params):
-    known = terms.RateClasses(dict(terms.NAMED_RATES), default=10.0)
+    known = terms.RateClasses(dict(rates.NAMED_RATES), default=10.0)
     with pytest.raises(terms.RateError) as error:
         known.of(params)
     assert f"> {error.value}\n" in (DOCS / "rates.md").read_text()

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.demo import run
-from tokenflow_sgl.demo.compare import BurstError, check, identical_answers, result_table
 from tokenflow_sgl.demo.plot import draw
+from tokenflow_sgl.demo.result import BurstError, check, identical_answers, result_table
 from tokenflow_sgl.report import Figures
 
 MakeFigures = Callable[..., Figures]

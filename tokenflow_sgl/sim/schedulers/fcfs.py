@@ -12,8 +12,8 @@ import numpy as np
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.sim.core import Core
+from tokenflow_sgl.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Step
-from tokenflow_sgl.sim.streams import FloatArray, IntArray
 
 CLIP_NEW_TOKENS = 4096
 """Output tokens that SGLang reserves for one request at most."""
@@ -24,7 +24,7 @@ RETRACT_STEPS = 20
 """Decode steps for which the ratio makes room after a retraction."""
 
 
-class StockScheduler:
+class FcfsScheduler:
     """Plans steps as SGLang does without any policy of ours.
 
     Attributes:

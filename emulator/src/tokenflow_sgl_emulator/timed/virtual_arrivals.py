@@ -36,7 +36,7 @@ class Arrival:
     of: int
 
 
-class Arrivals:
+class VirtualArrivals:
     """The requests of a trace that SGLang must not see yet.
 
     Args:

@@ -1,0 +1,61 @@
+"""Holds the ledger of seams against the installed SGLang.
+
+The start is refused if a seam is gone, with an error that names it; `tokenflow doctor` and a test
+print and check the same rows.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+from typing import Any
+
+from tokenflow_sgl.engine.seams import SEAMS, SUPPORTED_SGLANG, Seam
+
+
+class SeamError(RuntimeError):
+    """SGLang has no longer what this package holds on to."""
+
+
+def resolve(target: str) -> Any:
+    """The object behind "module:attribute.path"; raises ImportError or AttributeError."""
+    module, _, path = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def problem(seam: Seam) -> str | None:
+    """What is wrong with a seam in the installed SGLang; None if it holds."""
+    try:
+        found = resolve(seam.target)
+    except (ImportError, AttributeError) as error:
+        return f"{seam.target} is missing ({error})"
+    if seam.parameters:
+        taken = inspect.signature(inspect.unwrap(found)).parameters
+        absent = [name for name in seam.parameters if name not in taken]
+        if absent:
+            return f"{seam.target} no longer takes {', '.join(absent)}"
+    return None
+
+
+def installed_sglang() -> str | None:
+    """The installed SGLang version, or None."""
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_seams() -> None:
+    """Raise `SeamError` naming the first seam that does not hold."""
+    for seam in SEAMS:
+        trouble = problem(seam)
+        if trouble is not None:
+            raise SeamError(
+                f"tokenflow cannot start on SGLang {installed_sglang()}: {trouble}. "
+                f"It supports SGLang {SUPPORTED_SGLANG}; install that version or start "
+                "without --scheduler tokenflow."
+            )
