@@ -13,7 +13,6 @@ import dataclasses
 from pathlib import Path
 
 import pyarrow as pa
-from tokenflow_sgl.traces.limits import REASONING_LIMIT
 
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.profiles import load_profile
@@ -22,6 +21,7 @@ from tokenflow_sgl.report import Figures, figures
 from tokenflow_sgl.sim import EngineOptions, simulate
 from tokenflow_sgl.traces import Trace, open_trace
 from tokenflow_sgl.traces.generators.reading_rates import RateMix
+from tokenflow_sgl.traces.output_limits import REASONING_LIMIT
 from tokenflow_sgl.traces.transform import with_rates
 
 DEVICE, MODEL = "h200", "llama3-8b"
