@@ -1,31 +1,68 @@
 """Times one pass of the working-set policy, the way the live scheduler calls it.
 
-    python benchmarks/policy_pass.py [--streams 1000] [--passes 2000]
+    python benchmarks/policy_pass.py [--only 1000 1000+10000] [--passes 1000]
+    python benchmarks/policy_pass.py --against COMMIT [--rounds 5]
 
-Builds a table of streams under stress (a third of them running, a third paused, a third
-waiting), and times what an iteration costs on top of the engine: a policy pass (build
-the state and decide, what the metric tokenflow:policy_pass_seconds measures), and
-accounting the tokens of the running streams. Three kinds of pass: a plan (every cycle
-and on every arrival), the passes between two plans, and an idle server.
+Builds tables of streams under stress (a third of them running, a third paused, a third waiting,
+and of N+Q another Q waiting), and times what an iteration costs on top of the engine: a pass
+(build the state, decide, carry out what concerns the table), and accounting the tokens of the
+running streams. Three kinds of pass: a plan (every cycle and on every arrival), the passes between
+two plans, and an idle server. It is CPU time, so other work on the machine hardly changes it.
+
+With --against the same script runs with the package as of a commit and as it is here, in turns,
+and the median ratio of the rounds is printed beside this version's figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from tokenflow_sgl.contract import Memory, Phase, Pool, State, Tier
+from tokenflow_sgl.contract import Memory, Phase, Pool, Restore, State, Tier, Write
 from tokenflow_sgl.costs import StepCosts
+from tokenflow_sgl.lifecycle import Prefetch, apply
+from tokenflow_sgl.lifecycle.actuator import Action
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import WorkingSetPolicy
-from tokenflow_sgl.policy.learned_lengths import LearnedLengths
+from tokenflow_sgl.policy import WorkingSetPolicy, make_predictor
 from tokenflow_sgl.policy.working_set import Memo
 
+ROOT = Path(__file__).resolve().parents[1]
 COSTS = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.004, 6e-5, 1e-9), load=(0.001, 3e-6))
+START = 20.0
+"""When the passes begin; all streams came in the first half of the time before."""
+KINDS = ("plan", "between plans", "idle", "accounting")
+PERCENTILES = (50.0, 90.0, 99.0)
+
+
+class Size(NamedTuple):
+    """How many streams there are, and how many requests wait beside them."""
+
+    streams: int
+    queued: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> Size:
+        """Of "1000" or "1000+10000"."""
+        return cls(*map(int, text.split("+")))
+
+    def __str__(self) -> str:
+        return f"{self.streams}+{self.queued}" if self.queued else str(self.streams)
+
+
+SIZES = (Size(400), Size(1000), Size(4000), Size(1000, 1000), Size(1000, 10_000))
 
 
 @dataclass(eq=False)
@@ -40,48 +77,73 @@ class Request:
         return len(self.output_ids)
 
 
-def build(streams: int, queued: int, stress: bool) -> tuple[StreamTable[Request], list[Request]]:
-    """A table of `streams`; all running and far from any limit without `stress`, else `queued`."""
+class Refusing:
+    """A body that changes nothing, so that each pass sees what the one before it saw."""
+
+    busy, prefetching = True, False
+
+    def accepts(self, action: Action) -> bool:
+        """Nothing."""
+        return False
+
+    def write(self, writes: Sequence[Write]) -> int:
+        """Not reached."""
+        return 0
+
+    def preempt(self, slots: Sequence[int]) -> None:
+        """Not reached."""
+
+    def place(self, places: Sequence[object]) -> None:
+        """Not reached."""
+
+    def restore(self, restore: Restore) -> Prefetch:
+        """Not reached."""
+        return Prefetch()
+
+    def offer(self, slots: Sequence[int] | None, recompute: frozenset[int]) -> None:
+        """Offered to no one."""
+
+
+def build(size: Size, stress: bool) -> tuple[StreamTable[Request], list[Request]]:
+    """A table of `size`; without `stress` all streams run, far from any limit."""
     rng = np.random.default_rng(1)
-    lengths = LearnedLengths()
+    lengths = make_predictor("learned")
     for length in rng.integers(100, 2000, 1024).tolist():
         lengths.ended(0, length, cut_off=False)
     table: StreamTable[Request] = StreamTable(lengths)
     requests = []
-    for number in range(streams + (queued if stress else 0)):
+    number_of_all = size.streams + (size.queued if stress else 0)
+    for number in range(number_of_all):
         request = Request()
         requests.append(request)
+        arrival = START / 2 * number / number_of_all
         table.track(
             request,
             prompt=int(rng.integers(50, 2000)),
             limit=2048,
             rate=float(rng.choice([5.0, 10.0, 20.0])),
             qos_class="reading",
-            arrival=number * 0.01,
-            now=number * 0.01,
+            arrival=arrival,
+            now=arrival,
         )
         third = number % 3 if stress else 0
-        if number >= streams:
+        if number >= size.streams or third == 2:
             continue
-        if third == 2:
-            continue
-        table.move(request, Phase.RUNNING, number * 0.01)
+        table.move(request, Phase.RUNNING, arrival)
         request.output_ids.extend([1] * int(rng.integers(1, 800)))
-    table.collect(20.0)
-    for number, request in enumerate(requests):
-        if stress and number % 3 == 1:
-            table.move(request, Phase.PAUSED, 20.0)
-            slot = table.slot(request)
-            # Nobody among the paused is about to run dry, which would call for a plan.
-            table.readers.next_due[slot] = 20.0 + float(rng.uniform(1e3, 2e3))
+    table.collect(START)
+    for request in requests[1 : size.streams : 3] if stress else ():
+        table.move(request, Phase.PAUSED, START)
+        # None of the paused is about to run dry, which would call for a plan.
+        table.readers.next_due[table.slot(request)] = START + float(rng.uniform(1e3, 2e3))
     return table, requests
 
 
 def passes(
     table: StreamTable[Request], count: int, *, stress: bool, plan: bool
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each of `count` policy passes, and of the accounting before each."""
-    policy = WorkingSetPolicy()
+    """CPU seconds of each of `count` passes, and of the accounting before each."""
+    policy, body = WorkingSetPolicy(), Refusing()
     live = table.requests(Phase.RUNNING)
     slots = [table.slot(request) for request in live]
     held = int((table.prompt[slots] + table.generated[slots]).sum())
@@ -94,15 +156,15 @@ def passes(
     )
     memo = Memo()
     seconds, accounting = [], []
-    now = 20.0
+    now = START
     for _ in range(count):
         now += 0.001
         for request in live:
             request.output_ids.append(1)
-        started = time.perf_counter()
+        started = time.thread_time()
         table.collect(now)
-        accounting.append(time.perf_counter() - started)
-        started = time.perf_counter()
+        accounting.append(time.thread_time() - started)
+        started = time.thread_time()
         state = State(
             now=now,
             streams=table.streams(()),
@@ -112,34 +174,87 @@ def passes(
             memo=memo,
         )
         decision = policy.decide(state)
-        seconds.append(time.perf_counter() - started)
+        apply(decision, table.phases, body, now)
+        seconds.append(time.thread_time() - started)
         # A plan is due in every pass, or in none.
         memo = decision.memo if isinstance(decision.memo, Memo) else Memo()
         memo = dataclasses.replace(memo, planned=-np.inf if plan else now)
     return seconds, accounting
 
 
-def show(name: str, seconds: list[float]) -> None:
-    """One row, in milliseconds."""
-    figures = np.percentile(np.array(seconds) * 1e3, (50, 90, 99))
-    print(f"{name:<14}" + "".join(f"{value:>9.3f}" for value in figures))
+def measure(size: Size, count: int) -> dict[str, list[float]]:
+    """By kind of pass: its percentiles, in milliseconds."""
+    found = {}
+    for name, stress, plan in (("plan", True, True), ("between plans", True, False)):
+        table, _ = build(size, stress)
+        found[name], found["accounting"] = passes(table, count, stress=stress, plan=plan)
+    table, _ = build(size, stress=False)
+    found["idle"], _ = passes(table, count, stress=False, plan=True)
+    return {
+        name: (np.percentile(seconds, PERCENTILES) * 1e3).tolist()
+        for name, seconds in found.items()
+    }
+
+
+@contextlib.contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """The repository as of a commit, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = Path(scratch) / "tree"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+def measured_with(tree: Path, size: Size, count: int) -> dict[str, list[float]]:
+    """As `measure`, with the package of that tree."""
+    command = [sys.executable, __file__, "--json", "--only", str(size), "--passes", str(count)]
+    env = {**os.environ, "PYTHONPATH": str(tree)}
+    told = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    found: dict[str, dict[str, list[float]]] = json.loads(told.stdout)
+    return found[str(size)]
+
+
+def compare(commit: str, sizes: Sequence[Size], count: int, rounds: int) -> None:
+    """Print medians with both versions, and the median of the rounds' ratios."""
+    print(f"{'streams':<12}{'pass':<15}{'before':>9}{'now':>9}{'ratio':>9}")
+    with checked_out(commit) as tree:
+        for size in sizes:
+            turns = [
+                [measured_with(version, size, count) for version in (tree, ROOT)]
+                for _ in range(rounds)
+            ]
+            for kind in KINDS:
+                medians = np.array([[found[kind][0] for found in turn] for turn in turns])
+                ratio = np.median(medians[:, 1] / medians[:, 0])
+                old, new = np.median(medians, axis=0)
+                print(f"{size!s:<12}{kind:<15}{old:>9.3f}{new:>9.3f}{ratio:>9.2f}", flush=True)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--streams", type=int, default=1000, help="tracked requests")
-    parser.add_argument("--queued", type=int, default=0, help="requests that wait beside them")
-    parser.add_argument("--passes", type=int, default=2000, help="passes per kind")
+    parser.add_argument("--only", nargs="+", type=Size.of, default=SIZES, metavar="N[+Q]")
+    parser.add_argument("--passes", type=int, default=1000, help="per kind")
+    parser.add_argument("--against", metavar="COMMIT", help="compare with this version")
+    parser.add_argument("--rounds", type=int, default=5, help="of a comparison")
+    parser.add_argument("--json", action="store_true", help="print JSON instead")
     options = parser.parse_args()
-    kinds = (("plan", True, True), ("between plans", True, False), ("idle", False, True))
-    print(f"{options.streams} tracked streams, {options.passes} passes per kind; milliseconds")
-    print(f"{'pass':<14}{'median':>9}{'P90':>9}{'P99':>9}")
-    for name, stress, plan in kinds:
-        table, _ = build(options.streams, options.queued, stress)
-        deciding, accounting = passes(table, options.passes, stress=stress, plan=plan)
-        show(name, deciding)
-    show("accounting", accounting)
+    if options.against:
+        compare(options.against, options.only, options.passes, options.rounds)
+        return
+    if options.json:
+        print(json.dumps({str(size): measure(size, options.passes) for size in options.only}))
+        return
+    print(f"{options.passes} passes per kind; milliseconds of CPU time")
+    print(f"{'streams':<12}{'pass':<15}{'median':>9}{'P90':>9}{'P99':>9}")
+    for size in options.only:
+        for kind, figures in measure(size, options.passes).items():
+            row = "".join(f"{figure:>9.3f}" for figure in figures)
+            print(f"{size!s:<12}{kind:<15}{row}", flush=True)
 
 
 if __name__ == "__main__":

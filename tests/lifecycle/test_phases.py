@@ -32,6 +32,17 @@ def test_a_slot_that_never_was_is_in_no_phase(slot) -> None:
     assert not phases.is_in(slot, *Phase)
 
 
+def test_of_several_slots_those_in_a_phase_are_named_in_their_order() -> None:
+    phases = Phases(6)
+    for slot, phase in ((1, Phase.RUNNING), (2, Phase.PAUSED), (5, Phase.RUNNING)):
+        phases.arrive(slot, 0.0)
+        phases.move(slot, phase, 0.0)
+    asked = [5, 9, 2, -1, 0, 1]
+    assert phases.those_in(asked, Phase.RUNNING) == [5, 1]
+    assert phases.those_in(asked, Phase.PAUSED, Phase.RUNNING) == [5, 2, 1]
+    assert phases.those_in([], Phase.RUNNING) == []
+
+
 def test_only_a_stream_whose_load_has_landed_is_ready() -> None:
     phases = Phases(1)
     phases.arrive(0, 0.0)

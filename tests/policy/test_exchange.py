@@ -40,7 +40,9 @@ def plan(make_state):
 
 def test_the_band_is_a_share_of_the_output_but_some_seconds_at_least(make_state, make_stream):
     rows = [make_stream(), make_stream(expected=LONG), make_stream(rate=50.0)]
-    assert useful_band(make_state(rows), CONFIG).tolist() == [4.0, 40.0, 3.0]
+    made = make_state(rows)
+    assert useful_band(made, CONFIG, np.arange(3)).tolist() == [4.0, 40.0, 3.0]
+    assert useful_band(made, CONFIG, np.array([2, 0])).tolist() == [3.0, 4.0]
 
 
 def test_the_least_slack_goes_first(plan, make_stream) -> None:
@@ -320,4 +322,4 @@ def test_what_thinks_displaces_as_a_newcomer_does(plan, make_stream) -> None:
 def test_the_band_is_of_what_is_read(make_state, make_stream) -> None:
     # 900 of 1000 tokens were reasoning: 100 and the 3,000 to come are read.
     row = make_stream(generated=1000, visible=100, expected=LONG)
-    assert useful_band(make_state([row]), CONFIG).tolist() == [31.0]
+    assert useful_band(make_state([row]), CONFIG, np.array([0])).tolist() == [31.0]

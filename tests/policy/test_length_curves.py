@@ -31,12 +31,12 @@ def test_by_summing_over_tokens(seed, generated, more, prompt) -> None:
     of = np.array([1]), np.array([generated]), np.array([limit])
     assert curves.left(*of)[0] == pytest.approx(max(there.sum(), 1.0), rel=1e-6)
     second = (there * (2 * np.arange(more) + 1)).sum()
-    assert curves.variance(*of)[0] == pytest.approx(
+    assert curves.remaining(*of).variance[0] == pytest.approx(
         max(second - there.sum() ** 2, 0.0), rel=1e-4, abs=1e-3
     )
     tokens = np.array([[more / 2], [float(more)], [more * 3.0]])
     read = there * (context + np.arange(more) + 0.5)
-    work = curves.work(*of, np.array([context]), tokens)[:, 0]
+    work = curves.remaining(*of).work(np.array([context]), tokens)[:, 0]
     assert work[1] == pytest.approx(read.sum(), rel=1e-6)
     assert work[2] == work[1], "no answer goes beyond its limit"
     assert 0.0 < work[0] <= work[1]
@@ -46,8 +46,8 @@ def test_certain_answers_end_at_their_limits() -> None:
     of = np.array([0, 0]), np.array([10, 0]), np.array([110, 40])
     curves = CERTAIN.typical
     assert curves.left(*of).tolist() == [100.0, 40.0]
-    assert curves.variance(*of).tolist() == [0.0, 0.0]
-    work = curves.work(*of, np.array([500, 7]), np.array([[20.0, 400.0]]))
+    assert curves.remaining(*of).variance.tolist() == [0.0, 0.0]
+    work = curves.remaining(*of).work(np.array([500, 7]), np.array([[20.0, 400.0]]))
     assert work.tolist() == [[20 * 500 + 200, 40 * 7 + 800]]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.policy.queueing import Queue, rank, waiting_queue
+from tokenflow_sgl.policy.queueing import Queue, first_of, queue_keys, waiting_queue
 from tokenflow_sgl.policy.working_set import Memo
 
 CONFIG = WorkingSetConfig(overtake=3.0)
@@ -20,7 +20,10 @@ def waiting(make_stream, prompt, arrival):
 
 
 def ranks(state, queue, config=CONFIG):
-    return rank(state, queue, config).tolist()
+    """Place of each waiting stream in the order of prefills, 0 first; others 0."""
+    keys = queue_keys(state, queue, config)
+    order = first_of(state.streams.waiting_index, keys, None).tolist()
+    return [order.index(i) if i in order else 0 for i in range(len(state.streams))]
 
 
 def test_the_highest_response_ratio_goes_first(make_state, make_stream) -> None:
@@ -96,6 +99,16 @@ def test_an_objective_that_can_be_met_goes_first(make_state, make_stream) -> Non
         slo = np.array([np.nan, 1.0 + left, np.nan])
         streams = dataclasses.replace(made.streams, ttft_slo=slo)
         assert ranks(dataclasses.replace(made, streams=streams), queue)[1] == place
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from([-np.inf, -2.0, -1.0, 0.5]), max_size=30), st.integers(0, 30))
+def test_the_head_of_a_queue_is_that_of_the_sorted_one(keys, most) -> None:
+    keys, index = np.array([9.0, *keys]), np.arange(1, len(keys) + 1)
+    whole = first_of(index, keys, None).tolist()
+    assert whole == sorted(index.tolist(), key=lambda i: keys[i]), "sorted() is stable"
+    assert first_of(index, keys, most).tolist() == whole[:most]
+    assert first_of(index, None, most).tolist() == index[:most].tolist()
 
 
 @settings(max_examples=60, deadline=None)

@@ -30,13 +30,14 @@ LEAST = 1e-6
 _STEPS = np.geomspace(32, LONGEST, int(np.log(LONGEST / 32) / np.log(1.03)))
 GRID: IntArray = np.unique(np.concatenate([np.arange(32), np.rint(_STEPS)]).astype(np.int64))
 """The grid of every `LengthCurves`, shape (g,): 0 to 31, then in steps of three per cent."""
+_POINTS: FloatArray = GRID.astype(np.float64)
+_HALF_SQUARES: FloatArray = _POINTS * _POINTS / 2.0
 _CELL: NDArray[np.int64] = np.searchsorted(GRID, np.arange(LONGEST + 1), side="right") - 1
 
 
 def cell_of(tokens: IntArray | FloatArray) -> IntArray:
     """The cell of `GRID` in which each length lies: GRID[cell] <= length."""
-    whole = np.minimum(tokens, LONGEST).astype(np.int64)
-    return np.asarray(_CELL.take(whole))
+    return np.asarray(_CELL.take(tokens.astype(np.int64, copy=False), mode="clip"))
 
 
 @dataclass(frozen=True)
@@ -72,91 +73,110 @@ class LengthCurves:
     def _flat(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """S, H - S u and K - S u u / 2 at the cells' beginnings, curve after curve."""
         survival = np.maximum(self.survival, LEAST)
-        width = np.diff(GRID)
-        grid = GRID.astype(np.float64)
         area = np.zeros_like(survival)
-        area[:, 1:] = np.cumsum(survival[:, :-1] * width, axis=1)
+        area[:, 1:] = np.cumsum(survival[:, :-1] * np.diff(_POINTS), axis=1)
         moment = np.zeros_like(survival)
-        moment[:, 1:] = np.cumsum(survival[:, :-1] * np.diff(grid * grid / 2.0), axis=1)
-        area -= survival * grid
-        moment -= survival * (grid * grid / 2.0)
+        moment[:, 1:] = np.cumsum(survival[:, :-1] * np.diff(_HALF_SQUARES), axis=1)
+        area -= survival * _POINTS
+        moment -= survival * _HALF_SQUARES
         return survival.ravel(), area.ravel(), moment.ravel()
 
-    def left(self, curve: IntArray, generated: IntArray, limit: IntArray) -> FloatArray:
-        """Expected tokens still to come, at least 1, shape (n,).
+    def remaining(self, curve: IntArray, generated: IntArray, limit: IntArray) -> Remaining:
+        """What is left of some answers.
 
         Args:
             curve: Index of each answer's survival, shape (n,).
             generated: Tokens of it so far.
             limit: Tokens that it may have.
         """
-        survival, area, _ = self._flat
-        offset = curve * len(GRID)
-        now = cell_of(generated) + offset
-        end = cell_of(limit) + offset
-        alive = survival.take(now)
-        there = area.take(now) + alive * generated
-        whole = area.take(end) + survival.take(end) * np.minimum(limit, LONGEST)
-        return np.asarray(np.maximum((whole - there) / alive, 1.0))
+        return Remaining(self, curve * len(GRID), generated, limit)
 
-    def variance(self, curve: IntArray, generated: IntArray, limit: IntArray) -> FloatArray:
-        """Variance of the tokens still to come, shape (n,); arguments as of `left`."""
-        survival, area, moment = self._flat
-        offset = curve * len(GRID)
+    def left(self, curve: IntArray, generated: IntArray, limit: IntArray) -> FloatArray:
+        """`Remaining.left` of these answers, see `remaining`."""
+        return self.remaining(curve, generated, limit).left
+
+
+class Remaining:
+    """What is left of n answers: they share the look-ups of where they are on their curves.
+
+    Args:
+        curves: Theirs.
+        offset: Where in the flat curves that of each answer begins, shape (n,).
+        generated: Tokens of each so far.
+        limit: Tokens that it may have.
+    """
+
+    def __init__(
+        self, curves: LengthCurves, offset: IntArray, generated: IntArray, limit: IntArray
+    ) -> None:
+        self._survival, self._area, self._moment = curves._flat
+        self._offset = offset
+        self._limit = limit
+        self._begun = generated.astype(np.float64)
         now = cell_of(generated) + offset
-        end = cell_of(limit) + offset
-        most = np.minimum(limit, LONGEST).astype(np.float64)
-        alive, last = survival.take(now), survival.take(end)
-        begun = generated.astype(np.float64)
-        first = area.take(end) + last * most - area.take(now) - alive * begun
-        second = moment.take(end) + last * most * most / 2.0
-        second -= moment.take(now) + alive * begun * begun / 2.0
+        self._now = now
+        self._alive = self._survival.take(now)
+        # H at the present, times S.
+        self._there = self._area.take(now) + self._alive * self._begun
+
+    @cached_property
+    def _moment_there(self) -> FloatArray:
+        """K at the present, times S."""
+        begun = self._begun
+        return self._moment.take(self._now) + self._alive * begun * begun * 0.5
+
+    @cached_property
+    def _end(self) -> IntArray:
+        return cell_of(self._limit) + self._offset
+
+    @cached_property
+    def left(self) -> FloatArray:
+        """Expected tokens still to come, at least 1, shape (n,)."""
+        end = self._end
+        whole = self._area.take(end) + self._survival.take(end) * np.minimum(self._limit, LONGEST)
+        return np.asarray(np.maximum((whole - self._there) / self._alive, 1.0))
+
+    @cached_property
+    def variance(self) -> FloatArray:
+        """Variance of the tokens still to come, shape (n,)."""
+        end, alive, begun = self._end, self._alive, self._begun
+        most = np.minimum(self._limit, LONGEST).astype(np.float64)
+        last = self._survival.take(end)
+        first = self._area.take(end) + last * most - self._area.take(self._now) - alive * begun
+        second = self._moment.take(end) + last * most * most / 2.0
+        second -= self._moment_there
         mean = first / alive
         return np.asarray(np.maximum(2.0 * (second - begun * first) / alive - mean * mean, 0.0))
 
-    def work(
-        self,
-        curve: IntArray,
-        generated: IntArray,
-        limit: IntArray,
-        context: IntArray,
-        tokens: FloatArray,
-    ) -> FloatArray:
+    def work(self, context: IntArray, tokens: FloatArray) -> FloatArray:
         """Expected context that is read while so many more tokens are decoded, if they come.
 
         The sum, over those of the next `tokens` that the answer has, of the context that each
         reads.
 
         Args:
-            curve: Index of each answer's survival, shape (n,).
-            generated: Tokens of it so far.
-            limit: Tokens that it may have.
             context: Prompt and output so far, shape (n,).
             tokens: How many, shape (h, n).
 
         Returns:
             Tokens read, shape (h, n).
         """
-        survival, area, moment = self._flat
-        offset = curve * len(GRID)
-        now = cell_of(generated) + offset
-        alive = survival.take(now)
-        begun = generated.astype(np.float64)
-        end = np.minimum(generated + tokens, limit)
+        begun = self._begun
+        end = np.minimum(begun + tokens, self._limit)
         cells = cell_of(end)
-        cells += offset
-        here = survival.take(cells)
-        first = area.take(cells)
+        cells += self._offset
+        here = self._survival.take(cells)
+        first = self._area.take(cells)
         first += here * end
-        first -= area.take(now) + alive * begun
+        first -= self._there
         here *= end
         here *= end
         here *= 0.5
-        here += moment.take(cells)
-        here -= moment.take(now) + alive * begun * begun * 0.5
+        here += self._moment.take(cells)
+        here -= self._moment_there
         first *= context - begun
         here += first
-        here /= alive
+        here /= self._alive
         return np.asarray(here)
 
 

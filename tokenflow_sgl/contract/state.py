@@ -79,3 +79,9 @@ class State:
         visible token: minus the time waited.
         """
         return self.streams.runs_dry - self.now
+
+    @cached_property
+    def decode_seconds(self) -> float:
+        """Length of a decode step of all running streams; 0.0 while unknown."""
+        rows = len(self.streams.running_index)
+        return self.costs.decode_seconds(rows, float(self.streams.running_context))

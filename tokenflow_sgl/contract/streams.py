@@ -6,7 +6,7 @@ Units: seconds on the body's clock (any origin), tokens, tokens per second.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -160,22 +160,41 @@ class Streams:
         return _sealed(self.waiting | self.thinks)
 
     @cached_property
-    def read_length(self) -> FloatArray:
-        """Expected output tokens of each answer that are for its reader, shape (n,).
-
-        How long a stream will go on thinking is unknown: its whole rest counts.
-        """
-        return self.seen + self.left
-
-    @cached_property
     def member(self) -> BoolArray:
         """Which streams are in the working set: admitted, or started; shape (n,)."""
         return _sealed(~self.waiting | self.admitted)
 
     @cached_property
-    def index_of(self) -> Mapping[int, int]:
-        """Place of each slot in these arrays."""
-        return dict(zip(self.slot.tolist(), range(len(self)), strict=True))
+    def waiting_index(self) -> IntArray:
+        """Indices of the waiting streams, shape (w,)."""
+        return _sealed(np.nonzero(self.waiting)[0])
+
+    @cached_property
+    def running_index(self) -> IntArray:
+        """Indices of the running streams, shape (r,)."""
+        return _sealed(np.nonzero(self.running)[0])
+
+    @cached_property
+    def running_context(self) -> int:
+        """Tokens of context that all running streams hold together."""
+        return int(self.length.take(self.running_index).sum())
+
+    def find(self, slots: Sequence[int] | IntArray) -> IntArray:
+        """Index of each of these slots in the arrays, -1 where it is not here; (len(slots),)."""
+        lowest, index = self._index_by_slot
+        wanted = np.asarray(slots, dtype=np.int64) - lowest
+        wanted[(wanted < 0) | (wanted >= len(index))] = -1
+        return index[wanted]
+
+    @cached_property
+    def _index_by_slot(self) -> tuple[int, IntArray]:
+        """The lowest slot, and the index of each slot from there on; -1: none, as the last one."""
+        if not len(self):
+            return 0, np.full(1, -1, dtype=np.int64)
+        lowest, highest = int(self.slot.min()), int(self.slot.max())
+        index = np.full(highest - lowest + 2, -1, dtype=np.int64)
+        index[self.slot - lowest] = np.arange(len(self))
+        return lowest, index
 
     @cached_property
     def length(self) -> IntArray:
@@ -191,6 +210,19 @@ class Streams:
     def expected(self) -> FloatArray:
         """Expected total output tokens, at least generated + 1, shape (n,)."""
         return self.generated + self.left
+
+    def expected_of(self, index: IntArray) -> FloatArray:
+        """`expected` of the streams at `index` alone: the others cost no time."""
+        generated = self.generated[index]
+        left = self.lengths.typical.left(self.kind[index], generated, self.limit[index])
+        return generated + left
+
+    def read_length_of(self, index: IntArray) -> FloatArray:
+        """Expected output tokens for the readers of the streams at `index`.
+
+        How long a stream will go on thinking is unknown: its whole rest counts.
+        """
+        return self.expected_of(index) - (self.generated - self.seen)[index]
 
     @cached_property
     def runs_dry(self) -> FloatArray:

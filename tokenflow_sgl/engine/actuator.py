@@ -9,6 +9,7 @@ from tokenflow_sgl.contract import Phase, Place, Preempt, Restore, Way, Write
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
+from tokenflow_sgl.engine.queue_index import QueueIndex
 from tokenflow_sgl.lifecycle import Prefetch
 from tokenflow_sgl.lifecycle.actuator import Action
 from tokenflow_sgl.lifecycle.table import StreamTable
@@ -44,6 +45,7 @@ class EngineActuator:
         self._pauser = pauser
         self._writer = writer
         self._loader = loader
+        self._queue = QueueIndex(lambda req: req in table)
         self._batch: Any = None
         self._running: set[Any] | None = None
         self.offered: list[Any] = []
@@ -68,6 +70,11 @@ class EngineActuator:
         """Tokens that the prefill under way still needs."""
         chunked = self._scheduler.chunked_req
         return 0 if chunked is None else max(int(chunked.seqlen - chunked.prefix_len), 0)
+
+    @property
+    def queue(self) -> QueueIndex:
+        """What is in SGLang's waiting queue."""
+        return self._queue.look(self._scheduler.waiting_queue)
 
     @property
     def in_flight(self) -> set[Any]:
@@ -148,21 +155,21 @@ class EngineActuator:
         the policy's business.
         """
         waiting, table = self._scheduler.waiting_queue, self._table
-        paused = [
+        paused = dict.fromkeys(
             req
             for req in self._pauser.paused
             if req.to_finish is None and req is not self._loader.request
-        ]
+        )
         self.recompute = frozenset(map(table.request, recompute))
         self.chosen = slots is not None
         if slots is None:
             self.offered = [*sorted(paused, key=table.rank), *waiting]
             return
-        eligible = {*waiting, *paused}
+        queue = self.queue
         chosen = map(table.request, slots)
         self.offered = [
-            *(req for req in waiting if req not in table),
-            *(req for req in chosen if req in eligible),
+            *queue.untracked,
+            *(req for req in chosen if req in queue.requests or req in paused),
         ]
 
     @property
@@ -175,7 +182,7 @@ class EngineActuator:
             or self._pauser.draining
             or self._loader.request is not None
             or scheduler.result_queue
-            or any(req not in self._table for req in scheduler.waiting_queue)
+            or self.queue.untracked
         )
 
     @property

@@ -16,6 +16,7 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import is_health_check_generate_req
 
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, RateClasses, RateError
 from tokenflow_sgl.engine.kv.load_ring import Loader
@@ -46,6 +47,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_clock: SharedClock
     tf_undated: list[Any]
     """Tensor-parallel: streams of this iteration, until the leader says what time it is."""
+    tf_actuator: EngineActuator
     tf_pauser: Pauser
     tf_paused_time: PausedTime
     tf_loader: Loader
@@ -105,7 +107,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         if self.tf_whole is None:
             return self.waiting_queue
         taken = self.tf_offered.difference(self.waiting_queue)
-        return [req for req in self.tf_whole if req not in taken]
+        return [req for req in self.tf_whole if req not in taken] if taken else self.tf_whole
 
     @contextmanager
     def _tf_whole_queue(self) -> Iterator[list[Any]]:
@@ -130,14 +132,16 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
 
     def _tf_drop_lost(self, running_batch: Any, last_batch: Any) -> None:
         """Forget streams that are in no batch and no queue: the engine has ended them by itself."""
-        held = {*self.waiting_queue, *self.tf_pauser.draining, *self.tf_pauser.paused}
-        held.update(running_batch.reqs)
-        if not self.tf_table.lost(held):
+        queue, table = self.tf_actuator.queue, self.tf_table
+        held = {*self.tf_pauser.draining, *self.tf_pauser.paused, *running_batch.reqs}
+        found = sum(req in table for req in held - queue.requests)
+        if found + len(queue.requests) - len(queue.untracked) == len(table):
             return  # as in nearly every pass
+        held |= queue.requests
         for batch in (last_batch, *(batch for batch, _ in self.result_queue)):
             held.update(batch.reqs if batch is not None else ())
         held.add(self.chunked_req)
-        for req in self.tf_table.lost(held):
+        for req in table.lost(held):
             self._tf_forget(req, cut_off=True)
             self.tf_recorder.lost()
 

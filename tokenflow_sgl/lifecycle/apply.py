@@ -109,8 +109,8 @@ def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> App
             else:
                 phases.ready[restore.slot] = True
 
-    phases.admit(slot for slot in decision.admit if phases.is_in(slot, Phase.WAITING))
-    run = [slot for slot in decision.run if phases.is_in(slot, Phase.WAITING, Phase.PAUSED)]
+    phases.admit(phases.those_in(decision.admit, Phase.WAITING))
+    run = phases.those_in(decision.run, Phase.WAITING, Phase.PAUSED)
     idles = not run and not body.busy and decision.until is None
     # A policy that forgets all streams must not idle the engine; one that says until when, may.
     body.offer(None if idles else run, frozenset(recompute))

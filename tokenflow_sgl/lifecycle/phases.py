@@ -12,7 +12,7 @@ A stream can leave from every phase: it is aborted, or its client has gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,8 @@ class Phases:
         since: When the stream entered it.
         admitted: Member of the policy's working set.
         ready: Paused, and there is no load to wait for: it has landed, or there is none to start.
-        version: Changes whenever a stream arrives, leaves or enters another phase.
+        version: Changes whenever a stream arrives, leaves, or enters another phase, and when it is
+            said anew since when it is in its phase.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -72,6 +73,11 @@ class Phases:
         self.since[slot] = now
         self.version += 1
 
+    def redate(self, slot: int, now: float) -> None:
+        """The stream entered its phase just now, not when it was said to."""
+        self.since[slot] = now
+        self.version += 1
+
     def leave(self, slot: int) -> None:
         """The stream is gone."""
         self.phase[slot] = NOT_HERE
@@ -86,6 +92,17 @@ class Phases:
     def is_in(self, slot: int, *phases: Phase) -> bool:
         """Whether a slot holds a stream in one of these phases; False for slots that never were."""
         return 0 <= slot < len(self) and int(self.phase[slot]) in phases
+
+    def those_in(self, slots: Sequence[int], *phases: Phase) -> list[int]:
+        """Which of these slots hold a stream in one of these phases, in their order."""
+        wanted = np.asarray(slots, dtype=np.int64)
+        wanted = wanted[(wanted >= 0) & (wanted < len(self))]
+        phase = self.phase[wanted]
+        there = np.zeros(len(wanted), dtype=np.bool_)
+        for one in phases:
+            there |= phase == one.value
+        found: list[int] = wanted[there].tolist()
+        return found
 
     def take_stopped(self) -> list[int]:
         """Slots that have stopped generating since the last call, perhaps with a token more."""

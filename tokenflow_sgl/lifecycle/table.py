@@ -10,63 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Set
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.contract import LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
+from tokenflow_sgl.lifecycle.columns import StreamColumns
 from tokenflow_sgl.lifecycle.phases import Phases, preemptible
 from tokenflow_sgl.lifecycle.progress import Generating, Progress
 from tokenflow_sgl.qos import ReaderBank
 
 R = TypeVar("R", bound=Generating)
 
-_COLUMNS: dict[str, type[np.generic]] = {
-    "prompt": np.int64,
-    "generated": np.int64,
-    "limit": np.int64,
-    "kind": np.int64,
-    "preemptible": np.bool_,
-    "streaming": np.bool_,
-    "thinking": np.bool_,
-    "begun": np.bool_,
-    "reasoning": np.int64,
-    "on_host": np.int64,
-    "written": np.int64,
-    "class_number": np.int64,
-    "last_token": np.float64,
-}
 
-
-class StreamTable(Generic[R]):
+class StreamTable(StreamColumns, Generic[R]):
     """Live streams by slot. A slot is reused after its stream is forgotten."""
-
-    prompt: NDArray[np.int64]
-    generated: NDArray[np.int64]
-    """Output tokens made; what of them was sent is `readers.delivered`."""
-    limit: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    """What the length predictor calls the answer's kind."""
-    preemptible: NDArray[np.bool_]
-    """False for requests that may never leave their batch."""
-    streaming: NDArray[np.bool_]
-    """A reader follows the text as it is made; otherwise it is sent as a whole at its end."""
-    thinking: NDArray[np.bool_]
-    """It begins with reasoning that its reader does not see, and has no other token yet."""
-    begun: NDArray[np.bool_]
-    """Its first token was sent, whether its reader sees it or not."""
-    reasoning: NDArray[np.int64]
-    """Leading output tokens that its reader does not see."""
-    on_host: NDArray[np.int64]
-    """Tokens of a running stream that the prefix tree has, and the host with it."""
-    written: NDArray[np.int64]
-    """Of these, tokens copied while it ran, since it was resumed."""
-    class_number: NDArray[np.int64]
-    """Index of the stream's rate class in `class_names`."""
-    last_token: NDArray[np.float64]
-    """When the last token was delivered; NaN before the first."""
 
     def __init__(
         self,
@@ -100,6 +60,8 @@ class StreamTable(Generic[R]):
         self._order: NDArray[np.int64] | None = None
         self._active: tuple[list[R], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
         self._active_version = -1
+        self._settled: dict[str, NDArray[Any]] = {}
+        self._settled_version = -1
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -109,11 +71,7 @@ class StreamTable(Generic[R]):
 
     def _grow(self, capacity: int) -> None:
         old = len(self._requests)
-        for name, dtype in _COLUMNS.items():
-            column = np.zeros(capacity, dtype=dtype)
-            if old:
-                column[:old] = getattr(self, name)
-            setattr(self, name, column)
+        self.grow_columns(capacity, old)
         self.phases.grow(capacity)
         self._requests.extend([None] * (capacity - old))
         self._free.extend(range(capacity - 1, old - 1, -1))
@@ -177,7 +135,7 @@ class StreamTable(Generic[R]):
         """The stream arrived just now, not when it was tracked."""
         slot = self._slot_of[request]
         self.readers.redate(slot, now)
-        self.phases.since[slot] = now
+        self.phases.redate(slot, now)
 
     def forget(self, request: R, *, cut_off: bool) -> None:
         """The stream is gone; `cut_off`: its output would have been longer."""
@@ -260,7 +218,7 @@ class StreamTable(Generic[R]):
         sent = np.fromiter((r.send_token_offset for r in requests), dtype=np.int64, count=number)
         sent = np.where(self.streaming.take(slots), sent, made)
         produced = int((made - self.generated.take(slots)).sum())
-        reasoned = self._look(requests, slots, made)
+        reasoned = self.look(requests, slots, made, self._reasoning_of, self.readers)
         self.generated[slots] = made
         begun = (sent > 0) & ~self.begun.take(slots)
         self.begun[slots] |= begun
@@ -270,27 +228,6 @@ class StreamTable(Generic[R]):
         last = self.last_token[slots]
         self.last_token[slots] = np.where(counts > 0, now, last)
         return Progress(slots, counts, delivery, now - last, produced, begun, reasoned)
-
-    def _look(
-        self, requests: list[R], slots: NDArray[np.int64], made: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """How many new tokens are reasoning; asked only of streams that think, shape (n,)."""
-        reasoned = np.zeros(len(slots), dtype=np.int64)
-        thinking = self.thinking.take(slots)
-        if self._reasoning_of is None or not thinking.any():
-            return reasoned
-        new = made > self.generated.take(slots)
-        for place in np.nonzero(thinking & new)[0].tolist():
-            slot = int(slots[place])
-            tokens = self._reasoning_of(requests[place], int(self.generated[slot]))
-            reasoned[place] = tokens - self.reasoning[slot]
-            self.reasoning[slot] = tokens
-            if tokens < made[place]:
-                self.thinking[slot] = False
-                # The answer's length counted all of it; its reader reads the rest.
-                whole = int(self.readers.expected_tokens[slot])
-                self.readers.expected_tokens[slot] = max(whole - tokens, 1)
-        return reasoned
 
     # ---- the policy's view ----------------------------------------------------------
 
@@ -307,37 +244,53 @@ class StreamTable(Generic[R]):
 
         writes: what running streams have computed can be copied to the host.
         """
-        order = self.order()
-        readers = self.readers
+        if self._settled_version != self.phases.version:
+            self._settled = self._settled_columns()
+            self._settled_version = self.phases.version
+        settled, order = self._settled, self.order()
         generated = self.generated.take(order)
-        limit, kind = self.limit.take(order), self.kind.take(order)
-        self._known = self._lengths.lengths(kind, generated)
-        phases = self.phases
-        phase = phases.phase.take(order)
-        can = self.preemptible.take(order) & preemptible(phase, generated, limit)
+        self._known = self._lengths.lengths(settled["kind"], generated)
+        # Only of running streams it is asked whether they can be preempted, and what is unwritten.
+        running = np.nonzero(settled["phase"] == Phase.RUNNING.value)[0]
+        slots, length = order[running], generated[running]
+        can = np.zeros(len(order), dtype=np.bool_)
+        can[running] = self.preemptible[slots] & preemptible(
+            settled["phase"][running], length, settled["limit"][running]
+        )
         for slot in untouchable:
             can &= order != slot
-        prompt = self.prompt.take(order)
-        # Of the last token so far the KV is being computed.
-        unwritten = prompt + generated - 1 - self.on_host.take(order)
-        unwritten[(phase != Phase.RUNNING.value) | (unwritten < 0) | (not writes)] = 0
+        unwritten = np.zeros(len(order), dtype=np.int64)
+        if writes:
+            # Of the last token so far the KV is being computed.
+            computed = settled["prompt"][running] + length - 1
+            unwritten[running] = np.maximum(computed - self.on_host[slots], 0)
         return Streams(
-            slot=order,
-            phase=phase,
-            arrival=readers.arrival.take(order),
-            rate=readers.rate.take(order),
-            next_due=readers.next_due.take(order),
-            prompt=prompt,
+            **settled,
+            next_due=self.readers.next_due.take(order),
             generated=generated,
-            limit=limit,
-            kind=kind,
             lengths=self._known,
             visible=generated - self.reasoning.take(order),
             thinking=self.thinking.take(order),
-            since=phases.since.take(order),
-            admitted=phases.admitted.take(order),
+            admitted=self.phases.admitted.take(order),
             preemptible=can,
-            streaming=self.streaming.take(order),
-            ready=phases.ready.take(order),
+            ready=self.phases.ready.take(order),
             unwritten=unwritten,
         )
+
+    def _settled_columns(self) -> dict[str, NDArray[Any]]:
+        """What stays as it is until a stream arrives, leaves or enters another phase."""
+        order, readers, phases = self.order(), self.readers, self.phases
+        columns: dict[str, NDArray[Any]] = {
+            "slot": order,
+            "phase": phases.phase.take(order),
+            "arrival": readers.arrival.take(order),
+            "rate": readers.rate.take(order),
+            "prompt": self.prompt.take(order),
+            "limit": self.limit.take(order),
+            "kind": self.kind.take(order),
+            "since": phases.since.take(order),
+            "streaming": self.streaming.take(order),
+        }
+        for column in columns.values():
+            column.setflags(write=False)  # several states share it
+        return columns

@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from tokenflow_sgl.contract import Restore, State, Way, When
+from tokenflow_sgl.contract import FloatArray, Restore, State, Way, When
 from tokenflow_sgl.contract.reserve import headroom
 
 
@@ -49,13 +49,18 @@ def dearer_to_load(state: State, run: tuple[int, ...]) -> tuple[int, ...]:
     streams, costs = state.streams, state.costs
     if costs.load is None or costs.prefill is None or not run:
         return ()
-    index = np.array([streams.index_of[slot] for slot in run], dtype=np.int64)
+    index = streams.find(run)
     index = index[streams.paused[index]]
-    tokens = streams.length[index].tolist()
+    tokens = streams.length[index].astype(np.float64)
+    of_each = zip(
+        streams.slot[index].tolist(),
+        costs.load_seconds(tokens).tolist(),
+        costs.prefill_seconds(tokens).tolist(),
+        strict=True,
+    )
     loads = prefills = 0.0
     chosen: list[int] = []
-    for slot, length in zip(streams.slot[index].tolist(), tokens, strict=True):
-        load, prefill = costs.load_seconds(length), costs.prefill_seconds(length)
+    for slot, load, prefill in of_each:
         if loads > 0.0 and prefill < load and prefills + prefill < loads + load:
             chosen.append(slot)
             prefills += prefill
@@ -70,23 +75,28 @@ def _split(
     """(Slots to run in the next step, slots to prefetch), both in their order."""
     if not planned:
         return (), ()
-    streams, costs = state.streams, state.costs
-    running = streams.running
-    length = streams.length
+    streams = state.streams
     overlapped = np.inf  # where no stream runs, none waits
-    if costs.decode is not None and running.any():
-        rows = int(np.count_nonzero(running))
-        overlapped = costs.decode_seconds(rows, float(length[running].sum()))
-    offloaded = streams.paused & ~streams.ready
+    if state.costs.decode is not None and len(streams.running_index):
+        overlapped = state.decode_seconds
+    index = streams.find(planned)
+    here = index >= 0  # the others have ended since they were planned
+    loading = here & streams.loading[index]
+    offloaded = here & streams.paused[index] & ~streams.ready[index]
+    of_each = zip(
+        planned,
+        loading.tolist(),
+        offloaded.tolist(),
+        load_seconds(state, streams.length[index].astype(np.float64)).tolist(),
+        strict=True,
+    )
     run: list[int] = []
     load: list[int] = []
     first = True
-    for slot in planned:
-        index = streams.index_of.get(slot)  # None: it has ended since it was planned
-        if index is not None and streams.loading[index]:
+    for slot, loads, is_offloaded, seconds in of_each:
+        if loads:
             continue
-        if index is not None and offloaded[index] and slot not in recompute:
-            seconds = load_seconds(state, int(length[index]))
+        if is_offloaded and slot not in recompute:
             if seconds > overlapped and (ahead or not first):
                 load.append(slot)
                 continue
@@ -108,8 +118,8 @@ def prefetch_room(free: int, promised: int, running: int, page_size: int) -> int
     return free - promised - (running + 1) * headroom(page_size)
 
 
-def load_seconds(state: State, tokens: int) -> float:
-    """Seconds of a load: as steps have waited for loads, or by the link's rate; 0.0 unknown."""
+def load_seconds(state: State, tokens: FloatArray) -> FloatArray:
+    """Seconds of each load: as steps have waited for loads, or by the link's rate; 0.0 unknown."""
     if state.costs.load is None and state.links.load.rate > 0.0:
         return tokens / state.links.load.rate
     return state.costs.load_seconds(tokens)

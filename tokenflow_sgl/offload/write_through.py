@@ -45,30 +45,28 @@ def proactive_writes(state: State, preempt: tuple[Preempt, ...]) -> tuple[Write,
     unwritten = streams.unwritten
     last: tuple[Write, ...] = ()
     if preempt:
-        leaving = sorted(streams.index_of[p.slot] for p in preempt)
+        leaving = np.sort(streams.find([p.slot for p in preempt]))
         tails = zip(streams.slot[leaving].tolist(), unwritten[leaving].tolist(), strict=True)
         whole = [Write(slot, tokens // page * page) for slot, tokens in tails if tokens >= page]
         last = tuple(sorted(whole, key=lambda write: -write.tokens)[:MOST])
     # First those few streams that have enough to write at all: this runs in every pass.
-    due = np.nonzero(unwritten >= max(CHUNK, page))[0]
+    enough = unwritten >= max(CHUNK, page)
     if preempt:
-        due = due[~np.isin(due, leaving)]
+        enough[leaving] = False
+    due = np.nonzero(enough)[0]
     slack = state.slack[due]
     # A stream whose reader is about to stall is not preempted.
-    running = streams.running
-    able = running[due] & streams.preemptible[due] & (slack > 0.0)
+    able = streams.running[due] & streams.preemptible[due] & (slack > 0.0)
     if len(last) == MOST or not able.any():
         return last
-    length = streams.length[running]
-    step = state.costs.decode_seconds(len(length), float(length.sum()))
     return last + plan_writes(
         streams.slot[due[able]],
         unwritten[due[able]],
         slack[able],
         state.links.store.behind(sum(write.tokens for write in last)),
-        seconds=step,
+        seconds=state.decode_seconds,
         page=page,
-        running=len(length),
+        running=len(streams.running_index),
         most=MOST - len(last),
     )
 

@@ -36,8 +36,12 @@ import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.queueing import first_of
 
-HORIZONS: FloatArray = np.array([2.0, 5, 10, 20, 30, 45, 60, 80, 110, 150, 210, 300])[:, None]
+DECISIVE: FloatArray = np.array([2.0, 150])[:, None]
+"""Horizons that are looked at first: where no candidate fits, one of them nearly always says so."""
+OTHERS: FloatArray = np.array([5.0, 10, 20, 30, 45, 60, 80, 110, 210, 300])[:, None]
+HORIZONS: FloatArray = np.concatenate([DECISIVE, OTHERS])
 """Seconds ahead at which demand is compared with supply, as a column."""
 CONSIDERED = 128
 """Newcomers that one pass looks at, in order of arrival, unless it clears the whole queue."""
@@ -65,62 +69,109 @@ SLOWEST = 2.0
 """Measured costs above so many times the model's are not believed."""
 
 
-def admissible(state: State, config: WorkingSetConfig, order: IntArray | None = None) -> IntArray:
+def admissible(state: State, config: WorkingSetConfig, queue: FloatArray | None = None) -> IntArray:
     """Indices (into `state.streams`) of the waiting streams that join now, in their order.
 
-    order: place of each waiting stream among those that wait, shape (n,); None: that of arrival.
+    queue: what sorts the waiting streams, see `queueing.queue_keys`; None: their arrival.
 
     At least one is admitted while the working set is empty, whatever the test says: an
     engine that idles serves no reader.
     """
     streams = state.streams
-    candidates = np.nonzero(streams.waiting & ~streams.admitted)[0]
+    waiting = streams.waiting_index
+    candidates = waiting[~streams.admitted[waiting]]
     if not len(candidates):
         return candidates
-    if order is not None:
-        candidates = candidates[np.argsort(order[candidates], kind="stable")]
     members = np.nonzero(streams.member)[0]
     # The whole queue, or the head of it.
     whole = _burst_is_over(state, config)
-    if not whole:
-        candidates = candidates[:CONSIDERED]
-    fits = _memory_allows(state, config, members, candidates)
+    candidates = first_of(candidates, queue, None if whole else CONSIDERED)
+    asking = _Asking(state, config, members, candidates)
+    fits = _memory_allows(state, config, asking)
     whole = whole and fits == len(candidates)
-    if fits and not (whole and _clears(state, config, members, candidates)):
-        fits = _time_allows(state, config, members, candidates[:fits][:CONSIDERED])
+    if fits and not (whole and _clears(state, config, asking)):
+        if fits > CONSIDERED:
+            fits, asking = CONSIDERED, _Asking(state, config, members, candidates[:CONSIDERED])
+        fits = _time_allows(state, config, asking, fits)
     if fits == 0 and not len(members):
         fits = 1
     return candidates[:fits]
 
 
-def _memory_allows(
-    state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
-) -> int:
+class _Asking:
+    """The members and the candidates after them, and what they ask for.
+
+    Attributes:
+        members, candidates: Their indices in the state.
+        start: Where the candidates begin in what follows, of shape (n,).
+        index: Of each stream in the state.
+        length: Context in tokens.
+        final: KV in tokens that each will have come to hold, on average until the others end.
+    """
+
+    def __init__(
+        self, state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
+    ) -> None:
+        streams = state.streams
+        self._state, self._thinking_rate = state, config.thinking_rate
+        self.members, self.candidates, self.start = members, candidates, len(members)
+        self.index = index = np.concatenate([members, candidates])
+        self._generated = streams.generated.take(index)
+        self._limit = streams.limit.take(index)
+        self._answers = streams.lengths.careful.remaining(
+            streams.kind.take(index), self._generated, self._limit
+        )
+        self.length = streams.length.take(index)
+        self.final = self.length + FINAL_SHARE * self._answers.left
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the tokens that all members together still get."""
+        return math.sqrt(self._answers.variance[: self.start].sum())
+
+    @property
+    def most_spread(self) -> float:
+        """Bound of it, much cheaper: of answers that end now or at their limits (Popoviciu)."""
+        left = (self._limit - self._generated)[: self.start]
+        return math.sqrt((left * left).sum()) / 2.0
+
+    def demand(self, horizons: FloatArray, supply: _Supply, stock: float) -> FloatArray:
+        """Engine seconds that each asks for within each horizon, shape (len(horizons), n).
+
+        By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
+        One that thinks asks for `thinking_rate` tokens per second, and has no stock.
+        """
+        state, streams = self._state, self._state.streams
+        slack = np.maximum(state.slack.take(self.index), 0.0)
+        slack[self._generated == 0] = 0.0
+        thinks = streams.thinks.take(self.index)
+        rate = np.where(thinks, self._thinking_rate, streams.rate.take(self.index))
+        read = streams.seen.take(self.index) / rate
+        kept = np.where(thinks, 0.0, stock)
+        tokens: FloatArray = np.minimum(STOCKING * (horizons + read), kept)
+        tokens += horizons - slack
+        tokens *= rate
+        np.maximum(tokens, 0.0, out=tokens)
+        np.minimum(tokens, horizons * supply.speed, out=tokens)
+        work = self._answers.work(self.length, tokens)
+        work *= supply.token_cost
+        return work
+
+
+def _memory_allows(state: State, config: WorkingSetConfig, asking: _Asking) -> int:
     """How many candidates, in order, can be promised KV memory until they end."""
     memory = state.memory
     budget = config.fill * (memory.kv.total + memory.host.kv.total)
-    budget -= float(_final_kv(state, members).sum())
+    budget -= float(asking.final[: asking.start].sum())
+    wanted = np.cumsum(asking.final[asking.start :])
     # Answers that get longer than expected and shorter ones do not quite make up for each other.
-    variance = state.streams.lengths.careful.variance(*_answers(state, members))
-    budget -= FINAL_SHARE * math.sqrt(variance.sum())
-    return int(np.searchsorted(np.cumsum(_final_kv(state, candidates)), budget, side="right"))
+    if wanted[-1] <= budget - FINAL_SHARE * asking.most_spread:
+        return len(wanted)
+    budget -= FINAL_SHARE * asking.spread
+    return int(np.searchsorted(wanted, budget, side="right"))
 
 
-def _final_kv(state: State, index: IntArray) -> FloatArray:
-    streams = state.streams
-    left = streams.lengths.careful.left(*_answers(state, index))
-    return streams.length.take(index) + FINAL_SHARE * left
-
-
-def _answers(state: State, index: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Kind, output tokens so far, and limit of these streams."""
-    streams = state.streams
-    return streams.kind.take(index), streams.generated.take(index), streams.limit.take(index)
-
-
-def _clears(
-    state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
-) -> bool:
+def _clears(state: State, config: WorkingSetConfig, asking: _Asking) -> bool:
     """Whether all that waits can be cleared at once, now that the burst is over.
 
     That promises too much anyway: no stock, and no margin but `burst_eta`. Readers bear it by their
@@ -128,64 +179,66 @@ def _clears(
     """
     if state.costs.decode is None:
         return False
-    if not state.streams.streaming[members].all():
+    if not state.streams.streaming[asking.members].all():
         return False
-    supply = _supply(state, members if len(members) else candidates, 1.0)
-    wanted = _wanted(state, config, members, candidates, supply)
+    supply = _supply(state, asking, len(asking.candidates), 1.0)
+    wanted = _wanted(state, asking, HORIZONS, supply)
     return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
 
 
-def _time_allows(
-    state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
-) -> int:
-    """How many candidates, in order, pass the demand test at every horizon."""
+def _time_allows(state: State, config: WorkingSetConfig, asking: _Asking, fits: int) -> int:
+    """How many of the first `fits` candidates, in order, pass the demand test at every horizon."""
     if state.costs.decode is None:
-        return len(candidates)
-    supply = _supply(state, members if len(members) else candidates, UNMEASURED)
+        return fits
+    supply = _supply(state, asking, fits, UNMEASURED)
     if _dry(state, supply.speed) > DRY_SHARE:
         return 0
-    needed = int(_final_kv(state, members).sum() + _final_kv(state, candidates).sum())
+    start, final = asking.start, asking.final
+    needed = int(final[:start].sum() + final[start : start + fits].sum())
     shared = needed > state.memory.kv.total
     stock = config.hysteresis / 2 if shared else 0.0
     usual = ONGOING * state.prefill_share if shared else 0.0
-    wanted = _wanted(state, config, members, candidates, supply, stock, usual)
-    passes = (wanted <= config.eta * HORIZONS).all(axis=0)
-    # Nothing overtakes the first one that does not fit.
-    return len(candidates) if passes.all() else int(np.argmin(passes))
+    for horizons in (DECISIVE, OTHERS):
+        wanted = _wanted(state, asking, horizons, supply, stock, usual)[:, :fits]
+        passes = (wanted <= config.eta * horizons).all(axis=0)
+        if not passes.all():
+            # Nothing overtakes the first one that does not fit.
+            fits = int(np.argmin(passes))
+        if not fits:
+            break
+    return fits
 
 
 def _wanted(
     state: State,
-    config: WorkingSetConfig,
-    members: IntArray,
-    candidates: IntArray,
+    asking: _Asking,
+    horizons: FloatArray,
     supply: _Supply,
     stock: float = 0.0,
     usual: float = 0.0,
 ) -> FloatArray:
     """Engine seconds asked for within each horizon if 1, 2, ... of the candidates join.
 
-    usual: share of each horizon that prefills take at least. Shape (len(HORIZONS),
-    len(candidates)).
+    usual: share of each horizon that prefills take at least. Shape (len(horizons), candidates).
     """
     streams, costs = state.streams, state.costs
+    members, candidates = asking.members, asking.candidates
     pending = members[streams.waiting[members]]
     due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
     due += costs.prefill_seconds(state.memory.kv.promised)
     prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
-    first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * HORIZONS)
-    thinking_rate = config.thinking_rate
-    demand = _demand(state, members, supply, stock, thinking_rate).sum(axis=1, keepdims=True)
-    joining = _demand(state, candidates, supply, stock, thinking_rate)
-    demand = demand + np.cumsum(joining, axis=1)
-    return np.asarray(demand + np.maximum(due + first, usual * HORIZONS))
+    first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * horizons)
+    of_each = asking.demand(horizons, supply, stock)
+    demand = of_each[:, : asking.start].sum(axis=1, keepdims=True)
+    demand = demand + np.cumsum(of_each[:, asking.start :], axis=1)
+    return np.asarray(demand + np.maximum(due + first, usual * horizons))
 
 
 def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
     """Nothing came for a while, and the queue is all of what came just before."""
     arrival = state.streams.arrival
-    waiting = arrival[state.streams.waiting]
+    waiting = arrival[state.streams.waiting_index]
     calm = state.now - float(arrival.max()) >= config.calm
     return calm and state.now - float(waiting.min()) <= YOUNG
 
@@ -194,9 +247,8 @@ def _dry(state: State, speed: float) -> float:
     """Share of the started streams that stall now, of those whose readers the engine can follow."""
     streams = state.streams
     kept = (streams.seen > 0) & (streams.rate < speed) & streams.streaming
-    if not kept.any():
-        return 0.0
-    return float((state.slack[kept] < 0.0).mean())
+    started = int(np.count_nonzero(kept))
+    return np.count_nonzero(kept & (state.slack < 0.0)) / started if started else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,40 +263,15 @@ class _Supply:
     speed: float
 
 
-def _supply(state: State, index: IntArray, unmeasured: float) -> _Supply:
-    """The supply for these streams.
+def _supply(state: State, asking: _Asking, fits: int, unmeasured: float) -> _Supply:
+    """The supply for the members, or for the first `fits` candidates while there are none.
 
     unmeasured: cost of a token over the model's where nothing was measured.
     """
-    streams, total = state.streams, state.memory.kv.total
-    mean = max(float(streams.length[index].mean()), SHORTEST_CONTEXT)
+    total = state.memory.kv.total
+    length = asking.length[: asking.start or fits]
+    mean = max(float(length.mean()), SHORTEST_CONTEXT)
     step = max(state.costs.decode_seconds(total / mean, total), SHORTEST_STEP)
     modelled = step / total
     measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * modelled
-    return _Supply(float(np.clip(measured, modelled, SLOWEST * modelled)), 1.0 / step)
-
-
-def _demand(
-    state: State, index: IntArray, supply: _Supply, stock: float, thinking_rate: float
-) -> FloatArray:
-    """Engine seconds asked for within each horizon, shape (len(HORIZONS), len(index)).
-
-    By then a stream should have `stock` seconds unread, or a tenth of what was read, if less. One
-    that thinks asks for `thinking_rate` tokens per second, and has no stock.
-    """
-    streams = state.streams
-    generated = streams.generated.take(index)
-    slack = np.maximum(state.slack.take(index), 0.0)
-    slack[generated == 0] = 0.0
-    thinks = streams.thinks.take(index)
-    rate = np.where(thinks, thinking_rate, streams.rate.take(index))
-    read = streams.seen.take(index) / rate
-    tokens: FloatArray = np.minimum(STOCKING * (HORIZONS + read), np.where(thinks, 0.0, stock))
-    tokens += HORIZONS - slack
-    tokens *= rate
-    np.maximum(tokens, 0.0, out=tokens)
-    np.minimum(tokens, HORIZONS * supply.speed, out=tokens)
-    length, limit = streams.length.take(index), streams.limit.take(index)
-    work = streams.lengths.careful.work(streams.kind.take(index), generated, limit, length, tokens)
-    work *= supply.token_cost
-    return work
+    return _Supply(min(max(measured, modelled), SLOWEST * modelled), 1.0 / step)

@@ -46,14 +46,14 @@ class Exchange:
     preempt: tuple[Preempt, ...]
 
 
-def useful_band(state: State, config: WorkingSetConfig) -> FloatArray:
-    """Theta per stream: seconds of unread output that still count at full value."""
-    streams = state.streams
-    return np.maximum(config.band * streams.read_length / streams.rate, config.band_seconds)
+def useful_band(state: State, config: WorkingSetConfig, index: IntArray) -> FloatArray:
+    """Theta of the streams at `index`: seconds of unread output that still count at full value."""
+    length, rate = state.streams.read_length_of(index), state.streams.rate.take(index)
+    return np.maximum(config.band * length / rate, config.band_seconds)
 
 
 def exchange(
-    state: State, config: WorkingSetConfig, admitted: IntArray, order: IntArray | None = None
+    state: State, config: WorkingSetConfig, admitted: IntArray, queue: FloatArray | None = None
 ) -> Exchange:
     """Plan which streams run next.
 
@@ -61,39 +61,42 @@ def exchange(
         state: As it is.
         config: Parameters of the policy.
         admitted: Indices that joined in this very pass.
-        order: Place of each waiting stream among those that wait, shape (n,); None: that of
-            arrival.
+        queue: Key by which waiting streams are sorted, shape (n,); None: they all have the same.
+            Among equal ones the order of arrival counts.
     """
     streams, memory = state.streams, state.memory
     slack = state.slack
-    band = useful_band(state, config)
     length = streams.length
 
     ready = streams.paused | (streams.waiting & streams.admitted)
     ready[admitted] = True
     candidates = np.nonzero(ready)[0]
     # What has no text yet comes after those that stall: they were promised that they do not.
-    textless = streams.textless
-    turn = np.where(textless, 0.0, slack)
-    second = candidates if order is None else order[candidates]
+    turn = np.where(streams.textless[candidates], 0.0, slack[candidates])
+    second = candidates if queue is None else queue[candidates]
     # Thinking goes on before other streams begin.
-    second = np.where(streams.waiting[candidates], second, -1)
-    candidates = candidates[np.lexsort((second, turn[candidates]))][:CONSIDERED]
+    second = np.where(streams.waiting[candidates], second, -np.inf)
+    candidates = candidates[np.lexsort((second, turn))][:CONSIDERED]
     if not len(candidates):
         return Exchange((), ())
 
     # What drains is as good as free: it is released before the plan can be used up.
     leaving = streams.draining
-    running = int(np.count_nonzero(streams.running | leaving))
+    drained = int(np.count_nonzero(leaving))
+    running = len(streams.running_index) + drained
     room = (
         memory.kv.free
         + int(length[leaving].sum())
         - memory.kv.promised
         - decode_reserve(memory, running, DECODE_TARGET_STEPS)
     )
-    rows = memory.max_running - running + int(np.count_nonzero(leaving))
+    rows = memory.max_running - running + drained
     need = length[candidates] + decode_reserve(memory, 1, DECODE_TARGET_STEPS)
-    victims = _Victims(state, config, slack, band, length)
+    movable = _movable(state, config)
+    band = useful_band(state, config, np.concatenate([candidates, movable]))
+    victims = _Victims(state, config, movable, band[len(candidates) :])
+    unread = slack[candidates]
+    content = unread > CONTENT * band[: len(candidates)]
 
     run: list[int] = []
     preempt: list[Preempt] = []
@@ -101,14 +104,14 @@ def exchange(
     rows_of_candidates = zip(
         candidates.tolist(),
         need.tolist(),
-        slack[candidates].tolist(),
-        (slack[candidates] > CONTENT * band[candidates]).tolist(),
-        textless[candidates].tolist(),
+        unread.tolist(),
+        content.tolist(),
+        streams.textless[candidates].tolist(),
         strict=True,
     )
-    for index, tokens, ahead, content, newcomer in rows_of_candidates:
+    for index, tokens, ahead, is_content, newcomer in rows_of_candidates:
         if room < tokens or rows < 1:
-            if content and not newcomer and running:
+            if is_content and not newcomer and running:
                 continue
             chosen = victims.displace(tokens - room, 1 - rows, newcomer, ahead)
             if chosen is None:
@@ -129,37 +132,45 @@ def exchange(
     return Exchange(tuple(run), tuple(preempt))
 
 
+def _movable(state: State, config: WorkingSetConfig) -> IntArray:
+    """Indices of the running streams that may be displaced for others."""
+    streams, running = state.streams, state.streams.running_index
+    can = (
+        streams.preemptible[running]
+        # Where no reader is ahead, there is no slack to give away.
+        & streams.streaming[running]
+        & (state.now - streams.since[running] >= config.min_run)
+        & (streams.generated[running] > 0)
+        & ~streams.thinks[running]
+    )
+    return running[can]
+
+
 class _Victims:
-    """The running streams in the order in which they may be displaced."""
+    """The running streams in the order in which they may be displaced.
+
+    Args:
+        state: As it is.
+        config: Parameters of the policy.
+        index: Of the streams that may be displaced at all, shape (m,).
+        band: Of each, see `useful_band`.
+    """
 
     def __init__(
-        self,
-        state: State,
-        config: WorkingSetConfig,
-        slack: FloatArray,
-        band: FloatArray,
-        length: IntArray,
+        self, state: State, config: WorkingSetConfig, index: IntArray, band: FloatArray
     ) -> None:
         streams = state.streams
-        can = (
-            streams.running
-            & streams.preemptible
-            # Where no reader is ahead, there is no slack to give away.
-            & streams.streaming
-            & (state.now - streams.since >= config.min_run)
-            & (streams.generated > 0)
-            & ~streams.thinks
-        )
-        index = np.nonzero(can)[0]
-        ratio = slack[index] / band[index]
+        slack = state.slack[index]
+        ratio = slack / band
         sprinting = ratio > SPRINTER
         saturated = (ratio >= SATURATED) & ~sprinting
+        others = ~saturated & ~sprinting
         # Each list is popped from its end.
-        self._saturated = _by(index[saturated], slack)
-        self._sprinters = _by(index[sprinting], -streams.generated.astype(np.float64))
-        self._others = _by(index[~saturated & ~sprinting], slack)
-        self._slack = slack
-        self._length = length
+        self._saturated = _by(index[saturated], slack[saturated])
+        self._sprinters = _by(index[sprinting], -streams.generated[index[sprinting]])
+        self._others = _by(index[others], slack[others])
+        self._slack = state.slack
+        self._length = streams.length
         self._config = config
         self._costs = state.costs
         self._out_of_reach: dict[bool, tuple[float, int]] = {}
@@ -209,7 +220,7 @@ class _Victims:
         return self._config.safety + self._config.switch_factor * switch
 
 
-def _by(index: IntArray, key: FloatArray) -> list[int]:
-    """`index` sorted by ascending key, as a list to pop from."""
-    ordered: list[int] = index[np.argsort(key[index], kind="stable")].tolist()
+def _by(index: IntArray, key: FloatArray | IntArray) -> list[int]:
+    """`index` sorted by its ascending keys, as a list to pop from."""
+    ordered: list[int] = index[np.argsort(key, kind="stable")].tolist()
     return ordered

@@ -55,17 +55,20 @@ def parked(state: State, config: WorkingSetConfig, share: float) -> IntArray:
     if count < SMALLEST_BATCH:
         return none
     keep = _smallest_batch(state, count, mean, share)
-    slack = state.slack
     resting = streams.paused | (
         streams.running & streams.preemptible & (state.now - streams.since >= config.min_run)
     )
-    ahead = np.nonzero(resting & (slack > useful_band(state, config)))[0]
+    resting_index = np.nonzero(resting)[0]
+    band = useful_band(state, config, resting_index)
+    ahead = resting_index[state.slack[resting_index] > band]
     ahead = ahead[np.argsort(streams.generated[ahead], kind="stable")]
     return ahead[: max(count - keep, 0)]
 
 
 def thinned(state: State, rest: IntArray) -> IntArray:
     """`rest` without the running streams that are too many to be parked in one cycle."""
+    if not len(rest):
+        return rest
     running = state.streams.running[rest]
     most = max(1, int(THINNED * np.count_nonzero(state.streams.running)))
     kept: IntArray = rest[~running | (np.cumsum(running) <= most)]

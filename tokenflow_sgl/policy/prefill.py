@@ -18,25 +18,23 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
     engine's own limit.
     """
     streams, costs = state.streams, state.costs
-    running = streams.running
-    following = running & streams.streaming
-    if not following.any():
+    running = streams.running_index
+    following = running[streams.streaming.take(running)]
+    if not len(following):
         return None
     longest = config.prefill_chunk
     # What thinks has no reader to stall: shorter chunks would only delay the newcomers.
-    reading = following & ~_thinking(streams)
-    if costs.prefill is None or not reading.any():
+    reading = following[~_thinking(streams).take(following)]
+    if costs.prefill is None or not len(reading):
         return longest
     constant, per_token, per_work = costs.prefill
-    slack = state.slack[reading]
+    slack = state.slack.take(reading)
     # A stream that decodes beside the prefill gets a token per step: steps in which its reader
     # reads one token do not make it worse.
-    pace = 1.0 / streams.rate[reading]
+    pace = 1.0 / streams.rate.take(reading)
     seconds = float(np.maximum(slack, pace).min()) - constant
     # The decoding rows take their part of the step, and a chunk attends to what is before it.
-    context = float(streams.length[running].sum())
-    rows = int(np.count_nonzero(running))
-    seconds -= costs.decode_seconds(rows, context) - costs.decode_seconds(0, 0)
+    seconds -= state.decode_seconds - costs.decode_seconds(0, 0)
     promised, before = state.memory.kv.promised, 0
     if promised:
         chunked = streams.prompt[running][streams.generated[running] == 0]
@@ -64,7 +62,7 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, .
     spent = state.now - state.last_prefill_end
     if spent >= config.prefill_guard * state.last_prefill_seconds:
         return False
-    planned = np.array([streams.index_of[slot] for slot in run], dtype=np.int64)
+    planned = streams.find(run)
     fresh = planned[streams.waiting[planned]]
     tokens = min(promised + int(streams.prompt[fresh].sum()), config.prefill_chunk)
     least = float(state.slack[reading].min())

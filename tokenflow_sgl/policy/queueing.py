@@ -69,14 +69,16 @@ def waiting_queue(state: State, before: Queue) -> Queue:
         before: What was found in the last pass that looked.
     """
     streams = state.streams
-    index = np.nonzero(streams.waiting)[0]
+    index = streams.waiting_index
     slot, arrival = streams.slot[index], streams.arrival[index]
     seconds = prefill_seconds(state, index)
     if np.array_equal(slot, before.slot) and np.array_equal(arrival, before.arrival):
         return Queue(slot, arrival, seconds, before.overtaken)
     if not len(before.slot) or not len(index):
         return Queue(slot, arrival, seconds, np.zeros(len(index)))
-    place, here = _found(state, before)
+    place = streams.find(before.slot)
+    # Slots are used again, so the arrival must be the same, too.
+    here = (place >= 0) & (streams.arrival[place] == before.arrival)
     waits = here & streams.waiting[place]
     overtaken = np.zeros(len(streams))
     overtaken[place[waits]] = before.overtaken[waits]
@@ -92,19 +94,6 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     return Queue(slot, arrival, seconds, overtaken)
 
 
-def _found(state: State, before: Queue) -> tuple[IntArray, BoolArray]:
-    """Where those that waited are in this state, and whether they are in it at all.
-
-    Slots are used again, so the arrival must be the same, too.
-    """
-    streams = state.streams
-    order = np.argsort(streams.slot, kind="stable")
-    ordered = streams.slot[order]
-    place = order[np.minimum(np.searchsorted(ordered, before.slot), len(ordered) - 1)]
-    same = streams.slot[place] == before.slot
-    return place, same & (streams.arrival[place] == before.arrival)
-
-
 def prefill_seconds(state: State, index: IntArray) -> FloatArray:
     """Seconds of the prefills of these streams; tokens where the costs are not known."""
     streams = state.streams
@@ -114,22 +103,38 @@ def prefill_seconds(state: State, index: IntArray) -> FloatArray:
     return np.asarray(np.maximum(state.costs.prefill_seconds(tokens), SHORTEST_PREFILL))
 
 
-def rank(state: State, queue: Queue, config: WorkingSetConfig) -> IntArray:
-    """Place of each stream that waits in the order of prefills, 0 first; others 0, shape (n,).
+def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArray:
+    """What sorts the streams that wait for their prefills, shape (n,): the least goes first.
 
-    `queue` is of this state.
+    Among equal ones the order of arrival counts. `queue` is of this state; other streams have 0.
     """
     streams = state.streams
-    index = np.nonzero(streams.waiting)[0]
+    index = streams.waiting_index
     held_up = queue.overtaken >= config.overtake * queue.seconds
     first = held_up | _must_begin(state, index, queue.seconds)
     ratio = (state.now - queue.arrival) / queue.seconds
     # Those that nothing may overtake in the order of their arrival.
-    key = np.where(first, -np.inf, -ratio)
-    found = np.zeros(len(streams), dtype=np.int64)
-    # Stable, so that among equals the order of arrival stays.
-    found[index[np.argsort(key, kind="stable")]] = np.arange(len(index))
-    return found
+    keys = np.zeros(len(streams))
+    keys[index] = np.where(first, -np.inf, -ratio)
+    return keys
+
+
+def first_of(index: IntArray, keys: FloatArray | None, most: int | None) -> IntArray:
+    """The streams that go first, in their order.
+
+    Args:
+        index: Of streams that wait, ascending, shape (m,).
+        keys: As of `queue_keys`; None: they are all the same.
+        most: How many are asked for; None: all.
+    """
+    if keys is None:
+        return index[:most]
+    own = keys[index]
+    if most is not None and most < len(own):
+        # A long queue is not sorted for its head.
+        near = own <= np.partition(own, most)[most]
+        index, own = index[near], own[near]
+    return index[np.argsort(own, kind="stable")][:most]
 
 
 def _must_begin(state: State, index: IntArray, seconds: FloatArray) -> BoolArray:

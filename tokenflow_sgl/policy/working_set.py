@@ -24,7 +24,7 @@ from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.pacing import paced, room_for_all
 from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.prefill import prefill_limit, reader_would_stall
-from tokenflow_sgl.policy.queueing import Queue, rank, waiting_queue
+from tokenflow_sgl.policy.queueing import Queue, queue_keys, waiting_queue
 from tokenflow_sgl.policy.stress import under_stress
 
 
@@ -70,7 +70,7 @@ class WorkingSetPolicy:
             return Decision(Mode.IDLE)
         due = self._plan_is_due(state, memo.planned)
         plan = self._plan(state, memo) if due else self._carry_on(state, memo)
-        preempt = plan.preempt + self._emergency(state, {p.slot for p in plan.preempt})
+        preempt = plan.preempt + self._emergency(state, [p.slot for p in plan.preempt])
         slots = plan.memo.plan
         run, restores = restore(
             state, slots, dearer_to_load(state, slots), ahead=self.config.load_ahead
@@ -97,22 +97,22 @@ class WorkingSetPolicy:
         streams = state.streams
         if state.now - last >= self.config.cycle:
             return True
-        if not streams.running.any():
+        if not len(streams.running_index):
             return True
-        if bool((streams.since[streams.waiting] >= last).any()):
+        if bool(((streams.since >= last) & streams.waiting).any()):
             return True
         # A paused stream whose reader stalls before the next cycle; once it stalls, it is planned.
-        slack = state.slack[streams.paused]
-        return bool(((slack > 0.0) & (slack < self.config.cycle)).any())
+        slack = state.slack
+        return bool(((slack > 0.0) & (slack < self.config.cycle) & streams.paused).any())
 
     # ---- what -----------------------------------------------------------------------
 
     def _plan(self, state: State, memo: Memo) -> _Plan:
         streams = state.streams
         queue = waiting_queue(state, memo.queue)
-        order = rank(state, queue, self.config)
-        joined = admissible(state, self.config, order)
-        outcome = exchange(state, self.config, joined, order)
+        keys = queue_keys(state, queue, self.config)
+        joined = admissible(state, self.config, keys)
+        outcome = exchange(state, self.config, joined, keys)
         share = next_share(state, self.config, memo.park_share)
         run, preempt = outcome.run, outcome.preempt
         rest = thinned(state, parked(state, self.config, share)).tolist()
@@ -136,24 +136,24 @@ class WorkingSetPolicy:
         if not memo.plan:
             return _Plan(memo)
         streams = state.streams
-        is_open = streams.waiting | streams.paused_or_loading
-        plan = [slot for slot in memo.plan if slot in streams.index_of]
-        left = tuple(slot for slot in plan if is_open[streams.index_of[slot]])
+        index = streams.find(memo.plan)
+        index = index[index >= 0]
+        is_open = streams.waiting[index] | streams.paused_or_loading[index]
+        left = tuple(streams.slot[index[is_open]].tolist())
         return _Plan(dataclasses.replace(memo, plan=left))
 
-    def _emergency(self, state: State, leaving: set[int]) -> tuple[Preempt, ...]:
+    def _emergency(self, state: State, leaving: list[int]) -> tuple[Preempt, ...]:
         """Preempt by largest slack when the next decode steps would not fit."""
         streams, memory = state.streams, state.memory
-        running = streams.running
-        batch = int(np.count_nonzero(running))
+        batch = len(streams.running_index)
         free = memory.kv.free - memory.kv.promised
         if batch <= 1 or free >= decode_reserve(memory, batch, DECODE_MARGIN_STEPS):
             return ()
         length = streams.length
         soon = streams.draining.copy()
-        soon[[streams.index_of[slot] for slot in leaving]] = True
+        soon[streams.find(leaving)] = True
         free += int(length[soon].sum())
-        can = np.nonzero(running & streams.preemptible & ~soon)[0]
+        can = np.nonzero(streams.running & streams.preemptible & ~soon)[0]
         # Without text there is nothing to be ahead with; readers that stall are hit harder.
         slack = np.where(streams.thinks[can], 0.0, state.slack[can])
         order = can[np.argsort(-slack, kind="stable")]

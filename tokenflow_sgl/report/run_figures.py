@@ -50,8 +50,7 @@ class Latency:
     Attributes:
         ttft: Due to first token; unserved requests with the time waited, a lower bound.
         ttft_sent: Sent to first token, of the requests that got one.
-        ttfvt: Due to first visible token, of the requests as in `ttft`; without any in a run in
-            which no request thinks.
+        ttfvt: Due to first visible token, likewise as `ttft`; of none where no request thinks.
         tbt: Gaps between tokens, pooled over all requests; tokens of one chunk are 0 apart.
         tpot: (last - first token) / (tokens - 1) of completed requests with two tokens or more.
         e2e: Due to last token, of completed requests.

@@ -43,7 +43,7 @@ class AndesPolicy(OrderedPolicy):
     def gain(self, state: State, index: IntArray) -> FloatArray:
         """What the quality of each stream loses if it waits for an interval."""
         streams = state.streams
-        read, expected = streams.seen[index], streams.read_length[index]
+        read, expected = streams.seen[index], streams.read_length_of(index)
         due = streams.runs_dry[index].copy()
         fresh = read == 0
         due[fresh] = streams.arrival[index][fresh] + self.expected_ttft

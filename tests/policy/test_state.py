@@ -1,0 +1,47 @@
+"""What is computed once per state is what its arrays say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenflow_sgl.contract import Phase
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 40), unique=True, min_size=1, max_size=12), st.data())
+def test_slots_are_found_where_they_are(make_state, make_stream, slots, data) -> None:
+    streams = make_state([make_stream() for _ in slots]).streams
+    streams = dataclasses.replace(streams, slot=np.array(slots))
+    asked = data.draw(st.lists(st.integers(-3, 60), max_size=20))
+    expected = [slots.index(slot) if slot in slots else -1 for slot in asked]
+    assert streams.find(asked).tolist() == expected
+
+
+def test_among_no_streams_none_is_found(make_state) -> None:
+    assert make_state([]).streams.find([0, 3]).tolist() == [-1, -1]
+
+
+def test_a_decode_step_is_that_of_the_running_ones(make_state, make_stream) -> None:
+    rows = [
+        make_stream(Phase.WAITING, prompt=7000, slack=None),
+        make_stream(prompt=300, generated=20),
+        make_stream(Phase.PAUSED, prompt=9000),
+        make_stream(prompt=500, generated=1),
+    ]
+    made = make_state(rows)
+    assert made.streams.waiting_index.tolist() == [0]
+    assert made.streams.running_index.tolist() == [1, 3]
+    assert made.streams.running_context == 821
+    assert made.decode_seconds == pytest.approx(made.costs.decode_seconds(2, 821.0))
+
+
+def test_what_is_expected_of_some_is_what_is_expected_of_all(make_state, make_stream) -> None:
+    rows = [make_stream(expected=900), make_stream(expected=40), make_stream(generated=7)]
+    streams = make_state(rows).streams
+    some = np.array([2, 0])
+    assert streams.expected_of(some).tolist() == streams.expected[some].tolist()

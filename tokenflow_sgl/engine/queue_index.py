@@ -1,0 +1,36 @@
+"""SGLang's waiting queue as a set, which is built anew only when the queue has changed.
+
+Under overload thousands of requests wait, and in most passes the same ones as in the pass before.
+To compare two lists of the same objects takes a tenth of the time of building a set of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class QueueIndex:
+    """Looks into a queue.
+
+    Args:
+        tracked: Whether a request is in the table of streams. That does not change while it waits.
+
+    Attributes:
+        requests: All in the queue, as of the last `look`.
+        untracked: Those that the table does not know (health checks, rejected ones), in order.
+    """
+
+    def __init__(self, tracked: Callable[[Any], bool]) -> None:
+        self._tracked = tracked
+        self._seen: list[Any] = []
+        self.requests: frozenset[Any] = frozenset()
+        self.untracked: list[Any] = []
+
+    def look(self, queue: list[Any]) -> QueueIndex:
+        """This index, of what is in the queue now."""
+        if queue != self._seen:
+            self._seen = list(queue)
+            self.requests = frozenset(queue)
+            self.untracked = [req for req in queue if not self._tracked(req)]
+        return self
