@@ -39,11 +39,14 @@ SIMULATED = {"stock": "fcfs"}
 """What the simulator calls a contender, if it has another name for it."""
 
 VARIANTS = {
-    "4090-a": {f"burst-eta {eta:g}": WorkingSetConfig(burst_eta=eta) for eta in (1.2, 1.35)},
+    "4090-a": {
+        **{f"burst-eta {eta:g}": WorkingSetConfig(burst_eta=eta) for eta in (1.2, 1.35)},
+        "eta 1": WorkingSetConfig(eta=1.0),
+    },
     "4090-b": {
         **{f"cycle {seconds:g} s": WorkingSetConfig(cycle=seconds) for seconds in (0.5, 1.0, 1.5)},
         **{f"mu {mu:g}": WorkingSetConfig(switch_factor=mu) for mu in (1.0, 5.0, 20.0)},
-        **{f"eta {eta:g}": WorkingSetConfig(eta=eta) for eta in (0.8, 0.9, 1.1, 1.2)},
+        **{f"eta {eta:g}": WorkingSetConfig(eta=eta) for eta in (0.8, 0.95, 1.0, 1.1)},
         **{f"hysteresis {s:g} s": WorkingSetConfig(hysteresis=s) for s in (3.0, 6.0, 14.0)},
     },
 }

@@ -49,6 +49,7 @@ OTHER = {
     "lengths": "limit",
     "overtake": 3.0,
     "length_caution": 0.6,
+    "lengths_file": "lengths.json",
     "decision_log": "decisions.jsonl",
     "check_ranks": True,
     "eta": 2.0,

@@ -34,6 +34,8 @@ def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
         "unwritten": 0,
         "thinking": False,
         "visible": None,
+        "on_device": 0,
+        "on_host": 0,
     }
     row.update(given)
     if row["visible"] is None:
@@ -83,6 +85,8 @@ def state(
             unwritten=column("unwritten", np.int64),
             visible=column("visible", np.int64),
             thinking=column("thinking", np.bool_),
+            on_device=column("on_device", np.int64),
+            on_host=column("on_host", np.int64),
         ),
         memory=Memory(
             device=Tier(kv=Pool(total, total - held if free is None else free, promised)),

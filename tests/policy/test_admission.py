@@ -107,6 +107,14 @@ def test_prefills_count_at_the_first_horizon(joins, member, newcomer) -> None:
     assert joins([newcomer(admitted=True), newcomer()], costs, eta=1.43) == [1]
 
 
+def test_of_a_prompt_only_what_is_not_cached_counts(joins, member, newcomer) -> None:
+    # As above, with half of each prompt cached: half a second each.
+    costs = StepCosts(decode=(0.1, 0.0, 0.0), prefill=(0.0, 0.005, 0.0))
+    half = {"on_device": 100, "on_host": 100}
+    assert joins([member(expected=100.0), newcomer(**half)], costs, eta=0.70) == [1]
+    assert joins([newcomer(admitted=True, **half), newcomer()], costs, eta=1.41) == [1]
+
+
 # What the engine reads while it is crowded decides what a token costs, within reason.
 @pytest.mark.parametrize(
     ("kv_rate", "needed"),

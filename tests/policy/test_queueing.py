@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from states import COSTS
 
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
+from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.queueing import Queue, first_of, queue_keys, waiting_queue
 from tokenflow_sgl.policy.working_set import Memo
 
@@ -36,6 +39,59 @@ def test_the_highest_response_ratio_goes_first(make_state, make_stream) -> None:
     ]
     made = make_state(rows, now=100.0)
     assert ranks(made, waiting_queue(made, Queue())) == [2, 0, 1, 0, 3]
+
+
+def cached(row, on_device, on_host):
+    return dict(row, on_device=on_device, on_host=on_host)
+
+
+@pytest.mark.parametrize("costs", [COSTS, StepCosts()], ids=["known costs", "none yet"])
+def test_a_cached_prompt_is_as_long_as_the_rest_of_it(make_state, make_stream, costs) -> None:
+    rows = [waiting(make_stream, prompt, 99.0) for prompt in (4000, 1000, 4000, 4000)]
+    made = make_state(rows, costs=costs)
+    assert ranks(made, waiting_queue(made, Queue())) == [1, 0, 2, 3], "none of it is cached"
+    rows[2], rows[3] = cached(rows[2], 3900, 3900), cached(rows[3], 3999, 3999)
+    made = make_state(rows, costs=costs)
+    assert ranks(made, waiting_queue(made, Queue())) == [3, 2, 1, 0]
+
+
+def test_a_prefill_after_a_prefix_attends_to_it(make_state, make_stream) -> None:
+    rows = [waiting(make_stream, 4000, 99.0), cached(waiting(make_stream, 5000, 99.0), 1000, 1000)]
+    made = make_state(rows)
+    plain, after = prefill_seconds(made, np.arange(2)).tolist()
+    assert after == pytest.approx(COSTS.prefill_seconds(4000, 1000))
+    assert after > plain == pytest.approx(COSTS.prefill_seconds(4000))
+
+
+def test_what_is_on_the_host_is_loaded_beside_the_prefill(make_state, make_stream) -> None:
+    row = waiting(make_stream, 100_000, 99.0)
+    rows = [
+        cached(row, 99_900, 99_900),
+        cached(row, 0, 99_900),  # 0.3 s on the link
+        cached(row, 0, 50_000),  # 0.15 s, beside more than that of computing
+    ]
+    seconds = prefill_seconds(make_state(rows), np.arange(3))
+    assert seconds[1] == pytest.approx(COSTS.load_seconds(99_900))
+    assert seconds[0] == pytest.approx(COSTS.prefill_seconds(100, 99_900))
+    assert seconds[0] < seconds[1]
+    assert seconds[2] == pytest.approx(COSTS.prefill_seconds(50_000, 50_000))
+
+
+def test_a_cached_prompt_that_nothing_overtakes_yields_for_its_rest_only(
+    make_state, make_stream
+) -> None:
+    """The bound is a multiple of what is computed, so that it holds up later arrivals for less."""
+    rows = [
+        cached(waiting(make_stream, 4000, 98.9), 3900, 3900),
+        waiting(make_stream, 1000, 99.0),
+        waiting(make_stream, 10, 99.9),
+    ]
+    queue = waiting_queue(make_state(rows), Queue())
+    begun = [rows[0], dict(rows[1], phase=Phase.RUNNING, slack=1.0), rows[2]]
+    after = make_state(begun)
+    queue = waiting_queue(after, queue)
+    assert queue.overtaken[0] > 3.0 * queue.seconds[0]
+    assert ranks(after, queue) == [0, 0, 1]
 
 
 def test_first_come_first_served_is_an_option(make_state, make_stream) -> None:

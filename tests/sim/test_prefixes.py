@@ -113,3 +113,24 @@ def test_sharing_lets_more_streams_run(device, options, policy) -> None:
     alike = tuple(asked(1, 2, 3, 4, 5, 6, own=10, output=50) for _ in range(8))
     apart = tuple(asked(own=310, output=50) for _ in range(8))
     assert served(alike) < 0.6 * served(apart)
+
+
+def test_a_cached_prompt_goes_before_one_that_came_earlier(times_of, device, options) -> None:
+    def starts(later: TraceRequest) -> tuple[float, float]:
+        """First tokens of a prompt of 500 new tokens, and of a later one as long."""
+        requests = (
+            asked(1, 2, 3, 4, 5, 6, 7, 8, 9, output=1),
+            *(asked(own=400, at=1.0, output=100) for _ in range(2)),
+            asked(own=500, at=1.1, output=5),
+            later,
+        )
+        trace = Trace("queue", requests, Accounting(len(requests), len(requests)))
+        done = simulate(trace, device, options(host_tokens=4000), policy="tokenflow")
+        times = times_of(done)
+        return times[3][0], times[4][0]
+
+    again = asked(1, 2, 3, 4, 5, 6, 7, 8, 9, own=50, at=1.2, output=5)
+    first, second = starts(again)
+    assert second < first
+    first, second = starts(asked(own=500, at=1.2, output=5))
+    assert first < second

@@ -74,8 +74,10 @@ class Streams:
             it will think). It has no buffer: like a newcomer it waits for its first text. None:
             no stream thinks.
         held: Output tokens that the server keeps back for the client (token deposit); None: none.
-        on_device, on_host, in_storage: Leading tokens of each stream's context that the body knows
-            to be in each tier; None: the body does not keep count.
+        on_device, on_host, in_storage: Leading tokens of each waiting stream's prompt that are
+            cached: on the device; on the device or behind that on the host; or behind that in
+            storage. As of the body's last look, 0 before it and for streams that do not wait.
+            None: the body does not keep count.
         ttft_slo, tbt_slo: Objectives in seconds, NaN where a request has none; None: none has any.
         weight: Share of one stream relative to another; None: all alike.
         lengths: How long answers get, as far as it is known.
@@ -200,6 +202,13 @@ class Streams:
     def length(self) -> IntArray:
         """Tokens of context: prompt and output so far, shape (n,)."""
         return _sealed(self.prompt + self.generated)
+
+    @cached_property
+    def uncached(self) -> IntArray:
+        """Prompt tokens that a prefill computes, not loads: at least the last one, shape (n,)."""
+        if self.on_host is None:
+            return self.prompt
+        return _sealed(np.maximum(self.prompt - self.on_host, 1))
 
     @cached_property
     def left(self) -> FloatArray:

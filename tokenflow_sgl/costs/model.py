@@ -20,7 +20,7 @@ Amount = TypeVar("Amount", float, NDArray[np.float64])
 Coefficients = tuple[float, float, float]
 
 
-def attention_work(tokens: Amount, prefix: float = 0.0) -> Amount:
+def attention_work(tokens: Amount, prefix: Amount | float = 0.0) -> Amount:
     """Keys that the new tokens of one request attend to, summed over them.
 
     Args:
@@ -58,7 +58,7 @@ class StepCosts:
         constant, per_row, per_token = self.decode
         return constant + per_row * batch + per_token * kv_tokens
 
-    def prefill_seconds(self, tokens: Amount, prefix: float = 0.0) -> Amount:
+    def prefill_seconds(self, tokens: Amount, prefix: Amount | float = 0.0) -> Amount:
         """Time of a prefill step of one request of `tokens` after `prefix` tokens; 0.0 unknown."""
         if self.prefill is None:
             return 0.0 * tokens

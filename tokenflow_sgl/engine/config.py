@@ -66,6 +66,12 @@ class TokenFlowConfig:
         low=0.5,
         high=0.99,
     )
+    lengths_file: str = setting(
+        "",
+        "of learned lengths: file in which they survive a restart; read at the start if it is "
+        "there, written every minute; data-parallel replicas have one each (FILE, FILE.1, ...); "
+        "empty: every start learns anew",
+    )
     decision_log: str = setting(
         "",
         "file for tokenflow explain: a JSON line for every pass that pauses, admits, starts or "
@@ -86,9 +92,14 @@ class TokenFlowConfig:
             value = getattr(self, name)
             if value not in allowed:
                 raise ConfigError(f"{name} is {value!r}; allowed is {' or '.join(allowed)}")
-        if self.decision_log and not Path(self.decision_log).absolute().parent.is_dir():
+        for name in ("lengths_file", "decision_log"):
+            value = getattr(self, name)
+            if value and not Path(value).absolute().parent.is_dir():
+                raise ConfigError(f"{name} is {value!r}; allowed is a file in a folder that exists")
+        if self.lengths_file and self.lengths != "learned":
             raise ConfigError(
-                f"decision_log is {self.decision_log!r}; allowed is a file in a folder that exists"
+                f"lengths_file is {self.lengths_file!r} and lengths {self.lengths!r}; allowed is "
+                "such a file with learned lengths"
             )
         self.rates()
 

@@ -13,6 +13,7 @@ from tokenflow_sgl.engine.config import (
     build,
     settings,
 )
+from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.unsupported import check_options
 from tokenflow_sgl.policy import make_policy, make_predictor
 
@@ -71,12 +72,14 @@ def config_from(namespace: argparse.Namespace) -> TokenFlowConfig | None:
 def attach(server_args: Any, config: TokenFlowConfig) -> None:
     """Switch the scheduler on for `server_args` (a record that is not resolved yet).
 
-    Raises `UnsupportedError` for options that exclude it and `ConfigError` for a policy or
-    a predictor of lengths that cannot be loaded.
+    Raises `UnsupportedError` for options that exclude it and `ConfigError` for a policy, a
+    predictor of lengths or a file of learned ones that cannot be loaded.
     """
     check_options(server_args)
     make_policy(config.policy, config.working_set)
     make_predictor(config.lengths)
+    if config.lengths_file:
+        attach_lengths(server_args, config.lengths_file)
     setattr(server_args, ATTRIBUTE, config)
     if config.hicache == "auto" and not server_args.enable_hierarchical_cache:
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tokenflow_sgl.engine.config import HIDDEN
+
 THINK_START, THINK_END = "<think>", "</think>"
 """Tokens of the models that have them as such: DeepSeek-R1, Qwen3, GLM-4.5, Nemotron and others."""
 TAIL = 16
@@ -20,14 +22,17 @@ TAIL = 16
 class Reasoning:
     """Tells of each request how its answer begins.
 
+    Attributes:
+        hidden: Readers do not see the reasoning.
+
     Args:
         model_config: SGLang's, with the ids that its parser looks for.
         tokenizer: Of the model; None: the server was started without.
-        hidden: Readers do not see it.
+        thinking: What the configuration says of readers: hidden or shown.
     """
 
-    def __init__(self, model_config: Any, tokenizer: Any, *, hidden: bool = True) -> None:
-        self.hidden = hidden
+    def __init__(self, model_config: Any, tokenizer: Any, thinking: str = HIDDEN) -> None:
+        self.hidden = thinking == HIDDEN
         self._parsed = bool(model_config.think_end_ids)
         self._opening = tuple(model_config.self_opened_think_start_ids or ())
         vocabulary = {} if self._parsed or tokenizer is None else tokenizer.get_vocab()

@@ -55,9 +55,9 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_named: list[Any] | None = None
     """While an abort is carried out: the draining and paused streams that it names. When a thousand
     readers leave at once, none of their aborts may look through all of them in SGLang's ways."""
-    tf_whole: list[Any] | None
+    tf_whole: list[Any] | None = None
     """SGLang's queue while its admission sees only what is offered."""
-    tf_offered: frozenset[Any]
+    tf_offered: frozenset[Any] = frozenset()
 
     # ---- what is reported -----------------------------------------------------------
 

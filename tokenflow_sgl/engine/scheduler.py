@@ -23,13 +23,14 @@ from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.batch_work import loaded_tokens, work_of
-from tokenflow_sgl.engine.config import HIDDEN, config_of
+from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
+from tokenflow_sgl.engine.lengths_file import known_lengths, open_lengths_file
 from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.reasoning import Reasoning
@@ -44,7 +45,7 @@ from tokenflow_sgl.engine.unsupported import check_model
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider, apply
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy import make_policy, make_predictor
+from tokenflow_sgl.policy import make_policy
 
 logger = logging.getLogger(__name__)
 
@@ -79,20 +80,15 @@ class TokenFlowScheduler(TrackingScheduler):
             is_hybrid_ssm=self.is_hybrid_ssm,
         )
         self.tf_rates = config.rates()
-        self.tf_whole, self.tf_offered = None, frozenset()
         self.tf_paused_time = PausedTime()
-        self.tf_reasoning = Reasoning(
-            self.model_config, self.tokenizer, hidden=config.thinking == HIDDEN
-        )
-        self.tf_table: StreamTable[Any] = StreamTable(
-            make_predictor(config.lengths, config.length_caution),
-            reasoning=self.tf_reasoning.tokens,
-        )
-        self.tf_clock = SharedClock()
+        self.tf_reasoning = Reasoning(self.model_config, self.tokenizer, config.thinking)
         ranks = get_parallel()
+        lengths = known_lengths(self.server_args, config, ranks.dp_rank)
+        self.tf_table: StreamTable[Any] = StreamTable(lengths, reasoning=self.tf_reasoning.tokens)
+        self.tf_lengths_file = open_lengths_file(config.lengths_file, ranks, lengths, local_time())
+        self.tf_clock = SharedClock()
         self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
-        self.tf_undated = []
-        self.tf_timer = StepTimer(lag=self._tf_lag())
+        self.tf_undated, self.tf_timer = [], StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer, self.tf_effort)
         self.tf_writer = Writer(self.tree_cache, self.tf_table, self.tf_recorder, self.page_size)
@@ -147,6 +143,12 @@ class TokenFlowScheduler(TrackingScheduler):
         self.invariant_checker = checker_with_draining(
             self.invariant_checker, lambda: self.tf_pauser.draining
         )
+
+    def release_host_resources(self) -> None:
+        """The server shuts down: keep what was learned of lengths since it was last written."""
+        if self.tf_lengths_file is not None:
+            self.tf_lengths_file.close()
+        super().release_host_resources()
 
     def _tf_lag(self) -> int:
         """Iterations between a step's launch and the one that waits for it; see StepTimer."""
@@ -205,6 +207,8 @@ class TokenFlowScheduler(TrackingScheduler):
             self._tf_forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
         self._tf_end_aborted(self.tf_pauser.paused)
         self._tf_drop_lost(running_batch, last_batch)
+        if self.tf_lengths_file is not None:
+            self.tf_lengths_file.save(local_time())
 
     def _tf_finished(self) -> list[Any]:
         requests, _ = self.tf_table.active()

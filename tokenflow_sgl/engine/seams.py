@@ -137,6 +137,11 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(f"{_SCHEDULER}.pause_generation", "override", "drops draining KV", ("recv_req",)),
     Seam(f"{_SCHEDULER}.is_fully_idle", "override", "paused streams are work", ("ignore_waiting",)),
+    Seam(
+        f"{_SCHEDULER}.release_host_resources",
+        "override",
+        "writes learned lengths when the server shuts down",
+    ),
     # Scheduler methods that we call
     Seam(f"{_SCHEDULER}._prefetch_kvcache", "call", "re-queues as the engine does", ("req",)),
     Seam(
@@ -145,7 +150,7 @@ SEAMS: tuple[Seam, ...] = (
         "adds pauses, loads and resumes to the spans",
         ("name", "level", "attrs"),
     ),
-    Seam("sglang.srt.runtime_context:get_parallel", "call", "one rank writes the decision log"),
+    Seam("sglang.srt.runtime_context:get_parallel", "call", "one rank writes files"),
     # Preempt
     Seam(
         "sglang.srt.mem_cache.common:release_kv_cache",
@@ -213,11 +218,25 @@ SEAMS: tuple[Seam, ...] = (
         "hook",
         "with --strip-thinking-cache, keeps what a paused stream has computed",
     ),
+    Seam(f"{_BATCH}:Req.update_reasoning_tokens", "call", "counts what no reader sees"),
     Seam(
-        f"{_BATCH}:Req.update_reasoning_tokens",
+        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.match_prefix",
         "call",
-        "counts, with a reasoning parser, the tokens that no reader sees",
-        ("think_end_ids",),
+        "finds what of a waiting prompt is on the device and on the host",
+        ("params",),
+    ),
+    Seam("sglang.srt.mem_cache.base_prefix_cache:MatchPrefixParams", "call", "the same", ("key",)),
+    Seam(
+        "sglang.srt.mem_cache.radix_cache:RadixKey",
+        "call",
+        "names the prompt",
+        ("token_ids", "extra_key", "limit", "cache_salt"),
+    ),
+    Seam(
+        f"{_BATCH}:Req._compute_max_prefix_len",
+        "call",
+        "how much of a prompt may come from the cache",
+        ("input_len",),
     ),
     Seam(f"{_BATCH}:Req.refresh_fill_ids", "call", "ids of what is published"),
     Seam(f"{_BATCH}:Req.reset_for_retract", "call", "makes a request resumable"),

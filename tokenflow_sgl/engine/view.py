@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from tokenflow_sgl.contract import Memory, ModelShape, Pool, State, Tier
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
+from tokenflow_sgl.engine.kv.prompt_match import prompt_match
 from tokenflow_sgl.engine.shared_clock import SharedClock
+from tokenflow_sgl.lifecycle import CachedPrefixes
 from tokenflow_sgl.lifecycle.table import StreamTable
 
 
@@ -39,6 +42,7 @@ class View:
         self._clock = clock
         self._timer = timer
         self._links = links
+        self._cached = CachedPrefixes(table.phases, prompt_match(scheduler.tree_cache, table))
         self._model = ModelShape(layers=int(scheduler.model_config.num_hidden_layers))
 
     def state(self, memo: object, *, writes: bool) -> State:
@@ -51,10 +55,14 @@ class View:
         scheduler, timer = self._scheduler, self._timer
         chunked = scheduler.chunked_req
         barred = [self._table.slot(chunked)] if chunked in self._table else []
+        order = self._table.order()
+        self._cached.look(order)
+        on_device, on_host = self._cached.of(order)
+        streams = self._table.streams(barred, writes=writes)
         device = Pool(scheduler.max_total_num_tokens, self._body.free, self._body.promised)
         return State(
             now=self._clock.now,
-            streams=self._table.streams(barred, writes=writes),
+            streams=dataclasses.replace(streams, on_device=on_device, on_host=on_host),
             memory=Memory(
                 device=Tier(kv=device),
                 host=Tier(kv=Pool(self._clock.host_total)),

@@ -6,7 +6,17 @@ out through an `Actuator`, of which the live engine has one and the simulator an
 
 from tokenflow_sgl.lifecycle.actuator import Actuator, Prefetch
 from tokenflow_sgl.lifecycle.apply import Applied, apply
+from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.decider import Decider
 from tokenflow_sgl.lifecycle.phases import NOT_HERE, Phases
 
-__all__ = ["NOT_HERE", "Actuator", "Applied", "Decider", "Phases", "Prefetch", "apply"]
+__all__ = [
+    "NOT_HERE",
+    "Actuator",
+    "Applied",
+    "CachedPrefixes",
+    "Decider",
+    "Phases",
+    "Prefetch",
+    "apply",
+]

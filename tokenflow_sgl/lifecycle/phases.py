@@ -36,6 +36,7 @@ class Phases:
         since: When the stream entered it.
         admitted: Member of the policy's working set.
         ready: Paused, and there is no load to wait for: it has landed, or there is none to start.
+        number: Of the stream in order of arrival, from 1; it tells streams of one slot apart.
         version: Changes whenever a stream arrives, leaves, or enters another phase, and when it is
             said anew since when it is in its phase.
     """
@@ -45,7 +46,9 @@ class Phases:
         self.since: FloatArray = np.zeros(capacity)
         self.admitted: BoolArray = np.zeros(capacity, dtype=np.bool_)
         self.ready: BoolArray = np.zeros(capacity, dtype=np.bool_)
+        self.number: IntArray = np.zeros(capacity, dtype=np.int64)
         self.version = 0
+        self._arrived = 0
         self._stopped: dict[int, None] = {}
 
     def __len__(self) -> int:
@@ -58,10 +61,13 @@ class Phases:
         self.since = np.concatenate([self.since, np.zeros(more)])
         self.admitted = np.concatenate([self.admitted, np.zeros(more, dtype=np.bool_)])
         self.ready = np.concatenate([self.ready, np.zeros(more, dtype=np.bool_)])
+        self.number = np.concatenate([self.number, np.zeros(more, dtype=np.int64)])
 
     def arrive(self, slot: int, now: float) -> None:
         """A stream comes into a free slot."""
         self.admitted[slot] = False
+        self._arrived += 1
+        self.number[slot] = self._arrived
         self.move(slot, Phase.WAITING, now)
 
     def move(self, slot: int, phase: Phase, now: float) -> None:

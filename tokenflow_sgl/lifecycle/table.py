@@ -60,8 +60,7 @@ class StreamTable(StreamColumns, Generic[R]):
         self._order: NDArray[np.int64] | None = None
         self._active: tuple[list[R], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
         self._active_version = -1
-        self._settled: dict[str, NDArray[Any]] = {}
-        self._settled_version = -1
+        self._settled: tuple[int, dict[str, NDArray[Any]]] = (-1, {})
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -213,9 +212,8 @@ class StreamTable(StreamColumns, Generic[R]):
             left = [self._requests[slot] for slot in stopped]
             requests = [*requests, *(request for request in left if request is not None)]
             slots = np.concatenate([slots, np.array(stopped, dtype=np.int64)])
-        number = len(requests)
-        made = np.fromiter((len(r.output_ids) for r in requests), dtype=np.int64, count=number)
-        sent = np.fromiter((r.send_token_offset for r in requests), dtype=np.int64, count=number)
+        made = np.array([len(request.output_ids) for request in requests], dtype=np.int64)
+        sent = np.array([request.send_token_offset for request in requests], dtype=np.int64)
         sent = np.where(self.streaming.take(slots), sent, made)
         produced = int((made - self.generated.take(slots)).sum())
         reasoned = self.look(requests, slots, made, self._reasoning_of, self.readers)
@@ -234,9 +232,8 @@ class StreamTable(StreamColumns, Generic[R]):
     def order(self) -> NDArray[np.int64]:
         """All slots in order of arrival."""
         if self._order is None:
-            self._order = np.fromiter(
-                self._slot_of.values(), dtype=np.int64, count=len(self._slot_of)
-            )
+            slots = self._slot_of.values()
+            self._order = np.fromiter(slots, dtype=np.int64, count=len(slots))
         return self._order
 
     def streams(self, untouchable: Iterable[int], *, writes: bool = False) -> Streams:
@@ -244,19 +241,16 @@ class StreamTable(StreamColumns, Generic[R]):
 
         writes: what running streams have computed can be copied to the host.
         """
-        if self._settled_version != self.phases.version:
-            self._settled = self._settled_columns()
-            self._settled_version = self.phases.version
-        settled, order = self._settled, self.order()
+        if self._settled[0] != self.phases.version:
+            self._settled = self.phases.version, self._settled_columns()
+        settled, order = self._settled[1], self.order()
         generated = self.generated.take(order)
         self._known = self._lengths.lengths(settled["kind"], generated)
-        # Only of running streams it is asked whether they can be preempted, and what is unwritten.
         running = np.nonzero(settled["phase"] == Phase.RUNNING.value)[0]
         slots, length = order[running], generated[running]
         can = np.zeros(len(order), dtype=np.bool_)
-        can[running] = self.preemptible[slots] & preemptible(
-            settled["phase"][running], length, settled["limit"][running]
-        )
+        worth = preemptible(settled["phase"][running], length, settled["limit"][running])
+        can[running] = self.preemptible[slots] & worth
         for slot in untouchable:
             can &= order != slot
         unwritten = np.zeros(len(order), dtype=np.int64)

@@ -4,7 +4,7 @@
 that of paused streams back.
 """
 
-from tokenflow_sgl.offload.restore import dearer_to_load, prefetch_room, restore
+from tokenflow_sgl.offload.restore import dearer_to_load, load_seconds, prefetch_room, restore
 from tokenflow_sgl.offload.write_through import proactive_writes
 
-__all__ = ["dearer_to_load", "prefetch_room", "proactive_writes", "restore"]
+__all__ = ["dearer_to_load", "load_seconds", "prefetch_room", "proactive_writes", "restore"]

@@ -36,6 +36,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.queueing import first_of
 
 DECISIVE: FloatArray = np.array([2.0, 150])[:, None]
@@ -224,9 +225,9 @@ def _wanted(
     streams, costs = state.streams, state.costs
     members, candidates = asking.members, asking.candidates
     pending = members[streams.waiting[members]]
-    due = costs.prefill_seconds(streams.prompt[pending].astype(np.float64)).sum()
+    due = prefill_seconds(state, pending).sum()
     due += costs.prefill_seconds(state.memory.kv.promised)
-    prefill = costs.prefill_seconds(streams.prompt[candidates].astype(np.float64))
+    prefill = prefill_seconds(state, candidates)
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
     first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * horizons)
     of_each = asking.demand(horizons, supply, stock)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -62,22 +63,55 @@ BUCKETS = (256, 1024, 4096, 16384)
 """Prompt lengths between which requests are of one kind."""
 
 
+Kind = tuple[bool, str, int]
+"""What tells requests apart: thinking, name of the rate class, place of the prompt in `BUCKETS`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """What has been learned, for another `LearnedLengths` to go on from.
+
+    Attributes:
+        log_limit: Logarithm of what clients allow; NaN: not known.
+        kinds: Those told apart, at most `KINDS`.
+        ended: Answers per cell of `GRID` that ended there, older ones counting less: a row for all
+            requests, then one for each kind; shape (1 + len(kinds), g).
+        cut: Of those that were cut off.
+    """
+
+    log_limit: float
+    kinds: tuple[Kind, ...]
+    ended: FloatArray
+    cut: FloatArray
+
+
 class LearnedLengths:
     """The predictor of this module.
 
     Args:
         caution: Probability with which the mean length is at most what the careful curve expects.
+        evidence: What another one has learned; None: nothing.
+
+    Attributes:
+        answers: How many have ended, not counting those of `evidence`.
     """
 
-    def __init__(self, caution: float = CAUTION) -> None:
+    def __init__(self, caution: float = CAUTION, evidence: Evidence | None = None) -> None:
+        self.answers = 0
         self._caution = caution
-        self._kinds: dict[tuple[bool, str, int], int] = {}
+        if evidence is None:
+            none = np.zeros((1, len(GRID)))
+            evidence = Evidence(math.nan, (), none, none)
+        self._kinds = {kind: number for number, kind in enumerate(evidence.kinds, start=1)}
         # A row for all requests, then one for each kind.
-        self._ended = np.zeros((1, len(GRID)))
-        self._cut = np.zeros((1, len(GRID)))
-        self._log_limit = math.nan
+        self._ended, self._cut = evidence.ended.copy(), evidence.cut.copy()
+        self._log_limit = evidence.log_limit
         self._known: Lengths | None = None
         self._passes = 0
+
+    def evidence(self) -> Evidence:
+        """What has been learned by now."""
+        return Evidence(self._log_limit, tuple(self._kinds), self._ended.copy(), self._cut.copy())
 
     def kind(self, traits: Traits) -> int:
         """Number of the request's kind; 0 where too many are told apart already."""
@@ -96,6 +130,7 @@ class LearnedLengths:
 
     def ended(self, kind: int, length: int, *, cut_off: bool) -> None:
         """Count the answer for its kind and for all."""
+        self.answers += 1
         cell = int(cell_of(np.array([length]))[0])
         counted = self._cut if cut_off else self._ended
         for row in {0, kind}:

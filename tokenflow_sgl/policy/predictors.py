@@ -6,7 +6,7 @@ import logging
 
 from tokenflow_sgl.contract import IntArray, LengthPredictor, Lengths, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
-from tokenflow_sgl.policy.learned_lengths import CAUTION, LearnedLengths
+from tokenflow_sgl.policy.learned_lengths import CAUTION, Evidence, LearnedLengths
 from tokenflow_sgl.policy.named_class import load_class
 
 logger = logging.getLogger(__name__)
@@ -77,18 +77,21 @@ class GuardedLengths:
         self._predictor = LimitLengths()
 
 
-def make_predictor(name: str, caution: float = CAUTION) -> LengthPredictor:
+def make_predictor(
+    name: str, caution: float = CAUTION, evidence: Evidence | None = None
+) -> LengthPredictor:
     """The predictor of a name.
 
     Args:
         name: One of `PREDICTORS`, or package.module:Class; the class is called without arguments.
         caution: Of `learned`, see `LearnedLengths`.
+        evidence: The same.
 
     Raises:
         ConfigError: The name leads nowhere, or to something that does not predict.
     """
     if name == "learned":
-        return LearnedLengths(caution)
+        return LearnedLengths(caution, evidence)
     if name == "limit":
         return LimitLengths()
     predictor = load_class(name, "lengths", PREDICTORS, ("kind", "ended", "lengths"))

@@ -1,14 +1,33 @@
-"""How long the next prefill step may be, and whether a decode step must come before it."""
+"""How long prefills take, how long the next step of one may be, and whether decoding goes first."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.contract import BoolArray, State, Streams
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State, Streams
+from tokenflow_sgl.offload import load_seconds
 from tokenflow_sgl.policy.config import WorkingSetConfig
 
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
+
+
+def prefill_seconds(state: State, index: IntArray) -> FloatArray:
+    """Seconds of the prefills of these waiting streams; 0.0 while unknown, shape (len(index),).
+
+    What is cached is not computed. What of it is on the host is loaded layer by layer while the
+    rest is computed, so the longer of both counts.
+    """
+    streams, costs = state.streams, state.costs
+    computed = streams.uncached[index].astype(np.float64)
+    seconds = costs.prefill_seconds(computed, streams.prompt[index] - computed)
+    if streams.on_device is None or streams.on_host is None:
+        return seconds
+    loaded = (streams.on_host - streams.on_device)[index]
+    if not loaded.any():
+        return seconds
+    loads = np.where(loaded > 0, load_seconds(state, loaded.astype(np.float64)), 0.0)
+    return np.asarray(np.maximum(seconds, loads))
 
 
 def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
@@ -64,7 +83,7 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, .
         return False
     planned = streams.find(run)
     fresh = planned[streams.waiting[planned]]
-    tokens = min(promised + int(streams.prompt[fresh].sum()), config.prefill_chunk)
+    tokens = min(promised + int(streams.uncached[fresh].sum()), config.prefill_chunk)
     least = float(state.slack[reading].min())
     return least < costs.prefill_seconds(tokens)
 

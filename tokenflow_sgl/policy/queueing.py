@@ -3,7 +3,8 @@
 First come first served wastes most of what is possible where prefills queue: a prompt of 100,000
 tokens keeps a hundred short ones waiting. Shortest first has the least mean wait, but starves the
 long ones. Highest response ratio next (P. Brinch Hansen, 1971: time waited over time of service,
-here of the prefill) is close to the former and grows with the wait.
+here of the prefill) is close to the former and grows with the wait. A prompt whose beginning is
+cached is as long as the rest of it: a later turn of a chat is short, however long the chat.
 
 That alone bounds no wait. So nothing overtakes a request any more once later arrivals worth
 `overtake` times its own prefill have done so: it then waits for earlier arrivals only. Short
@@ -21,6 +22,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.prefill import prefill_seconds
 
 SHORTEST_PREFILL = 1e-3
 """Seconds that a prefill counts as at least."""
@@ -71,7 +73,7 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     streams = state.streams
     index = streams.waiting_index
     slot, arrival = streams.slot[index], streams.arrival[index]
-    seconds = prefill_seconds(state, index)
+    seconds = _service(state, index)
     if np.array_equal(slot, before.slot) and np.array_equal(arrival, before.arrival):
         return Queue(slot, arrival, seconds, before.overtaken)
     if not len(before.slot) or not len(index):
@@ -94,13 +96,11 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     return Queue(slot, arrival, seconds, overtaken)
 
 
-def prefill_seconds(state: State, index: IntArray) -> FloatArray:
+def _service(state: State, index: IntArray) -> FloatArray:
     """Seconds of the prefills of these streams; tokens where the costs are not known."""
-    streams = state.streams
-    tokens = streams.prompt[index].astype(np.float64)
     if state.costs.prefill is None:
-        return np.asarray(np.maximum(tokens, 1.0))
-    return np.asarray(np.maximum(state.costs.prefill_seconds(tokens), SHORTEST_PREFILL))
+        return np.maximum(state.streams.uncached[index].astype(np.float64), 1.0)
+    return np.maximum(prefill_seconds(state, index), SHORTEST_PREFILL)
 
 
 def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArray:

@@ -18,7 +18,7 @@ from tokenflow_sgl.contract import (
 )
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, headroom
 from tokenflow_sgl.costs import Work, attention_work
-from tokenflow_sgl.lifecycle import Decider, apply
+from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, apply
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
@@ -44,6 +44,7 @@ class PolicedScheduler(FcfsScheduler):
     def __init__(self, core: Core, policy: Policy, lengths: LengthPredictor) -> None:
         super().__init__(core)
         self._lengths = lengths
+        self._cached = CachedPrefixes(core.streams.phases, core.memory.match)
         self._timer = experienced(core)
         self._decider = Decider(policy, type(policy).__name__, core.streams.phases)
         self._decision = Decision(Mode.IDLE)
@@ -200,12 +201,14 @@ class PolicedScheduler(FcfsScheduler):
     def _state(self, present: IntArray, now: float) -> State:
         self.passes += 1
         self._tell_kinds(present)
+        self._cached.look(present)
         return state_of(
             self.core,
             self.body,
             present,
             timer=self._timer,
             lengths=self._lengths,
+            cached=self._cached,
             memo=self._decider.memo,
             now=now,
         )

@@ -7,6 +7,7 @@ import numpy as np
 from tokenflow_sgl.contract import IntArray, Memory, ModelShape, Phase, Pool, State, Streams, Tier
 from tokenflow_sgl.contract.lengths import LengthPredictor
 from tokenflow_sgl.costs import StepTimer
+from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.phases import preemptible
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
@@ -19,6 +20,7 @@ def state_of(
     *,
     timer: StepTimer,
     lengths: LengthPredictor,
+    cached: CachedPrefixes,
     memo: object,
     now: float,
 ) -> State:
@@ -30,6 +32,7 @@ def state_of(
         present: Streams that are here, in order of arrival.
         timer: Has learned from the steps.
         lengths: Of answers, as the server knows them.
+        cached: Tells how much of the waiting prompts is cached.
         memo: The policy's own.
         now: Seconds on the trace's clock.
     """
@@ -43,6 +46,7 @@ def state_of(
         can &= present != core.chunked
     unwritten = np.zeros(len(present), dtype=np.int64)
     unwritten[runs] = core.unwritten(present[runs])
+    on_device, on_host = cached.of(present)
     return State(
         now=now,
         streams=Streams(
@@ -65,6 +69,8 @@ def state_of(
             streaming=np.ones(len(present), dtype=np.bool_),
             ready=phases.ready[present],
             unwritten=unwritten,
+            on_device=on_device,
+            on_host=on_host,
         ),
         memory=Memory(
             device=Tier(kv=Pool(memory.device, memory.free, body.promised)),

@@ -43,7 +43,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[str, ...]) -> Start:
     """`with start(*flags) as served`: a real server, strict memory checks on.
 
-    A warm one, of a module or a script that stands for it, unless a launcher is named.
+    A warm one, of a module or a script that stands for it, unless a launcher is named. Options: as
+    of `SglangServer`.
     """
 
     @contextmanager
@@ -53,6 +54,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
         launcher: tuple[str, ...] | None = None,
         env: dict[str, str] | None = None,
         model: Path | None = None,
+        **options: float,
     ) -> Iterator[Served]:
         with SglangServer(
             model or models / "qwen3",
@@ -67,6 +69,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
                 "PYTHONPATH": str(SERVER_SIDE),
                 **(env or {}),
             },
+            **options,
         ) as server:
             yield Served(server)
 

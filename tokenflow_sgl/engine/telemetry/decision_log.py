@@ -125,6 +125,7 @@ class DecisionLog:
             "rate": round(float(streams.rate[index]), 3),
             "slack": round(slack, 3),
             "prompt": int(streams.prompt[index]),
+            "uncached": int(streams.uncached[index]),
             "generated": int(streams.generated[index]),
             "expected": round(float(streams.expected[index])),
         }

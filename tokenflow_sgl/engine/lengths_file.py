@@ -1,0 +1,152 @@
+"""The file in which learned lengths survive a restart.
+
+It is read once, in the process that launches the server, and its text rides on SGLang's ServerArgs:
+each rank starts from the same curves, whatever one of them has written meanwhile. One rank writes,
+beside the scheduler's thread, to a file that then takes the place of the last one: a reader sees
+the old text or the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from tokenflow_sgl.contract import LengthPredictor
+from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.telemetry.decision_log import log_path
+from tokenflow_sgl.policy import ConfigError, make_predictor
+from tokenflow_sgl.policy.learned_lengths import Evidence, LearnedLengths
+from tokenflow_sgl.policy.lengths_document import (
+    LengthsDocumentError,
+    lengths_document,
+    read_lengths,
+)
+
+logger = logging.getLogger(__name__)
+
+ATTRIBUTE = "_tokenflow_lengths"
+"""Underscore attribute of SGLang's ServerArgs with the texts by data-parallel rank."""
+INTERVAL = 60.0
+"""Seconds from one writing to the next, at least."""
+
+
+def attach_lengths(server_args: Any, path: str) -> None:
+    """Put what the files of `path` say on the record; a missing one says nothing.
+
+    Raises:
+        ConfigError: A file cannot be read or written, or holds something else.
+    """
+    texts = [_read(log_path(path, (rank,))) for rank in range(server_args.dp_size)]
+    setattr(server_args, ATTRIBUTE, tuple(texts))
+
+
+def known_lengths(
+    server_args: Any, config: TokenFlowConfig, dp_rank: int | None
+) -> LengthPredictor:
+    """The configured predictor, with what was learned before by this data-parallel replica."""
+    texts = getattr(server_args, ATTRIBUTE, ())
+    rank = dp_rank or 0
+    known = read_lengths(texts[rank]) if rank < len(texts) and texts[rank] else None
+    return make_predictor(config.lengths, config.length_caution, known)
+
+
+def open_lengths_file(
+    path: str, ranks: Any, lengths: LengthPredictor, now: float
+) -> LengthsFile | None:
+    """Where this rank keeps what it learns; None: it does not, or another one does for it.
+
+    Args:
+        path: As configured; empty: what is learned is not kept.
+        ranks: SGLang's, of this process.
+        lengths: What learns.
+        now: Seconds on the clock that `LengthsFile.save` is told.
+    """
+    if not path or ranks.attn_tp_rank or not isinstance(lengths, LearnedLengths):
+        return None
+    return LengthsFile(log_path(path, (ranks.dp_rank,)), lengths, now)
+
+
+def _read(path: Path) -> str:
+    name = f"lengths_file {str(path)!r}"
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name} is no file of learned lengths: it is not text") from None
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from None
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise ConfigError(f"{name} cannot be written: its folder is read-only")
+    try:
+        if text:
+            read_lengths(text)
+    except LengthsDocumentError as error:
+        raise ConfigError(f"{name} is no file of learned lengths: {error}") from None
+    return text
+
+
+class LengthsFile:
+    """Writes what is learned.
+
+    Args:
+        path: Of the file.
+        lengths: What learns.
+        now: Seconds on the clock that `save` is told.
+        interval: Seconds from one writing to the next, at least.
+    """
+
+    def __init__(
+        self, path: Path, lengths: LearnedLengths, now: float, interval: float = INTERVAL
+    ) -> None:
+        self._path = path
+        self._lengths = lengths
+        self._interval = interval
+        self._due = now + interval
+        self._answers = lengths.answers
+        self._writing: threading.Thread | None = None
+        self._failed = False
+
+    def save(self, now: float) -> None:
+        """Write if it is time, and answers have ended since."""
+        if now < self._due or self._lengths.answers == self._answers:
+            return
+        if self._writing is not None and self._writing.is_alive():
+            return
+        self._due, self._answers = now + self._interval, self._lengths.answers
+        # A copy: the scheduler goes on learning meanwhile.
+        self._writing = threading.Thread(
+            target=self._write,
+            args=(self._lengths.evidence(),),
+            name="tokenflow-lengths",
+            daemon=True,
+        )
+        self._writing.start()
+
+    def close(self) -> None:
+        """Wait for what is being written, and write what has ended since."""
+        if self._writing is not None:
+            self._writing.join()
+        if self._lengths.answers != self._answers:
+            self._answers = self._lengths.answers
+            self._write(self._lengths.evidence())
+
+    def _write(self, evidence: Evidence) -> None:
+        scratch = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        try:
+            with scratch.open("w", encoding="utf-8") as file:
+                file.write(lengths_document(evidence))
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(self._path)
+        except OSError as error:
+            if not self._failed:
+                logger.error(
+                    "tokenflow: lengths_file %r cannot be written: %s; it is tried again every "
+                    "%g s, and further failures are not logged",
+                    str(self._path),
+                    error.strerror,
+                    self._interval,
+                )
+            self._failed = True

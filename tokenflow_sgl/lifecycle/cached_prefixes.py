@@ -1,0 +1,87 @@
+"""How much of each waiting prompt is cached, looked up a few prompts at a time.
+
+The prefix tree of either body tells it for one prompt, at a price that grows with the prompt. What
+is cached changes as others are computed and as memory is evicted. So each pass looks at a few of
+those that wait: first at those never looked at, then at those longest ago, and at none again within
+a second or so. A pass looks at no more in a long queue than in a short one.
+
+By passes and slots, not by a clock: all ranks look at the same prompts in the same pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tokenflow_sgl.contract import BoolArray, IntArray, Phase
+from tokenflow_sgl.lifecycle.phases import Phases
+
+LOOKS = 16
+"""Prompts that one pass looks up at most."""
+AGAIN = 32
+"""Passes after which a prompt is looked up again. As many as SGLang has between two looks at what
+waits (WAITING_PREFIX_REFRESH_INTERVAL), which keep it from being evicted as ours do."""
+
+Match = Callable[[int], tuple[int, int]]
+"""Of a slot's prompt: leading tokens on the device, and those on device or host."""
+
+
+class CachedPrefixes:
+    """What is known of the streams that wait, by slot.
+
+    Args:
+        phases: Of the streams.
+        match: Asks the body's prefix tree.
+    """
+
+    def __init__(self, phases: Phases, match: Match) -> None:
+        self._phases = phases
+        self._match = match
+        self._looked: IntArray = np.zeros(0, dtype=np.int64)
+        self._number: IntArray = np.zeros(0, dtype=np.int64)
+        self._device: IntArray = np.zeros(0, dtype=np.int64)
+        self._reach: IntArray = np.zeros(0, dtype=np.int64)
+        self._passes = 0
+
+    def look(self, order: IntArray) -> None:
+        """Look up a few of the streams that wait.
+
+        The earliest is looked up last: where a look counts as a use of what it finds, that is
+        evicted last.
+
+        Args:
+            order: Slots of all streams, in order of arrival.
+        """
+        phases = self._phases
+        self._grow()
+        self._passes += 1
+        waiting = order[phases.phase.take(order) == Phase.WAITING.value]
+        looked = np.where(self._known(waiting), self._looked.take(waiting), -AGAIN)
+        due = np.nonzero(looked <= self._passes - AGAIN)[0]
+        if len(due) > LOOKS:
+            due = np.sort(due[np.argsort(looked[due], kind="stable")[:LOOKS]])
+        slots = waiting[due]
+        for slot in slots[::-1].tolist():
+            self._device[slot], self._reach[slot] = self._match(slot)
+        self._looked[slots] = self._passes
+        self._number[slots] = phases.number.take(slots)
+
+    def of(self, order: IntArray) -> tuple[IntArray, IntArray]:
+        """(Leading tokens on the device, those on device or host), both of the shape of `order`.
+
+        0 where no look has been since the stream came, and where it does not wait.
+        """
+        self._grow()
+        known = self._known(order) & (self._phases.phase.take(order) == Phase.WAITING.value)
+        return self._device.take(order) * known, self._reach.take(order) * known
+
+    def _known(self, slots: IntArray) -> BoolArray:
+        return np.equal(self._number.take(slots), self._phases.number.take(slots))
+
+    def _grow(self) -> None:
+        more = len(self._phases) - len(self._looked)
+        if more:
+            new = np.zeros(more, dtype=np.int64)
+            for name in ("_looked", "_number", "_device", "_reach"):
+                setattr(self, name, np.concatenate([getattr(self, name), new]))
