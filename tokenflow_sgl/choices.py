@@ -56,6 +56,8 @@ class Router(StrEnum):
     round_robin = "round-robin"
     least_loaded = "least-loaded"
     buffer_aware = "buffer-aware"
+    lmetric = "lmetric"
+    headroom = "headroom"
 
 
 class Objective(StrEnum):

@@ -171,6 +171,13 @@ SCHEDULING = (
         "tokens per second",
     ),
     Metric(
+        "headroom_tokens",
+        "gauge",
+        "Work of newcomers that can be taken within 30 s without making present readers stall, as "
+        "tokens at a context of 1,024; below 0: so much is here that cannot be done in time.",
+        "tokens",
+    ),
+    Metric(
         "policy_pass_seconds",
         "histogram",
         "Time of one policy pass outside idle mode.",

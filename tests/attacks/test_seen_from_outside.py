@@ -86,6 +86,8 @@ def test_loads_and_gauges_count_paused_streams(served, prompts) -> None:
         wait_until(lambda: sglang_total(served, "sglang:num_queue_reqs") == 6)
     served.flush_when_idle()
     wait_until(lambda: loads(served)["queues"]["paused"] == loads(served)["num_waiting_reqs"] == 0)
+    wait_until(lambda: (loads(served)["tokenflow_headroom_tokens"] or 0) > 0)
+    assert served.total("tokenflow:headroom_tokens") > 0
 
 
 def test_a_pause_is_not_a_retraction(served, prompts, reference) -> None:

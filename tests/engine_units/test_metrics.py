@@ -62,6 +62,7 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
     for direction in ("store", "load"):
         recorder.link(direction, 1000.0, 3)
     recorder.levels(Levels(running=1, demand=10.0, capacity=20.0))
+    recorder.headroom(-5.0)
     for mode in Mode:
         recorder.policy_pass(mode, 0.001)
     recorder.policy_error()
@@ -76,6 +77,7 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
         if sample.name.startswith("tokenflow:") and not sample.name.endswith("_created")
     ]
     assert len(ours) <= MOST_SERIES + MOST_PER_CLASS * len(classes)
+    assert seen.total("headroom_tokens") == -5
     assert seen.by("resumes_total", "source") == {"device": 0, "host": 1, "nowhere": 0}
     assert seen.by("buffer_percentile_seconds", "percentile") == {
         str(percentile): pytest.approx(4 * 2 * percentile / 100) for percentile in PERCENTILES

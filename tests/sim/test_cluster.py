@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from states import state as make_state
 
+from tokenflow_sgl.contract import State
+from tokenflow_sgl.costs import StepCosts
+from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.sim.cluster import ROUTERS
+from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
 on_two = partial(simulate, policy="fcfs", replicas=2)
 
 
-@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("router", [name for name in ROUTERS if name != "headroom"])
 def test_two_requests_at_once_go_to_two_servers(times_of, trace, device, options, router) -> None:
     done = on_two(trace((0.0, 100, 3), (0.0, 100, 3)), device, options(), router=router)
     # Each alone: 0.1 s of prefill, and two decode steps.
@@ -58,6 +66,82 @@ def test_full_buffers_ask_for_nothing(trace, device, options) -> None:
     assert max(gaps) > 0.04  # the newcomer's prefill came between
 
 
+class Server:
+    """A server as routers see it: who is there, what is cached, what a policy sees."""
+
+    def __init__(self, *there: int, cached: int = 0, kv_tokens: int = 10_000) -> None:
+        self.there = np.array(there, dtype=np.int64)
+        memory = SimpleNamespace(match=lambda stream: (0, cached if stream == 3 else 0))
+        self.engine = SimpleNamespace(core=SimpleNamespace(memory=memory))
+        self.kv_tokens = kv_tokens
+        self.looked: list[float] = []
+
+    def present(self) -> IntArray:
+        return self.there
+
+    def state(self, now: float) -> State:
+        """Of an engine without streams: its headroom is 0.95 of its memory."""
+        self.looked.append(now)
+        return make_state([], now=now, total=self.kv_tokens, host=0, costs=StepCosts())
+
+
+def lmetric(trace: Callable[..., Trace], *servers: Server) -> int:
+    """Where it sends the last of four requests; the first two have started."""
+    streams = SimulatedStreams(trace(*[(0.0, 100, 400)] * 3, (1.0, 210, 400)).requests)
+    streams.generated[:2] = 5
+    return ROUTERS["lmetric"](streams, WorkingSetConfig())(servers, 3, 1.0)
+
+
+def test_lmetric_multiplies_what_is_to_prefill_by_the_batch(trace) -> None:
+    # 210 * 2 against 210 * 1; then the one that waits adds its prompt: 310 * 1.
+    assert lmetric(trace, Server(0, 1), Server(2)) == 1
+    assert lmetric(trace, Server(0), Server(2)) == 0
+    assert lmetric(trace, Server(2), Server(0)) == 1
+    # 10 * 2 against 210 * 1: the prompt is cached where two run.
+    assert lmetric(trace, Server(2), Server(0, 1, cached=200)) == 1
+    assert lmetric(trace, Server(2), Server(0, 1, cached=20)) == 0
+    # A server without requests scores 0 whatever is cached elsewhere.
+    assert lmetric(trace, Server(0, cached=209), Server()) == 1
+
+
+def test_headroom_needs_servers_that_report_it(trace, device, options) -> None:
+    with pytest.raises(SimulationError, match=r"router is 'headroom', which reads tokenflow:head"):
+        on_two(trace((0.0, 1, 1)), device, options(), router="headroom")
+
+
+def test_headroom_sees_the_work_that_readers_ask_for(trace, device, options) -> None:
+    # The first server's reader reads 90 tokens/s, the second's 1/s: the third goes to the second.
+    rows = trace((0.0, 100, 500, 90.0), (0.0, 100, 500, 1.0), (4.0, 50, 10, 10.0))
+    given = options(host_tokens=5000)
+    run = partial(simulate, rows, device, given, policy="tokenflow", replicas=2, known_lengths=True)
+    tokens = run(router="headroom").run.tokens.to_pydict()
+    paired = list(zip(tokens["request"], tokens["time_s"], strict=True))
+    longest = {}
+    for reader in (0, 1):
+        times = [time for request, time in paired if request == reader]
+        longest[reader] = max(b - a for a, b in itertools.pairwise(times))
+    assert longest[1] > 0.04 > longest[0]  # the newcomer's prefill came between
+
+
+def test_headroom_takes_off_what_was_sent_since_it_was_read(trace) -> None:
+    streams = SimulatedStreams(trace(*[(0.0, 100, 400)] * 6).requests)
+    route = ROUTERS["headroom"](streams, WorkingSetConfig())
+    # 9,500 and 9,300 tokens; each request takes 100 and 30 s of 10 tokens/s off.
+    servers = [Server(), Server(kv_tokens=9789)]
+    assert [route(servers, index, index / 10) for index in range(6)] == [0, 1, 0, 1, 0, 1]
+    assert servers[0].looked == servers[1].looked == [0.0]
+    assert route(servers, 0, 1.0) == 0  # read again
+    assert servers[0].looked == servers[1].looked == [0.0, 1.0]
+
+
+def test_headroom_takes_off_no_more_than_the_limit(trace) -> None:
+    streams = SimulatedStreams(trace(*[(0.0, 100, 50)] * 3).requests)
+    route = ROUTERS["headroom"](streams, WorkingSetConfig())
+    servers = [Server(), Server(kv_tokens=9789)]
+    # 150 tokens each: two fit into the difference of 200.
+    assert [route(servers, index, 0.0) for index in range(3)] == [0, 0, 1]
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     rows=st.lists(
@@ -72,6 +156,7 @@ def test_full_buffers_ask_for_nothing(trace, device, options) -> None:
 def test_each_request_is_served_once(
     times_of, trace, device, options, rows, policy, router, replicas
 ) -> None:
+    assume(policy == "tokenflow" or router != "headroom")
     requests = trace(*sorted(rows))
     roomy = options(host_tokens=5000)
     done = simulate(requests, device, roomy, policy=policy, replicas=replicas, router=router)

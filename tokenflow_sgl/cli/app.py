@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tokenflow_sgl import __version__
+from tokenflow_sgl.cli.capacity import capacity
 from tokenflow_sgl.cli.dashboard import dashboard_app
 from tokenflow_sgl.cli.demo import demo
 from tokenflow_sgl.cli.docs import docs
@@ -36,6 +37,7 @@ app.command()(replay)
 app.command()(report)
 app.command()(simulate)
 app.command()(tune)
+app.command()(capacity)
 app.add_typer(trace_app, name="trace")
 app.command()(serve_emulated)
 app.add_typer(profile_app, name="profile")

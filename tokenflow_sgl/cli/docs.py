@@ -47,6 +47,11 @@ class.
 **When they change.** Gauges and per-token counters are updated once a second while the scheduler
 has work.
 
+**For routers.** `tokenflow:headroom_tokens` says how much more a server can take. It is the demand
+test of admission ([scheduler.md](scheduler.md)) read as an amount, with all waiting streams counted
+as admitted. `/v1/loads` has it, too, as `tokenflow_headroom_tokens`, with and without
+`--enable-metrics`; `null` until it is known.
+
 **Stalls.** A stall is counted when the token that ends it arrives, if the stall was longer than
 0.1 s, the limit of what a person perceives as instantaneous. Stalled seconds are summed without a
 threshold. So a stream that is slightly slower than its reader at every token shows in the seconds

@@ -14,6 +14,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
+from tokenflow_sgl.engine.frontend.loads import LoadDecoder
 from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
 from tokenflow_sgl.engine.kv.thinking import owned_kv_len
 from tokenflow_sgl.engine.seam_check import SeamError, check_seams
@@ -57,8 +58,14 @@ def _after_from_cli_args(result: Any, _cls: type, args: argparse.Namespace) -> A
 
 
 def activate_front_end() -> None:
-    """In the process of the HTTP server or the offline engine: bad rates are refused there."""
+    """In the process of the HTTP server or the offline engine.
+
+    Bad rates are refused there, and the loads of the schedulers are read.
+    """
     check_seams()
+    HookRegistry.register(
+        "sglang.srt.managers.load_snapshot.snapshot_decoder", LoadDecoder, HookType.REPLACE
+    )
     HookRegistry.register(
         "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
         check_generate,

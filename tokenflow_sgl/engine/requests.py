@@ -23,6 +23,7 @@ from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
+from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.timeouts import PausedTime
@@ -51,6 +52,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_pauser: Pauser
     tf_paused_time: PausedTime
     tf_loader: Loader
+    tf_headroom: HeadroomWatch
     tf_agreement: Agreement | None
     tf_named: list[Any] | None = None
     """While an abort is carried out: the draining and paused streams that it names. When a thousand
@@ -67,10 +69,13 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         self.metrics_reporter.scheduler = ReportedScheduler(self, lambda: self.tf_pauser.paused)
 
     def init_load_inquirer(self) -> None:
-        """Count paused streams in /v1/loads."""
+        """Count paused streams in /v1/loads, and tell its readers the headroom."""
         super().init_load_inquirer()
         self.load_inquirer = inquirer_with_paused(
-            self.load_inquirer, self._tf_waiting, lambda: self.tf_pauser.paused
+            self.load_inquirer,
+            self._tf_waiting,
+            lambda: self.tf_pauser.paused,
+            lambda: self.tf_headroom.tokens,
         )
 
     # ---- requests come --------------------------------------------------------------

@@ -7,6 +7,7 @@ ledger for the why of each. The loop, the batches and the memory stay SGLang's.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import (
@@ -38,6 +39,7 @@ from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.telemetry.applied import report_applied, report_resumed
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener, open_log
+from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
@@ -94,6 +96,7 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_writer = Writer(self.tree_cache, self.tf_table, self.tf_recorder, self.page_size)
         self.tf_transfers = TransferWatch(self.tree_cache.cache_controller, self.tf_recorder)
         self.tf_loader = Loader(self.tree_cache)
+        self.tf_headroom = HeadroomWatch(config.working_set, self.tf_recorder)
         self.tf_pauser = Pauser(self.tree_cache, self.tf_writer.released, self._tf_paused)
         self.tf_actuator = EngineActuator(
             self, self.tf_table, self.tf_pauser, self.tf_writer, self.tf_loader
@@ -225,7 +228,6 @@ class TokenFlowScheduler(TrackingScheduler):
         goes_on = self.is_mixed_chunk and not running_batch.return_logprob
         if decision.prefill.hold and not goes_on and not running_batch.is_empty():
             return NextBatchPlan(batch_to_run=None, running_batch=running_batch)
-
         self.tf_limits.active = follow
         self.tf_limits.prefill_limit = decision.prefill.limit
         self.tf_limits.align = self.truncation_align_size
@@ -251,12 +253,10 @@ class TokenFlowScheduler(TrackingScheduler):
         now, body = self.tf_clock.now, self.tf_actuator
         body.begin(running_batch)
         body.landed(now)
-        decision = self.tf_decider.decide(
-            now,
-            len(self.tf_table),
-            body.free / self.max_total_num_tokens,
-            lambda: self.tf_view.state(self.tf_decider.memo, writes=self.tf_writer.active),
-        )
+        state = partial(self.tf_view.state, self.tf_decider.memo, writes=self.tf_writer.active)
+        self.tf_headroom.look(now, len(self.tf_table), state)
+        free_share = body.free / self.max_total_num_tokens
+        decision = self.tf_decider.decide(now, len(self.tf_table), free_share, state)
         if self.tf_agreement is not None:
             self.tf_agreement.decided(decision)
         applied = apply(decision, self.tf_table.phases, body, now)

@@ -30,6 +30,8 @@ _SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 _BATCH = "sglang.srt.managers.schedule_batch"
 _ADDER = "sglang.srt.managers.schedule_policy:PrefillAdder"
 _PENALTY = "sglang.srt.sampling.penaltylib"
+_CACHE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+_LOADS = "sglang.srt.managers.load_snapshot"
 
 SEAMS: tuple[Seam, ...] = (
     # Configuration
@@ -159,52 +161,43 @@ SEAMS: tuple[Seam, ...] = (
         ("req", "tree_cache", "checkpoint"),
     ),
     Seam(
-        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._load_back_transfers",
+        f"{_CACHE}._load_back_transfers",
         "call",
         "obeys load_back_threshold, which we lower so that short tails are loaded, too",
     ),
     Seam(
-        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.checkpoint",
+        f"{_CACHE}.checkpoint",
         "call",
         "publishes what a running stream has computed, which HiCache then writes",
         ("req", "up_to"),
     ),
-    Seam(
-        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.flush_pending_backups",
-        "call",
-        "starts these copies before the next step",
-    ),
+    Seam(f"{_CACHE}.flush_pending_backups", "call", "starts these copies before the next step"),
     Seam(
         "sglang.srt.mem_cache.common:match_kv_cache",
         "call",
         "finds what of a paused stream is on the device and on the host",
         ("req", "tree_cache"),
     ),
+    Seam(f"{_CACHE}.init_load_back", "call", "brings a paused stream's KV back", ("params",)),
     Seam(
-        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.init_load_back",
-        "call",
-        "brings a paused stream's KV back",
-        ("params",),
-    ),
-    Seam(
-        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.ready_to_load_host_cache",
+        f"{_CACHE}.ready_to_load_host_cache",
         "call",
         "starts that copy, and says which counter a sharing prefill waits for",
     ),
     Seam(
-        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.writing_check",
+        f"{_CACHE}.writing_check",
         "call",
         "waits for all writes before the caches may be flushed",
         ("write_back",),
     ),
     Seam(
-        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.loading_check",
+        f"{_CACHE}.loading_check",
         "call",
         "acknowledges all loads before the caches may be flushed",
         ("finish_count",),
     ),
     Seam(
-        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.check_hicache_events",
+        f"{_CACHE}.check_hicache_events",
         "call",
         "acknowledges copies while the engine is paused",
     ),
@@ -213,6 +206,8 @@ SEAMS: tuple[Seam, ...] = (
         "override",
         "paused streams in /v1/loads",
     ),
+    Seam(f"{_LOADS}:LoadSnapshot.to_dict", "override", "headroom in /v1/loads", ("include",)),
+    Seam(f"{_LOADS}:snapshot_decoder", "hook", "the same, where it is read"),
     Seam(
         f"{_BATCH}:Req.owned_kv_len",
         "hook",
@@ -220,7 +215,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(f"{_BATCH}:Req.update_reasoning_tokens", "call", "counts what no reader sees"),
     Seam(
-        "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.match_prefix",
+        f"{_CACHE}.match_prefix",
         "call",
         "finds what of a waiting prompt is on the device and on the host",
         ("params",),

@@ -87,19 +87,19 @@ def admissible(state: State, config: WorkingSetConfig, queue: FloatArray | None 
     # The whole queue, or the head of it.
     whole = _burst_is_over(state, config)
     candidates = first_of(candidates, queue, None if whole else CONSIDERED)
-    asking = _Asking(state, config, members, candidates)
+    asking = Asking(state, config, members, candidates)
     fits = _memory_allows(state, config, asking)
     whole = whole and fits == len(candidates)
     if fits and not (whole and _clears(state, config, asking)):
         if fits > CONSIDERED:
-            fits, asking = CONSIDERED, _Asking(state, config, members, candidates[:CONSIDERED])
+            fits, asking = CONSIDERED, Asking(state, config, members, candidates[:CONSIDERED])
         fits = _time_allows(state, config, asking, fits)
     if fits == 0 and not len(members):
         fits = 1
     return candidates[:fits]
 
 
-class _Asking:
+class Asking:
     """The members and the candidates after them, and what they ask for.
 
     Attributes:
@@ -136,7 +136,7 @@ class _Asking:
         left = (self._limit - self._generated)[: self.start]
         return math.sqrt((left * left).sum()) / 2.0
 
-    def demand(self, horizons: FloatArray, supply: _Supply, stock: float) -> FloatArray:
+    def demand(self, horizons: FloatArray, supply: Supply, stock: float) -> FloatArray:
         """Engine seconds that each asks for within each horizon, shape (len(horizons), n).
 
         By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
@@ -159,20 +159,28 @@ class _Asking:
         return work
 
 
-def _memory_allows(state: State, config: WorkingSetConfig, asking: _Asking) -> int:
+def _memory_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
     """How many candidates, in order, can be promised KV memory until they end."""
+    wanted = np.cumsum(asking.final[asking.start :])
+    if wanted[-1] <= memory_left(state, config, asking, asking.most_spread):
+        return len(wanted)
+    left = memory_left(state, config, asking, asking.spread)
+    return int(np.searchsorted(wanted, left, side="right"))
+
+
+def memory_left(state: State, config: WorkingSetConfig, asking: Asking, spread: float) -> float:
+    """KV tokens that can be promised beside those of the members; below 0: none.
+
+    spread: of their answers, as of `asking`.
+    """
     memory = state.memory
     budget = config.fill * (memory.kv.total + memory.host.kv.total)
     budget -= float(asking.final[: asking.start].sum())
-    wanted = np.cumsum(asking.final[asking.start :])
     # Answers that get longer than expected and shorter ones do not quite make up for each other.
-    if wanted[-1] <= budget - FINAL_SHARE * asking.most_spread:
-        return len(wanted)
-    budget -= FINAL_SHARE * asking.spread
-    return int(np.searchsorted(wanted, budget, side="right"))
+    return budget - FINAL_SHARE * spread
 
 
-def _clears(state: State, config: WorkingSetConfig, asking: _Asking) -> bool:
+def _clears(state: State, config: WorkingSetConfig, asking: Asking) -> bool:
     """Whether all that waits can be cleared at once, now that the burst is over.
 
     That promises too much anyway: no stock, and no margin but `burst_eta`. Readers bear it by their
@@ -187,7 +195,7 @@ def _clears(state: State, config: WorkingSetConfig, asking: _Asking) -> bool:
     return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
 
 
-def _time_allows(state: State, config: WorkingSetConfig, asking: _Asking, fits: int) -> int:
+def _time_allows(state: State, config: WorkingSetConfig, asking: Asking, fits: int) -> int:
     """How many of the first `fits` candidates, in order, pass the demand test at every horizon."""
     if state.costs.decode is None:
         return fits
@@ -212,9 +220,9 @@ def _time_allows(state: State, config: WorkingSetConfig, asking: _Asking, fits: 
 
 def _wanted(
     state: State,
-    asking: _Asking,
+    asking: Asking,
     horizons: FloatArray,
-    supply: _Supply,
+    supply: Supply,
     stock: float = 0.0,
     usual: float = 0.0,
 ) -> FloatArray:
@@ -222,18 +230,27 @@ def _wanted(
 
     usual: share of each horizon that prefills take at least. Shape (len(horizons), candidates).
     """
-    streams, costs = state.streams, state.costs
-    members, candidates = asking.members, asking.candidates
-    pending = members[streams.waiting[members]]
-    due = prefill_seconds(state, pending).sum()
-    due += costs.prefill_seconds(state.memory.kv.promised)
-    prefill = prefill_seconds(state, candidates)
+    due = _due(state, asking.members)
+    prefill = prefill_seconds(state, asking.candidates)
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
     first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * horizons)
     of_each = asking.demand(horizons, supply, stock)
     demand = of_each[:, : asking.start].sum(axis=1, keepdims=True)
     demand = demand + np.cumsum(of_each[:, asking.start :], axis=1)
     return np.asarray(demand + np.maximum(due + first, usual * horizons))
+
+
+def members_want(state: State, asking: Asking, horizons: FloatArray, supply: Supply) -> FloatArray:
+    """Engine seconds that the members alone ask for within each horizon, shape (len(horizons),)."""
+    of_each = asking.demand(horizons, supply, 0.0)[:, : asking.start]
+    return np.asarray(of_each.sum(axis=1) + _due(state, asking.members))
+
+
+def _due(state: State, members: IntArray) -> float:
+    """Seconds of the members' prefills that are due."""
+    pending = members[state.streams.waiting[members]]
+    due = prefill_seconds(state, pending).sum()
+    return float(due + state.costs.prefill_seconds(state.memory.kv.promised))
 
 
 def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
@@ -253,7 +270,7 @@ def _dry(state: State, speed: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Supply:
+class Supply:
     """What the engine can do while memory is full.
 
     token_cost: seconds per decoded token and token of its context. speed: tokens per second
@@ -264,15 +281,20 @@ class _Supply:
     speed: float
 
 
-def _supply(state: State, asking: _Asking, fits: int, unmeasured: float) -> _Supply:
+def _supply(state: State, asking: Asking, fits: int, unmeasured: float) -> Supply:
     """The supply for the members, or for the first `fits` candidates while there are none.
 
     unmeasured: cost of a token over the model's where nothing was measured.
     """
+    supply = modelled(state, float(asking.length[: asking.start or fits].mean()))
+    cost = supply.token_cost
+    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * cost
+    return Supply(min(max(measured, cost), SLOWEST * cost), supply.speed)
+
+
+def modelled(state: State, context: float) -> Supply:
+    """The supply for streams of this mean context, tokens, as the cost model has it."""
     total = state.memory.kv.total
-    length = asking.length[: asking.start or fits]
-    mean = max(float(length.mean()), SHORTEST_CONTEXT)
-    step = max(state.costs.decode_seconds(total / mean, total), SHORTEST_STEP)
-    modelled = step / total
-    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * modelled
-    return _Supply(min(max(measured, modelled), SLOWEST * modelled), 1.0 / step)
+    rows = total / max(context, SHORTEST_CONTEXT)
+    step = max(state.costs.decode_seconds(rows, total), SHORTEST_STEP)
+    return Supply(step / total, 1.0 / step)

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.choices import Router
+from tokenflow_sgl.contract import State
+from tokenflow_sgl.metrics import METRICS
+from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.policy.headroom import WITHIN, headroom
 from tokenflow_sgl.sim.engine import Engine, Observe
+from tokenflow_sgl.sim.engine_options import SimulationError
+from tokenflow_sgl.sim.policed import PolicedScheduler
 from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
 from tokenflow_sgl.traces.schedule import Due, Schedule
@@ -43,14 +49,28 @@ class Replica:
         there = [*self.inbox.all(), *self.scheduler.present()]
         return np.array(there, dtype=np.int64)
 
+    def state(self, now: float) -> State:
+        """What a policy sees of it.
+
+        Raises:
+            SimulationError: No policy of this package runs there, so no headroom is reported.
+        """
+        if not isinstance(self.scheduler, PolicedScheduler):
+            gauge = METRICS["headroom_tokens"].full_name
+            raise SimulationError(
+                f"router is {Router.headroom.value!r}, which reads {gauge}: SGLang's own "
+                "schedulers do not report it; allowed are policies that preempt, as tokenflow"
+            )
+        return self.scheduler.state(now)
+
     @property
     def idle(self) -> bool:
         """Nothing is left to do."""
         return self.engine.idle and not len(self.present())
 
 
-Route = Callable[[Sequence[Replica]], int]
-"""Chooses the replica of the next request."""
+Route = Callable[[Sequence[Replica], int, float], int]
+"""Chooses the replica of a request, by its index, at a moment in seconds."""
 
 
 def serve(
@@ -79,7 +99,7 @@ def serve(
             now = min(replica.engine.now for replica in replicas)
             observe(now, sum(replica.engine.finished for replica in replicas))
         for moment, index in schedule.pop(until):
-            replicas[route(replicas)].inbox.push(moment, index)
+            replicas[route(replicas, index, moment)].inbox.push(moment, index)
         if schedule.next_s is None and all(replica.idle for replica in replicas):
             return
 
@@ -87,10 +107,10 @@ def serve(
 class RoundRobin:
     """One after the other."""
 
-    def __init__(self, streams: SimulatedStreams) -> None:
+    def __init__(self, streams: SimulatedStreams, config: WorkingSetConfig) -> None:
         self._last = -1
 
-    def __call__(self, replicas: Sequence[Replica]) -> int:
+    def __call__(self, replicas: Sequence[Replica], index: int, now: float) -> int:
         """The replica after the last one."""
         self._last = (self._last + 1) % len(replicas)
         return self._last
@@ -99,14 +119,14 @@ class RoundRobin:
 class LeastLoaded:
     """The replica with the fewest tokens still to compute, prompts and answers."""
 
-    def __init__(self, streams: SimulatedStreams) -> None:
+    def __init__(self, streams: SimulatedStreams, config: WorkingSetConfig) -> None:
         self.streams = streams
 
-    def __call__(self, replicas: Sequence[Replica]) -> int:
+    def __call__(self, replicas: Sequence[Replica], index: int, now: float) -> int:
         """By what is left; the first one of equals."""
-        return int(np.argmin([self.load(replica) for replica in replicas]))
+        return int(np.argmin([self.load(replica, index) for replica in replicas]))
 
-    def load(self, replica: Replica) -> float:
+    def load(self, replica: Replica, index: int) -> float:
         """Tokens that it has still to compute."""
         streams, there = self.streams, replica.present()
         generated = streams.generated[there]
@@ -120,7 +140,7 @@ class BufferAware(LeastLoaded):
     HORIZON = 30.0
     """Seconds ahead."""
 
-    def load(self, replica: Replica) -> float:
+    def load(self, replica: Replica, index: int) -> float:
         """Tokens asked for within the horizon, each times the context that it reads."""
         streams, there = self.streams, replica.present()
         generated = streams.generated[there]
@@ -131,9 +151,61 @@ class BufferAware(LeastLoaded):
         return float((asked * (streams.prompt[there] + generated + asked / 2)).sum())
 
 
-ROUTERS: Mapping[str, Callable[[SimulatedStreams], Route]] = {
+class LMetric(LeastLoaded):
+    """LMetric (OSDI'26, arXiv 2603.15202): tokens to prefill times the batch size, the least wins.
+
+    The abstract names the two factors: "new prefill tokens if routed to an instance" and "current
+    batch size of the instance". Assumed, for it does not say: prompts that wait at the instance
+    count among the tokens to prefill, and requests that wait or are paused in the batch size.
+    """
+
+    def load(self, replica: Replica, index: int) -> float:
+        """Prompt tokens that the replica would have to compute, times the requests there."""
+        streams, there = self.streams, replica.present()
+        waiting = there[streams.generated[there] == 0]
+        memory = replica.engine.core.memory
+        to_prefill = sum(
+            int(streams.prompt[each]) - memory.match(each)[1] for each in (*waiting.tolist(), index)
+        )
+        return float(to_prefill * len(there))
+
+
+class Headroom:
+    """The replica with the most headroom, as a router knows it that reads the gauge at times.
+
+    Between two readings it takes off what it has sent itself, so that a burst does not go to one
+    server: the prompt and the answer that the reader asks for within `WITHIN`, up to its limit.
+    """
+
+    READ_EVERY = 1.0
+    """Seconds between two readings: servers put a new value on their metrics page as often."""
+
+    def __init__(self, streams: SimulatedStreams, config: WorkingSetConfig) -> None:
+        self._streams = streams
+        self._config = config
+        self._read_s = -math.inf
+        self._known: list[float] = []
+
+    def __call__(self, replicas: Sequence[Replica], index: int, now: float) -> int:
+        """By the last reading and what was sent since; the first one of equals."""
+        if now - self._read_s >= self.READ_EVERY:
+            self._read_s = now
+            self._known = [headroom(replica.state(now), self._config) for replica in replicas]
+        best = int(np.argmax(self._known))
+        self._known[best] -= self._work(index)
+        return best
+
+    def _work(self, index: int) -> float:
+        streams = self._streams
+        answer = min(WITHIN * float(streams.rate[index]), float(streams.limit[index]))
+        return float(streams.prompt[index]) + answer
+
+
+ROUTERS: Mapping[str, Callable[[SimulatedStreams, WorkingSetConfig], Route]] = {
     Router.round_robin: RoundRobin,
     Router.least_loaded: LeastLoaded,
     Router.buffer_aware: BufferAware,
+    Router.lmetric: LMetric,
+    Router.headroom: Headroom,
 }
-"""Routers by name."""
+"""Routers by name; made for a run's streams and the policy's parameters."""

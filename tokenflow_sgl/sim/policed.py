@@ -59,7 +59,7 @@ class PolicedScheduler(FcfsScheduler):
         self.body.begin(now)
         present = self._present()
         self._decision = self._decider.decide(
-            now, len(present), self._free_share, lambda: self._state(present, now)
+            now, len(present), self._free_share, lambda: self._asked_state(present, now)
         )
         apply(self._decision, core.streams.phases, self.body, now)
         holds = self._decision.prefill.hold and not self.mixes and len(core.running)
@@ -198,8 +198,15 @@ class PolicedScheduler(FcfsScheduler):
             traits = Traits(int(table.prompt[stream]), int(table.limit[stream]), thinking=thinks)
             table.kind[stream] = self._lengths.kind(traits)
 
-    def _state(self, present: IntArray, now: float) -> State:
+    def _asked_state(self, present: IntArray, now: float) -> State:
         self.passes += 1
+        return self._state(present, now)
+
+    def state(self, now: float) -> State:
+        """What the policy would see now; asks it nothing."""
+        return self._state(self._present(), now)
+
+    def _state(self, present: IntArray, now: float) -> State:
         self._tell_kinds(present)
         self._cached.look(present)
         return state_of(

@@ -96,7 +96,8 @@ def simulate(
         observe: Told the progress.
 
     Raises:
-        SimulationError: The policy is unknown, or a request does not fit the device at all.
+        SimulationError: The policy is unknown, the router asks for what its servers do not report,
+            or a request does not fit the device at all.
     """
     options, name = settings_of(policy, options), name_of(policy)
     if router not in ROUTERS:
@@ -127,7 +128,7 @@ def simulate(
         made = [make(inbox) for inbox in inboxes]
         cluster = [Replica(e, inbox, s) for (e, s), inbox in zip(made, inboxes, strict=True)]
         turns = sessions is Sessions.closed and any(request.turn for request in trace.requests)
-        serve(schedule, cluster, ROUTERS[router](streams), sessions=turns, observe=observe)
+        serve(schedule, cluster, ROUTERS[router](streams, config), sessions=turns, observe=observe)
     engines = [engine for engine, _ in made]
     schedulers = [scheduler for _, scheduler in made]
     finished = sum(engine.finished for engine in engines)

@@ -10,20 +10,29 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any
 
-from msgspec.structs import replace
+import msgspec
 from sglang.srt.managers.load_snapshot import LoadSnapshot
 from sglang.srt.managers.scheduler_components.load_inquirer import SchedulerLoadInquirer
+
+from tokenflow_sgl.engine.frontend.loads import LoadWithHeadroom
 
 Requests = Callable[[], Collection[Any]]
 
 
 def inquirer_with_paused(
-    inquirer: SchedulerLoadInquirer, waiting: Requests, paused: Requests
+    inquirer: SchedulerLoadInquirer,
+    waiting: Requests,
+    paused: Requests,
+    headroom: Callable[[], int | None],
 ) -> SchedulerLoadInquirer:
     """`inquirer` rebuilt so that /v1/loads counts paused streams as waiting, with their tokens.
 
-    waiting: SGLang's queue, whole at any time. Their KV is kept, so paused streams add nothing to
-    the tokens that wait for a prefill.
+    Args:
+        inquirer: SGLang's.
+        waiting: SGLang's queue, whole at any time.
+        paused: Paused streams. Their KV is kept, so they add nothing to the tokens that wait for a
+            prefill.
+        headroom: In tokens; None: it is not known.
     """
 
     class PausedAwareInquirer(SchedulerLoadInquirer):  # type: ignore[misc]
@@ -31,13 +40,16 @@ def inquirer_with_paused(
             loads = super().get_loads()
             held = paused()
             tokens = sum(req.seqlen for req in held)
-            return replace(
-                loads,
-                num_waiting_reqs=loads.num_waiting_reqs + len(held),
-                num_total_tokens=loads.num_total_tokens + tokens,
-                num_active_tokens=loads.num_active_tokens + tokens,
-                queues=replace(loads.queues, paused=loads.queues.paused + len(held)),
-            )
+            queues = msgspec.structs.replace(loads.queues, paused=loads.queues.paused + len(held))
+            changed = {
+                "num_waiting_reqs": loads.num_waiting_reqs + len(held),
+                "num_total_tokens": loads.num_total_tokens + tokens,
+                "num_active_tokens": loads.num_active_tokens + tokens,
+                "queues": queues,
+                "tokenflow_headroom_tokens": headroom(),
+            }
+            reported = {name: getattr(loads, name) for name in loads.__struct_fields__}
+            return LoadWithHeadroom(**{**reported, **changed})
 
     fields = {f.name: getattr(inquirer, f.name) for f in dataclasses.fields(inquirer)}
     return PausedAwareInquirer(**{**fields, "get_waiting_queue": waiting})

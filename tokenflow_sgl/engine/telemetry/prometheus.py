@@ -74,6 +74,9 @@ class Recorder:
     def levels(self, levels: Levels) -> None:
         """How many streams are where now."""
 
+    def headroom(self, tokens: float) -> None:
+        """So many tokens of newcomers' work can be taken."""
+
     def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
         """Unread output of a class's streams now, and how many of their readers stand still."""
 
@@ -162,6 +165,10 @@ class PrometheusRecorder(Recorder):
         self._at("working_set_streams").set(levels.working_set)
         self._at("demand_tokens_per_second").set(levels.demand)
         self._at("capacity_tokens_per_second").set(levels.capacity)
+
+    def headroom(self, tokens: float) -> None:
+        """So many tokens of newcomers' work can be taken."""
+        self._at("headroom_tokens").set(tokens)
 
     def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
         """Unread output of a class's streams now, and how many of their readers stand still."""

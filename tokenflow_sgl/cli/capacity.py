@@ -1,0 +1,188 @@
+"""``tokenflow capacity``: streams per second that each scheduler carries, and what that saves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tokenflow_sgl.choices import Contender
+from tokenflow_sgl.cli.chosen_engine import (
+    DEFAULT_DEVICE,
+    DEFAULT_MODEL,
+    ChunkedPrefillSize,
+    Device,
+    HicacheRatio,
+    KnownLengths,
+    KvTokens,
+    Model,
+    PageSize,
+    ProfileFile,
+    open_engine,
+)
+from tokenflow_sgl.cli.chosen_trace import Limit, Rate, Sample, Window, open_chosen
+from tokenflow_sgl.cli.extras import PAGES, RUNS, need
+from tokenflow_sgl.cli.failing import Exit, fail, failing
+from tokenflow_sgl.cli.option_checks import finite, output_folder
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.sim.study.capacity_search import CapacitySetup, Carried
+
+
+def capacity(
+    trace: Annotated[
+        str, typer.Option(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
+    ],
+    goal: Annotated[
+        str,
+        typer.Option(
+            metavar="LIMITS",
+            help="What a stream has to keep, as METRIC<=SECONDS, separated by commas: ttft (time "
+            "to first token), stall (longest stall), stalled (all stalls together). A stream whose "
+            "answer does not end within the run does not keep it.",
+        ),
+    ] = "ttft<=2,stall<=0.5",
+    share: Annotated[
+        float,
+        typer.Option(
+            help="Share of the streams that have to meet the goal, above 0, at most 1.",
+            callback=finite,
+        ),
+    ] = 0.99,
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Policies to compare, separated by commas; the first is the baseline. Each is "
+            f"one of {', '.join(Contender)}, or your own, as package.module:Class.",
+        ),
+    ] = "fcfs,tokenflow",
+    draws: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=64,
+            help="Draws of a workload, with seeds one apart, whose streams are counted together.",
+        ),
+    ] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder for capacity.json and capacity.png. Default: capacity-results/TRACE-N.",
+            callback=output_folder,
+        ),
+    ] = None,
+    ray: Annotated[
+        bool,
+        typer.Option("--ray", help="Run on a Ray cluster: RAY_ADDRESS, or this machine's cores."),
+    ] = False,
+    device: Device = DEFAULT_DEVICE,
+    model: Model = DEFAULT_MODEL,
+    profile: ProfileFile = None,
+    kv_tokens: KvTokens = None,
+    page_size: PageSize = 1,
+    hicache_ratio: HicacheRatio = 2.0,
+    chunked_prefill_size: ChunkedPrefillSize = None,
+    known_lengths: KnownLengths = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0,
+    window: Window = None,
+    sample: Sample = None,
+    limit: Limit = None,
+    rate: Rate = None,
+) -> None:
+    """Search the highest arrival rate that one server carries under each policy, by simulation.
+
+    The trace's arrivals are sped up or slowed down, until the wanted share of streams just meets
+    the goal. Prints a table and what it saves in GPUs, and draws the share by rate. Needs no GPU
+    and no SGLang.
+    """
+    need("A search", *RUNS, *PAGES)
+    console = Console(stderr=True)
+
+    # Only here: the CLI must start without what a simulation needs.
+    from tokenflow_sgl.cli.capacity_output import object_of, print_capacity, verdict
+    from tokenflow_sgl.runs import new_folder
+    from tokenflow_sgl.sim import SimulationError
+    from tokenflow_sgl.sim.schedulers.by_name import settings_of
+    from tokenflow_sgl.sim.study.capacity_plot import plot_capacity
+    from tokenflow_sgl.sim.study.capacity_search import CapacitySetup
+    from tokenflow_sgl.sim.study.goal import parse_goal
+    from tokenflow_sgl.traces.spec import other_draw
+
+    names = list(dict.fromkeys(policy.split(",")))
+    with failing("No search"):
+        wanted = parse_goal(goal)
+        specs = [trace, *(other_draw(trace, number) for number in range(1, draws))]
+        if None in specs:
+            raise SimulationError(f"draws is {draws}; allowed for a file is 1, for it is one draw")
+        target, options = open_engine(
+            device,
+            model,
+            profile,
+            kv_tokens=kv_tokens,
+            page_size=page_size,
+            hicache_ratio=hicache_ratio,
+            chunked_prefill_size=chunked_prefill_size,
+        )
+        for name in names:
+            settings_of(name, options)
+        chosen = tuple(
+            open_chosen(
+                spec,
+                console,
+                seed=seed,
+                window=window,
+                sample=sample,
+                limit=limit,
+                rate=rate,
+            )
+            for spec in specs
+            if spec is not None
+        )
+        setup = CapacitySetup(chosen, target, options, wanted, share, known_lengths)
+        with new_folder(output, chosen[0].name, runs=Path("capacity-results")) as folder:
+            found = _search(setup, names, console, ray=ray)
+            what = json.dumps(object_of(setup, found), indent=2)
+            (folder / "capacity.json").write_text(what + "\n", encoding="utf-8")
+            known = "known lengths" if known_lengths else "unknown lengths"
+            title = f"{chosen[0].name} on {target.device}, {known}: {100 * share:g}% with {wanted}"
+            plot_capacity(found, share, folder / "capacity.png", title)
+    print_capacity(found, title)
+    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+    console.print(f"{folder}: capacity.json and capacity.png written.", **plain)
+    if not any(each.best for each in found):
+        fail(
+            f"No policy meets {wanted} for {100 * share:g}% of the streams at any rate.",
+            Exit.failed,
+        )
+    for sentence in verdict(setup, found):
+        Console().print(sentence, **plain)
+
+
+def _search(
+    setup: CapacitySetup, names: list[str], console: Console, *, ray: bool
+) -> list[Carried]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from tokenflow_sgl.sim.study.capacity_search import capacity
+    from tokenflow_sgl.sim.study.spread import on_cores, on_ray
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f} rates, {task.fields[between]} streams/s"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        # How many rates it takes is not known before.
+        tasks = {name: progress.add_task(name, total=None, between="?") for name in names}
+
+        def done(name: str, low: float, high: float) -> None:
+            progress.update(tasks[name], advance=1, between=f"{low:.3g} to {high:.3g}")
+
+        with on_ray() if ray else on_cores() as spread:
+            return capacity(setup, names, spread=spread, done=done)

@@ -1,0 +1,37 @@
+"""Headroom in /v1/loads.
+
+Schedulers write what /v1/loads answers into shared memory, as MessagePack with the fields' names.
+The HTTP server's process decodes it, and leaves out what it does not know. So headroom is one more
+field of the loads, which that process has to know, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sglang.srt.managers import load_snapshot
+
+
+class LoadWithHeadroom(load_snapshot.LoadSnapshot):  # type: ignore[misc]
+    """SGLang's load, and how much more can be taken.
+
+    Attributes:
+        tokenflow_headroom_tokens: As the gauge tokenflow:headroom_tokens; None: it is not known.
+    """
+
+    tokenflow_headroom_tokens: int | None = None
+
+    def to_dict(self, include: set[str] | None = None) -> dict[str, Any]:
+        """As SGLang's; headroom is one of the core fields, which are always there."""
+        load: dict[str, Any] = super().to_dict(include)
+        return {**load, "tokenflow_headroom_tokens": self.tokenflow_headroom_tokens}
+
+
+class LoadDecoder:
+    """In the place of SGLang's decoder, where /v1/loads is answered: knows headroom, too.
+
+    A class, because SGLang's registry of hooks puts functions and classes in place, no objects.
+    """
+
+    decode = staticmethod(msgspec.msgpack.Decoder(LoadWithHeadroom).decode)

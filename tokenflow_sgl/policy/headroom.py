@@ -1,0 +1,54 @@
+"""How much more work an engine can take: the demand test, read as an amount.
+
+Admission asks whether this newcomer fits. A router asks how much would fit, before it chooses a
+server, of newcomers that it does not know yet. The answer is what the same test leaves over once
+all streams that are here count as admitted, the waiting ones, too: a newcomer comes after them.
+
+Servers are compared by it once in a while, so what differs between two that are loaded alike, or
+comes and goes, is left out: costs are the model's, not those measured lately; there are no margins,
+which begin at once where the streams no longer fit into memory; and readers who stall at this very
+moment, while whom no stream joins, do not count. With all that, one of four servers got nearly all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenflow_sgl.contract import State
+from tokenflow_sgl.policy.admission import (
+    HORIZONS,
+    Asking,
+    members_want,
+    memory_left,
+    modelled,
+)
+from tokenflow_sgl.policy.config import WorkingSetConfig
+
+WITHIN = 30.0
+"""Seconds within which the work is to be taken."""
+_LATER = HORIZONS[HORIZONS >= WITHIN]
+"""Horizons that decide: those from then on, shape (h,)."""
+REFERENCE_CONTEXT = 1024.0
+"""Context at which a token of newcomers' work is priced: one price, so that servers compare."""
+
+
+def headroom(state: State, config: WorkingSetConfig) -> float:
+    """Newcomers' work that can be taken within 30 s without making present readers stall, tokens.
+
+    The least share of its time that the engine has left at any horizon of the demand test from
+    30 s on, over 30 s, at the price of a token that is decoded at a context of 1,024; or the KV
+    memory that can still be promised, if that is less. A token is one of prompt or output. Shorter
+    horizons do not count: what has to be done sooner leaves as much for newcomers later.
+
+    Below 0: so much work is here already that cannot be done in time.
+    """
+    nobody = np.zeros(0, dtype=np.int64)
+    asking = Asking(state, config, np.arange(len(state.streams)), nobody)
+    room = memory_left(state, config, asking, asking.spread)
+    if state.costs.decode is None:
+        return room
+    priced = modelled(state, REFERENCE_CONTEXT)
+    supply = modelled(state, float(asking.length.mean())) if len(asking.length) else priced
+    wanted = members_want(state, asking, _LATER[:, None], supply)
+    free = float((config.eta - wanted / _LATER).min())
+    return min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))

@@ -1,0 +1,87 @@
+"""When a stream is good enough: limits in seconds, and which streams keep them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenflow_sgl.qos import NOTICEABLE_STALL
+from tokenflow_sgl.report.judged import BoolArray, judge
+from tokenflow_sgl.report.report_options import Options
+from tokenflow_sgl.runs import Run
+from tokenflow_sgl.runs.recording import record
+from tokenflow_sgl.sim.engine_options import SimulationError
+
+METRICS: Mapping[str, str] = {
+    "ttft": "time to first token",
+    "stall": "longest stall",
+    "stalled": "all stalls together",
+}
+"""What a goal may limit, in seconds."""
+MOST_SECONDS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Limits that a stream has to keep, all of them.
+
+    Attributes:
+        limits: Seconds at most, by metric.
+    """
+
+    limits: Mapping[str, float]
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}<={seconds:g}" for name, seconds in self.limits.items())
+
+    def met(self, run: Run) -> BoolArray:
+        """Which streams of a run keep all limits, shape (n,).
+
+        One whose answer did not come whole keeps none: an error, or the run ended before it.
+        """
+        threshold = self.limits.get("stall", NOTICEABLE_STALL)
+        judged = judge(record(run), Options(stall_threshold_s=threshold))
+        found = {
+            "ttft": judged.column(lambda stream: stream.ttft),
+            # Stalls above the threshold; none: the longest one is within the limit.
+            "stall": judged.column(lambda stream: math.inf if stream.stall_count else 0.0),
+            "stalled": judged.column(lambda stream: stream.stall_seconds),
+        }
+        within = [found[name] <= seconds for name, seconds in self.limits.items()]
+        return np.asarray(judged.completed & np.logical_and.reduce(within))
+
+
+def parse_goal(text: str) -> Goal:
+    """The goal that a text as "ttft<=2,stall<=0.5" states.
+
+    Raises:
+        SimulationError: It names no metric, one twice, or one that there is not; or a limit is no
+            number of seconds.
+    """
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        name, sign, number = (each.strip() for each in part.partition("<="))
+        if name not in METRICS or not sign:
+            raise SimulationError(
+                f"goal has {part.strip()!r}; allowed is METRIC<=SECONDS with a METRIC of "
+                f"{', '.join(METRICS)}"
+            )
+        if name in limits:
+            raise SimulationError(f"goal has {name} twice")
+        limits[name] = _seconds(name, number)
+    return Goal(limits)
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 <= seconds <= MOST_SECONDS:
+        raise SimulationError(
+            f"goal has {name}<={text}; allowed is a number of seconds from 0 to {MOST_SECONDS:g}"
+        )
+    return seconds
