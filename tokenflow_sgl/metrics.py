@@ -77,6 +77,13 @@ STREAMS = (
 READERS = (
     Metric("output_tokens_total", "counter", "Tokens delivered to readers.", "tokens", CLASS),
     Metric(
+        "reasoning_tokens_total",
+        "counter",
+        "Tokens of reasoning that no reader sees; they are not among the delivered ones.",
+        "tokens",
+        CLASS,
+    ),
+    Metric(
         "effective_tokens_total",
         "counter",
         "Tokens weighted by their use to the reader: 1 while at most 10 % of the expected output "
@@ -87,7 +94,15 @@ READERS = (
     Metric(
         "ttft_seconds",
         "histogram",
-        "Time from a stream's arrival to its first token.",
+        "Time from a stream's arrival to its first token, of reasoning or not.",
+        "seconds",
+        CLASS,
+        TTFT_SECONDS,
+    ),
+    Metric(
+        "ttfvt_seconds",
+        "histogram",
+        "Time from a stream's arrival to the first token that its reader sees.",
         "seconds",
         CLASS,
         TTFT_SECONDS,

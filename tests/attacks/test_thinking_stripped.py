@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from pathlib import Path
-
 import pytest
 
 pytestmark = pytest.mark.engine
 
-THINK_END = "</think>"
 THINKING = ("--reasoning-parser", "deepseek-r1", "--strip-thinking-cache")
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
-
-
-@pytest.fixture(scope="module")
-def thinker(models: Path, reference, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model, with one of the words that it says spelled as the end of its thinking."""
-    folder = tmp_path_factory.mktemp("thinker") / "qwen3"
-    shutil.copytree(models / "qwen3", folder)
-    path = folder / "tokenizer.json"
-    content = json.loads(path.read_text())
-    end = reference[0][20]
-    vocabulary = content["model"]["vocab"]
-    word = next(word for word, number in vocabulary.items() if number == end)
-    vocabulary[THINK_END] = vocabulary.pop(word)
-    kind = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    content["added_tokens"].append({"id": end, "content": THINK_END, "special": True, **kind})
-    path.write_text(json.dumps(content))
-    return folder
 
 
 @pytest.mark.parametrize("page", [1, 16])

@@ -42,6 +42,8 @@ OTHER = {
     "policy": "paper",
     "hicache": "off",
     "mixed_chunk": "off",
+    "thinking": "shown",
+    "thinking_rate": 30.0,
     "default_rate": "listening",
     "rate_class": ("subtitles=15",),
     "lengths": "limit",

@@ -17,7 +17,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import (
 from tokenflow_sgl.metrics import GROUPS, METRICS
 from tokenflow_sgl.observe import Scrape, parse
 
-MOST_SERIES, MOST_PER_CLASS = 80, 72
+MOST_SERIES, MOST_PER_CLASS = 80, 96
 """Of one scheduler, and of each rate class that its requests name; the page says so."""
 
 
@@ -35,10 +35,14 @@ def page() -> Scrape:
 
 def fill(recorder: Recorder, qos_class: str) -> None:
     """Report everything that can be reported."""
-    for name in ("output_tokens_total", "effective_tokens_total", "stalls_total"):
+    for name in (
+        *("output_tokens_total", "effective_tokens_total", "stalls_total"),
+        "reasoning_tokens_total",
+    ):
         recorder.count(name, 3, qos_class=qos_class)
     recorder.count("stall_seconds_total", 0.5, qos_class=qos_class)
     recorder.observe("ttft_seconds", [0.1, 0.2], qos_class=qos_class)
+    recorder.observe("ttfvt_seconds", [0.1, 0.9], qos_class=qos_class)
     recorder.observe("tbt_seconds", [0.0, 0.02], [5, 1], qos_class=qos_class)
     recorder.buffers(qos_class, np.array([0.0, 1.0, 2.0]), stalled=1)
     recorder.finished(qos_class, stalled=True)

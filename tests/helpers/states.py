@@ -32,10 +32,14 @@ def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
         "streaming": True,
         "ready": False,
         "unwritten": 0,
+        "thinking": False,
+        "visible": None,
         "on_device": 0,
         "on_host": 0,
     }
     row.update(given)
+    if row["visible"] is None:
+        row["visible"] = 0 if row["thinking"] else row["generated"]
     return row
 
 
@@ -79,6 +83,8 @@ def state(
             streaming=column("streaming", np.bool_),
             ready=column("ready", np.bool_),
             unwritten=column("unwritten", np.int64),
+            visible=column("visible", np.int64),
+            thinking=column("thinking", np.bool_),
             on_device=column("on_device", np.int64),
             on_host=column("on_host", np.int64),
         ),

@@ -358,3 +358,23 @@ def test_a_reader_faster_than_the_engine_stalls_for_another_reason(joins, member
     assert joins([*fast, short]) == [5]
     slower = [member(expected=100.0, slack=-1.0, rate=9.0) for _ in range(5)]
     assert joins([*slower, short]) == []
+
+
+def test_what_thinks_asks_for_its_own_rate(joins, member, newcomer) -> None:
+    # At 5 tokens/s 1000 tokens are due within 200 s: 2 * 70 / 210 = 0.667 at the worst horizon.
+    thinking = [member(thinking=True), newcomer(thinking=True)]
+    assert joins(thinking, thinking_rate=5.0) == [1]
+    assert joins(thinking, thinking_rate=5.0, eta=0.66) == []
+    assert joins(thinking, thinking_rate=10.0, eta=1.27) == []
+    assert joins(thinking, thinking_rate=10.0, eta=1.28) == [1]
+    # The engine decodes no stream faster than 10 tokens/s.
+    assert joins(thinking, thinking_rate=1000.0, eta=1.28) == [1]
+    assert joins([member(), newcomer()], thinking_rate=5.0) == [], "readers ask for theirs"
+
+
+def test_readers_of_nothing_do_not_stall(joins, member, newcomer) -> None:
+    reader = member(slack=-1.0, expected=140.0, rate=5.0)
+    thinker = member(slack=-1.0, expected=140.0, rate=5.0, thinking=True)
+    small = newcomer(expected=10.0)
+    assert joins([reader, small], eta=10.0) == [], "its reader stalls"
+    assert joins([thinker, small], eta=10.0) == [1]

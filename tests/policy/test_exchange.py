@@ -289,3 +289,37 @@ def test_a_stream_without_a_reader_makes_no_room(plan, make_stream) -> None:
     dry = make_stream(Phase.PAUSED, slack=-1.0)
     assert plan([dry, make_stream(slack=60.0)]) == ([10], [11])
     assert plan([dry, make_stream(slack=60.0, streaming=False)]) == ([], [])
+
+
+def test_what_thinks_goes_on_before_newcomers_and_after_those_that_stall(plan, make_stream) -> None:
+    rows = [
+        make_stream(Phase.WAITING, admitted=True),
+        make_stream(Phase.PAUSED, slack=-40.0, thinking=True),  # minus the time waited
+        make_stream(Phase.PAUSED, slack=-0.5),
+        make_stream(Phase.PAUSED, slack=1.0),
+    ]
+    assert plan(rows, free=9_000) == ([12, 11, 10, 13], [])
+    rows[1]["thinking"], rows[1]["visible"] = False, 100
+    assert plan(rows, free=9_000)[0][0] == 11, "a reader so late would come first"
+
+
+def test_what_thinks_is_not_displaced(plan, make_stream) -> None:
+    reader = make_stream(slack=30.0)
+    thinker = make_stream(slack=30.0, thinking=True)  # as if it had a buffer
+    newcomer = make_stream(Phase.WAITING, admitted=True, prompt=150)
+    assert plan([reader, newcomer]) == ([11], [10])
+    assert plan([thinker, newcomer]) == ([], [])
+
+
+def test_what_thinks_displaces_as_a_newcomer_does(plan, make_stream) -> None:
+    # A reader with 5 s of slack bears the switch for a newcomer, but not for a paused reader.
+    victim = make_stream(slack=5.0, expected=LONG)
+    assert plan([victim, make_stream(Phase.PAUSED, slack=-1.0, expected=LONG)]) == ([], [])
+    paused = make_stream(Phase.PAUSED, slack=-1.0, expected=LONG, thinking=True)
+    assert plan([victim, paused]) == ([11], [10])
+
+
+def test_the_band_is_of_what_is_read(make_state, make_stream) -> None:
+    # 900 of 1000 tokens were reasoning: 100 and the 3,000 to come are read.
+    row = make_stream(generated=1000, visible=100, expected=LONG)
+    assert useful_band(make_state([row]), CONFIG, np.array([0])).tolist() == [31.0]

@@ -147,3 +147,26 @@ def test_summary_by_hand() -> None:
     assert math.isnan(Summary.of([]).p99)
     with pytest.raises(ValueError, match="values must hold a finite number everywhere, got nan"):
         Summary.of([1, math.nan])
+
+
+def test_reasoning_is_not_read():
+    times = [1.0, 2.0, 9.0, 9.0, 12.0]
+    whole = evaluate_stream(times, rate=1.0, arrival=0.5)
+    seen = evaluate_stream(times, rate=1.0, arrival=0.5, reasoning_tokens=2)
+    assert (whole.ttft, whole.ttfvt, whole.stall_seconds) == (0.5, 0.5, 7.0)
+    assert (seen.ttft, seen.ttfvt, seen.delivered) == (0.5, 8.5, 5)
+    assert seen.stall_seconds == 1.0, "from 11 on, when both tokens were read"
+    alone = evaluate_stream(times[2:], rate=1.0, arrival=0.5)
+    assert seen.effective_tokens == alone.effective_tokens
+    assert seen.tbt_seconds.size == 4, "gaps of reasoning are the server's"
+
+
+def test_a_stream_that_only_thought_counts_with_the_time_waited():
+    cut = evaluate_stream(
+        [1.0, 2.0], rate=1.0, arrival=0.0, output_tokens=9, reasoning_tokens=2, until=20.0
+    )
+    assert (cut.ttft, cut.ttfvt, cut.stall_seconds, cut.effective_tokens) == (1.0, 20.0, 0.0, 0.0)
+    over = evaluate_stream([1.0, 2.0], rate=1.0, arrival=0.0, reasoning_tokens=2)
+    assert over.ttfvt == 2.0
+    with pytest.raises(ValueError, match=r"reasoning_tokens must be at most 2, .* got 3"):
+        evaluate_stream([1.0, 2.0], rate=1.0, arrival=0.0, reasoning_tokens=3)

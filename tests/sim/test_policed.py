@@ -16,6 +16,7 @@ from tokenflow_sgl.sim.experience import experienced
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import Device
+from tokenflow_sgl.traces import TraceRequest
 
 BURST = [(0.0, 100, 200, 10.0)] * 12
 """Twelve readers of 10 tokens/s, 3,600 tokens of KV in the end; 1,000 fit."""
@@ -121,3 +122,26 @@ def test_no_stream_waits_for_loads_longer_than_a_step(trace, device, options) ->
     assert beside.prefetched > beside.loaded
     assert within.prefetched == 0
     assert beside.run.info.duration_s < within.run.info.duration_s
+
+
+def test_a_policy_sees_that_a_stream_thinks_and_when_it_stops_but_not_before(
+    trace, device, options, monkeypatch
+) -> None:
+    from tokenflow_sgl.policy import WorkingSetPolicy
+
+    seen = []
+    decide = WorkingSetPolicy.decide
+
+    def spy(self, state):
+        seen.append(state.streams)
+        return decide(self, state)
+
+    monkeypatch.setattr(WorkingSetPolicy, "decide", spy)
+    asked = [TraceRequest(0.0, 50, 60, reasoning_tokens=40, rate=20.0)] * 40
+    made = dataclasses.replace(trace(*BURST[:1] * 40), requests=tuple(asked))
+    simulate(made, device, options(host_tokens=8000), policy="tokenflow")
+    for streams in seen:
+        assert (streams.visible == np.maximum(streams.generated - 40, 0)).all()
+        assert (streams.thinking == (streams.generated <= 40)).all()
+        assert (streams.next_due[streams.thinking] == 0.0).all()
+    assert any(streams.thinking.any() and not streams.thinking.all() for streams in seen)

@@ -47,3 +47,22 @@ def test_before_the_first_token_a_stream_is_due_since_its_arrival() -> None:
     streams = SimulatedStreams([TraceRequest(0.0, 5, 10)])
     streams.arrive(0, 7.0)
     assert streams.due[0] == 7.0
+
+
+@pytest.mark.parametrize("reasoning", [0, 1, 3, 4, 9])
+def test_nothing_is_read_of_reasoning(reasoning) -> None:
+    times = [1.0, 1.5, 2.0, 4.0, 4.1]
+    requests = [
+        TraceRequest(0.0, 5, 9, rate=2.0, reasoning_tokens=reasoning),
+        TraceRequest(0.0, 5, 9, rate=2.0),
+    ]
+    whole, split = SimulatedStreams(requests), SimulatedStreams(requests)
+    for streams, blocks in ((whole, [times]), (split, [times[:2], times[2:]])):
+        streams.arrive(0, 0.5)
+        streams.arrive(1, 0.5)
+        for block in blocks:
+            streams.deliver(np.array([0, 1]), np.array(block))
+        seen = times[reasoning:]
+        assert streams.visible(np.array([0])).tolist() == [len(seen)]
+        assert streams.due[0] == pytest.approx(one_by_one(None, 2.0, seen) if seen else 0.5)
+        assert streams.due[1] == pytest.approx(one_by_one(None, 2.0, times))

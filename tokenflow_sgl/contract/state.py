@@ -76,7 +76,7 @@ class State:
         """Seconds until each reader runs out of text, negative while it stalls, shape (n,).
 
         Text with the client and text that the server holds for it, over the rate. Before the first
-        token: minus the time waited.
+        visible token: minus the time waited.
         """
         return self.streams.runs_dry - self.now
 

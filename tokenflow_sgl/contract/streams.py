@@ -52,8 +52,8 @@ class Streams:
         phase: A `Phase` value.
         arrival: When the request arrived.
         rate: Tokens per second that its reader consumes.
-        next_due: When its reader has read all that the client was sent. Before the first token:
-            the arrival.
+        next_due: When its reader has read all that the client was sent. Before the first visible
+            token: the arrival.
         prompt: Prompt tokens.
         generated: Output tokens computed so far, sent to the client or not: with the prompt, the
             stream's context.
@@ -68,6 +68,11 @@ class Streams:
         ready: A paused stream that can be resumed at once: its KV was prefetched since it was
             paused, or the body found that it cannot be loaded beside the steps.
         unwritten: Of a running stream, tokens of computed KV that a `Write` could copy to the host.
+        visible: Of the output tokens so far, those that are not reasoning; None: all of them.
+        thinking: Its answer begins with reasoning that its reader does not see, and nothing behind
+            that has been generated yet (a stream without a token counts, too, if it is known that
+            it will think). It has no buffer: like a newcomer it waits for its first text. None:
+            no stream thinks.
         held: Output tokens that the server keeps back for the client (token deposit); None: none.
         on_device, on_host, in_storage: Leading tokens of each waiting stream's prompt that are
             cached: on the device; on the device or behind that on the host; or behind that in
@@ -93,6 +98,8 @@ class Streams:
     streaming: BoolArray
     ready: BoolArray
     unwritten: IntArray
+    visible: IntArray | None = None
+    thinking: BoolArray | None = None
     held: IntArray | None = None
     on_device: IntArray | None = None
     on_host: IntArray | None = None
@@ -136,6 +143,23 @@ class Streams:
     def paused_or_loading(self) -> BoolArray:
         """Which streams have started and are in no batch, shape (n,)."""
         return _sealed(self.paused | self.loading)
+
+    @cached_property
+    def seen(self) -> IntArray:
+        """Output tokens so far that are for the reader, sent or not, shape (n,)."""
+        return self.generated if self.visible is None else self.visible
+
+    @cached_property
+    def thinks(self) -> BoolArray:
+        """Which streams are `thinking`, shape (n,)."""
+        if self.thinking is None:
+            return _sealed(np.zeros(len(self), dtype=np.bool_))
+        return self.thinking
+
+    @cached_property
+    def textless(self) -> BoolArray:
+        """Which streams wait for their first visible text: newcomers and those that think."""
+        return _sealed(self.waiting | self.thinks)
 
     @cached_property
     def member(self) -> BoolArray:
@@ -201,6 +225,13 @@ class Streams:
         generated = self.generated[index]
         left = self.lengths.typical.left(self.kind[index], generated, self.limit[index])
         return generated + left
+
+    def read_length_of(self, index: IntArray) -> FloatArray:
+        """Expected output tokens for the readers of the streams at `index`.
+
+        How long a stream will go on thinking is unknown: its whole rest counts.
+        """
+        return self.expected_of(index) - (self.generated - self.seen)[index]
 
     @cached_property
     def runs_dry(self) -> FloatArray:

@@ -17,8 +17,9 @@ ATTRIBUTE = "_tokenflow"
 
 Underscore attributes survive its pickling and stay writable after it is resolved.
 """
-CHOICES = ("auto", "off")
-"""What `hicache` and `mixed_chunk` may be."""
+HIDDEN, SHOWN = "hidden", "shown"
+CHOICES = {"hicache": ("auto", "off"), "mixed_chunk": ("auto", "off"), "thinking": (HIDDEN, SHOWN)}
+"""What settings may be that are one of a few words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ class TokenFlowConfig:
     )
     rate_class: tuple[str, ...] = setting(
         (), "another rate class as NAME=TOKENS_PER_SECOND; may be repeated"
+    )
+    thinking: str = setting(
+        HIDDEN,
+        "hidden: readers do not see the reasoning of a model that thinks, so a stream is served as "
+        "one that waits for its first text until its thinking has ended; shown: they read it, too",
     )
     lengths: str = setting(
         "learned",
@@ -82,10 +88,10 @@ class TokenFlowConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        for name in ("hicache", "mixed_chunk"):
+        for name, allowed in CHOICES.items():
             value = getattr(self, name)
-            if value not in CHOICES:
-                raise ConfigError(f"{name} is {value!r}; allowed is {' or '.join(CHOICES)}")
+            if value not in allowed:
+                raise ConfigError(f"{name} is {value!r}; allowed is {' or '.join(allowed)}")
         for name in ("lengths_file", "decision_log"):
             value = getattr(self, name)
             if value and not Path(value).absolute().parent.is_dir():

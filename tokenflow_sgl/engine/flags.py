@@ -49,8 +49,8 @@ def _argument(name: str, default: Any, item: dataclasses.Field[Any]) -> dict[str
     text = f"{text} (default: {default})."
     if isinstance(default, bool):
         return {"action": argparse.BooleanOptionalAction, "help": text}
-    if name in ("hicache", "mixed_chunk"):
-        return {"choices": CHOICES, "help": text}
+    if name in CHOICES:
+        return {"choices": CHOICES[name], "help": text}
     return {"type": type(default), "metavar": type(default).__name__.upper(), "help": text}
 
 

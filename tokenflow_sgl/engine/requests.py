@@ -21,6 +21,7 @@ from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, RateClasses, RateError
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
@@ -42,6 +43,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
 
     tf_recorder: Recorder
     tf_rates: RateClasses
+    tf_reasoning: Reasoning
     tf_table: StreamTable[Any]
     tf_clock: SharedClock
     tf_undated: list[Any]
@@ -55,9 +57,9 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_named: list[Any] | None = None
     """While an abort is carried out: the draining and paused streams that it names. When a thousand
     readers leave at once, none of their aborts may look through all of them in SGLang's ways."""
-    tf_whole: list[Any] | None
+    tf_whole: list[Any] | None = None
     """SGLang's queue while its admission sees only what is offered."""
-    tf_offered: frozenset[Any]
+    tf_offered: frozenset[Any] = frozenset()
 
     # ---- what is reported -----------------------------------------------------------
 
@@ -188,7 +190,8 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             arrival=arrival,
             now=self.tf_clock.now,
             streaming=bool(req.stream),
-            thinking=bool(req.require_reasoning),
+            thinking=self.tf_reasoning.begins(req),
+            hidden=self.tf_reasoning.hidden,
         )
         reason = undisturbed_reason(req)
         if reason is not None:

@@ -34,6 +34,7 @@ from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.lengths_file import known_lengths, open_lengths_file
 from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
+from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.telemetry.applied import report_applied, report_resumed
@@ -81,16 +82,15 @@ class TokenFlowScheduler(TrackingScheduler):
             is_hybrid_ssm=self.is_hybrid_ssm,
         )
         self.tf_rates = config.rates()
-        self.tf_whole, self.tf_offered = None, frozenset()
         self.tf_paused_time = PausedTime()
+        self.tf_reasoning = Reasoning(self.model_config, self.tokenizer, config.thinking)
         ranks = get_parallel()
         lengths = known_lengths(self.server_args, config, ranks.dp_rank)
-        self.tf_table: StreamTable[Any] = StreamTable(lengths)
+        self.tf_table: StreamTable[Any] = StreamTable(lengths, reasoning=self.tf_reasoning.tokens)
         self.tf_lengths_file = open_lengths_file(config.lengths_file, ranks, lengths, local_time())
         self.tf_clock = SharedClock()
         self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
-        self.tf_undated = []
-        self.tf_timer = StepTimer(lag=self._tf_lag())
+        self.tf_undated, self.tf_timer = [], StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer, self.tf_effort)
         self.tf_writer = Writer(self.tree_cache, self.tf_table, self.tf_recorder, self.page_size)

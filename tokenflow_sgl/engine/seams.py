@@ -213,6 +213,7 @@ SEAMS: tuple[Seam, ...] = (
         "hook",
         "with --strip-thinking-cache, keeps what a paused stream has computed",
     ),
+    Seam(f"{_BATCH}:Req.update_reasoning_tokens", "call", "counts what no reader sees"),
     Seam(
         f"{_CACHE}.match_prefix",
         "call",

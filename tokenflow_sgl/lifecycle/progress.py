@@ -32,6 +32,8 @@ class Progress:
 
     gaps: seconds since the slot's last token; NaN where this is the first delivery.
     produced: tokens that the engine made, delivered or not.
+    begun: whether this brought the stream's first token, reasoning included.
+    reasoned: tokens of reasoning that were made: no reader sees them.
     """
 
     slots: NDArray[np.int64]
@@ -39,3 +41,5 @@ class Progress:
     delivery: Delivery
     gaps: NDArray[np.float64]
     produced: int
+    begun: NDArray[np.bool_]
+    reasoned: NDArray[np.int64]

@@ -2,14 +2,14 @@
 
 Filled as requests come and go, brought up to date once per iteration from what the requests
 that run have made (it takes memory), and what of it was sent (a reader can read it): SGLang holds
-tokens back for `--stream-interval`, and where a stop string may have begun. Knows nothing of SGLang
-beyond these two lengths.
+tokens back for `--stream-interval`, and where a stop string may have begun. Reasoning is made and
+sent, but not read. Knows nothing of SGLang beyond these lengths.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,49 +17,33 @@ from numpy.typing import NDArray
 
 from tokenflow_sgl.contract import LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
+from tokenflow_sgl.lifecycle.columns import StreamColumns
 from tokenflow_sgl.lifecycle.phases import Phases, preemptible
 from tokenflow_sgl.lifecycle.progress import Generating, Progress
 from tokenflow_sgl.qos import ReaderBank
 
 R = TypeVar("R", bound=Generating)
 
-_COLUMNS: dict[str, type[np.generic]] = {
-    "prompt": np.int64,
-    "generated": np.int64,
-    "limit": np.int64,
-    "kind": np.int64,
-    "preemptible": np.bool_,
-    "streaming": np.bool_,
-    "on_host": np.int64,
-    "written": np.int64,
-    "class_number": np.int64,
-    "last_token": np.float64,
-}
 
-
-class StreamTable(Generic[R]):
+class StreamTable(StreamColumns, Generic[R]):
     """Live streams by slot. A slot is reused after its stream is forgotten."""
 
-    prompt: NDArray[np.int64]
-    generated: NDArray[np.int64]
-    """Output tokens made; what of them was sent is `readers.delivered`."""
-    limit: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    """What the length predictor calls the answer's kind."""
-    preemptible: NDArray[np.bool_]
-    """False for requests that may never leave their batch."""
-    streaming: NDArray[np.bool_]
-    """A reader follows the text as it is made; otherwise it is sent as a whole at its end."""
-    on_host: NDArray[np.int64]
-    """Tokens of a running stream that the prefix tree has, and the host with it."""
-    written: NDArray[np.int64]
-    """Of these, tokens copied while it ran, since it was resumed."""
-    class_number: NDArray[np.int64]
-    """Index of the stream's rate class in `class_names`."""
-    last_token: NDArray[np.float64]
-    """When the last token was delivered; NaN before the first."""
+    def __init__(
+        self,
+        lengths: LengthPredictor,
+        capacity: int = 256,
+        *,
+        reasoning: Callable[[R, int], int] | None = None,
+    ) -> None:
+        """An empty table.
 
-    def __init__(self, lengths: LengthPredictor, capacity: int = 256) -> None:
+        Args:
+            lengths: Tells how long answers get.
+            capacity: Streams for which there is place at first.
+            reasoning: Of a stream that thinks: how many of its leading output tokens are reasoning,
+                as the first so many of them were at the last look. None: no stream thinks.
+        """
+        self._reasoning_of = reasoning
         self.readers = ReaderBank(capacity)
         self.phases = Phases(capacity)
         """Where each stream stands."""
@@ -86,11 +70,7 @@ class StreamTable(Generic[R]):
 
     def _grow(self, capacity: int) -> None:
         old = len(self._requests)
-        for name, dtype in _COLUMNS.items():
-            column = np.zeros(capacity, dtype=dtype)
-            if old:
-                column[:old] = getattr(self, name)
-            setattr(self, name, column)
+        self.grow_columns(capacity, old)
         self.phases.grow(capacity)
         self._requests.extend([None] * (capacity - old))
         self._free.extend(range(capacity - 1, old - 1, -1))
@@ -109,11 +89,12 @@ class StreamTable(Generic[R]):
         now: float,
         streaming: bool = True,
         thinking: bool = False,
+        hidden: bool = True,
     ) -> int:
         """A new stream: `prompt` tokens in, at most `limit` out, read at `rate` tokens/s.
 
         streaming: a reader follows the text as it is made. thinking: its answer begins with
-        reasoning.
+        reasoning. hidden: the reader does not see that.
         """
         if not self._free:
             self._grow(2 * len(self._requests))
@@ -140,6 +121,9 @@ class StreamTable(Generic[R]):
         self.limit[slot] = limit
         self.preemptible[slot] = True
         self.streaming[slot] = streaming
+        self.thinking[slot] = thinking and hidden and streaming and self._reasoning_of is not None
+        self.begun[slot] = False
+        self.reasoning[slot] = 0
         self.on_host[slot] = self.written[slot] = 0
         self.last_token[slot] = math.nan
         self.phases.arrive(slot, now)
@@ -232,12 +216,16 @@ class StreamTable(Generic[R]):
         sent = np.array([request.send_token_offset for request in requests], dtype=np.int64)
         sent = np.where(self.streaming.take(slots), sent, made)
         produced = int((made - self.generated.take(slots)).sum())
+        reasoned = self.look(requests, slots, made, self._reasoning_of, self.readers)
         self.generated[slots] = made
-        counts = sent - self.readers.delivered.take(slots)
+        begun = (sent > 0) & ~self.begun.take(slots)
+        self.begun[slots] |= begun
+        seen = np.maximum(sent - self.reasoning.take(slots), 0)
+        counts = seen - self.readers.delivered.take(slots)
         delivery = self.readers.deliver(slots, counts, now)
         last = self.last_token[slots]
         self.last_token[slots] = np.where(counts > 0, now, last)
-        return Progress(slots, counts, delivery, now - last, produced)
+        return Progress(slots, counts, delivery, now - last, produced, begun, reasoned)
 
     # ---- the policy's view ----------------------------------------------------------
 
@@ -275,6 +263,8 @@ class StreamTable(Generic[R]):
             next_due=self.readers.next_due.take(order),
             generated=generated,
             lengths=self._known,
+            visible=generated - self.reasoning.take(order),
+            thinking=self.thinking.take(order),
             admitted=self.phases.admitted.take(order),
             preemptible=can,
             ready=self.phases.ready.take(order),

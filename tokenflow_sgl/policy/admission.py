@@ -87,12 +87,12 @@ def admissible(state: State, config: WorkingSetConfig, queue: FloatArray | None 
     # The whole queue, or the head of it.
     whole = _burst_is_over(state, config)
     candidates = first_of(candidates, queue, None if whole else CONSIDERED)
-    asking = Asking(state, members, candidates)
+    asking = Asking(state, config, members, candidates)
     fits = _memory_allows(state, config, asking)
     whole = whole and fits == len(candidates)
     if fits and not (whole and _clears(state, config, asking)):
         if fits > CONSIDERED:
-            fits, asking = CONSIDERED, Asking(state, members, candidates[:CONSIDERED])
+            fits, asking = CONSIDERED, Asking(state, config, members, candidates[:CONSIDERED])
         fits = _time_allows(state, config, asking, fits)
     if fits == 0 and not len(members):
         fits = 1
@@ -110,9 +110,11 @@ class Asking:
         final: KV in tokens that each will have come to hold, on average until the others end.
     """
 
-    def __init__(self, state: State, members: IntArray, candidates: IntArray) -> None:
+    def __init__(
+        self, state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
+    ) -> None:
         streams = state.streams
-        self._state = state
+        self._state, self._thinking_rate = state, config.thinking_rate
         self.members, self.candidates, self.start = members, candidates, len(members)
         self.index = index = np.concatenate([members, candidates])
         self._generated = streams.generated.take(index)
@@ -138,12 +140,16 @@ class Asking:
         """Engine seconds that each asks for within each horizon, shape (len(horizons), n).
 
         By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
+        One that thinks asks for `thinking_rate` tokens per second, and has no stock.
         """
-        state, generated = self._state, self._generated
+        state, streams = self._state, self._state.streams
         slack = np.maximum(state.slack.take(self.index), 0.0)
-        slack[generated == 0] = 0.0
-        rate = state.streams.rate.take(self.index)
-        tokens: FloatArray = np.minimum(STOCKING * (horizons + generated / rate), stock)
+        slack[self._generated == 0] = 0.0
+        thinks = streams.thinks.take(self.index)
+        rate = np.where(thinks, self._thinking_rate, streams.rate.take(self.index))
+        read = streams.seen.take(self.index) / rate
+        kept = np.where(thinks, 0.0, stock)
+        tokens: FloatArray = np.minimum(STOCKING * (horizons + read), kept)
         tokens += horizons - slack
         tokens *= rate
         np.maximum(tokens, 0.0, out=tokens)
@@ -258,7 +264,7 @@ def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
 def _dry(state: State, speed: float) -> float:
     """Share of the started streams that stall now, of those whose readers the engine can follow."""
     streams = state.streams
-    kept = (streams.generated > 0) & (streams.rate < speed) & streams.streaming
+    kept = (streams.seen > 0) & (streams.rate < speed) & streams.streaming
     started = int(np.count_nonzero(kept))
     return np.count_nonzero(kept & (state.slack < 0.0)) / started if started else 0.0
 

@@ -53,6 +53,14 @@ class WorkingSetConfig:
     calm: float = setting(
         3.0, "seconds without an arrival after which a burst counts as ended", low=0.0, high=3600.0
     )
+    thinking_rate: float = setting(
+        1000.0,
+        "tokens per second that admission counts for a stream that thinks (nothing of it can be "
+        "read yet), at most what the engine can decode; less admits newcomers earlier, and readers "
+        "stall for it",
+        low=0.1,
+        high=1000.0,
+    )
     cycle: float = setting(0.2, "seconds between two plans under stress", low=0.001, high=60.0)
     hysteresis: float = setting(
         10.0,

@@ -11,6 +11,9 @@ running streams, and only if the space then really suffices:
 3. others only with hysteresis: for a newcomer if the victim can bear the switch, for a
    paused stream if the victim has clearly more slack than it.
 
+A stream that thinks has no reader yet. It is taken as a newcomer is, before those that have not
+begun, and nothing displaces it: only where memory for the next steps is missing is it paused.
+
 No stream is displaced in its first `min_run` seconds: a stream gains before it can lose
 again, which bounds thrash. A paused stream's slack only falls, so it is served at last.
 """
@@ -45,8 +48,8 @@ class Exchange:
 
 def useful_band(state: State, config: WorkingSetConfig, index: IntArray) -> FloatArray:
     """Theta of the streams at `index`: seconds of unread output that still count at full value."""
-    expected, rate = state.streams.expected_of(index), state.streams.rate.take(index)
-    return np.maximum(config.band * expected / rate, config.band_seconds)
+    length, rate = state.streams.read_length_of(index), state.streams.rate.take(index)
+    return np.maximum(config.band * length / rate, config.band_seconds)
 
 
 def exchange(
@@ -68,9 +71,11 @@ def exchange(
     ready = streams.paused | (streams.waiting & streams.admitted)
     ready[admitted] = True
     candidates = np.nonzero(ready)[0]
-    # A newcomer comes after those that stall: they were promised that they do not.
-    turn = np.where(streams.waiting[candidates], 0.0, slack[candidates])
+    # What has no text yet comes after those that stall: they were promised that they do not.
+    turn = np.where(streams.textless[candidates], 0.0, slack[candidates])
     second = candidates if queue is None else queue[candidates]
+    # Thinking goes on before other streams begin.
+    second = np.where(streams.waiting[candidates], second, -np.inf)
     candidates = candidates[np.lexsort((second, turn))][:CONSIDERED]
     if not len(candidates):
         return Exchange((), ())
@@ -101,7 +106,7 @@ def exchange(
         need.tolist(),
         unread.tolist(),
         content.tolist(),
-        streams.waiting[candidates].tolist(),
+        streams.textless[candidates].tolist(),
         strict=True,
     )
     for index, tokens, ahead, is_content, newcomer in rows_of_candidates:
@@ -136,6 +141,7 @@ def _movable(state: State, config: WorkingSetConfig) -> IntArray:
         & streams.streaming[running]
         & (state.now - streams.since[running] >= config.min_run)
         & (streams.generated[running] > 0)
+        & ~streams.thinks[running]
     )
     return running[can]
 

@@ -43,7 +43,7 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
     Below 0: so much work is here already that cannot be done in time.
     """
     nobody = np.zeros(0, dtype=np.int64)
-    asking = Asking(state, np.arange(len(state.streams)), nobody)
+    asking = Asking(state, config, np.arange(len(state.streams)), nobody)
     room = memory_left(state, config, asking, asking.spread)
     if state.costs.decode is None:
         return room

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.contract import FloatArray, IntArray, State
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State, Streams
 from tokenflow_sgl.offload import load_seconds
 from tokenflow_sgl.policy.config import WorkingSetConfig
 
@@ -38,11 +38,13 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
     """
     streams, costs = state.streams, state.costs
     running = streams.running_index
-    reading = running[streams.streaming.take(running)]
-    if not len(reading):
+    following = running[streams.streaming.take(running)]
+    if not len(following):
         return None
     longest = config.prefill_chunk
-    if costs.prefill is None:
+    # What thinks has no reader to stall: shorter chunks would only delay the newcomers.
+    reading = following[~_thinking(streams).take(following)]
+    if costs.prefill is None or not len(reading):
         return longest
     constant, per_token, per_work = costs.prefill
     slack = state.slack.take(reading)
@@ -72,7 +74,7 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, .
         run: Slots that are to start or resume.
     """
     streams, costs = state.streams, state.costs
-    reading = streams.running & streams.streaming
+    reading = streams.running & streams.streaming & ~_thinking(streams)
     promised = state.memory.kv.promised
     if not (run or promised) or costs.prefill is None or not reading.any():
         return False
@@ -84,3 +86,8 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, .
     tokens = min(promised + int(streams.uncached[fresh].sum()), config.prefill_chunk)
     least = float(state.slack[reading].min())
     return least < costs.prefill_seconds(tokens)
+
+
+def _thinking(streams: Streams) -> BoolArray:
+    """Which streams have begun to think and have no reader yet, shape (n,)."""
+    return np.asarray(streams.thinks & (streams.generated > 0))

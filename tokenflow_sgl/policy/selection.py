@@ -47,9 +47,9 @@ def utilities(
     buffer that the stream has now (a stream far ahead of its reader is worth 0).
     """
     streams = state.streams
-    started = streams.generated[index] > 0
+    started = streams.seen[index] > 0
     slack = np.where(started, state.slack[index], 0.0)
-    unread = np.maximum(slack, 0.0) * streams.rate[index] / streams.expected[index]
+    unread = np.maximum(slack, 0.0) * streams.rate[index] / streams.read_length_of(index)
     value = np.clip((tau[1] - unread) / (tau[1] - tau[0]), 0.0, 1.0)
     useful = np.maximum(horizon - overhead, 0.0)
     risk = np.exp(-np.maximum(slack, 0.0))

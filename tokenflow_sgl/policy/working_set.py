@@ -154,7 +154,9 @@ class WorkingSetPolicy:
         soon[streams.find(leaving)] = True
         free += int(length[soon].sum())
         can = np.nonzero(streams.running & streams.preemptible & ~soon)[0]
-        order = can[np.argsort(-state.slack[can], kind="stable")]
+        # Without text there is nothing to be ahead with; readers that stall are hit harder.
+        slack = np.where(streams.thinks[can], 0.0, state.slack[can])
+        order = can[np.argsort(-slack, kind="stable")]
         chosen: list[Preempt] = []
         for index in order.tolist():
             left = batch - len(chosen)

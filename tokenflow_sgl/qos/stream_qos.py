@@ -1,5 +1,8 @@
 """What one recorded stream was worth to its reader: delivery times in, stalls and weights out.
 
+A reader sees nothing of reasoning: reading starts at the first visible token, and buffers, stalls
+and weights are those of the visible tokens.
+
 The offline twin of `reader`: exact where the live bank must estimate (it knows the output length).
 All times are in seconds on one clock, which may start anywhere.
 """
@@ -19,6 +22,7 @@ from tokenflow_sgl.qos.checks import (
     positive,
     whole,
 )
+from tokenflow_sgl.qos.checks import token_times as delivery_times
 from tokenflow_sgl.qos.playback import NOTICEABLE_STALL, noticed, play
 from tokenflow_sgl.qos.summary import Summary
 from tokenflow_sgl.qos.weights import TAU1, TAU2, effective_weight, token_weight
@@ -36,13 +40,14 @@ class StreamQoS:
         output_tokens: Total output length L; more than `delivered` if the recording ended first.
         ttft: Time to first token, seconds. Without any token: the time waited until `end`, a lower
             bound, so that a request that was never served does not improve a mean.
+        ttfvt: Time to first visible token, seconds; without one the time waited, likewise.
         stall_seconds: Rebuffer_i of Eq. 2, the time that playback stood still, in seconds; a stall
             that the end of the recording cut off counts up to there.
         stall_count: Stalls longer than the threshold of perception, `NOTICEABLE_STALL` or as asked.
         effective_tokens: Sum of the effective weights (7.1.3).
         weighted_tokens: Sum of the weights of Eq. 1.
         tbt_seconds: Time between tokens, seconds, shape (delivered - 1,). Tokens delivered together
-            are 0 apart: gaps are per token, not divided among a chunk.
+            are 0 apart: gaps are per token, not divided among a chunk. Reasoning counts.
     """
 
     rate: float
@@ -51,6 +56,7 @@ class StreamQoS:
     delivered: int
     output_tokens: int
     ttft: float
+    ttfvt: float
     stall_seconds: float
     stall_count: int
     effective_tokens: float
@@ -84,6 +90,7 @@ def evaluate_stream(
     rate: float,
     arrival: float,
     output_tokens: int | None = None,
+    reasoning_tokens: int = 0,
     until: float | None = None,
     tau: float | None = None,
     alpha: float | None = None,
@@ -98,7 +105,9 @@ def evaluate_stream(
             delivered together have equal times.
         rate: Reading speed in tokens/s.
         arrival: When the request arrived, in seconds, at most the first token's time.
-        output_tokens: Total output length L >= n, the scale of the effective weight. Default: n.
+        output_tokens: Total output length >= n. Default: n.
+        reasoning_tokens: Leading tokens, at most the output length, that the reader does not see.
+            The others are the length L that scales the effective weight.
         until: End of the recording, in seconds. Needed exactly when L > n, for then the reader goes
             on waiting after the last token; for a finished stream it changes nothing.
         tau: Threshold of Eq. 1 in tokens. Default `tau1 * L` ("related to the total output length
@@ -115,8 +124,7 @@ def evaluate_stream(
     Raises:
         ValueError: An argument outside these limits; the message names it.
     """
-    playback = play(token_times, rate)
-    times = np.asarray(token_times, dtype=np.float64)
+    times = delivery_times(token_times)
     arrival = float(finite("arrival", arrival))
     count = int(times.size)
     if count and times[0] < arrival:
@@ -128,9 +136,15 @@ def evaluate_stream(
         max(count, 1) if output_tokens is None else output_tokens,
         minimum=max(count, 1),
     )
+    hidden = whole("reasoning_tokens", reasoning_tokens, minimum=0)
+    if hidden > length:
+        raise ValueError(f"reasoning_tokens must be at most {length}, the length, got {hidden}")
+    visible = times[hidden:]
+    playback = play(visible, rate)
+    scale = max(length - hidden, 1)
     low, high = decay_band(tau1, tau2)
-    tau = low * length if tau is None else float(non_negative("tau", tau))
-    alpha = 1.0 / ((high - low) * length) if alpha is None else float(positive("alpha", alpha))
+    tau = low * scale if tau is None else float(non_negative("tau", tau))
+    alpha = 1.0 / ((high - low) * scale) if alpha is None else float(positive("alpha", alpha))
 
     end = float(times[-1]) if count else arrival
     cut_off = 0.0
@@ -143,7 +157,7 @@ def evaluate_stream(
                 f" {count} of {length} tokens delivered"
             )
         end = float(until)
-        if count:
+        if visible.size:
             cut_off = max(end - (float(playback.consumed[-1]) + 1.0 / rate), 0.0)
 
     met = playback.buffer_met
@@ -156,9 +170,10 @@ def evaluate_stream(
         delivered=count,
         output_tokens=length,
         ttft=(float(times[0]) if count else end) - arrival,
+        ttfvt=(float(visible[0]) if visible.size else end) - arrival,
         stall_seconds=float(playback.stalls.sum()) + cut_off,
         stall_count=int(stalls),
-        effective_tokens=float(effective_weight(met, length, low, high).sum()),
+        effective_tokens=float(effective_weight(met, scale, low, high).sum()),
         weighted_tokens=float(token_weight(met, tau, alpha).sum()),
         tbt_seconds=np.diff(times),
     )

@@ -16,6 +16,8 @@ from typing import Any
 # Inside a JSON string every quote is escaped, so these bytes can only be a key of the chunk.
 _COUNT = re.compile(rb'"completion_tokens":(\d+)')
 _RUNNING = b'"finish_reason":null'
+_SEEN = re.compile(rb'"content":"[^"]|"tool_calls":\[\{')
+_REASONED = re.compile(rb'"reasoning(?:_content)?":"[^"]')
 
 
 class ChunkError(ValueError):
@@ -30,6 +32,7 @@ class Answer(ABC):
         estimated: The server did not say how many tokens a chunk brings: one was counted for each.
         reported_tokens: Length of the answer as last reported by the server; None: not reported.
         prompt_tokens: Length of the prompt by the server's count; None: never said.
+        reasoning_tokens: Leading tokens of the answer that its reader does not see, so far.
         finish_reason: `length`, `stop`, `abort`, ...; None: not finished.
         error: Why it failed, in the server's words; None: it did not.
         ids: Token ids, if they are kept and the server sends them.
@@ -43,6 +46,7 @@ class Answer(ABC):
         "finish_reason",
         "ids",
         "prompt_tokens",
+        "reasoning_tokens",
         "reported_tokens",
         "text",
         "tokens",
@@ -54,6 +58,7 @@ class Answer(ABC):
         self.estimated = False
         self.reported_tokens: int | None = None
         self.prompt_tokens: int | None = None
+        self.reasoning_tokens = 0
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.ids: list[int] = []
@@ -81,6 +86,11 @@ class Answer(ABC):
             raise ChunkError(
                 f"a chunk cannot be read ({type(error).__name__}: {error}): {chunk[:200]!r}"
             ) from None
+
+    @property
+    def thinking(self) -> bool:
+        """Whether all that came so far is reasoning; False before the first token."""
+        return 0 < self.tokens == self.reasoning_tokens
 
     @abstractmethod
     def _take(self, fields: dict[str, Any]) -> int:
@@ -117,6 +127,7 @@ class GenerateAnswer(Answer):
         meta = fields["meta_info"]
         new = self._up_to(int(meta["completion_tokens"]))
         self.prompt_tokens = int(meta["prompt_tokens"]) if "prompt_tokens" in meta else None
+        self.reasoning_tokens = int(meta.get("reasoning_tokens") or 0)
         if self._keep and new:
             # The new ids are the last ones, in cumulative and in incremental chunks alike.
             self.ids.extend(fields["output_ids"][-new:])
@@ -157,9 +168,31 @@ class CompletionsAnswer(Answer):
 
 
 class ChatAnswer(CompletionsAnswer):
-    """An answer of `/v1/chat/completions`; reasoning counts as tokens, but is not kept."""
+    """An answer of `/v1/chat/completions`; reasoning counts as tokens, but is not kept.
 
-    __slots__ = ()
+    Its reader sees text and calls of tools. Where one chunk brings the end of the reasoning and the
+    first text, all its tokens count as text: it is when that came that matters.
+    """
+
+    __slots__ = ("_reasoned", "_seen")
+
+    def __init__(self, *, keep: bool = False) -> None:
+        super().__init__(keep=keep)
+        self._reasoned = self._seen = False
+
+    def take(self, chunk: bytes) -> int:
+        """Take one chunk, the data of one event; return how many tokens it brought.
+
+        Raises:
+            ChunkError: It is not JSON, or not of the endpoint's form.
+        """
+        new = super().take(chunk)
+        if not self._seen:
+            self._seen = _SEEN.search(chunk) is not None
+            self._reasoned = self._reasoned or _REASONED.search(chunk) is not None
+            if not self._seen and self._reasoned:
+                self.reasoning_tokens = self.tokens
+        return new
 
     def _read(self, choice: dict[str, Any]) -> bool:
         delta = choice.get("delta") or {}

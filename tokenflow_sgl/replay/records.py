@@ -107,6 +107,7 @@ def _measured(
         "ended_s": None if ended is None else clock.trace_s(ended),
         "prompt_tokens": told or record.request.prompt_tokens,
         "output_tokens": 0 if stream is None else len(stream.times),
+        "reasoning_tokens": 0 if stream is None else stream.answer.reasoning_tokens,
         "rate": record.rate,
         "finish_reason": None if stream is None else stream.answer.finish_reason,
         "error": record.error,

@@ -47,7 +47,8 @@ class Stream(asyncio.Protocol):
         cut_off: It was cut off: nothing is known of its end.
         error: Why it failed, in a sentence; None: it did not.
         refused: It failed because no connection could be made.
-        next_due: When its reader runs out of text if no more comes (`qos.reader` has the formula).
+        next_due: When its reader runs out of text if no more comes (`qos.reader` has the formula);
+            0 before the first visible token.
         answer: What came.
     """
 
@@ -164,7 +165,8 @@ class Stream(asyncio.Protocol):
             self.times.append(arrival)
         else:
             self.times.extend([arrival] * tokens)
-        self.next_due = max(self.next_due, arrival) + tokens / self._rate
+        if not self.answer.thinking:
+            self.next_due = max(self.next_due, arrival) + tokens / self._rate
         self._client.tokens += tokens
 
     def _read_end(self, when: float, error: Exception | None) -> None:

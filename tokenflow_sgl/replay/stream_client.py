@@ -122,11 +122,11 @@ class StreamClient:
     def stalled(self, threshold_s: float) -> int:
         """Number of readers that have read all tokens and have waited so many seconds for more."""
         due = time.monotonic() - threshold_s
-        return sum(1 for stream in self.running if stream.times and stream.next_due < due)
+        return sum(1 for stream in self.running if 0.0 < stream.next_due < due)
 
     def waiting(self) -> int:
-        """Readers whose first token has not come."""
-        return sum(1 for stream in self.running if not stream.times)
+        """Readers whose first visible token has not come."""
+        return sum(1 for stream in self.running if not stream.next_due)
 
     async def close(self) -> None:
         """Read what has arrived, then cut off every stream that still runs."""

@@ -140,6 +140,7 @@ knows little about that, and its intervals are too narrow."""
 
 CATALOGUE: tuple[Figure, ...] = (
     *_summary("ttft", "TTFT", _SECONDS, lambda f: f.latency.ttft, _ALL),
+    *_summary("ttfvt", "TTFVT (first visible token)", _SECONDS, lambda f: f.latency.ttfvt, _FEW),
     *_summary("tbt", "TBT", _MILLISECONDS, lambda f: f.latency.tbt, _ALL),
     *_summary("tpot", "TPOT", _MILLISECONDS, lambda f: f.latency.tpot, _FEW),
     *_summary("e2e", "E2E", _SECONDS, lambda f: f.latency.e2e, _FEW),

@@ -32,6 +32,7 @@ def run_object(figures: Figures) -> dict[str, Any]:
                 "requests": dataclasses.asdict(figures.requests),
                 "ttft_s": _summary(latency.ttft),
                 "ttft_from_sending_s": _summary(latency.ttft_sent),
+                "ttfvt_s": _summary(latency.ttfvt),
                 "tbt_s": _summary(latency.tbt),
                 "tpot_s": _summary(latency.tpot),
                 "e2e_s": _summary(latency.e2e),

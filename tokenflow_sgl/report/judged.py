@@ -31,6 +31,8 @@ class Judged:
         outcome: `completed`, or why not, in words.
         completed: Whether the whole answer came.
         served: Whether a first token came.
+        thinks: Whether some of its tokens are reasoning, which its reader does not see.
+        seen: Whether a first visible token came.
         ttft_sent: TTFT counted from the time of sending, seconds; NaN where no token came.
         tpot: (last - first token) / (tokens - 1), seconds; NaN unless completed with two or more.
         e2e: Last token after the request was due, seconds; NaN unless completed with tokens.
@@ -51,6 +53,8 @@ class Judged:
     outcome: tuple[str, ...]
     completed: BoolArray
     served: BoolArray
+    thinks: BoolArray
+    seen: BoolArray
     ttft_sent: FloatArray
     tpot: FloatArray
     e2e: FloatArray
@@ -68,6 +72,13 @@ class Judged:
     def __len__(self) -> int:
         """Number of requests."""
         return len(self.streams)
+
+    @property
+    def ttfvt(self) -> FloatArray:
+        """Time to first visible token, seconds, shape (n,); empty where no request thinks."""
+        if not self.thinks.any():
+            return np.zeros(0)
+        return self.column(lambda stream: stream.ttfvt)
 
     def column(self, get: Callable[[StreamQoS], float]) -> FloatArray:
         """One number of each stream, shape (n,)."""
@@ -95,12 +106,14 @@ def judge(recording: Recording, options: Options) -> Judged:
     expected = np.where(np.isnan(recording.ttft_slo), options.expected_ttft_s, recording.ttft_slo)
     for row in range(count):
         times = np.maximum(recording.tokens(row), recording.scheduled[row])  # see CLOCK_SLACK_S
+        reasoning = int(recording.reasoning_tokens[row])
         rate, arrival = float(recording.rate[row]), float(recording.scheduled[row])
         stream = evaluate_stream(
             times,
             rate=rate,
             arrival=arrival,
             output_tokens=int(length[row]),
+            reasoning_tokens=reasoning,
             until=float(gave_up[row]),
             tau1=options.tau1,
             tau2=options.tau2,
@@ -108,11 +121,11 @@ def judge(recording: Recording, options: Options) -> Judged:
         )
         streams.append(stream)
         qoe[row] = andes_qoe(
-            times,
+            times[reasoning:],
             rate=rate,
             arrival=arrival,
             expected_ttft=float(expected[row]),
-            output_tokens=int(length[row]),
+            output_tokens=int(length[row]) - reasoning,
             until=float(gave_up[row]),
         )
         if stream.tbt_seconds.size:
@@ -140,6 +153,8 @@ def judge(recording: Recording, options: Options) -> Judged:
         outcome=outcome,
         completed=completed,
         served=served,
+        thinks=recording.reasoning_tokens > 0,
+        seen=recording.visible_counts > 0,
         ttft_sent=first - recording.sent,
         tpot=tpot,
         e2e=e2e,

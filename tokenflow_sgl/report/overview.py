@@ -29,6 +29,11 @@ def latency_rows(figures: Figures) -> list[tuple[str, ...]]:
     return [
         _latency("TTFT, from when it was due", "s", 1, latency.ttft),
         _latency("TTFT, from sending", "s", 1, latency.ttft_sent),
+        *(
+            [_latency("TTFVT (first visible token), from when it was due", "s", 1, latency.ttfvt)]
+            if latency.ttfvt.count
+            else []
+        ),
         _latency("TBT, per token", "ms", 1000, latency.tbt),
         _latency("TPOT, per request", "ms", 1000, latency.tpot),
         _latency("E2E, from when it was due", "s", 1, latency.e2e),

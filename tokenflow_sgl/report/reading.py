@@ -25,7 +25,7 @@ class StallMap:
     """Shares of time by request (rows) and time (columns), each of shape (rows, columns).
 
     Attributes:
-        waiting: Due, and no first token yet.
+        waiting: Due, and no first visible token yet.
         reading: Reading, with output still due or unread.
         stalled: Standing still.
         edges: Times of the columns' edges, seconds.
@@ -46,7 +46,7 @@ class Reading:
         self.judged = judged
         recording = judged.recording
         self.playbacks: list[Playback] = [
-            play(recording.tokens(row), float(recording.rate[row])) for row in range(len(judged))
+            play(recording.visible(row), float(recording.rate[row])) for row in range(len(judged))
         ]
 
     @cached_property
@@ -68,7 +68,7 @@ class Reading:
         result = np.full((len(self.judged), grid.size), np.nan)
         recording = self.judged.recording
         for row, playback in enumerate(self.playbacks):
-            times = recording.tokens(row)
+            times = recording.visible(row)
             if not times.size:
                 continue
             # The buffer is empty one period after the reader begins its last token.
@@ -102,9 +102,9 @@ class Reading:
         maps = np.zeros((3, height, columns))
         for row, playback in enumerate(self.playbacks):
             stream, at = self.judged.streams[row], row // per_row
-            first = stream.arrival + stream.ttft
+            first = stream.arrival + stream.ttfvt
             maps[0, at] += _overlap(edges, np.array([stream.arrival]), np.array([first]))
-            if not stream.served:
+            if not self.judged.seen[row]:
                 continue
             stalled = playback.stalls > 0
             until = playback.consumed[stalled]
@@ -123,7 +123,7 @@ class Reading:
 
     def curves(self, row: int, points: int = 600) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Times, tokens received by then and tokens begun by then, of one stream."""
-        times, playback = self.judged.recording.tokens(row), self.playbacks[row]
+        times, playback = self.judged.recording.visible(row), self.playbacks[row]
         arrival = self.judged.streams[row].arrival
         if not times.size:
             grid = np.array([arrival, self.judged.streams[row].end])
@@ -156,8 +156,8 @@ def pick_streams(runs: Sequence[Judged]) -> list[tuple[str, int, int]]:
 
 
 def worst_rows(judged: Judged, count: int) -> list[int]:
-    """Rows with the longest waiting, for the first token and in stalls together."""
-    waited = judged.column(lambda stream: stream.ttft + stream.stall_seconds)
+    """Rows with the longest waiting, for the first visible token and in stalls together."""
+    waited = judged.column(lambda stream: stream.ttfvt + stream.stall_seconds)
     return [int(row) for row in np.argsort(-waited, kind="stable")[:count]]
 
 

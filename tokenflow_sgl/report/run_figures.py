@@ -50,6 +50,7 @@ class Latency:
     Attributes:
         ttft: Due to first token; unserved requests with the time waited, a lower bound.
         ttft_sent: Sent to first token, of the requests that got one.
+        ttfvt: Due to first visible token, likewise as `ttft`; of none where no request thinks.
         tbt: Gaps between tokens, pooled over all requests; tokens of one chunk are 0 apart.
         tpot: (last - first token) / (tokens - 1) of completed requests with two tokens or more.
         e2e: Due to last token, of completed requests.
@@ -58,6 +59,7 @@ class Latency:
 
     ttft: Summary
     ttft_sent: Summary
+    ttfvt: Summary
     tbt: Summary
     tpot: Summary
     e2e: Summary
@@ -92,7 +94,8 @@ class Readers:
         stall_count: Stalls longer than the options' threshold, all readers together.
         stall_mean: Stalled time per request, seconds.
         stalled_share: Share of the requests whose reader had at least one such stall.
-        rebuffer_share: Stalled time as a share of all time from first token to the end of reading.
+        rebuffer_share: Stalled time as a share of all time from first token (of reasoning: the
+            first after it) to the end of reading.
         stall: Stalled time per request, seconds.
         qos: TokenFlow's Eq. 2, weighted tokens per second after penalties.
         andes_qoe: Andes QoE per request, 0 to 1; `p50` and higher say how many are *at most* that.
@@ -236,6 +239,7 @@ def _latency(judged: Judged) -> Latency:
     return Latency(
         ttft=Summary.of(judged.column(lambda stream: stream.ttft)),
         ttft_sent=_summary(judged.ttft_sent),
+        ttfvt=Summary.of(judged.ttfvt),
         tbt=Summary.of(np.concatenate(gaps) if gaps else ()),
         tpot=_summary(judged.tpot),
         e2e=_summary(judged.e2e),
@@ -258,8 +262,8 @@ def _throughput(judged: Judged, qos: RunQoS | None) -> Throughput:
 def _readers(judged: Judged, qos: RunQoS | None) -> Readers:
     stall = judged.column(lambda stream: stream.stall_seconds)
     total = float(stall.sum())
-    # From the first token to the end of reading: all tokens read at the rate, and the stalls.
-    reading = float((judged.recording.counts / judged.recording.rate).sum()) + total
+    # From the first token that is seen to the end of reading: all at the rate, and the stalls.
+    reading = float((judged.recording.visible_counts / judged.recording.rate).sum()) + total
     return Readers(
         stall_seconds=total,
         stall_count=sum(stream.stall_count for stream in judged.streams),

@@ -35,6 +35,7 @@ class Recording:
         ended: End of its stream or its failure; NaN: the recording cut it off.
         prompt_tokens: Length of the prompt.
         requested_tokens: Length of the answer that was asked for.
+        reasoning_tokens: Leading tokens, of those that arrived, that its reader does not see.
         rate: Tokens/s that its reader consumes.
         ttft_slo: TTFT that it asks for, seconds; NaN: none.
         tbt_slo: TBT that it asks for, seconds; NaN: none.
@@ -55,6 +56,7 @@ class Recording:
     ended: FloatArray
     prompt_tokens: IntArray
     requested_tokens: IntArray
+    reasoning_tokens: IntArray
     rate: FloatArray
     ttft_slo: FloatArray
     tbt_slo: FloatArray
@@ -73,10 +75,19 @@ class Recording:
         """Arrival of the tokens of one row, seconds."""
         return self.times[self.bounds[row] : self.bounds[row + 1]]
 
+    def visible(self, row: int) -> FloatArray:
+        """Arrival of the tokens of one row that its reader sees, seconds."""
+        return self.tokens(row)[self.reasoning_tokens[row] :]
+
     @property
     def counts(self) -> IntArray:
         """Tokens that arrived, per row."""
         return np.diff(self.bounds)
+
+    @property
+    def visible_counts(self) -> IntArray:
+        """Tokens that arrived and that the reader sees, per row."""
+        return self.counts - self.reasoning_tokens
 
     @property
     def first(self) -> FloatArray:
@@ -125,6 +136,7 @@ def record(run: Run) -> Recording:
         ended=_floats(table, "ended_s")[rows],
         prompt_tokens=_ints(table, "prompt_tokens")[rows],
         requested_tokens=_ints(table, "requested_tokens")[rows],
+        reasoning_tokens=np.nan_to_num(_floats(table, "reasoning_tokens")[rows]).astype(np.int64),
         rate=_floats(table, "rate")[rows],
         ttft_slo=_floats(table, "ttft_slo_s")[rows],
         tbt_slo=_floats(table, "tbt_slo_s")[rows],
@@ -166,6 +178,8 @@ def _check(recording: Recording, claimed: IntArray) -> None:
     backwards[recording.bounds[1:-1][recording.bounds[1:-1] < recording.times.size] - 1] = False
     fails = {
         "has not as many tokens in tokens.parquet as its output_tokens": claimed != counts,
+        "has reasoning_tokens that are not 0 to its output_tokens": (recording.reasoning_tokens < 0)
+        | (recording.reasoning_tokens > claimed),
         "has a scheduled_s that is not a finite number": ~np.isfinite(recording.scheduled),
         "has a rate that is not a finite number > 0": ~(
             np.isfinite(recording.rate) & (recording.rate > 0)

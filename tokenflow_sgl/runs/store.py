@@ -38,6 +38,7 @@ REQUEST_SCHEMA = pa.schema(
         pa.field("prompt_tokens", pa.int32(), nullable=False),
         pa.field("requested_tokens", pa.int32(), nullable=False),  # answer length asked for
         pa.field("output_tokens", pa.int32(), nullable=False),  # tokens that arrived
+        pa.field("reasoning_tokens", pa.int32()),  # the first of them, not for the reader; null: 0
         pa.field("rate", pa.float64(), nullable=False),  # tokens/s that its reader consumes
         pa.field("ttft_slo_s", pa.float64()),
         pa.field("tbt_slo_s", pa.float64()),
@@ -141,7 +142,7 @@ def read_run(folder: Path) -> Run:
         if fields.get("format") != FORMAT:
             raise RunError(f"{folder}: format {fields.get('format')!r}, this reads {FORMAT}")
         info = RunInfo(**{**fields, "invalid": tuple(fields["invalid"])})
-        requests = pq.read_table(folder / "requests.parquet").cast(REQUEST_SCHEMA)
+        requests = _known(pq.read_table(folder / "requests.parquet")).cast(REQUEST_SCHEMA)
         tokens = pq.read_table(folder / "tokens.parquet").cast(TOKEN_SCHEMA)
     except RunError:
         raise
@@ -149,3 +150,14 @@ def read_run(folder: Path) -> Run:
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         raise RunError(f"{folder} is not a complete run: {reason}") from error
     return Run(info, requests, tokens)
+
+
+def _known(requests: pa.Table) -> pa.Table:
+    """With the column that runs lacked before reasoning was told apart."""
+    name = "reasoning_tokens"
+    if name in requests.column_names:
+        return requests
+    place = REQUEST_SCHEMA.get_field_index(name)
+    return requests.add_column(
+        place, REQUEST_SCHEMA.field(name), pa.nulls(len(requests), pa.int32())
+    )

@@ -194,7 +194,8 @@ class PolicedScheduler(FcfsScheduler):
         """Have the predictor say which kind of answer new streams will get."""
         table = self.core.streams
         for stream in rows[table.kind[rows] == UNTOLD].tolist():
-            traits = Traits(int(table.prompt[stream]), int(table.limit[stream]))
+            thinks = bool(table.reasoning[stream])
+            traits = Traits(int(table.prompt[stream]), int(table.limit[stream]), thinking=thinks)
             table.kind[stream] = self._lengths.kind(traits)
 
     def _asked_state(self, present: IntArray, now: float) -> State:

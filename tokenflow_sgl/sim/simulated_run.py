@@ -93,6 +93,7 @@ def _requests(
         "ended_s": pa.array(ended, from_pandas=True),
         "prompt_tokens": streams.prompt,
         "output_tokens": streams.generated,
+        "reasoning_tokens": np.minimum(streams.reasoning, streams.generated),
         "rate": streams.rate,
         "finish_reason": [
             ("length" if cut else "stop") if done else None

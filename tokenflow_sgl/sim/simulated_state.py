@@ -39,7 +39,7 @@ def state_of(
     streams, memory, phases = core.streams, core.memory, core.streams.phases
     phase = phases.phase[present]
     generated, limit = streams.generated[present], streams.limit[present]
-    kind = streams.kind[present]
+    visible, kind = streams.visible(present), streams.kind[present]
     runs = phase == Phase.RUNNING.value
     can = preemptible(phase, generated, limit)
     if core.chunked is not None:
@@ -61,6 +61,8 @@ def state_of(
             kind=kind,
             lengths=lengths.lengths(kind, generated),
             ttft_slo=streams.ttft_slo[present],
+            visible=visible,
+            thinking=(streams.reasoning[present] > 0) & (visible == 0),
             since=phases.since[present],
             admitted=phases.admitted[present],
             preemptible=can,

@@ -29,6 +29,8 @@ class SimulatedStreams:
     Attributes:
         prompt: Tokens in.
         answer: Tokens out. Only the simulated device looks at it: no scheduler may.
+        reasoning: Leading tokens of it that are thinking, which its reader does not see. Of it a
+            scheduler may know whether there are any, and whether they are over.
         limit: Output tokens that the client allows, which the server is told.
         kind: Which kind of answer the length predictor expects; `UNTOLD` at first.
         rate: Tokens per second that the reader consumes.
@@ -37,7 +39,8 @@ class SimulatedStreams:
         client: Number of its session; requests without one are each their own client.
         generated: Output tokens so far.
         arrival: When the request was due; NaN before that is known.
-        due: When its reader runs dry if nothing more comes; before the first token its arrival.
+        due: When its reader runs dry if nothing more comes; before the first visible token its
+            arrival.
         phases: Where each stream stands.
     """
 
@@ -55,6 +58,7 @@ class SimulatedStreams:
 
         self.prompt = column([request.prompt_tokens for request in requests])
         self.answer = column([request.output_tokens for request in requests])
+        self.reasoning = column([request.reasoning_tokens for request in requests])
         self.limit = self.answer if limits is None else column(list(limits))
         self.kind = np.full(count, UNTOLD, dtype=np.int64)
         self.rate = np.array([request.rate or DEFAULT_RATE for request in requests])
@@ -74,6 +78,10 @@ class SimulatedStreams:
     def __len__(self) -> int:
         return len(self.prompt)
 
+    def visible(self, rows: IntArray) -> IntArray:
+        """Output tokens of `rows` so far that their readers see."""
+        return np.asarray(np.maximum(self.generated[rows] - self.reasoning[rows], 0))
+
     def arrive(self, index: int, time: float) -> None:
         """The request is sent."""
         self.arrival[index] = self.due[index] = time
@@ -86,10 +94,23 @@ class SimulatedStreams:
         token after token; here for all tokens at once.
         """
         count = len(times)
+        begun = self.generated[rows]
+        self.generated[rows] += count
+        unseen = np.clip(self.reasoning[rows] - begun, 0, count)
+        if unseen.any():
+            for number in np.unique(unseen).tolist():
+                if number < count:
+                    self._read(rows[unseen == number], times[number:])
+        else:
+            self._read(rows, times)
+
+    def _read(self, rows: IntArray, times: FloatArray) -> None:
+        """So many visible tokens for each of `rows`, which are generated already."""
+        count = len(times)
         pause = 1.0 / self.rate[rows]
         # A first token starts the reading, whenever the request came.
-        before = np.where(self.generated[rows] > 0, self.due[rows], times[0])
+        seen = self.generated[rows] - self.reasoning[rows]
+        before = np.where(seen > count, self.due[rows], times[0])
         left = np.arange(count, 0, -1)[:, None] * pause
         latest = (times[:, None] + left).max(axis=0)
         self.due[rows] = np.maximum(before + count * pause, latest)
-        self.generated[rows] += count

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,9 @@ BROKEN = str(SERVER_SIDE / "broken_server.py")
 MODULE = "sglang.launch_server"
 COLD = (sys.executable, "-m", MODULE)
 """A launcher as users start SGLang: it imports everything anew."""
+
+THINK_START = 205
+"""Token that begins the thinking of the model `thinker`."""
 
 Start = Callable[..., Any]
 
@@ -111,3 +116,27 @@ def reference(undisturbed: tuple[list[list[int]], ...]) -> list[list[int]]:
 def expected(undisturbed: tuple[list[list[int]], ...]) -> list[list[int]]:
     """Stock SGLang's answers to `families`."""
     return undisturbed[1]
+
+
+@pytest.fixture(scope="session")
+def thinker(
+    models: Path, reference: list[list[int]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The tiny model, with one of the words that it says spelled as the end of its thinking.
+
+    The first of `reference` has it at index 20 or before. Another word, which no prompt has, is
+    spelled as the beginning.
+    """
+    folder = tmp_path_factory.mktemp("thinker") / "qwen3"
+    shutil.copytree(models / "qwen3", folder)
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    kind = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    for spelled, number in (("</think>", reference[0][20]), ("<think>", THINK_START)):
+        word = next(word for word, each in vocabulary.items() if each == number)
+        vocabulary[spelled] = vocabulary.pop(word)
+        token = {"id": number, "content": spelled, "special": True, **kind}
+        content["added_tokens"].append(token)
+    path.write_text(json.dumps(content))
+    return folder

@@ -89,7 +89,7 @@ class DecisionLog:
             "time": round(now, 3),
             "left_out": self._left_out,
             "streams": counts,
-            "stalled": int(np.count_nonzero(noticed(-state.slack[streams.generated > 0]))),
+            "stalled": int(np.count_nonzero(noticed(-state.slack[streams.seen > 0]))),
             "device_free": memory.kv.free,
             "device_total": memory.kv.total,
             "preempt": [

@@ -48,6 +48,9 @@ class Tally:
         }
         for counter, values in sums.items():
             self._count(counter, number, values)
+        everyone = _joined([number for number, _, _ in steps]).astype(np.int64)
+        reasoned = _joined([step.reasoned for _, _, step in steps])
+        self._count("reasoning_tokens_total", everyone, reasoned)
         gaps = _joined([step.gaps for _, _, step in steps])[some]
         first = np.isnan(gaps)
         together = tokens > 1
@@ -57,8 +60,10 @@ class Tally:
             np.concatenate([gaps[~first], np.zeros(np.count_nonzero(together))]),
             np.concatenate([np.ones(np.count_nonzero(~first)), tokens[together] - 1]),
         )
-        waited = np.maximum(_joined([waited for _, waited, _ in steps])[some][first], 0.0)
-        self._observe("ttft_seconds", number[first], waited)
+        waited = np.maximum(_joined([waited for _, waited, _ in steps]), 0.0)
+        self._observe("ttfvt_seconds", number[first], waited[some][first])
+        begun = _joined([step.begun for _, _, step in steps]) > 0
+        self._observe("ttft_seconds", everyone[begun], waited[begun])
 
     def _count(self, counter: str, number: NDArray[np.int64], values: NDArray[Any]) -> None:
         names = self._table.class_names

@@ -159,11 +159,17 @@ LATENCY = Row(
     (
         Panel(
             "Time to first token",
-            "From arrival to first token.",
+            "From arrival to first token, and to the first that its reader sees: of a model that "
+            "thinks, the first after that.",
             "s",
-            tuple(
-                Query(quantile(share, "tokenflow:ttft_seconds", where=CLASS), f"P{100 * share:g}")
-                for share in (0.5, 0.9, 0.99)
+            (
+                *(
+                    Query(
+                        quantile(share, "tokenflow:ttft_seconds", where=CLASS), f"P{100 * share:g}"
+                    )
+                    for share in (0.5, 0.9, 0.99)
+                ),
+                Query(quantile(0.99, "tokenflow:ttfvt_seconds", where=CLASS), "P99, visible"),
             ),
             width=12,
         ),
@@ -185,11 +191,12 @@ THROUGHPUT = Row(
     (
         Panel(
             "Tokens per second",
-            "Tokens made, and how many of them readers could use.",
+            "Tokens made for readers, how many of them they could use, and reasoning beside them.",
             "short",
             (
                 Query(rate("tokenflow:output_tokens_total", where=CLASS), "made"),
                 Query(rate("tokenflow:effective_tokens_total", where=CLASS), "effective"),
+                Query(rate("tokenflow:reasoning_tokens_total", where=CLASS), "reasoning"),
             ),
             width=6,
         ),

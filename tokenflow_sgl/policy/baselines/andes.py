@@ -43,13 +43,13 @@ class AndesPolicy(OrderedPolicy):
     def gain(self, state: State, index: IntArray) -> FloatArray:
         """What the quality of each stream loses if it waits for an interval."""
         streams = state.streams
-        generated, expected = streams.generated[index], streams.expected[index]
+        read, expected = streams.seen[index], streams.read_length_of(index)
         due = streams.runs_dry[index].copy()
-        fresh = generated == 0
+        fresh = read == 0
         due[fresh] = streams.arrival[index][fresh] + self.expected_ttft
         behind = np.clip(state.now + self.interval - np.maximum(due, state.now), 0.0, self.interval)
         rate = streams.rate[index]
         # Areas in tokens times seconds: what is still to be read, shifted; and the ideal triangle.
-        lost = behind * np.maximum(expected - generated, 0.0)
+        lost = behind * np.maximum(expected - read, 0.0)
         whole = expected * expected / (2.0 * rate)
         return np.asarray(lost / whole)

@@ -1,0 +1,105 @@
+"""A model that thinks: what no reader sees is no buffer, and is not paused like one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from servers.fixtures import THINK_START
+
+pytestmark = pytest.mark.engine
+
+PARSER = ("--reasoning-parser", "deepseek-r1")
+COUNTED = (
+    *("reasoning_tokens_total", "output_tokens_total"),
+    *("ttft_seconds_count", "ttfvt_seconds_count"),
+)
+STRESS = (
+    *("--scheduler", "tokenflow", "--max-total-tokens", "704", "--hicache-ratio", "4"),
+    *("--tokenflow-min-run", "0.1", "--tokenflow-safety", "0.2", "--tokenflow-band-seconds", "0.2"),
+    *("--tokenflow-hysteresis", "0.2", "--tokenflow-eta", "10", "--tokenflow-calm", "1"),
+)
+
+
+def counted(served) -> dict[str, float]:
+    """What the server has counted so far."""
+    return {name: served.total(f"tokenflow:{name}") for name in COUNTED}
+
+
+def thought(answer: list[int], end: int) -> int:
+    """Leading tokens of an answer that are reasoning."""
+    return answer.index(end) + 1 if end in answer else len(answer)
+
+
+def test_thinking_is_paused_for_nothing_but_memory(
+    start, thinker, prompts, reference, tmp_path: Path
+) -> None:
+    end, log = reference[0][20], tmp_path / "decisions"
+    asked = [
+        (f"{kind}-{number}", prompt, kind == "thinks")
+        for number, prompt in enumerate(prompts)
+        for kind in ("thinks", "reads")
+    ]
+    with start(*STRESS, *PARSER, "--tokenflow-decision-log", str(log), model=thinker) as served:
+        before = counted(served)  # SGLang's own warm-up
+        answers = served.together(
+            [
+                lambda rid=rid, p=p, thinks=thinks: served.generate(
+                    p, stream=True, rid=rid, require_reasoning=thinks
+                )
+                for rid, p, thinks in asked
+            ]
+        )
+        outputs = [answer.body["output_ids"] for answer in answers]
+        assert outputs == [each for each in reference for _ in range(2)]
+        hidden = {
+            rid: thought(output, end) if thinks else 0
+            for (rid, _, thinks), output in zip(asked, outputs, strict=True)
+        }
+        # The server's word for it, and what its readers got.
+        told = [answer.body["meta_info"]["reasoning_tokens"] for answer in answers]
+        assert told == list(hidden.values())
+        read = [len(output) - count for output, count in zip(outputs, hidden.values(), strict=True)]
+        expected = {
+            "reasoning_tokens_total": sum(hidden.values()),
+            "output_tokens_total": sum(read),
+            "ttft_seconds_count": len(asked),
+            "ttfvt_seconds_count": np.count_nonzero(read),
+        }
+        for name, number in expected.items():
+            served.wait_until(name, before[name] + number)
+        served.assert_clean()
+    paused = [
+        (pause["rid"], pause["cause"], seen["generated"])
+        for line in map(json.loads, log.read_text().splitlines())
+        for pause in line["preempt"]
+        for seen in line["candidates"]
+        if seen["rid"] == pause["rid"]
+    ]
+    chosen = [(rid, generated) for rid, cause, generated in paused if cause != "memory"]
+    assert any(rid.startswith("reads") for rid, _ in chosen), "the test must disturb"
+    assert [(rid, number) for rid, number in chosen if number <= hidden[rid]] == []
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])
+def test_without_a_parser_the_models_think_tokens_tell(
+    start, thinker, prompts, reference, shown
+) -> None:
+    end = reference[0][20]
+    opened = [[*prompt, THINK_START] for prompt in prompts]
+    flags = ("--tokenflow-thinking", "shown") if shown else ()
+    with start(*STRESS, *flags, model=thinker) as served:
+        before = counted(served)
+        answers = served.together(
+            [lambda p=p: served.generate(p, stream=True) for p in (*opened, *prompts)]
+        )
+        outputs = [answer.body["output_ids"] for answer in answers]
+        assert outputs[len(prompts) :] == reference
+        assert not any(answer[0] == THINK_START for answer in reference), "they do not think"
+        hidden = 0 if shown else sum(thought(each, end) for each in outputs[: len(prompts)])
+        read = sum(map(len, outputs)) - hidden
+        served.wait_until("reasoning_tokens_total", before["reasoning_tokens_total"] + hidden)
+        served.wait_until("output_tokens_total", before["output_tokens_total"] + read)
+        served.assert_clean()

@@ -1,0 +1,100 @@
+"""What is known of each live stream beside its phase and its reader: numpy columns by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenflow_sgl.qos import ReaderBank
+
+R = TypeVar("R")
+
+_COLUMNS: dict[str, type[np.generic]] = {
+    "prompt": np.int64,
+    "generated": np.int64,
+    "limit": np.int64,
+    "kind": np.int64,
+    "preemptible": np.bool_,
+    "streaming": np.bool_,
+    "thinking": np.bool_,
+    "begun": np.bool_,
+    "reasoning": np.int64,
+    "on_host": np.int64,
+    "written": np.int64,
+    "class_number": np.int64,
+    "last_token": np.float64,
+}
+
+
+class StreamColumns:
+    """The columns of a `StreamTable`, by slot."""
+
+    prompt: NDArray[np.int64]
+    generated: NDArray[np.int64]
+    """Output tokens made; what of them was sent is `readers.delivered`."""
+    limit: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    """What the length predictor calls the answer's kind."""
+    preemptible: NDArray[np.bool_]
+    """False for requests that may never leave their batch."""
+    streaming: NDArray[np.bool_]
+    """A reader follows the text as it is made; otherwise it is sent as a whole at its end."""
+    thinking: NDArray[np.bool_]
+    """It begins with reasoning that its reader does not see, and has no other token yet."""
+    begun: NDArray[np.bool_]
+    """Its first token was sent, whether its reader sees it or not."""
+    reasoning: NDArray[np.int64]
+    """Leading output tokens that its reader does not see."""
+    on_host: NDArray[np.int64]
+    """Tokens of a running stream that the prefix tree has, and the host with it."""
+    written: NDArray[np.int64]
+    """Of these, tokens copied while it ran, since it was resumed."""
+    class_number: NDArray[np.int64]
+    """Index of the stream's rate class in `class_names`."""
+    last_token: NDArray[np.float64]
+    """When the last token was delivered; NaN before the first."""
+
+    def grow_columns(self, capacity: int, old: int) -> None:
+        """Make place for so many slots; the first `old` of them keep what they hold."""
+        for name, dtype in _COLUMNS.items():
+            column = np.zeros(capacity, dtype=dtype)
+            if old:
+                column[:old] = getattr(self, name)
+            setattr(self, name, column)
+
+    def look(
+        self,
+        requests: Sequence[R],
+        slots: NDArray[np.int64],
+        made: NDArray[np.int64],
+        reasoning_of: Callable[[R, int], int] | None,
+        readers: ReaderBank,
+    ) -> NDArray[np.int64]:
+        """How many new tokens are reasoning, shape (n,); asked only of streams that think.
+
+        Args:
+            requests: That may have made tokens.
+            slots: Of each, shape (n,).
+            made: Tokens of each, `generated` of them at the last look.
+            reasoning_of: See `StreamTable`.
+            readers: Are told how much there will be to read, once a stream has stopped to think.
+        """
+        reasoned = np.zeros(len(slots), dtype=np.int64)
+        thinking = self.thinking.take(slots)
+        if reasoning_of is None or not thinking.any():
+            return reasoned
+        new = made > self.generated.take(slots)
+        for place in np.nonzero(thinking & new)[0].tolist():
+            slot = int(slots[place])
+            tokens = reasoning_of(requests[place], int(self.generated[slot]))
+            reasoned[place] = tokens - self.reasoning[slot]
+            self.reasoning[slot] = tokens
+            if tokens < made[place]:
+                self.thinking[slot] = False
+                # The answer's expected length counted all of it.
+                whole = int(readers.expected_tokens[slot])
+                readers.expected_tokens[slot] = max(whole - tokens, 1)
+        return reasoned
