@@ -169,8 +169,8 @@ def write(results: dict[str, Any], named: Workloads, files: Workloads) -> None:
         "E2E per token, P90, ms": lambda run: 1e3 * run["tokenflow"]["e2e_per_token_s"]["p90"]
     }
     page = replace_table(page, "rivals", table(results, [*CONTESTED], RIVALS, columns))
-    labels = (*PAIR, *(label for configs in VARIANTS.values() for label in configs))
-    page = replace_table(page, "varied", table(results, [*VARIANTS], labels))
+    labels = dict.fromkeys([*PAIR, *(label for configs in VARIANTS.values() for label in configs)])
+    page = replace_table(page, "varied", table(results, [*VARIANTS], [*labels]))
     page = replace_table(page, "limits", _limits(named, results))
     if files:
         labels = (*PAIR, "tokenflow, paced", "tokenflow, overtake 0", *BOTH[len(PAIR) :])
