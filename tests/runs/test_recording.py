@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from tokenflow_sgl.report import figures
@@ -29,6 +30,15 @@ def test_warm_up_takes_its_tokens_along(synthetic):
     assert recording.tokens(1).tolist() == [4.0, 5.0]
     assert (recording.first.tolist(), recording.last.tolist()) == ([1.0, 4.0], [2.0, 5.0])
     assert recording.warm_up == 1
+
+
+def test_a_run_from_before_reasoning_was_told_apart_is_read(pair, tmp_path):
+    write_run(tmp_path, pair[0])
+    path = tmp_path / "requests.parquet"
+    pq.write_table(pq.read_table(path).drop_columns("reasoning_tokens"), path)
+    old = record(read_run(tmp_path))
+    assert (old.reasoning_tokens == 0).all()
+    assert (old.visible_counts == old.counts).all()
 
 
 def test_through_the_files_and_back(pair, tmp_path):

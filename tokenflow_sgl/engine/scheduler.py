@@ -90,7 +90,8 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_lengths_file = open_lengths_file(config.lengths_file, ranks, lengths, local_time())
         self.tf_clock = SharedClock()
         self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
-        self.tf_undated, self.tf_timer = [], StepTimer(lag=self._tf_lag())
+        self.tf_undated = []
+        self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer, self.tf_effort)
         self.tf_writer = Writer(self.tree_cache, self.tf_table, self.tf_recorder, self.page_size)
@@ -102,12 +103,7 @@ class TokenFlowScheduler(TrackingScheduler):
             self, self.tf_table, self.tf_pauser, self.tf_writer, self.tf_loader
         )
         self.tf_view = View(
-            self,
-            self.tf_table,
-            self.tf_actuator,
-            self.tf_clock,
-            self.tf_timer,
-            self.tf_transfers,
+            self, self.tf_table, self.tf_actuator, self.tf_clock, self.tf_timer, self.tf_transfers
         )
         # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
         # what a resume is promised to cost.
