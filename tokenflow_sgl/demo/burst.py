@@ -34,9 +34,9 @@ class Burst:
     def trace(self) -> Trace:
         """The requests.
 
-        Answers end by their limit, which is their length, so both servers know when each ends; the
-        emulated model never cuts one short. `ignore_eos` is not set: it makes stock SGLang reserve
-        memory for the whole answer at admission, which would weaken the baseline.
+        Answers end by themselves: the clients send one limit for all, so that no server knows when.
+        `ignore_eos` is not set: it makes stock SGLang reserve memory for the whole answer at
+        admission, which would weaken the baseline.
         """
         return make_trace(
             TraceConfig(
