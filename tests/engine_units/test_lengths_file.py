@@ -6,6 +6,7 @@ import copy
 import logging
 import pickle
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -41,7 +42,9 @@ def document(answers: int) -> str:
 
 
 def record(**given: object) -> SimpleNamespace:
-    return SimpleNamespace(**{"dp_size": 1, "enable_hierarchical_cache": True, **given})
+    return SimpleNamespace(
+        **{"dp_size": 1, "nnodes": 1, "enable_hierarchical_cache": True, **given}
+    )
 
 
 def count(text: str) -> float:
@@ -196,6 +199,38 @@ def test_a_failure_is_logged_once_and_tried_again(tmp_path, caplog) -> None:
     assert count(path.read_text()) == pytest.approx(4.0, rel=0.01)
 
 
+def test_what_failed_is_written_at_the_end_though_nothing_has_ended_since(tmp_path) -> None:
+    folder = tmp_path / "gone"
+    path, lengths = folder / "lengths.json", learned(0)
+    file = LengthsFile(path, lengths, now=0.0)
+    lengths.ended(0, 50, cut_off=False)
+    saved(file, INTERVAL)
+    folder.mkdir()
+    file.close()
+    assert count(path.read_text()) == pytest.approx(1.0)
+    assert [each.name for each in folder.iterdir()] == ["lengths.json"]
+
+
+def test_without_another_thread_it_is_tried_again(tmp_path, monkeypatch, caplog) -> None:
+    def no_more(thread):
+        raise RuntimeError("can't start new thread")
+
+    path, lengths = tmp_path / "lengths.json", learned(0)
+    file = LengthsFile(path, lengths, now=0.0)
+    lengths.ended(0, 50, cut_off=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_more)
+        file.save(INTERVAL)
+    assert "can't start new thread" in caplog.text
+    saved(file, 2 * INTERVAL)
+    assert count(path.read_text()) == pytest.approx(1.0)
+
+
+def test_several_nodes_are_refused(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="with 2 nodes; allowed is 1"):
+        attach_lengths(record(nnodes=2), str(tmp_path / "lengths.json"))
+
+
 @pytest.mark.parametrize(
     ("path", "rank", "lengths", "name"),
     [
@@ -210,4 +245,4 @@ def test_a_failure_is_logged_once_and_tried_again(tmp_path, caplog) -> None:
 def test_one_rank_of_each_replica_writes(path, rank, lengths, name) -> None:
     ranks = SimpleNamespace(attn_tp_rank=rank[0], dp_rank=rank[1])
     file = open_lengths_file(path, ranks, lengths, 0.0)
-    assert (None if file is None else str(file._path)) == name
+    assert (None if file is None else file._path) == (name and Path(name).resolve())

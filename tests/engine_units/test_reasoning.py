@@ -13,7 +13,7 @@ with warnings.catch_warnings():
 
 from tokenflow_sgl.engine.reasoning import TAIL, Reasoning
 
-START, END = 7, 8
+START, END, SPACE = 7, 8, 9
 
 
 def config(end=None, opening=None):
@@ -26,6 +26,9 @@ class Tokenizer:
 
     def get_vocab(self) -> dict[str, int]:
         return self.words
+
+    def decode(self, ids: list[int]) -> str:
+        return " " if ids[0] == SPACE else "word"
 
 
 THINKS = Tokenizer(**{"<think>": START, "</think>": END})
@@ -91,13 +94,23 @@ def test_with_a_parser_the_model_may_open_it_by_several_tokens(output, expected)
 @pytest.mark.parametrize(
     ("prompt", "begins", "output", "expected"),
     [
-        ([1, 2, START, 3], True, [4, END, 5], [1, 2, 2]),
-        ([1, 2, START, 3, END, 3], False, [START, 4], None),
+        ([1, 2, START, SPACE], True, [4, END, 5], [1, 2, 2]),
+        ([1, 2, START, SPACE, END, SPACE], False, [START, 4], None),
         ([1, 2], True, [START, 4, END, 5], [1, 2, 3, 3]),
         ([1, 2], True, [4, START], [0]),
-        ([START, END, *[1] * TAIL], True, [4], [0]),
+        ([START, END, *[SPACE] * TAIL], True, [4], [0]),
+        ([1, START, 2], True, [4, 4], [0]),
+        ([1, END, 2], True, [START, 4], [1, 2]),
     ],
-    ids=["opened by the prompt", "closed by it", "opened by the model", "not opened", "old turn"],
+    ids=[
+        "opened by the prompt",
+        "closed by it",
+        "opened by the model",
+        "not opened",
+        "old turn",
+        "opened by the user",
+        "closed by the user",
+    ],
 )
 def test_without_a_parser_the_models_think_tokens_tell(prompt, begins, output, expected) -> None:
     reasoning = Reasoning(config(), THINKS)
@@ -107,7 +120,7 @@ def test_without_a_parser_the_models_think_tokens_tell(prompt, begins, output, e
         assert tokens(reasoning, req) == expected
 
 
-@pytest.mark.parametrize("tokenizer", [None, Tokenizer(a=1)])
+@pytest.mark.parametrize("tokenizer", [None, object(), Tokenizer(a=1)])
 def test_models_without_think_tokens_do_not_think(tokenizer) -> None:
     reasoning = Reasoning(config(), tokenizer)
     assert not reasoning.begins(asked([1, START], required=True))

@@ -95,6 +95,20 @@ def test_kinds_are_few_whatever_clients_send() -> None:
     curves.check(KINDS + 1)
 
 
+def test_kinds_of_long_ago_make_place_for_new_ones() -> None:
+    learned = LearnedLengths()
+    for number in range(KINDS):
+        kind = learned.kind(Traits(1, 4096, qos_class=str(number)))
+        for _ in range(number % 4):
+            learned.ended(kind, 50, cut_off=False)
+    again = LearnedLengths(evidence=learned.evidence())
+    kept = again.evidence().kinds
+    assert len(kept) == KINDS // 2
+    assert all(int(name) % 4 >= 2 for _, name, _ in kept), "those of which most is known"
+    assert again.kind(Traits(1, 4096, qos_class="new")) == KINDS // 2 + 1
+    assert again.kind(Traits(1, 4096, qos_class="3")) == kept.index((False, "3", 0)) + 1
+
+
 @pytest.mark.parametrize("length", [0, 1, 1 << 17, 1 << 22])
 def test_no_length_is_too_odd(length) -> None:
     learned = LearnedLengths()

@@ -8,6 +8,7 @@ the old text or the new one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -37,8 +38,12 @@ def attach_lengths(server_args: Any, path: str) -> None:
     """Put what the files of `path` say on the record; a missing one says nothing.
 
     Raises:
-        ConfigError: A file cannot be read or written, or holds something else.
+        ConfigError: A file cannot be read or written, or holds something else; or there are several
+            nodes, each with a launching process and perhaps a disk of its own, whose ranks would
+            start from different curves.
     """
+    if server_args.nnodes > 1:
+        raise ConfigError(f"lengths_file is {path!r} with {server_args.nnodes} nodes; allowed is 1")
     texts = [_read(log_path(path, (rank,))) for rank in range(server_args.dp_size)]
     setattr(server_args, ATTRIBUTE, tuple(texts))
 
@@ -100,7 +105,7 @@ class LengthsFile:
     def __init__(
         self, path: Path, lengths: LearnedLengths, now: float, interval: float = INTERVAL
     ) -> None:
-        self._path = path
+        self._path = path.resolve()  # a link stays one
         self._lengths = lengths
         self._interval = interval
         self._due = now + interval
@@ -116,13 +121,18 @@ class LengthsFile:
             return
         self._due, self._answers = now + self._interval, self._lengths.answers
         # A copy: the scheduler goes on learning meanwhile.
-        self._writing = threading.Thread(
+        writing = threading.Thread(
             target=self._write,
             args=(self._lengths.evidence(),),
             name="tokenflow-lengths",
             daemon=True,
         )
-        self._writing.start()
+        try:
+            writing.start()
+        except RuntimeError as error:  # no more threads
+            self._fail(str(error))
+            return
+        self._writing = writing
 
     def close(self) -> None:
         """Wait for what is being written, and write what has ended since."""
@@ -141,12 +151,19 @@ class LengthsFile:
                 os.fsync(file.fileno())
             scratch.replace(self._path)
         except OSError as error:
-            if not self._failed:
-                logger.error(
-                    "tokenflow: lengths_file %r cannot be written: %s; it is tried again every "
-                    "%g s, and further failures are not logged",
-                    str(self._path),
-                    error.strerror,
-                    self._interval,
-                )
-            self._failed = True
+            with contextlib.suppress(OSError):
+                scratch.unlink(missing_ok=True)
+            self._fail(str(error.strerror))
+
+    def _fail(self, why: str) -> None:
+        """What is learned is still to be written."""
+        self._answers = -1
+        if not self._failed:
+            logger.error(
+                "tokenflow: lengths_file %r cannot be written: %s; it is tried again every %g s, "
+                "and further failures are not logged",
+                str(self._path),
+                why,
+                self._interval,
+            )
+        self._failed = True

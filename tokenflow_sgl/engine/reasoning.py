@@ -8,14 +8,13 @@ as `reasoning_content` and those with `separate_reasoning: false` are not told a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tokenflow_sgl.engine.config import HIDDEN
 
 THINK_START, THINK_END = "<think>", "</think>"
 """Tokens of the models that have them as such: DeepSeek-R1, Qwen3, GLM-4.5, Nemotron and others."""
-TAIL = 16
+TAIL = 4
 """Tokens at a prompt's end in which its template may open, or open and close, the thinking."""
 
 
@@ -35,7 +34,9 @@ class Reasoning:
         self.hidden = thinking == HIDDEN
         self._parsed = bool(model_config.think_end_ids)
         self._opening = tuple(model_config.self_opened_think_start_ids or ())
-        vocabulary = {} if self._parsed or tokenizer is None else tokenizer.get_vocab()
+        self._tokenizer = tokenizer
+        # Not every tokenizer of SGLang's lists its words.
+        vocabulary: dict[str, int] = {} if self._parsed else getattr(tokenizer, "get_vocab", dict)()
         self._start = vocabulary.get(THINK_START)
         self._end = vocabulary.get(THINK_END)
 
@@ -45,8 +46,8 @@ class Reasoning:
             return bool(req.require_reasoning or self._opening)
         if self._end is None:
             return False
-        tail = req.origin_input_ids[-TAIL:]
-        return self._open(tail) or (self._start is not None and self._end not in tail)
+        mark = self._template_mark(req)
+        return self._start is not None and mark in (None, self._start)
 
     def tokens(self, req: Any, since: int) -> int:
         """Leading output tokens that are reasoning so far.
@@ -62,14 +63,24 @@ class Reasoning:
             begun = tuple(output[: len(self._opening)])
             may_open = not req.require_reasoning and begun == self._opening[: len(output)]
             return len(output) if not counted and may_open else counted
-        if not output or not (self._open(req.origin_input_ids[-TAIL:]) or output[0] == self._start):
+        if not output:
+            return 0
+        if not since and self._start not in (output[0], self._template_mark(req)):
             return 0
         try:
             return int(output.index(self._end, max(since - 1, 0))) + 1
         except ValueError:
             return len(output)
 
-    def _open(self, tail: Sequence[int]) -> bool:
-        """Whether a prompt that ends so leaves the model in the middle of its thinking."""
-        marks = [token for token in tail if token in (self._start, self._end)]
-        return bool(marks) and marks[-1] == self._start
+    def _template_mark(self, req: Any) -> int | None:
+        """The think token with which the prompt's template ends, or None.
+
+        Only space may stand behind it: what a user writes of think tokens is not the template's.
+        """
+        tail = req.origin_input_ids[-TAIL:]
+        for place in range(len(tail) - 1, -1, -1):
+            if tail[place] in (self._start, self._end):
+                return int(tail[place])
+            if self._tokenizer.decode([tail[place]]).strip():
+                return None
+        return None

@@ -90,7 +90,8 @@ class StreamColumns:
         for place in np.nonzero(thinking & new)[0].tolist():
             slot = int(slots[place])
             tokens = reasoning_of(requests[place], int(self.generated[slot]))
-            reasoned[place] = tokens - self.reasoning[slot]
+            # Less than before if what looked like the beginning of reasoning was none.
+            reasoned[place] = max(tokens - self.reasoning[slot], 0)
             self.reasoning[slot] = tokens
             if tokens < made[place]:
                 self.thinking[slot] = False

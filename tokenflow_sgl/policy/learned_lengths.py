@@ -84,6 +84,16 @@ class Evidence:
     ended: FloatArray
     cut: FloatArray
 
+    def of_most(self, most: int) -> Evidence:
+        """With so many kinds at most: those of which most is known."""
+        if len(self.kinds) <= most:
+            return self
+        known = (self.ended + self.cut)[1:].sum(axis=1)
+        kept = np.sort(np.argsort(-known, kind="stable")[:most])
+        rows = np.concatenate([[0], kept + 1])
+        kinds = tuple(self.kinds[number] for number in kept.tolist())
+        return Evidence(self.log_limit, kinds, self.ended[rows], self.cut[rows])
+
 
 class LearnedLengths:
     """The predictor of this module.
@@ -102,6 +112,8 @@ class LearnedLengths:
         if evidence is None:
             none = np.zeros((1, len(GRID)))
             evidence = Evidence(math.nan, (), none, none)
+        # Kinds of long ago must not take the place of those to come.
+        evidence = evidence.of_most(KINDS // 2)
         self._kinds = {kind: number for number, kind in enumerate(evidence.kinds, start=1)}
         # A row for all requests, then one for each kind.
         self._ended, self._cut = evidence.ended.copy(), evidence.cut.copy()
