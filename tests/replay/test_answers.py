@@ -27,6 +27,18 @@ def spaced(chunk):
 
 @pytest.mark.parametrize("write", [compact, spaced])
 @pytest.mark.parametrize("keep", [False, True])
+def test_generate_says_while_it_thinks_that_it_does(write, keep):
+    answer = GenerateAnswer(keep=keep)
+    seen = []
+    for total, reasoned in ((1, 1), (3, 3), (5, 4), (6, 4)):
+        ids = list(range(total))
+        answer.take(write(generate(ids, total, reasoning_tokens=reasoned)))
+        seen.append((answer.reasoning_tokens, answer.thinking))
+    assert seen == [(1, True), (3, True), (4, False), (4, False)]
+
+
+@pytest.mark.parametrize("write", [compact, spaced])
+@pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("cumulative", [False, True])
 def test_generate_counts_cumulative_and_incremental_chunks_alike(write, keep, cumulative):
     chunks = [[7], [7, 8, 9], [7, 8, 9, 6]] if cumulative else [[7], [8, 9], [6]]

@@ -155,8 +155,10 @@ def capacity(
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     console.print(f"{folder}: capacity.json and capacity.png written.", **plain)
     if not any(each.best for each in found):
+        most = max(tried.share for each in found for tried in each.tried)
         fail(
-            f"No policy meets {wanted} for {100 * share:g}% of the streams at any rate.",
+            f"No policy meets {wanted} for {100 * share:g}% of the streams at the lowest rates "
+            f"tried; the most at any rate are {100 * most:.3g}%.",
             Exit.failed,
         )
     for sentence in verdict(setup, found):

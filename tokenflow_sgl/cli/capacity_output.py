@@ -42,6 +42,9 @@ def verdict(setup: CapacitySetup, found: Sequence[Carried]) -> Iterator[str]:
         )
     stock = found[0]
     for each in found[1:]:
+        if not each.rate and not stock.rate:
+            yield f"Neither {each.policy} nor {stock.policy} carries any."
+            continue
         if not each.rate or not stock.rate:
             able, unable = (each, stock) if each.rate else (stock, each)
             yield f"{able.policy} carries {_rate(able)} streams/s, {unable.policy} none."

@@ -16,6 +16,7 @@ from typing import Any
 # Inside a JSON string every quote is escaped, so these bytes can only be a key of the chunk.
 _COUNT = re.compile(rb'"completion_tokens":(\d+)')
 _RUNNING = b'"finish_reason":null'
+_REASONING = re.compile(rb'"reasoning_tokens":(\d+)')
 _SEEN = re.compile(rb'"content":"[^"]|"tool_calls":\[\{')
 _REASONED = re.compile(rb'"reasoning(?:_content)?":"[^"]')
 
@@ -122,6 +123,19 @@ class GenerateAnswer(Answer):
     """An answer of SGLang's `/generate`."""
 
     __slots__ = ()
+
+    def take(self, chunk: bytes) -> int:
+        """Take one chunk, the data of one event; return how many tokens it brought.
+
+        Raises:
+            ChunkError: It is not JSON, or not of the endpoint's form.
+        """
+        new = super().take(chunk)
+        # Chunks that only carry tokens are not read, see above, but their reader may see nothing.
+        at = chunk.rfind(b'"reasoning_tokens":')
+        if at >= 0 and (count := _REASONING.match(chunk, at)):
+            self.reasoning_tokens = int(count[1])
+        return new
 
     def _take(self, fields: dict[str, Any]) -> int:
         meta = fields["meta_info"]

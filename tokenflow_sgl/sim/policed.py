@@ -203,7 +203,11 @@ class PolicedScheduler(FcfsScheduler):
         return self._state(present, now)
 
     def state(self, now: float) -> State:
-        """What the policy would see now; asks it nothing."""
+        """What the policy would see now, which it is not asked about.
+
+        Looks at cached prompts and at the learned lengths as a pass does: both take turns by the
+        number of looks.
+        """
         return self._state(self._present(), now)
 
     def _state(self, present: IntArray, now: float) -> State:

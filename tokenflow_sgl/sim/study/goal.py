@@ -17,6 +17,7 @@ from tokenflow_sgl.sim.engine_options import SimulationError
 
 METRICS: Mapping[str, str] = {
     "ttft": "time to first token",
+    "ttfvt": "time to first visible token, behind the reasoning",
     "stall": "longest stall",
     "stalled": "all stalls together",
 }
@@ -46,6 +47,7 @@ class Goal:
         judged = judge(record(run), Options(stall_threshold_s=threshold))
         found = {
             "ttft": judged.column(lambda stream: stream.ttft),
+            "ttfvt": judged.column(lambda stream: stream.ttfvt),
             # Stalls above the threshold; none: the longest one is within the limit.
             "stall": judged.column(lambda stream: math.inf if stream.stall_count else 0.0),
             "stalled": judged.column(lambda stream: stream.stall_seconds),
