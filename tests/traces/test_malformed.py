@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import os
 import re
 from functools import partial
 
@@ -84,9 +86,20 @@ CSV = {  # loader, column of time, column of tokens, row with places for both
 csv_formats = pytest.mark.parametrize("name", CSV)
 
 
+def open_files():
+    """What this process has open."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself is closed again
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return found
+
+
 def failure(load, path):
     with pytest.raises(TraceError) as caught:
         load(path)
+    # Though the error is still there, and with it what was reading.
+    assert str(path) not in open_files()
     message = str(caught.value)
     assert message.startswith(str(path)), message
     return message.removeprefix(str(path))

@@ -39,6 +39,7 @@ class Source:
         self.line = 0
         self._limit = line_limit
         self._progress = progress
+        self._raw: BinaryIO | None = None
 
     def fail(self, column: str, value: object, allowed: str) -> NoReturn:
         """Raise `TraceError`: this value in this column of the current line is not allowed."""
@@ -54,6 +55,9 @@ class Source:
             place += f", line {self.line}"
         if column is not None:
             place += f", column {column}"
+        if self._raw is not None:
+            # Now: whoever keeps the error keeps the generators that read from it.
+            self._raw.close()
         raise TraceError(f"{place}: {problem}") from None
 
     def lines(self) -> Iterator[str]:
@@ -65,6 +69,7 @@ class Source:
         try:
             size = self.path.stat().st_size
             with self.path.open("rb") as raw:
+                self._raw = raw
                 if self.path.suffix == ".gz":
                     with gzip.open(raw) as unpacked:
                         yield from self._lines(unpacked, raw, size)  # type: ignore[arg-type]
