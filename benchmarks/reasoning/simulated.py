@@ -3,7 +3,7 @@
     python benchmarks/reasoning/simulated.py servegen_deepseek-r1-morning_rates.csv
 
 ServeGen's model of DeepSeek-R1 traffic, two minutes of it, on an H200 with two sizes of KV memory.
-Nobody knows when an answer ends, or when its thinking does. Prints Markdown tables; takes minutes.
+No server knows when an answer ends, or its thinking. Prints Markdown tables; takes minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loads beside the steps: what is started, which steps wait for it, when it has landed."""
+"""Prefetches: what is started, which steps wait for it, when it has landed."""
 
 from __future__ import annotations
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lifecycle_bodies import EngineRig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
     from tokenflow_sgl.engine.actuator import EngineActuator
     from tokenflow_sgl.engine.requests import TrackingScheduler
 
+from tokenflow_sgl.contract import Decision, Mode, Phase
 from tokenflow_sgl.engine.queue_index import QueueIndex
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
@@ -34,6 +38,18 @@ def test_the_index_is_of_the_present_queue(steps) -> None:
             queue.remove(number)
         assert index.look(queue).requests == set(queue)
         assert index.untracked == [req for req in queue if req % 3 == 0]
+
+
+def test_an_engine_that_idles_holds_nothing_that_has_waited() -> None:
+    rig = EngineRig(1000)
+    slot = rig.add(Phase.WAITING)
+    rig.apply(Decision(Mode.WORKING_SET, run=(slot,)))
+    waited = weakref.ref(rig.table.request(slot))
+    rig.table.forget(rig.table.request(slot), cut_off=True)
+    rig.scheduler.waiting_queue.clear()
+    rig.apply(Decision(Mode.IDLE))
+    gc.collect()
+    assert waited() is None
 
 
 def test_an_unchanged_queue_is_not_looked_through() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tracked import Request, running, track
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.contract.lengths import CERTAIN
@@ -18,42 +17,9 @@ from tokenflow_sgl.policy.predictors import LimitLengths
 PRODUCING = (Phase.RUNNING, Phase.DRAINING)
 
 
-@dataclass(eq=False)
-class Request:
-    output_ids: list[int] = field(default_factory=list)
-    held_back: int = 0
-
-    @property
-    def send_token_offset(self) -> int:
-        return len(self.output_ids) - self.held_back
-
-    def produce(self, count: int, held_back: int = 0) -> None:
-        self.output_ids.extend(range(count))
-        self.held_back = held_back
-
-
 @pytest.fixture
 def table() -> StreamTable[Request]:
     return StreamTable(LimitLengths(), capacity=4)
-
-
-def track(table: StreamTable[Request], request: Request, **given) -> int:
-    values = {
-        "prompt": 7,
-        "limit": 50,
-        "rate": 10.0,
-        "qos_class": "reading",
-        "arrival": 1.0,
-        "now": 1.5,
-    }
-    return table.track(request, **{**values, **given})
-
-
-def running(table: StreamTable[Request], **given) -> Request:
-    request = Request()
-    track(table, request, **given)
-    table.move(request, Phase.RUNNING, 2.0)
-    return request
 
 
 def test_a_new_stream_waits_with_what_it_asked_for(table) -> None:
@@ -378,80 +344,3 @@ AgainstADictionary.TestCase.settings = settings(
     max_examples=30, stateful_step_count=30, deadline=None
 )
 test_any_order_of_calls = AgainstADictionary.TestCase
-
-
-END = 99
-"""Ends the reasoning of the streams of these tests."""
-
-
-def reasoning(request: Request, since: int) -> int:
-    ids = request.output_ids
-    start = max(since - 1, 0)
-    return ids.index(END, start) + 1 if END in ids[start:] else len(ids)
-
-
-@pytest.fixture
-def thinkers() -> StreamTable[Request]:
-    return StreamTable(LimitLengths(), capacity=4, reasoning=reasoning)
-
-
-def test_a_stream_that_thinks_has_no_reader_until_its_first_visible_token(thinkers) -> None:
-    request = running(thinkers, thinking=True)
-    slot = thinkers.slot(request)
-    seen = thinkers.streams(())
-    assert (seen.thinking.tolist(), seen.visible.tolist()) == ([True], [0])
-    request.output_ids += [1, 2, 3]
-    progress = thinkers.collect(3.0)
-    assert (progress.counts.tolist(), progress.reasoned.tolist()) == ([0], [3])
-    assert (progress.begun.tolist(), progress.produced) == ([True], 3)
-    seen = thinkers.streams(())
-    assert (seen.generated.tolist(), seen.visible.tolist()) == ([3], [0])
-    assert seen.next_due.tolist() == [1.0], "due since its arrival"
-    assert seen.thinks.tolist() == seen.textless.tolist() == [True]
-    # The end of the thinking is no text either.
-    request.output_ids += [4, END]
-    assert thinkers.collect(4.0).counts.tolist() == [0]
-    assert thinkers.streams(()).thinking.tolist() == [True]
-    request.output_ids += [6, 7]
-    progress = thinkers.collect(5.0)
-    assert (progress.counts.tolist(), progress.reasoned.tolist()) == ([2], [0])
-    assert progress.begun.tolist() == [False]
-    seen = thinkers.streams(())
-    assert (seen.thinking.tolist(), seen.visible.tolist()) == ([False], [2])
-    assert seen.next_due.tolist() == [5.2]
-    assert thinkers.readers.stall_seconds[slot] == 0.0, "thinking is no stall"
-    # What looks like an end later on is text.
-    request.output_ids += [END]
-    assert thinkers.collect(5.1).counts.tolist() == [1]
-
-
-def test_what_is_held_back_of_the_text_is_not_read(thinkers) -> None:
-    request = running(thinkers, thinking=True)
-    request.output_ids, request.held_back = [1, END, 5, 6], 1
-    assert thinkers.collect(3.0).counts.tolist() == [1]
-    assert thinkers.streams(()).visible.tolist() == [2]
-    request.held_back = 0
-    assert thinkers.collect(3.1).counts.tolist() == [1]
-
-
-@pytest.mark.parametrize(
-    "given", [{"thinking": False}, {"hidden": False}, {"streaming": False}], ids=str
-)
-def test_reasoning_counts_where_it_is_read_or_none_reads(thinkers, given) -> None:
-    request = running(thinkers, **{"thinking": True, **given})
-    assert thinkers.streams(()).thinking.tolist() == [False]
-    request.output_ids += [1, 2, 3]
-    progress = thinkers.collect(3.0)
-    assert (progress.counts.tolist(), progress.reasoned.tolist()) == ([3], [0])
-    assert thinkers.streams(()).visible.tolist() == [3]
-
-
-def test_a_slot_forgets_what_was_thought_in_it(thinkers) -> None:
-    old = running(thinkers, thinking=True)
-    old.output_ids += [1, 2]
-    thinkers.collect(3.0)
-    thinkers.forget(old, cut_off=True)
-    new = running(thinkers)
-    new.output_ids += [1]
-    progress = thinkers.collect(4.0)
-    assert (progress.counts.tolist(), progress.begun.tolist()) == ([1], [True])

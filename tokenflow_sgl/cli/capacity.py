@@ -41,8 +41,9 @@ def capacity(
         typer.Option(
             metavar="LIMITS",
             help="What a stream has to keep, as METRIC<=SECONDS, separated by commas: ttft (time "
-            "to first token), stall (longest stall), stalled (all stalls together). A stream whose "
-            "answer does not end within the run does not keep it.",
+            "to first token), ttfvt (to the first one behind the reasoning), stall (longest "
+            "stall), stalled (all stalls together). A stream whose answer does not end within the "
+            "run does not keep it.",
         ),
     ] = "ttft<=2,stall<=0.5",
     share: Annotated[

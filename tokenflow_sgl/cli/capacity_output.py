@@ -58,7 +58,7 @@ def verdict(setup: CapacitySetup, found: Sequence[Carried]) -> Iterator[str]:
     for each in found:
         if each.unbounded and each.best is not None:
             yield f"{each.policy} meets the goal at the fastest rate that is tried."
-        if not each.monotone:
+        if not each.monotone and each.best is not None:
             yield (
                 f"{each.policy} misses the goal at one rate and meets it at a higher one; given is "
                 "the highest below the first miss."

@@ -162,10 +162,10 @@ class EngineActuator:
         )
         self.recompute = frozenset(map(table.request, recompute))
         self.chosen = slots is not None
+        queue = self.queue  # looked at in any case, or an idle server would hold what had waited
         if slots is None:
             self.offered = [*sorted(paused, key=table.rank), *waiting]
             return
-        queue = self.queue
         chosen = map(table.request, slots)
         self.offered = [
             *queue.untracked,

@@ -6,8 +6,8 @@ all streams that are here count as admitted, the waiting ones, too: a newcomer c
 
 Servers are compared by it once in a while, so what differs between two that are loaded alike, or
 comes and goes, is left out: costs are the model's, not those measured lately; there are no margins,
-which begin at once where the streams no longer fit into memory; and readers who stall at this very
-moment, while whom no stream joins, do not count. With all that, one of four servers got nearly all.
+which begin at once where the streams no longer fit into memory; and that no stream joins while
+readers stall is left out. With all of these, one of four servers got nearly all requests.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
 
     Below 0: so much work is here already that cannot be done in time.
     """
-    nobody = np.zeros(0, dtype=np.int64)
-    asking = Asking(state, config, np.arange(len(state.streams)), nobody)
+    none = np.zeros(0, dtype=np.int64)
+    asking = Asking(state, config, np.arange(len(state.streams)), none)
     room = memory_left(state, config, asking, asking.spread)
     if state.costs.decode is None:
         return room

@@ -25,7 +25,7 @@ from tokenflow_sgl.contract import (
 class PreemptEvery:
     """Preempts half of the running streams every few passes; resumes them a few later.
 
-    Meanwhile the KV of those that are paused comes back, one after the other, beside the steps.
+    Meanwhile the KV of paused streams is prefetched, one stream after the other.
     Whatever running streams have computed is written to the host at once, page by page: more nodes
     and smaller copies than any real policy would make. The schedule depends on the passes only,
     kept in the memo as a plain counter, so that every rank and every run decides the same.

@@ -78,8 +78,7 @@ class CapacitySetup:
     def read_s(self) -> float:
         """Seconds that reading an answer takes, on average."""
         answers = [
-            (request.output_tokens - (request.reasoning_tokens or 0))
-            / (request.rate or DEFAULT_RATE)
+            (request.output_tokens - request.reasoning_tokens) / (request.rate or DEFAULT_RATE)
             for trace in self.traces
             for request in trace.requests
         ]

@@ -56,7 +56,7 @@ class Source:
         if column is not None:
             place += f", column {column}"
         if self._raw is not None:
-            # Now: whoever keeps the error keeps the generators that read from it.
+            # Now: a kept error keeps the generators that read from the file.
             self._raw.close()
         raise TraceError(f"{place}: {problem}") from None
 
