@@ -132,3 +132,64 @@ def test_the_own_policy_preempts_and_changes_no_answer(start, served, prompts) -
         assert policed.total("tokenflow:preemptions_total") > 0
         assert policed.total("tokenflow:policy_errors_total") == 0
         policed.assert_clean()
+
+
+@pytest.fixture
+def fleet(start):
+    """Two servers that have not served yet, and the proxy in front of them."""
+    with start("--scheduler", "tokenflow") as one, start("--scheduler", "tokenflow") as two:
+        port = free_port()
+        proxy = Served(SimpleNamespace(url=f"http://127.0.0.1:{port}"))
+        command = [sys.executable, EXAMPLES / "headroom_proxy.py", "--port", str(port)]
+        process = subprocess.Popen([*command, one.server.url, two.server.url])
+        try:
+            wait_for_health(proxy)
+            yield proxy, one, two
+        finally:
+            process.terminate()
+            process.wait()
+        for server in (one, two):
+            server.assert_clean()
+
+
+def wait_for_health(proxy) -> None:
+    """Until the proxy listens and knows a server."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(f"{proxy.server.url}/health", timeout=30) as response:
+                assert response.status == 200
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError("the proxy never became healthy")
+
+
+def test_two_servers_answer_through_the_proxy_as_each_does_alone(fleet, reference, prompts) -> None:
+    proxy, *servers = fleet
+    assert proxy.outputs(prompts, stream=True) == reference
+    for server in servers:
+        server.wait_for("finished_streams_total", 1)
+    served = sum(server.total("tokenflow:output_tokens_total") for server in servers)
+    assert served == sum(map(len, reference))
+
+
+def test_a_client_that_leaves_the_proxy_leaves_its_server(fleet, prompts) -> None:
+    proxy, *servers = fleet
+    tokens = 3000
+    body = {
+        "input_ids": prompts[0],
+        "stream": True,
+        "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
+    }
+    request = urllib.request.Request(
+        f"{proxy.server.url}/generate",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=SECONDS) as response:
+        assert response.readline().startswith(b"data: ")
+    for server in servers:
+        server.flush_when_idle()
+        server.wait_until("running_streams", 0)
+    assert sum(server.total("tokenflow:output_tokens_total") for server in servers) < tokens

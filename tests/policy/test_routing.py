@@ -12,7 +12,8 @@ from tokenflow_sgl.policy.routing import KnownHeadroom, newcomer_work
 def told(*tokens: float | None) -> KnownHeadroom:
     """What a router knows after one reading."""
     known = KnownHeadroom()
-    known.read(tokens)
+    for server, each in enumerate(tokens):
+        known.read(server, each)
     return known
 
 
@@ -27,12 +28,16 @@ def test_a_newcomer_takes_its_prompt_and_30_seconds_of_reading_at_most(limit, wo
 def test_what_was_sent_counts_until_the_next_reading() -> None:
     known = told(1000.0, 900.0)
     assert [known.choose(150.0) for _ in range(4)] == [0, 1, 0, 1]
-    known.read([1000.0, 900.0])
-    assert known.choose(150.0) == 0
+    known.read(1, 701.0)
+    assert known.choose(150.0) == 1
 
 
-def test_the_first_of_equals_is_taken() -> None:
+def test_the_first_of_equals_is_taken_in_whatever_order_they_were_read() -> None:
     assert told(5.0, 5.0).choose(1.0) == 0
+    known = KnownHeadroom()
+    for server in (1, 0):
+        known.read(server, 5.0)
+    assert known.choose(1.0) == 0
 
 
 def test_servers_without_headroom_are_still_chosen() -> None:
@@ -42,9 +47,9 @@ def test_servers_without_headroom_are_still_chosen() -> None:
 def test_a_server_that_is_left_out_gets_nothing_until_it_is_read_again() -> None:
     known = told(None, -100.0)
     assert [known.choose(1.0) for _ in range(3)] == [1, 1, 1]
-    known.leave_out(1)
+    known.read(1, None)
     assert known.choose(1.0) is None
-    known.read([10.0, -100.0])
+    known.read(0, -200.0)
     assert known.choose(1.0) == 0
 
 

@@ -7,9 +7,6 @@ examples/headroom_proxy.py both go by this.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from tokenflow_sgl.policy.headroom import WITHIN
 
 READ_EVERY = 1.0
@@ -33,28 +30,27 @@ def newcomer_work(prompt: float, rate: float, limit: float) -> float:
 class KnownHeadroom:
     """Headroom of several servers, as last read, less what was sent since.
 
-    Until the first reading no server is known.
+    Attributes:
+        tokens: By the number of each server that answers.
     """
 
     def __init__(self) -> None:
-        self._tokens: list[float] = []
+        self.tokens: dict[int, float] = {}
 
-    def read(self, tokens: Sequence[float | None]) -> None:
-        """Take a reading of all servers, tokens; None: a server that is to be left out."""
-        self._tokens = [-math.inf if each is None else each for each in tokens]
-
-    def leave_out(self, server: int) -> None:
-        """Send nothing more to a server until the next reading."""
-        self._tokens[server] = -math.inf
+    def read(self, server: int, tokens: float | None) -> None:
+        """Take a reading, tokens; None: the server does not answer and is left out."""
+        if tokens is None:
+            self.tokens.pop(server, None)
+        else:
+            self.tokens[server] = tokens
 
     def choose(self, work: float) -> int | None:
-        """The server with the most headroom, the first of equals, and take `work` tokens off it.
+        """The server with the most headroom, the first of equals; `work` tokens are taken off it.
 
         Returns:
-            Its index; None: all are left out.
+            Its number; None: all are left out, or none has been read yet.
         """
-        best = max(range(len(self._tokens)), key=self._tokens.__getitem__, default=None)
-        if best is None or self._tokens[best] == -math.inf:
-            return None
-        self._tokens[best] -= work
+        best = max(sorted(self.tokens), key=self.tokens.__getitem__, default=None)
+        if best is not None:
+            self.tokens[best] -= work
         return best

@@ -184,7 +184,8 @@ class Headroom:
         """By the last reading and what was sent since; the first one of equals."""
         if now - self._read_s >= READ_EVERY:
             self._read_s = now
-            self._known.read([headroom(replica.state(now), self._config) for replica in replicas])
+            for number, replica in enumerate(replicas):
+                self._known.read(number, headroom(replica.state(now), self._config))
         streams = self._streams
         prompt, rate, limit = streams.prompt[index], streams.rate[index], streams.limit[index]
         best = self._known.choose(newcomer_work(float(prompt), float(rate), float(limit)))
