@@ -10,10 +10,13 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
-from servers.client import TOKENS
+from servers.client import TOKENS, Served
+
+from tokenflow_sgl.demo.server import free_port
 
 pytestmark = pytest.mark.engine
 

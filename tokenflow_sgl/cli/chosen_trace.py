@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _TRACE, _READERS = "The trace", "The readers"
 
+Spec = Annotated[str, typer.Option(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")]
+
 Window = Annotated[
     str | None,
     typer.Option(
