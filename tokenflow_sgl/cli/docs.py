@@ -51,7 +51,7 @@ has work.
 test of admission ([scheduler.md](scheduler.md)) read as an amount, with all waiting streams counted
 as admitted. `/v1/loads` has it, too, as `tokenflow_headroom_tokens`, with and without
 `--enable-metrics`; `null` until it is known.
-[examples/headroom_proxy.py](../examples/README.md#a-proxy-in-front-of-several-servers) routes by it.
+The [proxy](../examples/README.md#a-proxy-in-front-of-several-servers) of the examples routes by it.
 
 **Stalls.** A stall is counted when the token that ends it arrives, if the stall was longer than
 0.1 s, the limit of what a person perceives as instantaneous. Stalled seconds are summed without a
