@@ -91,6 +91,7 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_clock = SharedClock()
         self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
         self.tf_undated = []
+        self.tf_by_rid = {}
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer, self.tf_effort)
