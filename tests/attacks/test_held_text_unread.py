@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.fixtures import respelled
 
 pytestmark = pytest.mark.engine
 
@@ -30,15 +30,8 @@ TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type"
 @pytest.fixture(scope="module")
 def caller(models: Path, tmp_path_factory) -> Path:
     """The tiny model, with a word that begins a tool call."""
-    folder = tmp_path_factory.mktemp("caller") / "qwen3"
-    shutil.copytree(models / "qwen3", folder)
-    path = folder / "tokenizer.json"
-    content = json.loads(path.read_text())
-    vocabulary = content["model"]["vocab"]
-    word = next(word for word, each in vocabulary.items() if each == TOOL_CALL)
-    vocabulary["<tool_call>"] = vocabulary.pop(word)
-    path.write_text(json.dumps(content))
-    return folder
+    folder = tmp_path_factory.mktemp("caller")
+    return respelled(models / "qwen3", folder, {"<tool_call>": TOOL_CALL})
 
 
 @pytest.fixture(scope="module", params=[(), ("--stream-interval", "40")], ids=["1", "40"])

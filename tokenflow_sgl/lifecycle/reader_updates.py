@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.lifecycle.columns import ALL
 from tokenflow_sgl.lifecycle.table import R, StreamTable
 from tokenflow_sgl.qos import change_rate, take_back
@@ -19,6 +20,16 @@ def set_rate(table: StreamTable[R], request: R, rate: float, now: float) -> None
     slot = table.slot(request)
     change_rate(table.readers, slot, rate, now)
     table.phases.changed(slot)
+
+
+def any_waits(table: StreamTable[R]) -> bool:
+    """Whether a paused stream waits for its turn: more are served than memory holds.
+
+    Streams whose readers have looked away do not wait.
+    """
+    slots = table.order()
+    paused = table.phases.phase[slots] == Phase.PAUSED.value
+    return bool((paused & ~table.readers.resting[slots]).any())
 
 
 def set_passed_on(table: StreamTable[R], request: R, tokens: int | None, now: float) -> None:
