@@ -94,7 +94,7 @@ def test_the_voice_listens(ask, served) -> None:
     wait_for_a_stream(served, "listening")
 
 
-def test_a_stream_rests_while_nobody_looks(ask) -> None:
+def test_a_stream_rests_while_its_reader_looks_away(ask) -> None:
     *_, last = ask("looking_away.py", "--away", "3", "--max-tokens", "300").splitlines()
     found = re.search(r"10 pieces of text, .* (\d+) pieces came meanwhile, (\d+) after it", last)
     assert found, last
