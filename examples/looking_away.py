@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("prompt", nargs="?", default="Tell me a long story.")
     parser.add_argument("--url", default="http://127.0.0.1:30000", help="of the server")
     parser.add_argument("--rate", type=float, default=10.0, help="tokens per second")
-    parser.add_argument("--away", type=float, default=5.0, help="seconds for which the reader looks away")
+    parser.add_argument("--away", type=float, default=5.0, help="seconds without a reader")
     parser.add_argument("--max-tokens", type=int, default=400, help="length of the answer at most")
     given = parser.parse_args()
 
