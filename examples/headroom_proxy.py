@@ -40,7 +40,7 @@ CHARACTERS_PER_TOKEN = 4.0
 TIMEOUT_S = 5.0
 """For connecting, and for reading the headroom; an answer may take as long as it takes."""
 LONGEST_REQUEST = 64 * 2**20
-DROPPED = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect"}
+DROPPED = {"connection", "keep-alive", "trailer", "transfer-encoding", "upgrade", "expect"}
 """Headers that are about one connection, and not about what is asked or answered."""
 
 
@@ -130,7 +130,7 @@ class Proxy:
                     told = (await answer.json(content_type=None))["loads"][0][FIELD]
                     tokens = NEW_SERVER if told is None else float(told)
         except (aiohttp.ClientError, TimeoutError) as error:
-            said = f"does not answer: {error or type(error).__name__}"
+            said = f"does not answer: {str(error) or type(error).__name__}"
         except (LookupError, TypeError, ValueError):
             said = wrong = f"{url} has no {FIELD} in /v1/loads: does it run --scheduler tokenflow?"
         self.known.read(server, tokens)
@@ -182,7 +182,7 @@ class Proxy:
                 self._say(server, f"does not answer: {error}")
             except aiohttp.ClientError as error:
                 if back is None:
-                    return failure(502, f"{url} broke off: {error or type(error).__name__}.")
+                    return failure(502, f"{url} broke off: {str(error) or type(error).__name__}.")
                 if request.transport is not None:
                     request.transport.abort()  # the client must not take it for the answer's end
                 return back
@@ -201,8 +201,8 @@ def work_of(body: bytes) -> float:
         asked = json.loads(body)
         sampling = asked.get("sampling_params") or {}
         custom = asked.get("custom_params") or sampling.get("custom_params") or {}
-        usual = NAMED_RATES.get(custom.get("tokenflow_class"), NAMED_RATES[DEFAULT_CLASS])
-        rate = custom.get("tokenflow_rate", usual)
+        named = custom.get("tokenflow_class", DEFAULT_CLASS)
+        rate = custom.get("tokenflow_rate", NAMED_RATES.get(named, NAMED_RATES[DEFAULT_CLASS]))
         limits = (asked.get("max_completion_tokens"), asked.get("max_tokens"))
         limit = next(filter(None, (*limits, sampling.get("max_new_tokens"))), math.inf)
         prompt = [asked.get(name) for name in ("input_ids", "text", "prompt", "messages")]

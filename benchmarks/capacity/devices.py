@@ -65,16 +65,19 @@ def main() -> None:
     )
     parser.add_argument("--azure", type=Path, metavar="FILE", required=True, help="conversations")
     parser.add_argument("--again", action="store_true", help="repeat the searches that are kept")
+    parser.add_argument(
+        "--policy", action="append", choices=POLICIES, help="to search; default: all"
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes; default: 1")
     given = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
     with on_cores(given.workers) as spread:
-        for policy, mix, device in itertools.product(POLICIES, TITLES, KV_TOKENS):
+        for policy, mix, device in itertools.product(given.policy or POLICIES, TITLES, KV_TOKENS):
             if given.again or not path(mix, device, policy).exists():
                 search(mix, device, policy, given.azure, spread)
     for mix, device in itertools.product(TITLES, KV_TOKENS):
         title = f"{TITLES[mix].partition(':')[0]}, {device}: {SHARE:.0%} with {GOAL}"
-        found = [kept(mix, device, policy) for policy in POLICIES]
+        found = [each for policy in POLICIES if (each := kept(mix, device, policy)) is not None]
         plot_capacity(found, SHARE, RESULTS / f"{mix}-{device}.png", title)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
@@ -101,8 +104,10 @@ def search(mix: str, device: str, policy: str, azure: Path, spread: Spread) -> N
     print(f"{mix} {device} {policy}: {found[0].rate:.3g} streams/s, {seconds:.0f} s", flush=True)
 
 
-def kept(mix: str, device: str, policy: str) -> Carried:
-    """What a search has found."""
+def kept(mix: str, device: str, policy: str) -> Carried | None:
+    """What a search has found; None: it has not been done."""
+    if not path(mix, device, policy).exists():
+        return None
     whole = json.loads(path(mix, device, policy).read_text(encoding="utf-8"))
     [found] = whole["policies"]
     tried = tuple(
@@ -125,6 +130,9 @@ def table(mix: str) -> str:
         cells = [f"`{policy}`"]
         for device in KV_TOKENS:
             found, stock = kept(mix, device, policy), kept(mix, device, Contender.fcfs)
+            if found is None or stock is None:
+                cells += ["not run", ""]
+                continue
             doubt = "" if found.monotone else " (*)"
             cells.append(f"{found.rate:.3g}{doubt}" if found.rate else "none")
             cells.append(f"{found.rate / stock.rate:.2f}" if stock.rate else "-")

@@ -7,9 +7,10 @@ import math
 import time
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tokenflow_sgl.replay.answers import Answer
 from tokenflow_sgl.replay.bodies import Bodies
@@ -144,9 +145,9 @@ class BaseReplayer(ABC):
         return (self._client.tokens - before) / elapsed if elapsed > 0 else 0.0
 
 
-def p50_and_p99(ttft_s: Sequence[float]) -> tuple[float, float]:
+def p50_and_p99(ttft_s: ArrayLike) -> tuple[float, float]:
     """The two percentiles; NaN if there is no first token yet."""
-    if not len(ttft_s):
+    if not np.size(ttft_s):
         return math.nan, math.nan
-    p50, p99 = np.percentile(ttft_s, (50, 99))
+    p50, p99 = np.percentile(np.asarray(ttft_s), (50, 99))
     return float(p50), float(p99)
