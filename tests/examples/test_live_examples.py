@@ -182,11 +182,10 @@ def test_two_servers_answer_through_the_proxy_as_each_does_alone(fleet, referenc
     assert proxy.outputs(prompts, stream=True) == reference
     tokens = sum(map(len, reference))
     end = time.monotonic() + SECONDS
-    while (served := [tokens_of(server) for server in servers]) and sum(served) < tokens:
+    while sum(served := [tokens_of(server) for server in servers]) < tokens:
         assert time.monotonic() < end, f"{served} of {tokens} tokens"
         time.sleep(0.1)  # metrics are sampled once a second
-    assert sum(served) == tokens
-    assert all(served), "each has answered some"
+    assert min(served) >= TOKENS, "each has answered some; a server's own warm-up is shorter"
 
 
 def tokens_of(server) -> float:
