@@ -42,7 +42,7 @@ class Metric:
         return PREFIX + self.name
 
 
-LONGER = f"for longer than {NOTICEABLE_STALL:g} s"
+LONGER = f"for longer than {NOTICEABLE_STALL:g} s and than is tolerated"
 """Which stalls are counted; every view that shows a count of stalls says so."""
 CLASS, CAUSE, DIRECTION = ("qos_class",), ("cause",), ("direction",)
 

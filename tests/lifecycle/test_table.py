@@ -13,6 +13,7 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.contract.lengths import CERTAIN
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
+from tokenflow_sgl.qos import NOTICEABLE_STALL
 
 PRODUCING = (Phase.RUNNING, Phase.DRAINING)
 
@@ -344,3 +345,20 @@ AgainstADictionary.TestCase.settings = settings(
     max_examples=30, stateful_step_count=30, deadline=None
 )
 test_any_order_of_calls = AgainstADictionary.TestCase
+
+
+def test_weight_and_tolerance_are_seen_where_they_say_something(table) -> None:
+    first, second = Request(), Request()
+    track(table, first)
+    seen = table.streams(())
+    assert (seen.weight, seen.tolerance) == (None, None)
+    slot = track(table, second, weight=2.0, tolerance=0.5)
+    seen = table.streams(())
+    assert seen.weight.tolist() == [1.0, 2.0]
+    assert seen.tolerance.tolist() == [0.0, 0.5]
+    assert table.readers.threshold[slot] == 0.5
+    table.forget(second, cut_off=False)
+    assert table.streams(()).weight is None
+    assert track(table, Request()) == slot
+    assert table.streams(()).weight is None, "a slot is used again afresh"
+    assert table.readers.threshold[slot] == NOTICEABLE_STALL

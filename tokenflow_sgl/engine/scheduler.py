@@ -81,7 +81,7 @@ class TokenFlowScheduler(TrackingScheduler):
             is_hybrid_swa=self.is_hybrid_swa,
             is_hybrid_ssm=self.is_hybrid_ssm,
         )
-        self.tf_rates = config.rates()
+        self.tf_classes = config.known_classes
         self.tf_paused_time = PausedTime()
         self.tf_reasoning = Reasoning(self.model_config, self.tokenizer, config.thinking)
         ranks = get_parallel()
@@ -128,7 +128,7 @@ class TokenFlowScheduler(TrackingScheduler):
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
             config.policy,
             "on" if self.enable_hierarchical_cache else "off (evicted KV is recomputed)",
-            self.tf_rates.default,
+            self.tf_classes.default.rate,
         )
 
     def init_request_dispatcher(self) -> None:

@@ -26,7 +26,20 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "written": np.int64,
     "class_number": np.int64,
     "last_token": np.float64,
+    "weight": np.float64,
+    "tolerance": np.float64,
 }
+
+
+SETTLED = ("prompt", "limit", "kind", "streaming", "weight", "tolerance")
+"""Columns that a state has as they are."""
+NEUTRAL = {"weight": 1.0, "tolerance": 0.0}
+"""What classes have that say nothing: where all streams have it, a state has no column."""
+
+
+def unless(column: NDArray[np.float64], neutral: float) -> NDArray[np.float64] | None:
+    """The column, or None if it says of every stream what is understood."""
+    return None if bool((column == neutral).all()) else column
 
 
 class StreamColumns:
@@ -56,6 +69,10 @@ class StreamColumns:
     """Index of the stream's rate class in `class_names`."""
     last_token: NDArray[np.float64]
     """When the last token was delivered; NaN before the first."""
+    weight: NDArray[np.float64]
+    """Its claim relative to other streams."""
+    tolerance: NDArray[np.float64]
+    """Seconds of waiting for text that its reader does not mind."""
 
     def grow_columns(self, capacity: int, old: int) -> None:
         """Make place for so many slots; the first `old` of them keep what they hold."""
