@@ -56,10 +56,14 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
         model: Path | None = None,
         **options: float,
     ) -> Iterator[Served]:
+        # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
+        common = ["--enable-metrics", "--random-seed", "1", "--sleep-on-idle"]
+        if not any(flag.startswith("--hicache") or flag == "--config" for flag in flags):
+            # SGLang's default, which it does not even try with less than 10 GiB of host memory.
+            common += ["--hicache-ratio", "2"]
         with SglangServer(
             model or models / "qwen3",
-            # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
-            ["--enable-metrics", "--random-seed", "1", "--sleep-on-idle", *flags],
+            [*common, *flags],
             log_path=tmp_path_factory.mktemp("server") / "log",
             launcher=launcher or (*warm, program),
             env={
