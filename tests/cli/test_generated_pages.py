@@ -91,7 +91,7 @@ def test_metrics_page_has_every_value_of_its_labels():
 
 
 def test_rates_page_states_the_classes():
-    documented = {cells[0]: cells[1:5] for cells in rows("rates.md") if len(cells) == 6}
+    documented = {cells[0]: list(cells[1:5]) for cells in rows("rates.md") if len(cells) == 6}
     for name, of in classes.SHIPPED.items():
         assert documented[f"`{name}`"] == [
             *(f"{value:g}" for value in (of.rate, of.tolerance, of.weight)),

@@ -80,7 +80,7 @@ def test_leeway_is_slack_and_tolerance(make_state, make_stream) -> None:
     assert leeway(without_classes(state)).tolist() == [-2.0, -2.0]
 
 
-# ---- who resumes, who is paused ------------------------------------------------------
+# ---- what resumes, what is paused -----------------------------------------------------
 
 
 def test_the_heavier_of_two_that_stall_alike_resumes(plan, make_stream) -> None:
@@ -95,7 +95,7 @@ def test_readers_resume_before_agents_whose_wait_is_tolerated(plan, make_stream)
     reader = make_stream(Phase.PAUSED, slack=10.0)
     agent = make_stream(Phase.PAUSED, slack=-15.0, **AGENT)
     assert plan([agent, reader], free=9_000)[0] == [1, 0]
-    # Later it has its turn before that reader, as anybody else would.
+    # Later it has its turn before that reader, as any other would.
     assert plan([dict(agent, slack=-21.0), reader], free=9_000)[0] == [0, 1]
 
 
@@ -106,7 +106,7 @@ def test_an_agent_makes_room_for_a_reader_that_stalls(plan, make_stream) -> None
     assert plan([stalls, reader, dict(agent, tolerance=0.0)]) == ([], [])
 
 
-def test_an_agent_within_its_tolerance_displaces_nobody(plan, make_stream) -> None:
+def test_an_agent_within_its_tolerance_displaces_no_other(plan, make_stream) -> None:
     reader = make_stream(slack=7.0)
     agent = make_stream(Phase.PAUSED, slack=-20.0, **AGENT)
     assert plan([agent, reader]) == ([], [])
@@ -132,7 +132,7 @@ def test_where_memory_for_the_next_steps_is_missing_agents_go_first(make_state, 
     assert decision.preempt[0].slot - 10 == 1
 
 
-# ---- who begins ----------------------------------------------------------------------
+# ---- what begins ---------------------------------------------------------------------
 
 
 def test_the_response_ratio_counts_by_weight(make_state, make_stream) -> None:

@@ -49,7 +49,7 @@ class QosClass:
             reader does not mind.
         weight: Its claim relative to other classes, when not all can be served: under contention a
             stream of twice the weight waits half as long.
-        reader: Whether somebody reads the text as it comes; otherwise no stall is counted.
+        reader: Whether the text is read as it comes; otherwise no stall is counted.
 
     Raises:
         ClassError: A value is of another type, or out of its range.
