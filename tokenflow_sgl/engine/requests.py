@@ -18,18 +18,19 @@ from sglang.srt.managers.utils import is_health_check_generate_req
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
-from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, RateError, class_of
+from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, class_or_default
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
+from tokenflow_sgl.engine.stream_messages import is_ours, take
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.qos.classes import QosClass, QosClasses
+from tokenflow_sgl.qos.classes import QosClasses
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +47,9 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_reasoning: Reasoning
     tf_table: StreamTable[Any]
     tf_clock: SharedClock
+    tf_by_rid: dict[str, Any]
     tf_undated: list[Any]
-    """Tensor-parallel: streams of this iteration, until the leader says what time it is."""
+    """Tensor-parallel: streams of this iteration, until the leader tells the time."""
     tf_actuator: EngineActuator
     tf_pauser: Pauser
     tf_paused_time: PausedTime
@@ -55,8 +57,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_headroom: HeadroomWatch
     tf_agreement: Agreement | None
     tf_named: list[Any] | None = None
-    """While an abort is carried out: the draining and paused streams that it names. When a thousand
-    readers leave at once, none of their aborts may look through all of them in SGLang's ways."""
+    """What drains or is paused of what the present abort names: no abort looks through all."""
     tf_whole: list[Any] | None = None
     """SGLang's queue while its admission sees only what is offered."""
     tf_offered: frozenset[Any] = frozenset()
@@ -118,8 +119,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     def _tf_whole_queue(self) -> Iterator[list[Any]]:
         """Puts the whole queue back while admission sees only what is offered.
 
-        What SGLang queues in the middle of admission (a request whose grammar is ready) counts
-        against the limit of the whole queue, and is the policy's business in the next pass.
+        What SGLang queues meanwhile (its grammar is ready) counts against the whole queue's limit.
         """
         if self.tf_whole is None:
             yield self.waiting_queue
@@ -133,6 +133,8 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     def _tf_forget(self, req: Any, *, cut_off: bool) -> None:
         """The stream is gone; `cut_off`: its output would have been longer."""
         self.tf_table.forget(req, cut_off=cut_off)
+        if req is self.tf_by_rid.get(rid := req.rid):  # another one may have its id by now
+            del self.tf_by_rid[rid]
         self.tf_paused_time.forget(req)
 
     def _tf_drop_lost(self, running_batch: Any, last_batch: Any) -> None:
@@ -160,18 +162,10 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
                 self.tf_table.redate(req, self.tf_clock.now)
         self.tf_undated.clear()
 
-    def _tf_class(self, req: Any) -> QosClass:
-        """What is expected of the request's stream."""
-        if not req.stream:
-            return NOT_STREAMED
-        try:
-            return class_of(req.sampling_params.custom_params, self.tf_classes)
-        except RateError:
-            # The front end answers bad rates; what comes around it reads at the default.
-            return self.tf_classes.default
-
     def _tf_track(self, req: Any) -> None:
-        asked = self._tf_class(req)
+        asked = NOT_STREAMED
+        if req.stream:
+            asked = class_or_default(req.sampling_params.custom_params, self.tf_classes)
         arrival = self.tf_clock.now
         if self.server_args.tp_size == 1:
             # Exact; but each rank converts a request's time stamps by a calibration of its own.
@@ -195,10 +189,17 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             tolerance=asked.tolerance,
             reader=asked.reader,
         )
+        self.tf_by_rid[req.rid] = req
         reason = undisturbed_reason(req)
         if reason is not None:
             self.tf_table.preemptible[slot] = False
             logger.debug("request %s runs without preemption: %s", req.rid, reason)
+
+    def set_internal_state(self, recv_req: Any) -> Any:
+        """Also what the front end tells of live streams."""
+        if is_ours(recv_req):
+            return take(recv_req, self.tf_by_rid.get, self.tf_table, self.tf_clock.now)
+        return super().set_internal_state(recv_req)
 
     # ---- requests end ---------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "thinking": np.bool_,
     "begun": np.bool_,
     "reasoning": np.int64,
+    "passed_on": np.int64,
     "on_host": np.int64,
     "written": np.int64,
     "class_number": np.int64,
@@ -40,6 +42,10 @@ NEUTRAL = {"weight": 1.0, "tolerance": 0.0}
 def unless(column: NDArray[np.float64], neutral: float) -> NDArray[np.float64] | None:
     """The column, or None if it says of every stream what is understood."""
     return None if bool((column == neutral).all()) else column
+
+
+ALL = np.iinfo(np.int64).max
+"""Of `passed_on`: nothing is held back."""
 
 
 class StreamColumns:
@@ -61,6 +67,8 @@ class StreamColumns:
     """Its first token was sent, whether its reader sees it or not."""
     reasoning: NDArray[np.int64]
     """Leading output tokens that its reader does not see."""
+    passed_on: NDArray[np.int64]
+    """Of what was sent: tokens whose text the front end has passed on, the others are held back."""
     on_host: NDArray[np.int64]
     """Tokens of a running stream that the prefix tree has, and the host with it."""
     written: NDArray[np.int64]
@@ -81,6 +89,15 @@ class StreamColumns:
             if old:
                 column[:old] = getattr(self, name)
             setattr(self, name, column)
+
+    def blank(self, slot: int) -> None:
+        """A new stream: it has made nothing yet."""
+        self.preemptible[slot] = True
+        self.begun[slot] = False
+        self.generated[slot] = self.reasoning[slot] = 0
+        self.on_host[slot] = self.written[slot] = 0
+        self.passed_on[slot] = ALL
+        self.last_token[slot] = math.nan
 
     def look(
         self,

@@ -2,8 +2,9 @@
 
 Filled as requests come and go, brought up to date once per iteration from what the requests
 that run have made (it takes memory), and what of it was sent (a reader can read it): SGLang holds
-tokens back for `--stream-interval`, and where a stop string may have begun. Reasoning is made and
-sent, but not read. Knows nothing of SGLang beyond these lengths.
+tokens back for `--stream-interval`, and where a stop string may have begun, and its front end holds
+text back (see `reader_updates`). Reasoning is made and sent, but not read. Knows nothing of SGLang
+beyond these lengths.
 """
 
 from __future__ import annotations
@@ -127,16 +128,11 @@ class StreamTable(StreamColumns, Generic[R]):
         self._rank_of[slot] = self._arrivals
         self._arrivals += 1
         self.prompt[slot] = prompt
-        self.generated[slot] = 0
         self.limit[slot] = limit
-        self.preemptible[slot] = True
         self.streaming[slot] = streaming
         self.weight[slot], self.tolerance[slot] = weight, tolerance
         self.thinking[slot] = thinking and hidden and streaming and self._reasoning_of is not None
-        self.begun[slot] = False
-        self.reasoning[slot] = 0
-        self.on_host[slot] = self.written[slot] = 0
-        self.last_token[slot] = math.nan
+        self.blank(slot)
         self.phases.arrive(slot, now)
         self._order = None
         return slot
@@ -231,7 +227,8 @@ class StreamTable(StreamColumns, Generic[R]):
         self.generated[slots] = made
         begun = (sent > 0) & ~self.begun.take(slots)
         self.begun[slots] |= begun
-        seen = np.maximum(sent - self.reasoning.take(slots), 0)
+        passed_on = np.minimum(sent, self.passed_on.take(slots))
+        seen = np.maximum(passed_on - self.reasoning.take(slots), 0)
         counts = seen - self.readers.delivered.take(slots)
         delivery = self.readers.deliver(slots, counts, now)
         last = self.last_token[slots]
@@ -291,6 +288,7 @@ class StreamTable(StreamColumns, Generic[R]):
             "arrival": readers.arrival.take(order),
             "rate": readers.rate.take(order),
             "since": phases.since.take(order),
+            "resting": readers.resting.take(order),
             **{name: getattr(self, name).take(order) for name in SETTLED},
         }
         for column in columns.values():

@@ -32,13 +32,13 @@ def check_rate(value: Any, name: str = RATE_KEY) -> float:
     # bool is an int to Python, but no client means a rate by it.
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RateError(
-            f"{name} is {_shown(value)}; it must be a number of tokens per second between "
+            f"{name} is {shown(value)}; it must be a number of tokens per second between "
             f"{LOWEST_RATE:g} and {HIGHEST_RATE:g}."
         )
     # Compared before it is converted: an int may be too large for a float, and NaN fails.
     if not LOWEST_RATE <= value <= HIGHEST_RATE:
         raise RateError(
-            f"{name} is {_shown(value)}; it must be between {LOWEST_RATE:g} and "
+            f"{name} is {shown(value)}; it must be between {LOWEST_RATE:g} and "
             f"{HIGHEST_RATE:g} tokens per second."
         )
     return float(value)
@@ -61,11 +61,19 @@ def class_of(custom_params: Any, classes: QosClasses) -> QosClass:
         name = custom_params[CLASS_KEY]
         if not isinstance(name, str) or name not in classes.known:
             raise RateError(
-                f"{CLASS_KEY} is {_shown(name)}; known classes are "
+                f"{CLASS_KEY} is {shown(name)}; known classes are "
                 f"{', '.join(sorted(classes.known))}."
             )
         return classes.known[name]
     return classes.default
+
+
+def class_or_default(custom_params: Any, classes: QosClasses) -> QosClass:
+    """As `class_of`; a bad request that came around the front end is of the default class."""
+    try:
+        return class_of(custom_params, classes)
+    except RateError:
+        return classes.default
 
 
 def check_keys(custom_params: Mapping[Any, Any]) -> None:
@@ -73,7 +81,7 @@ def check_keys(custom_params: Mapping[Any, Any]) -> None:
     for key in custom_params:
         if isinstance(key, str) and _folded(key).startswith(PREFIX) and key not in KEYS:
             raise RateError(
-                f"{_shown(key)} in custom_params is unknown; the nearest key is {_nearest(key)}."
+                f"{shown(key)} in custom_params is unknown; the nearest key is {_nearest(key)}."
             )
 
 
@@ -85,7 +93,7 @@ def check_place(fields: Iterable[Any], where: str) -> None:
     for key in fields:
         if isinstance(key, str) and _folded(key).startswith(PREFIX):
             raise RateError(
-                f"{_shown(key)} stands in {where}, where it says nothing; give {_nearest(key)} in "
+                f"{shown(key)} stands in {where}, where it says nothing; give {_nearest(key)} in "
                 "custom_params."
             )
 
@@ -101,7 +109,7 @@ def _nearest(key: str) -> str:
     return found[0]
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A client's value, short enough for an error sentence."""
     if isinstance(value, int) and value.bit_length() > 200:
         return "a huge integer"  # which Python refuses to print beyond 4,300 digits
