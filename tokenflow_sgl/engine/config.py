@@ -49,6 +49,13 @@ class TokenFlowConfig:
     rate_class: tuple[str, ...] = setting(
         (), "another rate class as NAME=TOKENS_PER_SECOND; may be repeated"
     )
+    longest_rest: float = setting(
+        600.0,
+        "seconds for which a stream may rest at a stretch (its reader's rate was set to 0); then "
+        "it goes on at the rate that it had",
+        low=1.0,
+        high=86400.0,
+    )
     thinking: str = setting(
         HIDDEN,
         "hidden: readers do not see the reasoning of a model that thinks, so a stream is served as "

@@ -23,10 +23,12 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "begun": np.bool_,
     "reasoning": np.int64,
     "passed_on": np.int64,
+    "counted": np.int64,
     "on_host": np.int64,
     "written": np.int64,
     "class_number": np.int64,
     "last_token": np.float64,
+    "rests_since": np.float64,
 }
 
 
@@ -55,12 +57,16 @@ class StreamColumns:
     """Leading output tokens that its reader does not see."""
     passed_on: NDArray[np.int64]
     """Of what was sent: tokens whose text the front end has passed on, the others are held back."""
+    counted: NDArray[np.int64]
+    """Tokens that were reported as delivered: some may be taken back, and are delivered again."""
     on_host: NDArray[np.int64]
     """Tokens of a running stream that the prefix tree has, and the host with it."""
     written: NDArray[np.int64]
     """Of these, tokens copied while it ran, since it was resumed."""
     class_number: NDArray[np.int64]
     """Index of the stream's rate class in `class_names`."""
+    rests_since: NDArray[np.float64]
+    """When its reader looked away; only while it rests."""
     last_token: NDArray[np.float64]
     """When the last token was delivered; NaN before the first."""
 

@@ -125,7 +125,7 @@ class StreamTable(StreamColumns, Generic[R]):
         self.thinking[slot] = thinking and hidden and streaming and self._reasoning_of is not None
         self.begun[slot] = False
         self.reasoning[slot] = 0
-        self.passed_on[slot] = ALL
+        self.passed_on[slot], self.counted[slot] = ALL, 0
         self.on_host[slot] = self.written[slot] = 0
         self.last_token[slot] = math.nan
         self.phases.arrive(slot, now)
@@ -228,7 +228,9 @@ class StreamTable(StreamColumns, Generic[R]):
         delivery = self.readers.deliver(slots, counts, now)
         last = self.last_token[slots]
         self.last_token[slots] = np.where(counts > 0, now, last)
-        return Progress(slots, counts, delivery, now - last, produced, begun, reasoned)
+        new = np.clip(seen - self.counted.take(slots), 0, np.maximum(counts, 0))
+        self.counted[slots] += new
+        return Progress(slots, counts, new, delivery, now - last, produced, begun, reasoned)
 
     # ---- the policy's view ----------------------------------------------------------
 
