@@ -53,6 +53,7 @@ OTHER = {
     "policy": "paper",
     "hicache": "off",
     "mixed_chunk": "off",
+    "longest_rest": 60.0,
     "thinking": "shown",
     "thinking_rate": 30.0,
     "default_rate": "listening",

@@ -56,6 +56,13 @@ class TokenFlowConfig:
         "rate of requests that state none: tokens per second, or the name of a class; empty: the "
         f"default of the file of classes, or else {DEFAULT_CLASS}",
     )
+    longest_rest: float = setting(
+        600.0,
+        "seconds for which a stream may rest at a stretch (its reader's rate was set to 0); then "
+        "it goes on at the rate that it had",
+        low=1.0,
+        high=86400.0,
+    )
     thinking: str = setting(
         HIDDEN,
         "hidden: readers do not see the reasoning of a model that thinks, so a stream is served as "

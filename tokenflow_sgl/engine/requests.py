@@ -49,7 +49,6 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_clock: SharedClock
     tf_by_rid: dict[str, Any]
     tf_undated: list[Any]
-    """Tensor-parallel: streams of this iteration, until the leader tells the time."""
     tf_actuator: EngineActuator
     tf_pauser: Pauser
     tf_paused_time: PausedTime
@@ -198,6 +197,8 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     def set_internal_state(self, recv_req: Any) -> Any:
         """Also what the front end tells of live streams."""
         if is_ours(recv_req):
+            if self.server_args.tp_size == 1:
+                self.tf_clock.at_least(local_time())  # it stands while the engine is paused
             return take(recv_req, self.tf_by_rid.get, self.tf_table, self.tf_clock.now)
         return super().set_internal_state(recv_req)
 

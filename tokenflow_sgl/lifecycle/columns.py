@@ -24,12 +24,14 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "begun": np.bool_,
     "reasoning": np.int64,
     "passed_on": np.int64,
+    "counted": np.int64,
     "on_host": np.int64,
     "written": np.int64,
     "class_number": np.int64,
     "last_token": np.float64,
     "weight": np.float64,
     "tolerance": np.float64,
+    "rests_since": np.float64,
 }
 
 
@@ -69,12 +71,16 @@ class StreamColumns:
     """Leading output tokens that its reader does not see."""
     passed_on: NDArray[np.int64]
     """Of what was sent: tokens whose text the front end has passed on, the others are held back."""
+    counted: NDArray[np.int64]
+    """Tokens that were reported as delivered: some may be taken back, and are delivered again."""
     on_host: NDArray[np.int64]
     """Tokens of a running stream that the prefix tree has, and the host with it."""
     written: NDArray[np.int64]
     """Of these, tokens copied while it ran, since it was resumed."""
     class_number: NDArray[np.int64]
     """Index of the stream's rate class in `class_names`."""
+    rests_since: NDArray[np.float64]
+    """When its reader looked away; only while it rests."""
     last_token: NDArray[np.float64]
     """When the last token was delivered; NaN before the first."""
     weight: NDArray[np.float64]
@@ -96,7 +102,7 @@ class StreamColumns:
         self.begun[slot] = False
         self.generated[slot] = self.reasoning[slot] = 0
         self.on_host[slot] = self.written[slot] = 0
-        self.passed_on[slot] = ALL
+        self.passed_on[slot], self.counted[slot] = ALL, 0
         self.last_token[slot] = math.nan
 
     def look(

@@ -233,7 +233,9 @@ class StreamTable(StreamColumns, Generic[R]):
         delivery = self.readers.deliver(slots, counts, now)
         last = self.last_token[slots]
         self.last_token[slots] = np.where(counts > 0, now, last)
-        return Progress(slots, counts, delivery, now - last, produced, begun, reasoned)
+        new = np.clip(seen - self.counted.take(slots), 0, np.maximum(counts, 0))
+        self.counted[slots] += new
+        return Progress(slots, counts, new, delivery, now - last, produced, begun, reasoned)
 
     # ---- the policy's view ----------------------------------------------------------
 

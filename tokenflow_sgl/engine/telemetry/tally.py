@@ -44,8 +44,8 @@ class Tally:
         tokens = got[some].astype(np.int64)
         number = _joined([number for number, _, _ in steps])[some].astype(np.int64)
         sums = {
-            "output_tokens_total": tokens,
-            "effective_tokens_total": _joined([s.delivery.effective for _, _, s in steps])[some],
+            "output_tokens_total": _joined([step.new for _, _, step in steps])[some],
+            "effective_tokens_total": _joined([_newly_effective(s) for _, _, s in steps])[some],
             "stalls_total": _joined([s.delivery.was_stall for _, _, s in steps])[some],
             "stall_seconds_total": _joined([s.delivery.stalled for _, _, s in steps])[some],
         }
@@ -86,6 +86,12 @@ class Tally:
             if name == NOT_STREAMED.name:
                 continue  # its tokens are sent at the end
             self._recorder.observe(histogram, *(column[mine] for column in values), qos_class=name)
+
+
+def _newly_effective(step: Progress) -> NDArray[np.float64]:
+    """Effective tokens among those that were not delivered before."""
+    share: NDArray[np.float64] = step.new / np.maximum(step.counts, 1)
+    return step.delivery.effective * share
 
 
 def _joined(columns: list[NDArray[Any]]) -> NDArray[np.float64]:
