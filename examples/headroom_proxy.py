@@ -27,7 +27,7 @@ import aiohttp
 from aiohttp import web
 
 from tokenflow_sgl.policy.routing import READ_EVERY, KnownHeadroom, newcomer_work
-from tokenflow_sgl.qos.rates import DEFAULT_CLASS, NAMED_RATES
+from tokenflow_sgl.qos.classes import DEFAULT_CLASS, SHIPPED
 
 ANSWERED = ("/generate", "/v1/completions", "/v1/chat/completions")
 TOLD = ("/v1/models", "/model_info", "/server_info")
@@ -202,7 +202,7 @@ def work_of(body: bytes) -> float:
         sampling = asked.get("sampling_params") or {}
         custom = asked.get("custom_params") or sampling.get("custom_params") or {}
         named = custom.get("tokenflow_class", DEFAULT_CLASS)
-        rate = custom.get("tokenflow_rate", NAMED_RATES.get(named, NAMED_RATES[DEFAULT_CLASS]))
+        rate = custom.get("tokenflow_rate", SHIPPED.get(named, SHIPPED[DEFAULT_CLASS]).rate)
         limits = (asked.get("max_completion_tokens"), asked.get("max_tokens"))
         limit = next(filter(None, (*limits, sampling.get("max_new_tokens"))), math.inf)
         prompt = [asked.get(name) for name in ("input_ids", "text", "prompt", "messages")]

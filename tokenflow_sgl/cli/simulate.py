@@ -18,6 +18,7 @@ from tokenflow_sgl.cli.simulate_output import judge, print_bounds, print_figures
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
+    from tokenflow_sgl.qos.classes import QosClasses
     from tokenflow_sgl.sim import EngineOptions, Simulation
     from tokenflow_sgl.sim.study.sweep import Setting, Setup
     from tokenflow_sgl.traces import Trace
@@ -76,6 +77,7 @@ def simulate(
     speed_up: chosen_trace.SpeedUp = None,
     limit: chosen_trace.Limit = None,
     rate: chosen_trace.Rate = None,
+    classes: chosen_trace.Classes = None,
     ttft_slo: chosen_trace.TtftSlo = None,
     tbt_slo: chosen_trace.TbtSlo = None,
 ) -> None:
@@ -112,6 +114,7 @@ def simulate(
             speed_up=speed_up,
             limit=limit,
             rate=rate,
+            classes=classes,
             ttft_slo=ttft_slo,
             tbt_slo=tbt_slo,
         )
@@ -131,7 +134,9 @@ def simulate(
             settings_of(name, options)
         with new_folder(output, chosen.name, runs=Path("simulate-results")) as folder:
             if sweep:
-                setup = Setup(chosen, target, options, known_lengths)
+                setup = Setup(
+                    chosen, target, options, known_lengths, chosen_trace.classes_of(classes)
+                )
                 _sweep(setup, settings, folder, console, ray=ray)
                 return
             done = [
@@ -144,6 +149,7 @@ def simulate(
                     replicas=replicas,
                     router=router,
                     known_lengths=known_lengths,
+                    classes=chosen_trace.classes_of(classes),
                 )
                 for name in names
             ]
@@ -172,6 +178,7 @@ def _simulate(
     replicas: int,
     router: str,
     known_lengths: bool,
+    classes: QosClasses,
 ) -> Simulation:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -198,6 +205,7 @@ def _simulate(
             replicas=replicas,
             router=router,
             known_lengths=known_lengths,
+            classes=classes,
             observe=observe,
         )
 
