@@ -4,7 +4,7 @@
 out through an `Actuator`, of which the live engine has one and the simulator another.
 """
 
-from tokenflow_sgl.lifecycle.actuator import Actuator, Prefetch
+from tokenflow_sgl.lifecycle.actuator import Actuator, Missing
 from tokenflow_sgl.lifecycle.apply import Applied, apply
 from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.decider import Decider
@@ -16,7 +16,7 @@ __all__ = [
     "Applied",
     "CachedPrefixes",
     "Decider",
+    "Missing",
     "Phases",
-    "Prefetch",
     "apply",
 ]

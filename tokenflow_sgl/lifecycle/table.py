@@ -269,6 +269,7 @@ class StreamTable(StreamColumns, Generic[R]):
             preemptible=can,
             ready=self.phases.ready.take(order),
             unwritten=unwritten,
+            to_load=self.phases.to_load(order),
         )
 
     def _settled_columns(self) -> dict[str, NDArray[Any]]:

@@ -137,6 +137,11 @@ class WorkingSetConfig:
         "prefetch: load KV that does not fit into the time of the next step beside several steps, "
         "before its stream is resumed, so that no step waits for the link",
     )
+    load_chunks: bool = setting(
+        True,
+        "load-evict overlap: a prefetch that does not fit as a whole is loaded chunk by chunk, as "
+        "memory becomes free, and several small ones at once; off: each waits for all its memory",
+    )
     park: bool = setting(
         True,
         "pause streams that are far ahead of their readers when the others run faster without them",

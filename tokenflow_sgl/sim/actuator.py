@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tokenflow_sgl.contract import IntArray, Phase, Place, Preempt, Restore, Way, Write
-from tokenflow_sgl.lifecycle.actuator import Action, Prefetch
-from tokenflow_sgl.offload import prefetch_room
+from tokenflow_sgl.lifecycle.actuator import Action, Missing
+from tokenflow_sgl.offload import DeviceRoom
 from tokenflow_sgl.sim.core import Core
 
 
@@ -59,7 +59,8 @@ class SimActuator:
         self.recompute: frozenset[int] = frozenset()
         self.counts = Counts()
         self._now = 0.0
-        self._loading = (-1, math.inf)  # the stream whose KV is coming back, and until when
+        self._copying: dict[int, int] = {}  # tokens of streams that are on their way
+        self._lands_at = math.inf
         self._written: dict[int, int] = {}  # tokens of running streams, since they were resumed
 
     # ---- the verbs ------------------------------------------------------------------
@@ -93,21 +94,35 @@ class SimActuator:
     def place(self, places: Sequence[Place]) -> None:
         """Not reached: `accepts` refuses."""
 
-    def restore(self, restore: Restore) -> Prefetch:
-        """Load beside the steps if there is memory."""
-        core, stream = self._core, restore.slot
-        resident, reach = core.memory.match(stream)
-        if reach == resident:
-            return Prefetch()
+    @property
+    def room(self) -> DeviceRoom:
+        """By what the simulated memory has free."""
+        core = self._core
         running = len(core.running) + len(self.draining) + (core.chunked is not None)
-        room = prefetch_room(core.memory.free, self.promised, running, core.options.page_size)
-        if reach - resident > room - core.memory.evictable(stream):
-            return Prefetch(needed=True)
-        tokens, ends = core.load(stream, self._now)
-        self._loading = stream, ends
-        del self.paused[stream]
+        return DeviceRoom(core.memory.free, self.promised, running, core.options.page_size)
+
+    def missing(self, slot: int) -> Missing:
+        """By the simulated prefix tree."""
+        core = self._core
+        begun = slot in core.streams.phases.parts
+        return Missing(core.missing(slot), 0 if begun else core.memory.evictable(slot))
+
+    def load(self, slot: int, tokens: int) -> int:
+        """Take the memory for it."""
+        self._core.load(slot, tokens, self._now)
+        self._copying[slot] = tokens
+        self.paused.pop(slot, None)
         self.counts.prefetched += tokens
-        return Prefetch(tokens)
+        return tokens
+
+    def start_loads(self) -> None:
+        """All that was prepared is one copy on the simulated link."""
+        self._lands_at = self._core.device.load(sum(self._copying.values()), self._now)
+
+    def give_up(self, slot: int) -> None:
+        """It is paused, and what it has on the device is cached."""
+        self._core.loaded(slot, self._now)
+        self.paused[slot] = None
 
     def offer(self, slots: Sequence[int] | None, recompute: frozenset[int]) -> None:
         """Admission follows in the same pass."""
@@ -121,19 +136,23 @@ class SimActuator:
         """Whether a stream runs, or will without being offered."""
         core = self._core
         chunked = core.chunked is not None
-        return bool(len(core.running) or chunked or self.draining or self.prefetching)
+        return bool(len(core.running) or chunked or self.draining or self._copying)
 
     @property
     def prefetching(self) -> bool:
-        """One at a time, as in the engine."""
-        return self._loading[0] >= 0
+        """One copy at a time, as in the engine."""
+        return bool(self._copying)
+
+    def copying(self, slot: int) -> bool:
+        """Whether it is in that copy."""
+        return slot in self._copying
 
     # ---- what lands -----------------------------------------------------------------
 
     @property
     def lands_at(self) -> float:
-        """When the prefetch under way has landed; infinite: there is none."""
-        return self._loading[1]
+        """When the copy under way has landed; infinite: there is none."""
+        return self._lands_at
 
     @property
     def promised(self) -> int:
@@ -152,11 +171,8 @@ class SimActuator:
         for stream in self.draining:
             self._release(stream, now)
         self.draining = []
-        stream, ends = self._loading
-        if ends <= now:
-            self._loading = -1, math.inf
-            self._core.loaded(stream, now)
-            self.hold(stream, now)
+        if self._lands_at <= now:
+            self._landed(now)
 
     def hold(self, stream: int, now: float) -> None:
         """The stream is paused: it has drained, its KV has landed, or the engine threw it out."""
@@ -173,8 +189,16 @@ class SimActuator:
     @property
     def present(self) -> list[int]:
         """Streams that are in no queue and no batch of the engine."""
-        loading = [self._loading[0]] if self.prefetching else []
-        return [*self.paused, *self.draining, *loading]
+        parts = self._core.streams.phases.parts
+        return [*self.paused, *self.draining, *{**self._copying, **parts}]
+
+    def _landed(self, now: float) -> None:
+        phases = self._core.streams.phases
+        landed, self._copying, self._lands_at = list(self._copying), {}, math.inf
+        for stream in landed:
+            phases.landed(stream, now)
+            if stream not in phases.parts:
+                self.give_up(stream)
 
     def _release(self, stream: int, now: float) -> None:
         """Its KV goes to the prefix tree, and what has no copy yet to the host."""
