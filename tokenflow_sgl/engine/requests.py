@@ -28,6 +28,7 @@ from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquir
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
+from tokenflow_sgl.lifecycle import give_up
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.qos.reader import HIGHEST_RATE
 
@@ -133,6 +134,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     def _tf_forget(self, req: Any, *, cut_off: bool) -> None:
         """The stream is gone; `cut_off`: its output would have been longer."""
         self.tf_table.forget(req, cut_off=cut_off)
+        self.tf_loader.give_up(req)
         self.tf_paused_time.forget(req)
 
     def _tf_drop_lost(self, running_batch: Any, last_batch: Any) -> None:
@@ -249,9 +251,11 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         super().pause_generation(recv_req)
         if recv_req.mode == "retract":
             self.tf_pauser.drop_draining()
+        phases, now = self.tf_table.phases, self.tf_clock.now
         landed = self.tf_loader.settle()
         if landed is not None and landed in self.tf_table:
-            self.tf_table.move(landed, Phase.PAUSED, self.tf_clock.now)
+            phases.landed(self.tf_table.slot(landed), now)
+        give_up(phases, self.tf_actuator, now)
 
     def _record_scheduler_state_for_paused_engine(self) -> None:
         """Go on to acknowledge copies, as the loop does: a flush waits for those to storage."""
@@ -262,7 +266,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
         """Paused and draining streams are work, and so is a load, whosever it was."""
         idle: bool = super().is_fully_idle(for_health_check, ignore_waiting)
-        if self.tf_pauser.draining or self.tf_loader.request is not None:
+        if self.tf_pauser.draining or self.tf_loader.busy:
             return False
         return idle and (ignore_waiting or not self.tf_pauser.paused)
 

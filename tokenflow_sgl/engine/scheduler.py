@@ -45,7 +45,7 @@ from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import check_model
 from tokenflow_sgl.engine.view import View
-from tokenflow_sgl.lifecycle import Decider, apply
+from tokenflow_sgl.lifecycle import Decider, apply, give_up
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import make_policy
 
@@ -284,9 +284,11 @@ class TokenFlowScheduler(TrackingScheduler):
 
         KV of draining streams, and what is being copied to or from the host, is locked for a few
         steps. SGLang knows nothing of it: it would retract every other stream, and end the last
-        one with "out of memory".
+        one with "out of memory". Streams that are loaded in part give way first.
         """
         short = not batch.is_empty() and not batch.check_decode_mem()
+        if short and give_up(self.tf_table.phases, self.tf_actuator, self.tf_clock.now):
+            short = not batch.check_decode_mem()
         if short and self.tf_actuator.memory_is_coming(batch):
             return None
         return super().update_running_batch(batch)

@@ -9,6 +9,7 @@ from tokenflow_sgl.lifecycle.apply import Applied, apply
 from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.decider import Decider
 from tokenflow_sgl.lifecycle.phases import NOT_HERE, Phases
+from tokenflow_sgl.lifecycle.prefetch import give_up
 
 __all__ = [
     "NOT_HERE",
@@ -19,4 +20,5 @@ __all__ = [
     "Missing",
     "Phases",
     "apply",
+    "give_up",
 ]

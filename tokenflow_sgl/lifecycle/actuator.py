@@ -67,18 +67,14 @@ class Actuator(Protocol):
         ...
 
     def load(self, slot: int, tokens: int) -> int:
-        """Prepare to copy the next `tokens` of a stream to the device, where they fit.
+        """Start to copy the next `tokens` of a stream to the device, where they fit; no step waits.
 
         What was loaded stays on the device until all of it has landed, or it is given up.
 
         Returns:
-            The tokens that will be copied; 0: none can be, so the stream is resumed without. For
-            example, a stream that runs has the same tokens.
+            The tokens that are copied; 0: none can be, so the stream is resumed without. For example,
+            a stream that runs has the same tokens.
         """
-        ...
-
-    def start_loads(self) -> None:
-        """Start the copies that were prepared in this pass, as one that no step waits for."""
         ...
 
     def give_up(self, slot: int) -> None:

@@ -22,7 +22,7 @@ from tokenflow_sgl.contract import (
 )
 from tokenflow_sgl.lifecycle.actuator import Action, Actuator
 from tokenflow_sgl.lifecycle.phases import Phases
-from tokenflow_sgl.lifecycle.prefetch import prefetch
+from tokenflow_sgl.lifecycle.prefetch import give_up, prefetch
 
 _MAY = {
     Write: (Phase.RUNNING,),
@@ -40,14 +40,15 @@ class Applied:
     Attributes:
         preempted: Preemptions that were carried out.
         written: Tokens that are being copied to the host.
-        loading: Streams of whose KV a chunk is being prefetched since this pass, and its tokens.
+        loading: The stream of whose KV a prefetch, or a chunk of it, is being copied since this pass,
+            and its tokens; None: none was started.
         refused: Actions that were not carried out because the stream was in another phase, had
             gone, or the body said no.
     """
 
     preempted: tuple[Preempt, ...] = ()
     written: int = 0
-    loading: tuple[tuple[int, int], ...] = ()
+    loading: tuple[int, int] | None = None
     refused: tuple[Action, ...] = ()
 
 
@@ -66,7 +67,7 @@ def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> App
         now: The present on the body's clock.
     """
     if decision.mode is not Mode.WORKING_SET:
-        prefetch((), lambda action: False, phases, body, now)
+        give_up(phases, body, now)  # or admission would not see them
         body.offer(None, frozenset())
         return Applied()
     refused: list[Action] = []

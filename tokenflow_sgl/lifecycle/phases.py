@@ -122,10 +122,10 @@ class Phases:
         if slot not in self.parts:
             self.move(slot, Phase.PAUSED, now)
 
-    def give_up(self, slot: int, now: float, *, ready: bool) -> None:
-        """A stream that was loaded in part is paused again; ready: there is no more to load."""
+    def give_up(self, slot: int, now: float) -> None:
+        """A stream that was loaded in part is paused again."""
         self.move(slot, Phase.PAUSED, now)
-        self.ready[slot] = ready
+        self.ready[slot] = False
 
     @property
     def partly_loaded(self) -> int:

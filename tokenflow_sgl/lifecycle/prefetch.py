@@ -1,7 +1,9 @@
-"""Which prefetches go on, which begin and which are given up, in either body.
+"""Which prefetch goes on, which begins and which is given up, in either body.
 
-The most urgent stream has all of the room, the next one what it leaves. While it waits for more,
-those behind it wait, too: what they took now would only keep it waiting.
+The link serves one stream at a time, the most urgent one first: side by side each would take as
+long as all of them together. Several may be loaded in part, if a more urgent one came between.
+While the most urgent one waits for memory, those behind it wait, too: what they took now would only
+keep it waiting.
 """
 
 from __future__ import annotations
@@ -13,18 +15,14 @@ from tokenflow_sgl.lifecycle.actuator import Action, Actuator
 from tokenflow_sgl.lifecycle.phases import Phases
 from tokenflow_sgl.offload import chunk
 
-Started = tuple[tuple[int, int], ...]
-"""Slots of which a chunk is being copied since this pass, and its tokens."""
-
-
 def prefetch(
     wanted: Sequence[Restore],
     possible: Callable[[Action], bool],
     phases: Phases,
     body: Actuator,
     now: float,
-) -> Started:
-    """Start copies for the streams of `wanted`, most urgent first, as far as there is room.
+) -> tuple[int, int] | None:
+    """Start a copy for the most urgent stream of `wanted` that needs one, as far as there is room.
 
     What is loaded in part and not among them is given up. So is, from the least urgent one on, what
     takes memory that running streams need for their next steps.
@@ -35,13 +33,15 @@ def prefetch(
         phases: Where the streams stand; moved along.
         body: Carries it out.
         now: The present on the body's clock.
+
+    Returns:
+        The slot, and the tokens that are being copied; None: nothing is, since this pass.
     """
-    _give_up(wanted, phases, body, now)
+    if phases.parts:
+        _make_way(wanted, phases, body, now)
     if not wanted or body.prefetching:
-        return ()
-    at = body.room
-    room = at.for_prefetch
-    started: list[tuple[int, int]] = []
+        return None
+    room = body.room
     for restore in wanted:
         slot = restore.slot
         begun = slot in phases.parts
@@ -50,36 +50,45 @@ def prefetch(
         missing = body.missing(slot)
         tokens = 0
         if missing.tokens:
-            left = room - missing.evictable
-            tokens = chunk(missing.tokens, left, restore.part, at.page_size)
+            left = room.for_prefetch - missing.evictable
+            tokens = chunk(missing.tokens, left, restore.part, room.page_size)
             if not tokens:
-                break
+                return None  # the most urgent stream waits for its memory
             tokens = body.load(slot, tokens)
-        if not tokens:  # there is no copy to wait for
-            if begun:
-                body.give_up(slot)
-                phases.give_up(slot, now, ready=True)
-            phases.ready[slot] = True
-            continue
-        rest = missing.tokens - tokens
-        phases.load(slot, tokens, rest, now)
-        started.append((slot, tokens))
-        room -= missing.evictable + tokens
-        if rest or not restore.part:
-            break
-    if started:
-        body.start_loads()
-    return tuple(started)
+        if tokens:
+            phases.load(slot, tokens, missing.tokens - tokens, now)
+            return slot, tokens
+        # There is no copy to wait for.
+        if begun:
+            body.give_up(slot)
+            phases.give_up(slot, now)
+        phases.ready[slot] = True
+    return None
 
 
-def _give_up(wanted: Sequence[Restore], phases: Phases, body: Actuator, now: float) -> None:
-    if not phases.parts:
-        return
-    order = [restore.slot for restore in wanted if restore.slot in phases.parts]
-    unwanted = [slot for slot in phases.parts if slot not in order]
-    for slot in [*unwanted, *reversed(order)]:
-        if slot in order and not body.room.scarce:
-            return
+def give_up(phases: Phases, body: Actuator, now: float, among: Sequence[int] | None = None) -> bool:
+    """Give up what is loaded in part, but for chunks on their way; returns whether there was any.
+
+    Args:
+        phases: Where the streams stand; moved along.
+        body: Carries it out.
+        now: The present on the body's clock.
+        among: Slots of streams that are loaded in part; None: all of them.
+    """
+    given = False
+    for slot in tuple(phases.parts) if among is None else among:
         if not body.copying(slot):
             body.give_up(slot)
-            phases.give_up(slot, now, ready=False)
+            phases.give_up(slot, now)
+            given = True
+    return given
+
+
+def _make_way(wanted: Sequence[Restore], phases: Phases, body: Actuator, now: float) -> None:
+    """What is no longer wanted goes, and from the least urgent on what running streams need."""
+    order = [restore.slot for restore in wanted if restore.slot in phases.parts]
+    give_up(phases, body, now, [slot for slot in phases.parts if slot not in order])
+    for slot in reversed(order):
+        if not body.room.scarce:
+            return
+        give_up(phases, body, now, (slot,))

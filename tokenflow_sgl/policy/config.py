@@ -139,8 +139,8 @@ class WorkingSetConfig:
     )
     load_chunks: bool = setting(
         True,
-        "load-evict overlap: a prefetch that does not fit as a whole is loaded chunk by chunk, as "
-        "memory becomes free, and several small ones at once; off: each waits for all its memory",
+        "load-evict overlap: a prefetch for which memory is missing is loaded chunk by chunk, as "
+        "memory becomes free; off: it waits for memory for all of it",
     )
     park: bool = setting(
         True,

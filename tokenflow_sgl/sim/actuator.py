@@ -59,8 +59,7 @@ class SimActuator:
         self.recompute: frozenset[int] = frozenset()
         self.counts = Counts()
         self._now = 0.0
-        self._copying: dict[int, int] = {}  # tokens of streams that are on their way
-        self._lands_at = math.inf
+        self._copying = (-1, math.inf)  # the stream that is loaded, and until when
         self._written: dict[int, int] = {}  # tokens of running streams, since they were resumed
 
     # ---- the verbs ------------------------------------------------------------------
@@ -108,16 +107,11 @@ class SimActuator:
         return Missing(core.missing(slot), 0 if begun else core.memory.evictable(slot))
 
     def load(self, slot: int, tokens: int) -> int:
-        """Take the memory for it."""
-        self._core.load(slot, tokens, self._now)
-        self._copying[slot] = tokens
+        """Copy on the simulated link."""
+        self._copying = slot, self._core.load(slot, tokens, self._now)
         self.paused.pop(slot, None)
         self.counts.prefetched += tokens
         return tokens
-
-    def start_loads(self) -> None:
-        """All that was prepared is one copy on the simulated link."""
-        self._lands_at = self._core.device.load(sum(self._copying.values()), self._now)
 
     def give_up(self, slot: int) -> None:
         """It is paused, and what it has on the device is cached."""
@@ -136,23 +130,23 @@ class SimActuator:
         """Whether a stream runs, or will without being offered."""
         core = self._core
         chunked = core.chunked is not None
-        return bool(len(core.running) or chunked or self.draining or self._copying)
+        return bool(len(core.running) or chunked or self.draining or self.prefetching)
 
     @property
     def prefetching(self) -> bool:
         """One copy at a time, as in the engine."""
-        return bool(self._copying)
+        return self._copying[0] >= 0
 
     def copying(self, slot: int) -> bool:
-        """Whether it is in that copy."""
-        return slot in self._copying
+        """Whether that copy is of this stream."""
+        return slot == self._copying[0]
 
     # ---- what lands -----------------------------------------------------------------
 
     @property
     def lands_at(self) -> float:
         """When the copy under way has landed; infinite: there is none."""
-        return self._lands_at
+        return self._copying[1]
 
     @property
     def promised(self) -> int:
@@ -171,7 +165,7 @@ class SimActuator:
         for stream in self.draining:
             self._release(stream, now)
         self.draining = []
-        if self._lands_at <= now:
+        if self.lands_at <= now:
             self._landed(now)
 
     def hold(self, stream: int, now: float) -> None:
@@ -189,16 +183,15 @@ class SimActuator:
     @property
     def present(self) -> list[int]:
         """Streams that are in no queue and no batch of the engine."""
-        parts = self._core.streams.phases.parts
-        return [*self.paused, *self.draining, *{**self._copying, **parts}]
+        loading = {*self._core.streams.phases.parts, self._copying[0]} - {-1}
+        return [*self.paused, *self.draining, *loading]
 
     def _landed(self, now: float) -> None:
         phases = self._core.streams.phases
-        landed, self._copying, self._lands_at = list(self._copying), {}, math.inf
-        for stream in landed:
-            phases.landed(stream, now)
-            if stream not in phases.parts:
-                self.give_up(stream)
+        stream, self._copying = self._copying[0], (-1, math.inf)
+        phases.landed(stream, now)
+        if stream not in phases.parts:
+            self.give_up(stream)  # it may be evicted until the stream runs
 
     def _release(self, stream: int, now: float) -> None:
         """Its KV goes to the prefix tree, and what has no copy yet to the host."""

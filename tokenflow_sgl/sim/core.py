@@ -88,8 +88,8 @@ class Core:
         resident, reach = self.memory.match(stream)
         return max(reach - self._loading.get(stream, resident), 0)
 
-    def load(self, stream: int, tokens: int, now: float) -> None:
-        """Take memory, which there is, for the next `tokens` of a paused stream's KV."""
+    def load(self, stream: int, tokens: int, now: float) -> float:
+        """Bring the next `tokens` of a paused stream back, for which there is memory: until when."""
         if stream not in self._loading:
             self._loading[stream] = self.memory.match(stream)[0]
             self.memory.take(stream, self._loading[stream])
@@ -97,6 +97,7 @@ class Core:
         self.allocate(tokens, now)
         self.memory.extend(stream, start, start + tokens)
         self._loading[stream] = start + tokens
+        return self.device.load(tokens, now)
 
     def loaded(self, stream: int, now: float) -> None:
         """What was loaded of it stays until it runs or another stream needs the room."""
