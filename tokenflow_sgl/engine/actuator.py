@@ -172,9 +172,7 @@ class EngineActuator:
         """
         waiting, table = self._scheduler.waiting_queue, self._table
         paused = dict.fromkeys(
-            req
-            for req in self._pauser.paused
-            if req.to_finish is None and req not in self._loader
+            req for req in self._pauser.paused if req.to_finish is None and req not in self._loader
         )
         self.recompute = frozenset(map(table.request, recompute))
         self.chosen = slots is not None

@@ -15,6 +15,7 @@ from tokenflow_sgl.lifecycle.actuator import Action, Actuator
 from tokenflow_sgl.lifecycle.phases import Phases
 from tokenflow_sgl.offload import chunk
 
+
 def prefetch(
     wanted: Sequence[Restore],
     possible: Callable[[Action], bool],

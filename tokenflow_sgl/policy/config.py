@@ -138,7 +138,7 @@ class WorkingSetConfig:
         "before its stream is resumed, so that no step waits for the link",
     )
     load_chunks: bool = setting(
-        True,
+        False,
         "load-evict overlap: a prefetch for which memory is missing is loaded chunk by chunk, as "
         "memory becomes free; off: it waits for memory for all of it",
     )

@@ -26,7 +26,7 @@ def report_applied(applied: Applied, table: StreamTable[Any], recorder: Recorder
         recorder.written_ahead(applied.written)
     if applied.loading is not None:
         slot, tokens = applied.loading
-        recorder.loaded_ahead(tokens)
+        recorder.loaded_ahead(tokens, part=slot in table.phases.parts)
         trace(table.request(slot), "loading", tokens=tokens)
 
 
