@@ -129,7 +129,7 @@ class SimRig:
 
     @property
     def held(self) -> int:
-        return sum(self._loaded[slot] for slot in self.phases.parts)
+        return sum(tokens for tokens in self._loaded.values() if tokens < KV)
 
     def abort(self, slot: int) -> None:
         if slot in self.phases.parts:

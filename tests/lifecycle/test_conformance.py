@@ -279,8 +279,9 @@ def test_a_stream_is_aborted_half_loaded(make) -> None:
     assert rig.apply(working(restore=(chunked(slot), chunked(other)))).loading == (other, 20)
 
 
-def test_a_chunk_of_an_aborted_stream_lands(make) -> None:
-    rig = make(RESERVE + 12)
+def test_a_chunk_of_an_aborted_stream_lands() -> None:
+    """In the engine: no stream of the simulator is aborted in the middle of a copy."""
+    rig = EngineRig(RESERVE + 12)
     rig.add(Phase.RUNNING)
     slot = rig.add(Phase.PAUSED)
     rig.apply(working(restore=(chunked(slot),)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenflow_sgl.contract import Phase, Place, Preempt, Restore, Way, Write
+from tokenflow_sgl.contract import Place, Preempt, Restore, Way, Write
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer

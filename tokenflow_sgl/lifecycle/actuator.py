@@ -67,7 +67,7 @@ class Actuator(Protocol):
         ...
 
     def load(self, slot: int, tokens: int) -> int:
-        """Start to copy the next `tokens` of a stream to the device, where they fit; no step waits.
+        """Start to copy the next `tokens` of a stream to the device, where they fit.
 
         What was loaded stays on the device until all of it has landed, or it is given up.
 

@@ -40,8 +40,8 @@ class Applied:
     Attributes:
         preempted: Preemptions that were carried out.
         written: Tokens that are being copied to the host.
-        loading: The stream of whose KV a prefetch, or a chunk of it, is being copied since this pass,
-            and its tokens; None: none was started.
+        loading: The stream whose prefetch, or a chunk of it, is being copied since this pass, and
+            the tokens; None: none was started.
         refused: Actions that were not carried out because the stream was in another phase, had
             gone, or the body said no.
     """

@@ -110,7 +110,7 @@ class Phases:
         self.version += 1
 
     def load(self, slot: int, tokens: int, to_load: int, now: float) -> None:
-        """So many tokens more of a stream's KV are copied to the device, and then `to_load` lack."""
+        """Of a stream's KV `tokens` more are copied to the device, and `to_load` are left."""
         before = self.parts.pop(slot, Part(0, 0)).loaded
         if self.phase[slot] != Phase.LOADING.value:
             self.move(slot, Phase.LOADING, now)
@@ -129,7 +129,7 @@ class Phases:
 
     @property
     def partly_loaded(self) -> int:
-        """Tokens on the device of streams that wait for memory for the rest: they can be given up."""
+        """Tokens on the device of streams that wait for memory for the rest: can be given up."""
         return sum(part.loaded for part in self.parts.values())
 
     def to_load(self, slots: IntArray) -> IntArray:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from tokenflow_sgl.contract.reserve import DECODE_MARGIN_STEPS, headroom, pages_reserve
 
 LEAST_PART = 256
-"""Tokens of the smallest chunk: each is a copy of its own, which costs the scheduler's thread half a
-millisecond, and the next one starts a pass after it has landed."""
+"""Tokens of the smallest chunk: each is a copy of its own, which costs the scheduler's thread half
+a millisecond, and the next one starts a pass after it has landed."""
 
 
 @dataclass(frozen=True, slots=True)

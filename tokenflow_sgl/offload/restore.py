@@ -118,7 +118,7 @@ def _split(
 
 
 def _part(state: State) -> int:
-    """Tokens of the smallest chunk: as many as are loaded during a step, after which comes the next.
+    """Tokens of the smallest chunk: what is loaded during a step, after which comes the next one.
 
     Smaller ones would leave the link idle for a part of each step.
     """

@@ -89,7 +89,7 @@ class Core:
         return max(reach - self._loading.get(stream, resident), 0)
 
     def load(self, stream: int, tokens: int, now: float) -> float:
-        """Bring the next `tokens` of a paused stream back, for which there is memory: until when."""
+        """Bring `tokens` more of a paused stream back, which fit; returns when they are there."""
         if stream not in self._loading:
             self._loading[stream] = self.memory.match(stream)[0]
             self.memory.take(stream, self._loading[stream])

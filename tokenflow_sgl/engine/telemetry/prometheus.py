@@ -66,7 +66,7 @@ class Recorder:
         """
 
     def loaded_ahead(self, tokens: int, *, part: bool) -> None:
-        """So many tokens of a paused stream are on their way back beside the steps; part: not all."""
+        """So many tokens of a paused stream come back beside the steps; part: not all it needs."""
 
     def link(self, direction: str, rate: float, queued: int) -> None:
         """Tokens per second of a direction, NaN: unknown; tokens that have not landed yet."""
@@ -149,7 +149,7 @@ class PrometheusRecorder(Recorder):
         self.count("preempted_tokens_total", held)
 
     def loaded_ahead(self, tokens: int, *, part: bool) -> None:
-        """So many tokens of a paused stream are on their way back beside the steps; part: not all."""
+        """So many tokens of a paused stream come back beside the steps; part: not all it needs."""
         self.count("loaded_ahead_tokens_total", tokens)
         self.count("loaded_ahead_chunks_total", int(part))
 
