@@ -168,12 +168,12 @@ def test_without_proactive_writes_streams_are_loaded_in_parts(
         return ends
 
     monkeypatch.setattr(Core, "load", spy)
-    rows = trace(*[(0.0, 400, 600, 10.0)] * 12)
+    rows = trace(*[(0.0, 1500, 600, 10.0)] * 12)
     runs = {}
     for chunks in (False, True):
         seen.clear()
         config = WorkingSetConfig(write_ahead=False, load_chunks=chunks)
-        room = options(host_tokens=20_000, max_total_tokens=4000)
+        room = options(host_tokens=20_000, max_total_tokens=8000)
         runs[chunks] = simulate(rows, slow, room, policy="tokenflow", config=config)
         assert seen, "the test must prefetch"
         assert any(seen) == chunks
