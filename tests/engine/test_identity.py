@@ -82,7 +82,11 @@ def test_tensor_parallel_ranks_decide_alike(start, prompts, reference) -> None:
         served.assert_clean()
 
 
-IN_CHUNKS = ("--tokenflow-policy", "forced:PreemptInChunks")
+IN_CHUNKS = (
+    *("--tokenflow-policy", "forced:PreemptInChunks"),
+    # So little that memory for all of a stream is often missing.
+    *("--max-total-tokens", "448", "--hicache-ratio", "6"),
+)
 
 
 @pytest.mark.parametrize(("page", "ranks"), [(1, 1), (16, 1), (1, 2)])

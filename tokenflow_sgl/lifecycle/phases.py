@@ -53,8 +53,8 @@ class Phases:
         number: Of the stream in order of arrival, from 1; it tells streams of one slot apart.
         parts: Streams that are LOADING and wait for memory for the rest, in the order in which they
             began.
-        version: Changes whenever a stream arrives, leaves, or enters another phase, and when it is
-            said anew since when it is in its phase.
+        version: Changes whenever a stream arrives, leaves, or enters another phase, when it is said
+            anew since when it is in its phase, and when its reader changes.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -100,6 +100,14 @@ class Phases:
     def redate(self, slot: int, now: float) -> None:
         """The stream entered its phase just now, not when it was said to."""
         self.since[slot] = now
+        self.version += 1
+
+    def changed(self, slot: int) -> None:
+        """Something else about the stream has changed: what was settled of it is looked at again.
+
+        Also what it has delivered, though it generates nothing.
+        """
+        self._stopped[slot] = None
         self.version += 1
 
     def leave(self, slot: int) -> None:
