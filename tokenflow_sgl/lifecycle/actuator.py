@@ -72,7 +72,7 @@ class Actuator(Protocol):
         What was loaded stays on the device until all of it has landed, or it is given up.
 
         Returns:
-            The tokens that are copied; 0: none can be, so the stream is resumed without. For example,
+            The tokens that are copied; 0: none can be, so the stream is resumed without: for one,
             a stream that runs has the same tokens.
         """
         ...

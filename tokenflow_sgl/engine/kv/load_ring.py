@@ -108,7 +108,8 @@ class Loader:
 
     def give_up(self, request: Any) -> None:
         """What was loaded of a request may be evicted again, once it has landed."""
-        self._tree_cache.unlock(self._kept.pop(request, None))
+        if request in self._kept:
+            self._tree_cache.unlock(self._kept.pop(request))
 
     def landed(self) -> Any | None:
         """The request whose copy has landed since the last call, on all ranks."""
