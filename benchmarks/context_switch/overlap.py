@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 
 from devices import simulated_device
 from run import commit
-from simulated import PAGE, WORKLOAD
 from suite import LOADS
 from switch_times import Noting, summary
 from table import replace_table
@@ -29,6 +28,8 @@ from tokenflow_sgl.report import figures
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.traces import open_trace
 
+PAGE = Path(__file__).with_name("README.md")
+WORKLOAD = "4090-b"
 SEEDS = range(4)
 LINKS = (6.0, 2.0)
 HEAD = (
