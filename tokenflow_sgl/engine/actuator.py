@@ -10,7 +10,7 @@ from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.queue_index import QueueIndex
-from tokenflow_sgl.lifecycle import Missing
+from tokenflow_sgl.lifecycle import Missing, give_up
 from tokenflow_sgl.lifecycle.actuator import Action
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.offload import DeviceRoom
@@ -215,3 +215,10 @@ class EngineActuator:
         request = self._loader.landed()
         if request is not None and request in self._pauser.paused:
             self._table.phases.landed(self._table.slot(request), now)
+
+    def settle(self, now: float) -> None:
+        """The engine is paused: all copies end, and what was loaded in part is given up."""
+        request = self._loader.settle()
+        if request is not None and request in self._table:
+            self._table.phases.landed(self._table.slot(request), now)
+        give_up(self._table.phases, self, now)

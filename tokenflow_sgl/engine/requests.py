@@ -29,7 +29,6 @@ from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquir
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
-from tokenflow_sgl.lifecycle import give_up
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.qos.reader import HIGHEST_RATE
 
@@ -259,11 +258,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         super().pause_generation(recv_req)
         if recv_req.mode == "retract":
             self.tf_pauser.drop_draining()
-        phases, now = self.tf_table.phases, self.tf_clock.now
-        landed = self.tf_loader.settle()
-        if landed is not None and landed in self.tf_table:
-            phases.landed(self.tf_table.slot(landed), now)
-        give_up(phases, self.tf_actuator, now)
+        self.tf_actuator.settle(self.tf_clock.now)
 
     def _record_scheduler_state_for_paused_engine(self) -> None:
         """Go on to acknowledge copies, as the loop does: a flush waits for those to storage."""
