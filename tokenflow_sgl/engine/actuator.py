@@ -164,7 +164,9 @@ class EngineActuator:
         """SGLang's tree may evict what was loaded."""
         self._loader.give_up(self._table.request(slot))
 
-    def offer(self, slots: Sequence[int] | None, recompute: frozenset[int]) -> None:
+    def offer(
+        self, slots: Sequence[int] | None, recompute: frozenset[int], hidden: frozenset[int]
+    ) -> None:
         """Choose what SGLang's admission sees.
 
         Requests that the table does not know (health checks, rejected ones) go first: they are not
@@ -179,8 +181,11 @@ class EngineActuator:
         queue = self.queue  # looked at in any case, or an idle server would hold what had waited
         if slots is None:
             self.offered = [*sorted(paused, key=table.rank), *waiting]
+            if hidden:
+                away = set(map(table.request, hidden))
+                self.offered = [req for req in self.offered if req not in away]
             return
-        chosen = map(table.request, slots)
+        chosen = map(table.request, (slot for slot in slots if slot not in hidden))
         self.offered = [
             *queue.untracked,
             *(req for req in chosen if req in queue.requests or req in paused),
@@ -221,4 +226,8 @@ class EngineActuator:
         request = self._loader.settle()
         if request is not None and request in self._table:
             self._table.phases.landed(self._table.slot(request), now)
-        give_up(self._table.phases, self, now)
+        self.give_way(now)
+
+    def give_way(self, now: float) -> bool:
+        """Give up what is loaded in part; returns whether there was any."""
+        return give_up(self._table.phases, self, now)

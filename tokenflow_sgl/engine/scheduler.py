@@ -45,8 +45,8 @@ from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import check_model
 from tokenflow_sgl.engine.view import View
-from tokenflow_sgl.lifecycle import Decider, apply, give_up
-from tokenflow_sgl.lifecycle.reader_updates import any_waits
+from tokenflow_sgl.lifecycle import Decider, apply
+from tokenflow_sgl.lifecycle.reader_updates import any_waits, end_long_rests
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import make_policy
 
@@ -82,7 +82,7 @@ class TokenFlowScheduler(TrackingScheduler):
             is_hybrid_swa=self.is_hybrid_swa,
             is_hybrid_ssm=self.is_hybrid_ssm,
         )
-        self.tf_rates = config.rates()
+        self.tf_classes = config.known_classes
         self.tf_paused_time = PausedTime()
         self.tf_reasoning = Reasoning(self.model_config, self.tokenizer, config.thinking)
         ranks = get_parallel()
@@ -92,7 +92,7 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_clock = SharedClock()
         self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
         self.tf_undated = []
-        self.tf_by_rid = {}
+        self.tf_by_rid, self.tf_longest_rest = {}, config.longest_rest
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer, self.tf_effort)
@@ -130,7 +130,7 @@ class TokenFlowScheduler(TrackingScheduler):
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
             config.policy,
             "on" if self.enable_hierarchical_cache else "off (evicted KV is recomputed)",
-            self.tf_rates.default,
+            self.tf_classes.default.rate,
         )
 
     def init_request_dispatcher(self) -> None:
@@ -199,6 +199,7 @@ class TokenFlowScheduler(TrackingScheduler):
     def _tf_account(self, running_batch: Any, last_batch: Any) -> None:
         now = self.tf_clock.now
         self.tf_timer.begin(now)
+        end_long_rests(self.tf_table, self.tf_longest_rest, now)
         ended = self.tf_pauser.finish_draining(lambda: self.tf_actuator.in_flight)
         self.tf_reporter.iteration(now)
         # A dict, not a set: ranks must forget in the same order.
@@ -284,16 +285,15 @@ class TokenFlowScheduler(TrackingScheduler):
     def update_running_batch(self, batch: Any) -> Any:
         """Skip a decode step whose memory is on its way, instead of throwing streams out for it.
 
-        KV of draining streams, and what is being copied to or from the host, is locked for a few
-        steps. SGLang knows nothing of it: it would retract every other stream, and end the last
-        one with "out of memory". Streams that are loaded in part give way first.
+        KV of draining streams, and what is being copied, is locked for a few steps. SGLang would
+        retract every other stream, and end the last one with "out of memory". Streams that are
+        loaded in part give way first.
         """
         short = not batch.is_empty() and not batch.check_decode_mem()
-        if short and give_up(self.tf_table.phases, self.tf_actuator, self.tf_clock.now):
+        if short and self.tf_actuator.give_way(self.tf_clock.now):
             short = not batch.check_decode_mem()
-        if short and self.tf_actuator.memory_is_coming(batch):
-            return None
-        return super().update_running_batch(batch)
+        coming = short and self.tf_actuator.memory_is_coming(batch)
+        return None if coming else super().update_running_batch(batch)
 
     def get_prefill_adder_class(self) -> Any:
         """The adder that admits by need while the policy decides."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokenflow_sgl.contract import (
+    Cause,
     Decision,
     Mode,
     Phase,
@@ -22,7 +23,7 @@ from tokenflow_sgl.contract import (
 )
 from tokenflow_sgl.lifecycle.actuator import Action, Actuator
 from tokenflow_sgl.lifecycle.phases import Phases
-from tokenflow_sgl.lifecycle.prefetch import give_up, prefetch
+from tokenflow_sgl.lifecycle.prefetch import prefetch
 
 _MAY = {
     Write: (Phase.RUNNING,),
@@ -67,9 +68,9 @@ def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> App
         now: The present on the body's clock.
     """
     if decision.mode is not Mode.WORKING_SET:
-        give_up(phases, body, now)  # or admission would not see them
-        body.offer(None, frozenset())
-        return Applied()
+        # The engine's own policy decides; what rests does so whatever the policy.
+        rests = tuple(each for each in decision.preempt if each.cause is Cause.REST)
+        decision = Decision(decision.mode, preempt=rests, hidden=decision.hidden)
     refused: list[Action] = []
 
     def possible(action: Action) -> bool:
@@ -105,7 +106,8 @@ def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> App
 
     phases.admit(phases.those_in(decision.admit, Phase.WAITING))
     run = phases.those_in(decision.run, Phase.WAITING, Phase.PAUSED)
-    idles = not run and not body.busy and decision.until is None
     # A policy that forgets all streams must not idle the engine; one that says until when, may.
-    body.offer(None if idles else run, frozenset(recompute))
+    idles = not run and not body.busy and decision.until is None
+    every = decision.mode is not Mode.WORKING_SET or idles
+    body.offer(None if every else run, frozenset(recompute), decision.hidden)
     return Applied(tuple(preempted), written, loading, tuple(refused))

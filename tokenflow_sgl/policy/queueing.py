@@ -10,6 +10,8 @@ That alone bounds no wait. So nothing overtakes a request any more once later ar
 `overtake` times its own prefill have done so: it then waits for earlier arrivals only. Short
 requests are held up by little work, long ones by work in proportion to theirs.
 
+The ratio is weighted by the class, and a wait that the class tolerates does not count (`urgency`).
+
 A request with a TTFT objective goes before those without as soon as its prefill must begin to meet
 it, and counts like any other once that is out of reach.
 """
@@ -23,6 +25,7 @@ import numpy as np
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.prefill import prefill_seconds
+from tokenflow_sgl.policy.urgency import response_turn
 
 SHORTEST_PREFILL = 1e-3
 """Seconds that a prefill counts as at least."""
@@ -112,10 +115,10 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
     index = streams.waiting_index
     held_up = queue.overtaken >= config.overtake * queue.seconds
     first = held_up | _must_begin(state, index, queue.seconds)
-    ratio = (state.now - queue.arrival) / queue.seconds
+    turns = response_turn(state.now - queue.arrival, queue.seconds, streams, index)
     # Those that nothing may overtake in the order of their arrival.
     keys = np.zeros(len(streams))
-    keys[index] = np.where(first, -np.inf, -ratio)
+    keys[index] = np.where(first, -np.inf, turns)
     return keys
 
 
