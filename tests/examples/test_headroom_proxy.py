@@ -202,17 +202,16 @@ def test_an_answer_that_breaks_off_does_not_end_well() -> None:
         return answer
 
     async def main() -> None:
-        async with proxied(Server(answer=stream)) as (client, _):
-            answer = await client.post("/generate", data=request())
+        async with (
+            proxied(Server(answer=stream)) as (client, _),
+            client.post("/generate", data=request()) as answer,
+        ):
             with pytest.raises(aiohttp.ClientError):
                 await answer.content.read()
 
     asyncio.run(main())
 
 
-# On a busy machine aiohttp's client now and then leaves a connection that broke off to the garbage
-# collector, whose warning says so.
-@pytest.mark.filterwarnings("ignore:.*Connection.__del__:pytest.PytestUnraisableExceptionWarning")
 def test_a_server_that_breaks_off_before_its_answer_is_a_bad_gateway() -> None:
     async def nothing(request: web.Request) -> web.StreamResponse:
         request.transport.abort()
@@ -221,9 +220,9 @@ def test_a_server_that_breaks_off_before_its_answer_is_a_bad_gateway() -> None:
     async def main() -> None:
         server = Server(answer=nothing)
         async with proxied(server) as (client, _):
-            answer = await client.post("/generate", data=request())
-            assert answer.status == 502
-            assert "broke off" in (await answer.json())["error"]["message"]
+            async with client.post("/generate", data=request()) as answer:
+                assert answer.status == 502
+                assert "broke off" in (await answer.json())["error"]["message"]
             assert len(server.asked) == 1, "it may have begun: it is not sent twice"
 
     asyncio.run(main())
@@ -242,14 +241,14 @@ def test_a_server_that_does_not_answer_is_left_out_until_it_does(capsys) -> None
             client = await stack.enter_async_context(aiohttp.ClientSession(base))
             await away.aclose()
             # No reading has told: the request itself finds out, and goes to the other one.
-            answer = await client.post("/generate", data=request())
-            assert (answer.status, len(steady.asked)) == (200, 1)
-            health = await client.get("/health")
-            assert (await health.json())["servers"] == {urls[0]: 850.0}
+            async with client.post("/generate", data=request()) as answer:
+                assert (answer.status, len(steady.asked)) == (200, 1)
+            async with client.get("/health") as health:
+                assert (await health.json())["servers"] == {urls[0]: 850.0}
             async with serving(coming.app(), port):
                 await proxy._read(1)
-                await client.post("/generate", data=request())
-                assert len(coming.asked) == 1
+                async with client.post("/generate", data=request()):
+                    assert len(coming.asked) == 1
 
     asyncio.run(main())
     said = capsys.readouterr().err
@@ -264,10 +263,11 @@ def test_without_any_server_requests_are_refused() -> None:
                 url = f"http://127.0.0.1:{free.getsockname()[1]}"
             base = await stack.enter_async_context(serving(Proxy([url], ONCE).app()))
             client = await stack.enter_async_context(aiohttp.ClientSession(base))
-            answer = await client.post("/generate", data=request())
-            assert answer.status == 503
-            assert (await answer.json())["error"]["message"] == "No server answers."
-            assert (await client.get("/health")).status == 503
+            async with client.post("/generate", data=request()) as answer:
+                assert answer.status == 503
+                assert (await answer.json())["error"]["message"] == "No server answers."
+            async with client.get("/health") as health:
+                assert health.status == 503
 
     asyncio.run(main())
 
