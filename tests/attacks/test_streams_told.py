@@ -184,9 +184,9 @@ def test_what_is_wrong_is_named(served, prompts) -> None:
     for sentence, body in wrong.items():
         status, said = told(served, stream.rid, body)
         assert status == 400 and sentence in said, (status, said)
-    status, said = told(served, "nobody", {"rate": 5})
-    assert status == 404 and "'nobody'" in said
-    assert told(served, "nobody", "", "DELETE")[0] == 404
+    status, said = told(served, "unknown", {"rate": 5})
+    assert status == 404 and "'unknown'" in said
+    assert told(served, "unknown", "", "DELETE")[0] == 404
     assert told(served, stream.rid, "", "DELETE")[0] == 204
     stream.join(60)
 

@@ -29,5 +29,5 @@ def test_imports_only_numpy_the_standard_library_and_itself() -> None:
             for name in names:
                 assert name.split(".")[0] in allowed | extra, (path, name)
                 if name.startswith("tokenflow_sgl"):
-                    light = ("tokenflow_sgl.choices", "tokenflow_sgl.errors", "tokenflow_sgl.qos")
+                    light = ("tokenflow_sgl.choices", "tokenflow_sgl.errors")
                     assert name.startswith(("tokenflow_sgl.traces", *light)), (path, name)
