@@ -12,10 +12,7 @@ A finite burst is another matter: when nothing new has come for a while and a li
 the engine's time (`burst_eta`) would clear the whole queue, it is cleared at once. Promising
 more for less than that would make all readers stall and still leave some waiting.
 
-Engine time of one token at context length x, when memory is full: a decode step takes T
-and serves M / x streams, so T * x / M. Producing n tokens from length l costs
-T / M * (n * l + n^2 / 2). Once memory has been short, T / M is what was measured then: the
-cost model knows nothing of resumes and of steps that were not full.
+What a token costs is in `supply`; producing n tokens from length l costs T / M * (n * l + n^2 / 2).
 
 Some things that a fluid view does not see. Others will come after this newcomer: where streams
 take turns in memory, prefills go on taking the share of the time that they took lately, and what
@@ -30,7 +27,6 @@ out: on average half the hysteresis.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,6 +34,7 @@ from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.queueing import first_of
+from tokenflow_sgl.policy.supply import Supply, supplied
 from tokenflow_sgl.policy.urgency import leeway, tolerances
 
 DECISIVE: FloatArray = np.array([2.0, 150])[:, None]
@@ -51,10 +48,6 @@ YOUNG = 10.0
 """Seconds that a queue may be old to be cleared: what has waited longer gains little by it."""
 FINAL_SHARE = 0.6
 """Share of the output still to come that a stream holds on average until the others end."""
-SHORTEST_CONTEXT = 64.0
-"""Mean context that the full-memory step time assumes at least, in tokens."""
-SHORTEST_STEP = 1e-6
-"""Seconds that a step takes at least, whatever the costs say."""
 STOCKING = 0.1
 """Share of its reading time that a stream's stock should have grown to, while it is small."""
 OWN_SHARE = 0.5
@@ -67,8 +60,8 @@ ONGOING = 1.1
 """Share of the time that later newcomers' prefills will take, over that of the last ones."""
 UNMEASURED = 1.2
 """Cost of a token over the model's, until it was measured: the first readers come before that."""
-SLOWEST = 2.0
-"""Measured costs above so many times the model's are not believed."""
+UNKNOWN = 8
+"""Streams that are served while no decode step has been seen that would say what others cost."""
 
 
 def admissible(state: State, config: WorkingSetConfig, queue: FloatArray | None = None) -> IntArray:
@@ -136,6 +129,15 @@ class Asking:
         left = (self._limit - self._generated)[: self.start]
         return math.sqrt((left * left).sum()) / 2.0
 
+    def context(self, fits: int) -> float:
+        """Mean length of the members, or of the first `fits` candidates while there are none."""
+        return float(self.length[: self.start or fits].mean())
+
+    def few(self, most: int, fits: int) -> int:
+        """How many of the first `fits` candidates leave at most so many streams that decode."""
+        decode = np.cumsum(self._limit > 1.0)[: self.start + fits]
+        return int(np.searchsorted(decode[self.start :], most, side="right"))
+
     def demand(self, horizons: FloatArray, supply: Supply, stock: float) -> FloatArray:
         """Engine seconds that each asks for within each horizon, shape (len(horizons), n).
 
@@ -190,7 +192,7 @@ def _clears(state: State, config: WorkingSetConfig, asking: Asking) -> bool:
         return False
     if not state.streams.streaming[asking.members].all():
         return False
-    supply = _supply(state, asking, len(asking.candidates), 1.0)
+    supply = supplied(state, asking.context(len(asking.candidates)), 1.0)
     wanted = _wanted(state, asking, HORIZONS, supply)
     return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
 
@@ -198,8 +200,8 @@ def _clears(state: State, config: WorkingSetConfig, asking: Asking) -> bool:
 def _time_allows(state: State, config: WorkingSetConfig, asking: Asking, fits: int) -> int:
     """How many of the first `fits` candidates, in order, pass the demand test at every horizon."""
     if state.costs.decode is None:
-        return fits
-    supply = _supply(state, asking, fits, UNMEASURED)
+        return asking.few(UNKNOWN, fits)
+    supply = supplied(state, asking.context(fits), UNMEASURED)
     if _dry(state, supply.speed) > DRY_SHARE:
         return 0
     start, final = asking.start, asking.final
@@ -267,34 +269,3 @@ def _dry(state: State, speed: float) -> float:
     kept = (streams.seen > 0) & (streams.rate < speed) & streams.streaming
     started = int(np.count_nonzero(kept))
     return np.count_nonzero(kept & (leeway(state) < 0.0)) / started if started else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Supply:
-    """What the engine can do while memory is full.
-
-    token_cost: seconds per decoded token and token of its context. speed: tokens per second
-    that one stream can get.
-    """
-
-    token_cost: float
-    speed: float
-
-
-def _supply(state: State, asking: Asking, fits: int, unmeasured: float) -> Supply:
-    """The supply for the members, or for the first `fits` candidates while there are none.
-
-    unmeasured: cost of a token over the model's where nothing was measured.
-    """
-    supply = modelled(state, float(asking.length[: asking.start or fits].mean()))
-    cost = supply.token_cost
-    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * cost
-    return Supply(min(max(measured, cost), SLOWEST * cost), supply.speed)
-
-
-def modelled(state: State, context: float) -> Supply:
-    """The supply for streams of this mean context, tokens, as the cost model has it."""
-    total = state.memory.kv.total
-    rows = total / max(context, SHORTEST_CONTEXT)
-    step = max(state.costs.decode_seconds(rows, total), SHORTEST_STEP)
-    return Supply(step / total, 1.0 / step)
