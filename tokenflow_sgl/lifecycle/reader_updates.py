@@ -24,6 +24,13 @@ def set_rate(table: StreamTable[R], request: R, rate: float, now: float) -> None
     table.phases.changed(slot)
 
 
+def set_weight(table: StreamTable[R], request: R, weight: float) -> None:
+    """The stream's claim relative to others is `weight` from now on; 1 is that of most classes."""
+    slot = table.slot(request)
+    table.weight[slot] = weight
+    table.phases.changed(slot)
+
+
 def end_long_rests(table: StreamTable[R], longest: float, now: float) -> None:
     """Streams that have rested for more than `longest` seconds go on at the rate that they had.
 
