@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.lifecycle.columns import ALL
 from tokenflow_sgl.lifecycle.table import R, StreamTable
@@ -71,4 +73,6 @@ def set_passed_on(table: StreamTable[R], request: R, tokens: int | None, now: fl
     if tokens is not None:
         read = max(tokens - int(table.reasoning[slot]), 0)
         take_back(table.readers, slot, int(table.readers.delivered[slot]) - read, now)
+        if not table.readers.started[slot]:
+            table.last_token[slot] = math.nan
     table.phases.changed(slot)
