@@ -54,7 +54,7 @@ def test_nothing_holds_if_one_of_the_two_is_bad() -> None:
     ("body", "said"),
     [
         ({}, "rate is missing, and so is weight; the body must have rate, weight, or both."),
-        ({"wieght": 2}, "'wieght' is unknown; the body must have rate, weight, or both."),
+        ({"claim": 2}, "'claim' is unknown; the body must have rate, weight, or both."),
         ([1], "The body is [1]; it must be a JSON object with rate, weight, or both."),
         (None, "The body is None; it must be a JSON object with rate, weight, or both."),
     ],
