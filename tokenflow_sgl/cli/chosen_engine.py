@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -161,3 +162,29 @@ def open_engine(
         chunked_prefill_size=chunked_prefill_size,
         enable_mixed_chunk=mixed_chunk,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudiedServer:
+    """The options of a study that simulates one server under many loads or settings."""
+
+    device: Device = DEFAULT_DEVICE
+    model: Model = DEFAULT_MODEL
+    profile: ProfileFile = None
+    kv_tokens: KvTokens = None
+    page_size: PageSize = 1
+    hicache_ratio: HicacheRatio = 2.0
+    chunked_prefill_size: ChunkedPrefillSize = None
+    known_lengths: KnownLengths = False
+
+    def open(self) -> tuple[DeviceProfile, EngineOptions]:
+        """As `open_engine`."""
+        return open_engine(
+            self.device,
+            self.model,
+            self.profile,
+            kv_tokens=self.kv_tokens,
+            page_size=self.page_size,
+            hicache_ratio=self.hicache_ratio,
+            chunked_prefill_size=self.chunked_prefill_size,
+        )
