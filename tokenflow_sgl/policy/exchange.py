@@ -11,8 +11,9 @@ running streams, and only if the space then really suffices:
 3. others only with hysteresis: for a newcomer if the victim can bear the switch, for a
    paused stream if the victim has clearly more slack than it.
 
-A stream that thinks has no reader yet. It is taken as a newcomer is, before those that have not
-begun, and nothing displaces it: only where memory for the next steps is missing is it paused.
+A stream that thinks has no reader yet. It is taken as a newcomer is, in one order with those that
+have not begun (see `queueing`). What comes before it in that order may displace it, and a paused
+stream whose reader is about to stall where no reader can give way.
 
 No stream is displaced in its first `min_run` seconds: a stream gains before it can lose
 again, which bounds thrash. A paused stream's slack only falls, so it is served at last.
@@ -24,8 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenflow_sgl.contract import Cause, FloatArray, IntArray, Preempt, State
+from tokenflow_sgl.contract import BoolArray, Cause, FloatArray, IntArray, Preempt, State
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, decode_reserve
+from tokenflow_sgl.policy.admission import Admission
 from tokenflow_sgl.policy.config import WorkingSetConfig
 
 CONSIDERED = 64
@@ -53,31 +55,32 @@ def useful_band(state: State, config: WorkingSetConfig, index: IntArray) -> Floa
 
 
 def exchange(
-    state: State, config: WorkingSetConfig, admitted: IntArray, queue: FloatArray | None = None
+    state: State, config: WorkingSetConfig, admission: Admission, queue: FloatArray | None = None
 ) -> Exchange:
     """Plan which streams run next.
 
     Args:
         state: As it is.
         config: Parameters of the policy.
-        admitted: Indices that joined in this very pass.
-        queue: Key by which waiting streams are sorted, shape (n,); None: they all have the same.
-            Among equal ones the order of arrival counts.
+        admission: Who joined in this very pass, and which streams that think do not go on.
+        queue: Key by which streams without text are sorted, shape (n,); None: they all have the
+            same. Among equal ones the order of arrival counts.
     """
     streams, memory = state.streams, state.memory
     slack = state.slack
     length = streams.length
 
     ready = streams.paused | (streams.waiting & streams.admitted)
-    ready[admitted] = True
+    ready[admission.join] = True
+    ready[admission.held] = False
     candidates = np.nonzero(ready)[0]
     # What has no text yet comes after those that stall: they were promised that they do not.
     turn = np.where(streams.textless[candidates], 0.0, slack[candidates])
-    second = candidates if queue is None else queue[candidates]
-    # Thinking goes on before other streams begin.
-    second = np.where(streams.waiting[candidates], second, -np.inf)
+    keys = np.zeros(len(streams)) if queue is None else queue
+    second = np.where(streams.textless[candidates], keys[candidates], -np.inf)
     candidates = candidates[np.lexsort((second, turn))][:CONSIDERED]
-    if not len(candidates):
+    stopped = admission.yields[_can_be_displaced(state, config, admission.yields)]
+    if not len(candidates) and not len(stopped):
         return Exchange((), ())
 
     # What drains is as good as free: it is released before the plan can be used up.
@@ -92,14 +95,20 @@ def exchange(
     )
     rows = memory.max_running - running + drained
     need = length[candidates] + decode_reserve(memory, 1, DECODE_TARGET_STEPS)
-    movable = _movable(state, config)
+    movable = streams.running_index
+    movable = movable[_can_be_displaced(state, config, movable)]
+    thinks = streams.thinks[movable]
+    thinkers = np.setdiff1d(movable[thinks], stopped, assume_unique=True)
+    movable = movable[~thinks]
     band = useful_band(state, config, np.concatenate([candidates, movable]))
-    victims = _Victims(state, config, movable, band[len(candidates) :])
+    victims = _Victims(state, config, movable, band[len(candidates) :], thinkers, keys)
     unread = slack[candidates]
     content = unread > CONTENT * band[: len(candidates)]
 
     run: list[int] = []
-    preempt: list[Preempt] = []
+    preempt = [Preempt(slot, Cause.NEWCOMER) for slot in streams.slot[stopped].tolist()]
+    room += int(length[stopped].sum())
+    rows += len(stopped)
     # Plain lists: one pass over them is several times faster than indexing arrays.
     rows_of_candidates = zip(
         candidates.tolist(),
@@ -107,13 +116,14 @@ def exchange(
         unread.tolist(),
         content.tolist(),
         streams.textless[candidates].tolist(),
+        keys[candidates].tolist(),
         strict=True,
     )
-    for index, tokens, ahead, is_content, newcomer in rows_of_candidates:
+    for index, tokens, ahead, is_content, newcomer, key in rows_of_candidates:
         if room < tokens or rows < 1:
             if is_content and not newcomer and running:
                 continue
-            chosen = victims.displace(tokens - room, 1 - rows, newcomer, ahead)
+            chosen = victims.displace(tokens - room, 1 - rows, newcomer, key if newcomer else ahead)
             if chosen is None:
                 # A smaller one behind may still fit. The large one stays first in line, and
                 # what runs becomes displaceable for it as its buffer grows.
@@ -126,24 +136,22 @@ def exchange(
         room -= tokens
         rows -= 1
         run.append(index)
-    if not run and not running:
+    if not run and not running and len(candidates):
         # Nothing runs and nothing fits beside the reserve: the most urgent one goes alone.
         run.append(int(candidates[0]))
     return Exchange(tuple(run), tuple(preempt))
 
 
-def _movable(state: State, config: WorkingSetConfig) -> IntArray:
-    """Indices of the running streams that may be displaced for others."""
-    streams, running = state.streams, state.streams.running_index
-    can = (
-        streams.preemptible[running]
+def _can_be_displaced(state: State, config: WorkingSetConfig, index: IntArray) -> BoolArray:
+    """Which of these running streams may be displaced for others at all."""
+    streams = state.streams
+    return np.asarray(
+        streams.preemptible[index]
         # Where no reader is ahead, there is no slack to give away.
-        & streams.streaming[running]
-        & (state.now - streams.since[running] >= config.min_run)
-        & (streams.generated[running] > 0)
-        & ~streams.thinks[running]
+        & streams.streaming[index]
+        & (state.now - streams.since[index] >= config.min_run)
+        & (streams.generated[index] > 0)
     )
-    return running[can]
 
 
 class _Victims:
@@ -152,12 +160,20 @@ class _Victims:
     Args:
         state: As it is.
         config: Parameters of the policy.
-        index: Of the streams that may be displaced at all, shape (m,).
+        index: Of the streams with a reader that may be displaced at all, shape (m,).
         band: Of each, see `useful_band`.
+        thinkers: Indices of those that think and may be displaced at all.
+        keys: By which streams without text are sorted, shape (n,).
     """
 
     def __init__(
-        self, state: State, config: WorkingSetConfig, index: IntArray, band: FloatArray
+        self,
+        state: State,
+        config: WorkingSetConfig,
+        index: IntArray,
+        band: FloatArray,
+        thinkers: IntArray,
+        keys: FloatArray,
     ) -> None:
         streams = state.streams
         slack = state.slack[index]
@@ -169,23 +185,27 @@ class _Victims:
         self._saturated = _by(index[saturated], slack[saturated])
         self._sprinters = _by(index[sprinting], -streams.generated[index[sprinting]])
         self._others = _by(index[others], slack[others])
+        self._thinkers = _by(thinkers, keys[thinkers])
+        self._keys = keys
         self._slack = state.slack
         self._length = streams.length
         self._config = config
         self._costs = state.costs
         self._out_of_reach: dict[bool, tuple[float, int]] = {}
 
-    def displace(self, tokens: int, rows: int, newcomer: bool, slack: float) -> list[int] | None:
-        """Victims that free `tokens` and `rows`, or None (and then none is used up)."""
-        # Candidates come by ascending slack, so a later one may take no more than an earlier.
+    def displace(self, tokens: int, rows: int, newcomer: bool, turn: float) -> list[int] | None:
+        """Victims that free `tokens` and `rows`, or None (and then none is used up).
+
+        turn: the candidate's slack; of one without text the key by which it is sorted.
+        """
+        # Candidates come by ascending turn, so a later one may take no more than an earlier.
         failed = self._out_of_reach.get(newcomer, (np.inf, 1 << 62))
         if tokens >= failed[0] or rows >= failed[1]:
             return None
-        urgent = newcomer or slack < self._config.urgent
         taken: list[tuple[list[int], int]] = []
         freed = 0
         while freed < tokens or len(taken) < rows:
-            source = self._next_source(urgent, newcomer, slack)
+            source = self._next_source(newcomer, turn)
             if source is None:
                 for origin, victim in reversed(taken):
                     origin.append(victim)
@@ -199,17 +219,20 @@ class _Victims:
             freed += int(self._length[victim])
         return [victim for _, victim in taken]
 
-    def _next_source(self, urgent: bool, newcomer: bool, slack: float) -> list[int] | None:
+    def _next_source(self, newcomer: bool, turn: float) -> list[int] | None:
         # A band is relative to its stream: never at the cost of a reader closer to a stall.
-        if self._saturated and (newcomer or self._slack[self._saturated[-1]] > slack):
+        if self._saturated and (newcomer or self._slack[self._saturated[-1]] > turn):
             return self._saturated
+        urgent = newcomer or turn < self._config.urgent
+        if newcomer and self._thinkers and self._keys[self._thinkers[-1]] > turn:
+            return self._thinkers
         if urgent and self._sprinters:
             return self._sprinters
         if self._others:
             last = self._others[-1]
-            if self._slack[last] > self._least_slack(last, newcomer, slack):
+            if self._slack[last] > self._least_slack(last, newcomer, turn):
                 return self._others
-        return None
+        return self._thinkers if urgent and not newcomer and self._thinkers else None
 
     def _least_slack(self, victim: int, newcomer: bool, slack: float) -> float:
         """Slack that an unsaturated victim must have to be displaced."""
