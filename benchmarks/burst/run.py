@@ -10,9 +10,9 @@
 Each contender gets a server of its own, one after the other, and the very same requests. Runs are
 kept under --output; the figures go to benchmarks/results/burst/WORKLOAD.json, from which
 `table.py` makes docs/benchmarks.md. A run that the machine could not keep up with is marked
-invalid there. Nothing else should run meanwhile. The servers see the client's limit of each answer
-and not its length, unless --known-lengths; such runs are kept beside the others, by a name of their
-own.
+invalid there. Nothing else should run meanwhile, unless time is virtual. The servers see the
+client's limit of each answer and not its length, unless --known-lengths; such runs are kept beside
+the others, by a name of their own.
 """
 
 from __future__ import annotations
@@ -74,7 +74,13 @@ def main() -> None:
     )
     parser.add_argument("--scale", type=float, help="part of a named workload")
     parser.add_argument("--file", type=Path, help="trace file of azure-* or mooncake")
-    parser.add_argument("--dilation", type=float, help="instead of the suite's")
+    clock = parser.add_mutually_exclusive_group()
+    clock.add_argument("--dilation", type=float, help="instead of the suite's")
+    clock.add_argument(
+        "--virtual-time",
+        action="store_true",
+        help="on a clock that only the device's work moves: the same figures on every machine",
+    )
     parser.add_argument("--output", type=Path, default=Path("burst-results"))
     parser.add_argument(
         "--known-lengths", action="store_true", help="send each answer's length as its limit"
@@ -96,7 +102,7 @@ def main() -> None:
                 contender,
                 options,
                 folder,
-                args.dilation or load.dilation,
+                None if args.virtual_time else args.dilation or load.dilation,
                 known_lengths=args.known_lengths,
             )
             keep(RESULTS / f"{name}.json", name, load, trace, run, options, folder)
@@ -115,12 +121,13 @@ def measure(
     contender: str,
     options: tuple[str, ...],
     folder: Path,
-    dilation: float,
+    dilation: float | None,
     after: Callable[[str], dict[str, Any]] = lambda url: {},
     known_lengths: bool = False,
 ) -> dict[str, Any]:
     """Start a server with SGLang's `options`, replay the trace, write the run to `folder`.
 
+    dilation: Wall-clock seconds per emulated second; None: time is virtual.
     known_lengths: Send each answer's length as its limit.
     after: Called with the server's URL while it still runs; its result is returned.
     """
@@ -129,7 +136,8 @@ def measure(
     profile = folder.with_suffix(".profile.json")
     device_profile(load.device, load.link).save(profile)
     launcher = [TOKENFLOW, "serve-emulated", "--profile", str(profile)]
-    launcher += ["--time-dilation", str(dilation), "--"]
+    clock = ["--virtual-time"] if dilation is None else ["--time-dilation", str(dilation)]
+    launcher += [*clock, "--"]
     options = ("--max-total-tokens", str(load.kv_tokens), *SERVER, *options)
     print(f"\n{trace}: {contender} ({shlex.join(options)})", flush=True)
     log = folder.with_suffix(".log")

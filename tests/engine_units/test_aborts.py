@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from sglang.srt.managers import schedule_batch
-    from sglang.srt.managers.scheduler import Scheduler
-
-    from tokenflow_sgl.engine.requests import TrackingScheduler
-    from tokenflow_sgl.engine.timeouts import PausedTime
+from sglang.srt.managers import schedule_batch
+from sglang.srt.managers.scheduler import Scheduler
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.requests import TrackingScheduler
+from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 
@@ -76,6 +71,7 @@ def scheduler(monkeypatch):
     made.tf_table = StreamTable(LimitLengths())
     made.tf_pauser = Pauser(None, lambda req: None, lambda req: None)
     made.tf_paused_time = PausedTime()
+    made.tf_by_rid = {}
     monkeypatch.setattr(Scheduler, "_release_aborted_request", lambda self, req: None)
     monkeypatch.setattr(
         Scheduler, "send_abort_output", lambda self, _abort, req: self.sent.append(req.rid)

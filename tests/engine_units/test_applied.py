@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from types import SimpleNamespace
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from sglang.srt.observability.trace import TraceNullContext, TraceReqContext
+from sglang.srt.observability.trace import TraceNullContext, TraceReqContext
 
 from tokenflow_sgl.engine.telemetry.applied import trace
 

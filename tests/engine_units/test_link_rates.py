@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from types import SimpleNamespace
 
 import pytest
 
+from tokenflow_sgl.engine.kv.link_rates import TransferWatch
+from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from tokenflow_sgl.engine.kv.link_rates import TransferWatch
-    from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock
 
 
 class Event:

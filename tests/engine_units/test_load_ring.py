@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from array import array
 from types import SimpleNamespace
 
 import pytest
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from tokenflow_sgl.engine.kv import load_ring
-    from tokenflow_sgl.engine.kv.load_ring import Loader, shares
-    from tokenflow_sgl.lifecycle import Prefetch
+from tokenflow_sgl.engine.kv import load_ring
+from tokenflow_sgl.engine.kv.load_ring import Loader, shares
+from tokenflow_sgl.lifecycle import Prefetch
 
 
 def request(prompt, output=(), **match):

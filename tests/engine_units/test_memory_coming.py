@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.managers.scheduler import Scheduler
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from sglang.srt.managers.scheduler import Scheduler
-
-    from tokenflow_sgl.engine.actuator import EngineActuator
-    from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
+from tokenflow_sgl.engine.actuator import EngineActuator
+from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from tokenflow_sgl.engine.kv.names import Names
+from tokenflow_sgl.engine.kv.names import Names
 
 RIDS = st.text(alphabet="ab-\U0010ffff", max_size=4)
 

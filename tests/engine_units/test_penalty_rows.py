@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from types import SimpleNamespace
 
 import pytest
 import torch
+from sglang.srt.sampling.penaltylib import (
+    BatchedFrequencyPenalizer,
+    BatchedPenalizerOrchestrator,
+    BatchedRepetitionPenalizer,
+)
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from sglang.srt.sampling.penaltylib import (
-        BatchedFrequencyPenalizer,
-        BatchedPenalizerOrchestrator,
-        BatchedRepetitionPenalizer,
-    )
-
-    from tokenflow_sgl.engine.kv import penalties
+from tokenflow_sgl.engine.kv import penalties
 
 
 class Request(SimpleNamespace):

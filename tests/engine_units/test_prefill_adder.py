@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
+from sglang.srt.managers.schedule_policy import PrefillAdder
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from sglang.srt.managers.schedule_policy import PrefillAdder
-
-    from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
+from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 
 
 @pytest.mark.parametrize(

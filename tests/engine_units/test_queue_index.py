@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lifecycle_bodies import EngineRig
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from tokenflow_sgl.engine.actuator import EngineActuator
-    from tokenflow_sgl.engine.requests import TrackingScheduler
-
 from tokenflow_sgl.contract import Decision, Mode, Phase
+from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.queue_index import QueueIndex
+from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from types import SimpleNamespace
 
 import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_batch import Req
 
 from tokenflow_sgl.engine.reasoning import TAIL, Reasoning
 

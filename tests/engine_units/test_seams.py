@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 from tokenflow_sgl.engine import seam_check
+from tokenflow_sgl.engine.seam import Seam
 from tokenflow_sgl.engine.seam_check import (
     SeamError,
     check_seams,
@@ -14,7 +15,7 @@ from tokenflow_sgl.engine.seam_check import (
     problem,
     resolve,
 )
-from tokenflow_sgl.engine.seams import SEAMS, SUPPORTED_SGLANG, Seam
+from tokenflow_sgl.engine.seams import SEAMS, SUPPORTED_SGLANG
 
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 
@@ -68,7 +69,7 @@ def test_missing_parameters_are_reported_and_present_ones_are_not() -> None:
 
 
 def test_resolve_follows_the_path() -> None:
-    assert resolve("tokenflow_sgl.engine.seams:Seam.__init__") is Seam.__init__
+    assert resolve("tokenflow_sgl.engine.seam:Seam.__init__") is Seam.__init__
 
 
 def test_a_start_on_another_sglang_is_refused_with_the_seam_and_the_version(monkeypatch) -> None:

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 from servers.client import TOKENS
 
@@ -93,8 +94,20 @@ def test_the_voice_listens(ask, served) -> None:
     wait_for_a_stream(served, "listening")
 
 
+def test_a_stream_rests_while_its_reader_looks_away(ask) -> None:
+    *_, last = ask("looking_away.py", "--away", "3", "--max-tokens", "300").splitlines()
+    found = re.search(r"10 pieces of text, .* (\d+) pieces came meanwhile, (\d+) after it", last)
+    assert found, last
+    meanwhile, after = map(int, found.groups())
+    # What was under way when the reader looked away, and no more.
+    assert meanwhile < 100 < after
+
+
 def test_the_offline_engine_answers_every_prompt(warm, models) -> None:
     import offline_engine
+
+    if psutil.virtual_memory().available < 11 * 2**30:
+        pytest.skip("with less than 10 GiB of host memory HiCache has to be told its size")
 
     said = printed(
         *warm,

@@ -7,10 +7,15 @@ import math
 from typing import Any
 
 import pytest
+from states import state, stream
 
-from tokenflow_sgl.contract import Decision, Mode, Phase
+from tokenflow_sgl.contract import Decision, Mode, Phase, State
 from tokenflow_sgl.lifecycle import Decider, Phases
 from tokenflow_sgl.lifecycle.decider import IDLE_SECONDS
+
+
+def seen() -> State:
+    return state([stream()])
 
 
 class Scripted:
@@ -58,26 +63,26 @@ def test_an_idle_decision_stands_until_something_changes() -> None:
     policy = Scripted(Decision(Mode.IDLE))
     decider = Decider(policy, "scripted", phases, Listener())
     for _ in range(5):
-        assert decider.decide(1.0, 1, 0.9, lambda: None).mode is Mode.IDLE
+        assert decider.decide(1.0, 1, 0.9, seen).mode is Mode.IDLE
     assert policy.calls == 1
     assert decider.stands_until(0.9) == 1.0 + IDLE_SECONDS
     assert decider.stands_until(0.1) == -math.inf
     phases.arrive(1, 1.0)
-    decider.decide(1.0, 2, 0.9, lambda: None)
+    decider.decide(1.0, 2, 0.9, seen)
     assert policy.calls == 2, "a stream came"
     phases.move(1, Phase.RUNNING, 1.0)
-    decider.decide(1.0, 2, 0.9, lambda: None)
+    decider.decide(1.0, 2, 0.9, seen)
     assert policy.calls == 3, "a stream moved"
-    decider.decide(1.0 + IDLE_SECONDS, 2, 0.9, lambda: None)
+    decider.decide(1.0 + IDLE_SECONDS, 2, 0.9, seen)
     assert policy.calls == 4, "time passed"
-    decider.decide(1.0 + IDLE_SECONDS, 2, 0.1, lambda: None)
+    decider.decide(1.0 + IDLE_SECONDS, 2, 0.1, seen)
     assert policy.calls == 5, "memory is short"
 
 
 def test_the_policy_is_not_asked_about_no_streams() -> None:
     policy = Scripted(RuntimeError("must not be asked"))
     decider = Decider(policy, "scripted", arrived(0), Listener())
-    assert decider.decide(0.0, 0, 1.0, lambda: None).mode is Mode.IDLE
+    assert decider.decide(0.0, 0, 1.0, seen).mode is Mode.IDLE
 
 
 def test_a_failure_falls_back_counts_and_logs_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -86,15 +91,15 @@ def test_a_failure_falls_back_counts_and_logs_once(caplog: pytest.LogCaptureFixt
     decider = Decider(policy, "scripted", arrived(1), heard)
     with caplog.at_level(logging.ERROR):
         for _ in range(7):
-            assert decider.decide(0.0, 1, 1.0, lambda: None).mode is Mode.FALLBACK
+            assert decider.decide(0.0, 1, 1.0, seen).mode is Mode.FALLBACK
     assert heard.errors == 7
     assert heard.modes == [Mode.FALLBACK] * 7
     assert len(caplog.records) == 1
     # What the policy remembered before it failed is still there when it recovers.
     policy.answer = Decision(Mode.WORKING_SET, memo="plan")
-    decider.decide(0.0, 1, 1.0, lambda: None)
+    decider.decide(0.0, 1, 1.0, seen)
     policy.answer = RuntimeError("again")
-    assert decider.decide(0.0, 1, 1.0, lambda: None).memo == "plan"
+    assert decider.decide(0.0, 1, 1.0, seen).memo == "plan"
     assert heard.answers == [Decision(Mode.WORKING_SET, memo="plan")]
 
 
@@ -102,4 +107,4 @@ def test_without_a_listener_failures_are_raised() -> None:
     """In a simulation no reader waits meanwhile: a broken policy must be seen."""
     decider = Decider(Scripted(RuntimeError("broken")), "scripted", arrived(1))
     with pytest.raises(RuntimeError, match="broken"):
-        decider.decide(0.0, 1, 1.0, lambda: None)
+        decider.decide(0.0, 1, 1.0, seen)

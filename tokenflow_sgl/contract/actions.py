@@ -17,6 +17,8 @@ class Cause(enum.Enum):
     """The next decode steps would not fit."""
     PARK = "park"
     """Far ahead of its reader, and the batch is faster without it, or streams are paced."""
+    REST = "rest"
+    """Its reader has looked away."""
     POLICY = "policy"
     """Any other reason of a policy of its own."""
 

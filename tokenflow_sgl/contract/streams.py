@@ -5,11 +5,12 @@ Units: seconds on the body's clock (any origin), tokens, tokens per second.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ class Streams:
         arrival: When the request arrived.
         rate: Tokens per second that its reader consumes.
         next_due: When its reader has read all that the client was sent. Before the first visible
-            token: the arrival.
+            token: the arrival. Infinite while the reader rests.
         prompt: Prompt tokens.
         generated: Output tokens computed so far, sent to the client or not: with the prompt, the
             stream's context.
@@ -73,6 +74,8 @@ class Streams:
             that has been generated yet (a stream without a token counts, too, if it is known that
             it will think). It has no buffer: like a newcomer it waits for its first text. None:
             no stream thinks.
+        resting: Its reader has looked away, and reads nothing until it is back: nothing is due.
+            Policies do not see such streams (see `lifecycle.resting`). None: no reader rests.
         held: Output tokens that the server keeps back for the client (token deposit); None: none.
         on_device, on_host, in_storage: Leading tokens of each waiting stream's prompt that are
             cached: on the device; on the device or behind that on the host; or behind that in
@@ -100,6 +103,7 @@ class Streams:
     unwritten: IntArray
     visible: IntArray | None = None
     thinking: BoolArray | None = None
+    resting: BoolArray | None = None
     held: IntArray | None = None
     on_device: IntArray | None = None
     on_host: IntArray | None = None
@@ -111,6 +115,16 @@ class Streams:
 
     def __len__(self) -> int:
         return len(self.slot)
+
+    def among(self, index: IntArray) -> Streams:
+        """Only the streams at `index`, in its order."""
+        columns = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        chosen: dict[str, Any] = {
+            name: column[index]
+            for name, column in columns.items()
+            if isinstance(column, np.ndarray)
+        }
+        return dataclasses.replace(self, **chosen)
 
     # What every part of a policy asks for is computed once per state, and sealed.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.engine.frontend.terms import RateClasses, RateError
+from tokenflow_sgl.engine.frontend.terms import RateClasses, RateError, check_rate
 from tokenflow_sgl.policy.config import ConfigError, WorkingSetConfig, check_ranges, setting
 from tokenflow_sgl.qos.rates import DEFAULT_CLASS, NAMED_RATES
 
@@ -112,10 +112,9 @@ class TokenFlowConfig:
                 raise ConfigError(f"rate_class is {item!r}; allowed is NAME=TOKENS_PER_SECOND")
             classes[name] = _number(value, "rate_class", item)
         try:
-            known = RateClasses(classes, default=classes[DEFAULT_CLASS])
             if self.default_rate in classes:
                 return RateClasses(classes, default=classes[self.default_rate])
-            default = known.check(
+            default = check_rate(
                 _number(self.default_rate, "default_rate", self.default_rate), "default_rate"
             )
         except RateError as error:

@@ -14,7 +14,9 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
+from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
 from tokenflow_sgl.engine.frontend.loads import LoadDecoder
+from tokenflow_sgl.engine.frontend.stream_route import add_routes
 from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
 from tokenflow_sgl.engine.kv.thinking import owned_kv_len
 from tokenflow_sgl.engine.seam_check import SeamError, check_seams
@@ -60,8 +62,11 @@ def _after_from_cli_args(result: Any, _cls: type, args: argparse.Namespace) -> A
 def activate_front_end() -> None:
     """In the process of the HTTP server or the offline engine.
 
-    Bad rates are refused there, and the loads of the schedulers are read.
+    Bad rates are refused there, the loads of the schedulers are read, text that is held back is
+    noticed, and the rates of live streams can be changed.
     """
+    from sglang.srt.entrypoints import http_server
+
     check_seams()
     HookRegistry.register(
         "sglang.srt.managers.load_snapshot.snapshot_decoder", LoadDecoder, HookType.REPLACE
@@ -72,6 +77,16 @@ def activate_front_end() -> None:
         HookType.BEFORE,
     )
     HookRegistry.register(
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
+        watch_generate,
+        HookType.AROUND,
+    )
+    HookRegistry.register(
+        "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._generate_chat_stream",
+        watch_chat,
+        HookType.AROUND,
+    )
+    HookRegistry.register(
         "sglang.srt.entrypoints.http_server.serve_generate_request", check_http, HookType.AROUND
     )
     HookRegistry.register(
@@ -80,6 +95,7 @@ def activate_front_end() -> None:
         HookType.AROUND,
     )
     HookRegistry.apply_hooks()
+    add_routes(http_server.app)
 
 
 def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -> None:

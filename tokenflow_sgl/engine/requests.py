@@ -23,6 +23,7 @@ from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
+from tokenflow_sgl.engine.stream_messages import is_ours, take
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
@@ -46,8 +47,9 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_reasoning: Reasoning
     tf_table: StreamTable[Any]
     tf_clock: SharedClock
+    tf_by_rid: dict[str, Any]
     tf_undated: list[Any]
-    """Tensor-parallel: streams of this iteration, until the leader says what time it is."""
+    """Tensor-parallel: streams of this iteration, until the leader tells the time."""
     tf_actuator: EngineActuator
     tf_pauser: Pauser
     tf_paused_time: PausedTime
@@ -55,8 +57,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     tf_headroom: HeadroomWatch
     tf_agreement: Agreement | None
     tf_named: list[Any] | None = None
-    """While an abort is carried out: the draining and paused streams that it names. When a thousand
-    readers leave at once, none of their aborts may look through all of them in SGLang's ways."""
+    """What drains or is paused of what the present abort names: no abort looks through all."""
     tf_whole: list[Any] | None = None
     """SGLang's queue while its admission sees only what is offered."""
     tf_offered: frozenset[Any] = frozenset()
@@ -118,8 +119,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     def _tf_whole_queue(self) -> Iterator[list[Any]]:
         """Puts the whole queue back while admission sees only what is offered.
 
-        What SGLang queues in the middle of admission (a request whose grammar is ready) counts
-        against the limit of the whole queue, and is the policy's business in the next pass.
+        What SGLang queues meanwhile (its grammar is ready) counts against the whole queue's limit.
         """
         if self.tf_whole is None:
             yield self.waiting_queue
@@ -133,6 +133,8 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     def _tf_forget(self, req: Any, *, cut_off: bool) -> None:
         """The stream is gone; `cut_off`: its output would have been longer."""
         self.tf_table.forget(req, cut_off=cut_off)
+        if req is self.tf_by_rid.get(rid := req.rid):  # another one may have its id by now
+            del self.tf_by_rid[rid]
         self.tf_paused_time.forget(req)
 
     def _tf_drop_lost(self, running_batch: Any, last_batch: Any) -> None:
@@ -162,8 +164,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
 
     def _tf_reader(self, req: Any) -> tuple[float, str]:
         """Tokens per second that the request's reader consumes, and the name of its rate class."""
-        if not req.stream:
-            # There is no reader: the sooner the whole answer is there, the better.
+        if not req.stream:  # There is no reader: the sooner the whole answer is there, the better.
             return HIGHEST_RATE, NOT_STREAMED
         try:
             return self.tf_rates.of(req.sampling_params.custom_params)
@@ -193,10 +194,17 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             thinking=self.tf_reasoning.begins(req),
             hidden=self.tf_reasoning.hidden,
         )
+        self.tf_by_rid[req.rid] = req
         reason = undisturbed_reason(req)
         if reason is not None:
             self.tf_table.preemptible[slot] = False
             logger.debug("request %s runs without preemption: %s", req.rid, reason)
+
+    def set_internal_state(self, recv_req: Any) -> Any:
+        """Also what the front end tells of live streams."""
+        if is_ours(recv_req):
+            return take(recv_req, self.tf_by_rid.get, self.tf_table, self.tf_clock.now)
+        return super().set_internal_state(recv_req)
 
     # ---- requests end ---------------------------------------------------------------
 

@@ -46,6 +46,7 @@ from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import check_model
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider, apply
+from tokenflow_sgl.lifecycle.reader_updates import any_waits
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import make_policy
 
@@ -91,6 +92,7 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_clock = SharedClock()
         self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
         self.tf_undated = []
+        self.tf_by_rid = {}
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer, self.tf_effort)
@@ -187,7 +189,7 @@ class TokenFlowScheduler(TrackingScheduler):
             self._tf_account(running_batch, last_batch)
         plan = super().get_next_batch_to_run(running_batch, last_batch)
         with self.tf_effort:
-            crowded = bool(self.tf_pauser.paused)
+            crowded = bool(self.tf_pauser.paused) and any_waits(self.tf_table)
             self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
             if self.tf_agreement is not None:
                 self.tf_agreement.passed(self, plan)

@@ -11,7 +11,8 @@ import importlib.metadata
 import inspect
 from typing import Any
 
-from tokenflow_sgl.engine.seams import SEAMS, SUPPORTED_SGLANG, Seam
+from tokenflow_sgl.engine.seam import Seam
+from tokenflow_sgl.engine.seams import SEAMS, SUPPORTED_SGLANG
 
 
 class SeamError(RuntimeError):

@@ -5,87 +5,19 @@ An SGLang upgrade is a walk through this table; `seam_check` holds it against an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tokenflow_sgl.engine.front_end_seams import FRONT_END
+from tokenflow_sgl.engine.seam import Seam
 
 SUPPORTED_SGLANG = "0.5.23"
-
-
-@dataclass(frozen=True, slots=True)
-class Seam:
-    """One hold on SGLang.
-
-    target: module:attribute.path. kind: hook (through HookRegistry), override (method of
-    a class that we subclass) or call. why: what breaks without it. parameters: names that
-    the callable must still take.
-    """
-
-    target: str
-    kind: str
-    why: str
-    parameters: tuple[str, ...] = ()
-    since: str = "0.5.23"
-
 
 _SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 _BATCH = "sglang.srt.managers.schedule_batch"
 _ADDER = "sglang.srt.managers.schedule_policy:PrefillAdder"
 _PENALTY = "sglang.srt.sampling.penaltylib"
 _CACHE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
-_LOADS = "sglang.srt.managers.load_snapshot"
 
 SEAMS: tuple[Seam, ...] = (
-    # Configuration
-    Seam(
-        "sglang.srt.server_args:ServerArgs.add_cli_args", "hook", "declares the flags", ("parser",)
-    ),
-    Seam(
-        "sglang.srt.server_args:ServerArgs.from_cli_args",
-        "hook",
-        "puts the configuration on the record",
-        ("args",),
-    ),
-    Seam(
-        "sglang.srt.managers.scheduler:configure_scheduler_process",
-        "hook",
-        "replaces the scheduler class, in its process and only with the flag",
-        ("server_args",),
-    ),
-    Seam(
-        "sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",
-        "hook",
-        "answers a bad rate with HTTP 400",
-        ("obj",),
-    ),
-    Seam(
-        "sglang.srt.entrypoints.http_server:serve_generate_request",
-        "hook",
-        "answers a bad rate on a /generate stream before its HTTP 200",
-        ("obj", "request"),
-    ),
-    Seam(
-        "sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request",
-        "hook",
-        "answers a rate outside of custom_params with HTTP 400",
-        ("request", "raw_request"),
-    ),
-    # What tokenflow doctor walks through
-    Seam("sglang.srt.plugins:load_plugins", "call", "loads us as a launch does"),
-    Seam(
-        "sglang.srt.server_args:prepare_server_args",
-        "call",
-        "parses the options of a launch that the doctor is asked about",
-        ("argv",),
-    ),
-    Seam("sglang.srt.server_args:ServerArgs.resolve_once", "call", "checks them together"),
-    Seam("sglang.srt.server_args:ServerArgs.check_server_args", "call", "the same"),
-    Seam("sglang.srt.utils.common:get_device", "call", "finds the device"),
-    Seam(
-        "sglang.srt.arg_groups.model_override_base:model_config_of",
-        "call",
-        "reads what kind of model it is",
-        ("server_args",),
-    ),
-    Seam("sglang.srt.mem_cache.kv_cache_builder:uses_ssm_state", "call", "the same"),
+    *FRONT_END,
     # Scheduler methods that we override
     Seam(f"{_SCHEDULER}.init_schedule_policy", "override", "builds the policy and the tables"),
     Seam(f"{_SCHEDULER}.init_request_dispatcher", "override", "registers the shared clock"),
@@ -130,6 +62,12 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(f"{_BATCH}:ScheduleBatch.check_decode_mem", "call", "whether a decode step would fit"),
     Seam(f"{_SCHEDULER}._collect_inflight_batches", "override", "aborts find paused streams"),
+    Seam(
+        f"{_SCHEDULER}.set_internal_state",
+        "override",
+        "hears how live streams are read",
+        ("recv_req",),
+    ),
     Seam(f"{_SCHEDULER}.abort_request", "override", "ends paused streams", ("recv_req",)),
     Seam(
         f"{_SCHEDULER}._release_aborted_request",
@@ -206,8 +144,6 @@ SEAMS: tuple[Seam, ...] = (
         "override",
         "paused streams in /v1/loads",
     ),
-    Seam(f"{_LOADS}:LoadSnapshot.to_dict", "override", "headroom in /v1/loads", ("include",)),
-    Seam(f"{_LOADS}:snapshot_decoder", "hook", "the same, where it is read"),
     Seam(
         f"{_BATCH}:Req.owned_kv_len",
         "hook",

@@ -22,11 +22,16 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "thinking": np.bool_,
     "begun": np.bool_,
     "reasoning": np.int64,
+    "passed_on": np.int64,
     "on_host": np.int64,
     "written": np.int64,
     "class_number": np.int64,
     "last_token": np.float64,
 }
+
+
+ALL = np.iinfo(np.int64).max
+"""Of `passed_on`: nothing is held back."""
 
 
 class StreamColumns:
@@ -48,6 +53,8 @@ class StreamColumns:
     """Its first token was sent, whether its reader sees it or not."""
     reasoning: NDArray[np.int64]
     """Leading output tokens that its reader does not see."""
+    passed_on: NDArray[np.int64]
+    """Of what was sent: tokens whose text the front end has passed on, the others are held back."""
     on_host: NDArray[np.int64]
     """Tokens of a running stream that the prefix tree has, and the host with it."""
     written: NDArray[np.int64]

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tokenflow_sgl.contract import Decision, Mode, Policy, State
 from tokenflow_sgl.lifecycle.phases import Phases
+from tokenflow_sgl.lifecycle.resting import decide
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +85,11 @@ class Decider:
     def _ask(self, state: Callable[[], State]) -> Decision:
         listener = self._listener
         if listener is None:
-            return self._policy.decide(state())
+            return decide(self._policy, state())
         started = time.perf_counter()
         try:
             seen = state()
-            decision = self._policy.decide(seen)
+            decision = decide(self._policy, seen)
         except Exception:
             listener.policy_error()
             if not self._failed:

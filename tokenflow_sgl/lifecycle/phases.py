@@ -37,8 +37,8 @@ class Phases:
         admitted: Member of the policy's working set.
         ready: Paused, and there is no load to wait for: it has landed, or there is none to start.
         number: Of the stream in order of arrival, from 1; it tells streams of one slot apart.
-        version: Changes whenever a stream arrives, leaves, or enters another phase, and when it is
-            said anew since when it is in its phase.
+        version: Changes whenever a stream arrives, leaves, or enters another phase, when it is said
+            anew since when it is in its phase, and when its reader changes.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -82,6 +82,14 @@ class Phases:
     def redate(self, slot: int, now: float) -> None:
         """The stream entered its phase just now, not when it was said to."""
         self.since[slot] = now
+        self.version += 1
+
+    def changed(self, slot: int) -> None:
+        """Something else about the stream has changed: what was settled of it is looked at again.
+
+        Also what it has delivered, though it generates nothing.
+        """
+        self._stopped[slot] = None
         self.version += 1
 
     def leave(self, slot: int) -> None:

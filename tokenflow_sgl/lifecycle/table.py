@@ -2,8 +2,9 @@
 
 Filled as requests come and go, brought up to date once per iteration from what the requests
 that run have made (it takes memory), and what of it was sent (a reader can read it): SGLang holds
-tokens back for `--stream-interval`, and where a stop string may have begun. Reasoning is made and
-sent, but not read. Knows nothing of SGLang beyond these lengths.
+tokens back for `--stream-interval`, and where a stop string may have begun, and its front end holds
+text back (see `reader_updates`). Reasoning is made and sent, but not read. Knows nothing of SGLang
+beyond these lengths.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokenflow_sgl.contract import LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
-from tokenflow_sgl.lifecycle.columns import StreamColumns
+from tokenflow_sgl.lifecycle.columns import ALL, StreamColumns
 from tokenflow_sgl.lifecycle.phases import Phases, preemptible
 from tokenflow_sgl.lifecycle.progress import Generating, Progress
 from tokenflow_sgl.qos import ReaderBank
@@ -124,6 +125,7 @@ class StreamTable(StreamColumns, Generic[R]):
         self.thinking[slot] = thinking and hidden and streaming and self._reasoning_of is not None
         self.begun[slot] = False
         self.reasoning[slot] = 0
+        self.passed_on[slot] = ALL
         self.on_host[slot] = self.written[slot] = 0
         self.last_token[slot] = math.nan
         self.phases.arrive(slot, now)
@@ -220,7 +222,8 @@ class StreamTable(StreamColumns, Generic[R]):
         self.generated[slots] = made
         begun = (sent > 0) & ~self.begun.take(slots)
         self.begun[slots] |= begun
-        seen = np.maximum(sent - self.reasoning.take(slots), 0)
+        passed_on = np.minimum(sent, self.passed_on.take(slots))
+        seen = np.maximum(passed_on - self.reasoning.take(slots), 0)
         counts = seen - self.readers.delivered.take(slots)
         delivery = self.readers.deliver(slots, counts, now)
         last = self.last_token[slots]
@@ -284,6 +287,7 @@ class StreamTable(StreamColumns, Generic[R]):
             "kind": self.kind.take(order),
             "since": phases.since.take(order),
             "streaming": self.streaming.take(order),
+            "resting": readers.resting.take(order),
         }
         for column in columns.values():
             column.setflags(write=False)  # several states share it

@@ -16,6 +16,7 @@ CAUSES = {
     "exchange": "to free memory for a paused stream that is closer to a stall",
     "memory": "because the next decode steps would not have fitted",
     "park": "because it was far ahead of its reader, and the others decode faster without it",
+    "rest": "because its reader had looked away",
     "policy": "for a reason of the policy's own",
 }
 SHORTEST_NAME = 8

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tokenflow_sgl.qos.playback import NOTICEABLE_STALL, Playback, consumed_at, noticed, play
 from tokenflow_sgl.qos.reader import Delivery, ReaderBank
+from tokenflow_sgl.qos.reader_changes import change_rate, take_back
 from tokenflow_sgl.qos.run_qos import RunQoS, evaluate_run
 from tokenflow_sgl.qos.stream_qos import StreamQoS, evaluate_stream
 from tokenflow_sgl.qos.summary import Summary
@@ -22,11 +23,13 @@ __all__ = [
     "RunQoS",
     "StreamQoS",
     "Summary",
+    "change_rate",
     "consumed_at",
     "effective_weight",
     "evaluate_run",
     "evaluate_stream",
     "noticed",
     "play",
+    "take_back",
     "token_weight",
 ]

@@ -10,6 +10,9 @@ arrive together at time t,
 
 which is the reader of `playback` in O(1). Only the first of the k tokens can be late.
 
+A reader may look away for a while: it rests, `next_due` is infinite, and `unread` keeps what lies
+before it. It goes on with that.
+
 Fractions. `x = max(next_due - now, 0) * rate` is the buffer in tokens: the token being read counts
 with the fraction that is left of it. Whole tokens not yet begun: `max(ceil(x) - 1, 0)`; not yet
 read to their end: `ceil(x)`. Right after its first token a reader has x = 1, that token itself.
@@ -42,6 +45,8 @@ _FIELDS: dict[str, tuple[DTypeLike, float]] = {
     "arrival": (np.float64, math.nan),
     "expected_tokens": (np.int64, 1),
     "next_due": (np.float64, math.inf),
+    "resting": (np.bool_, False),
+    "unread": (np.float64, 0.0),
     "delivered": (np.int64, 0),
     "first_token": (np.float64, math.nan),
     "stall_seconds": (np.float64, 0.0),
@@ -71,9 +76,9 @@ class ReaderBank:
     """Readers by integer slot, as numpy arrays, for the scheduler's hot path.
 
     The arrays below are indexed by slot and meant to be read; `expected_tokens` may also be written
-    when the estimate improves (the rates of a slot are fixed). They are *replaced* when the bank
-    grows, so read them through the bank each time. The figures of a closed slot stay readable until
-    the slot is opened again.
+    when the estimate improves (`change_rate` and `take_back` write the others). They are *replaced*
+    when the bank grows, so read them through the bank each time. The figures of a closed slot stay
+    readable until the slot is opened again.
 
     Time is in seconds on one clock that the caller chooses, and never runs backwards: a `now`
     before the last delivery (or NaN) is read as the time of that delivery. Prefer a clock near 0
@@ -89,7 +94,9 @@ class ReaderBank:
         arrival: Arrival of the request, seconds.
         expected_tokens: Expected total output length L, the scale of the effective weight.
         next_due: When the next token must be there, seconds. Before the first token this is the
-            arrival; after `close` it is infinite.
+            arrival; while the reader rests, and after `close`, it is infinite.
+        resting: Whether its reader has looked away and reads nothing.
+        unread: Of a resting reader: tokens that it has not read, fractions as above.
         delivered: Tokens delivered.
         first_token: Time of the first delivery, NaN until then.
         stall_seconds: Time stalled so far. A stall in progress is not in it yet: it is `-slack`.
@@ -103,6 +110,8 @@ class ReaderBank:
     arrival: FloatArray
     expected_tokens: NDArray[np.int64]
     next_due: FloatArray
+    resting: NDArray[np.bool_]
+    unread: FloatArray
     delivered: NDArray[np.int64]
     first_token: FloatArray
     stall_seconds: FloatArray
@@ -163,12 +172,14 @@ class ReaderBank:
         """
         arrival = float(finite("arrival", arrival))
         if self.is_open[slot] and not self.started[slot]:
-            self.arrival[slot] = self.next_due[slot] = arrival
+            self.arrival[slot] = arrival
+            if not self.resting[slot]:
+                self.next_due[slot] = arrival
 
     def close(self, slot: int) -> None:
         """End a stream: a finished request never stalls. Nothing happens if it is not open."""
         if 0 <= slot < self.capacity:
-            self.is_open[slot] = self.started[slot] = False
+            self.is_open[slot] = self.started[slot] = self.resting[slot] = False
             self.next_due[slot] = math.inf
 
     def deliver(self, slots: NDArray[np.int64], counts: NDArray[np.int64], now: float) -> Delivery:
@@ -183,27 +194,34 @@ class ReaderBank:
         Returns:
             Stall, buffer and weight of each delivery, arrays of shape (n,).
         """
-        if self._clock < now < math.inf:
-            self._clock = now
-        now = self._clock if self._clock > -math.inf else 0.0
-
+        now = self.at(now)
         reading = self.started.take(slots)
         rate = self.rate.take(slots)
         length = self.expected_tokens.take(slots).astype(np.float64)
         due = self.next_due.take(slots)
 
         tokens = np.maximum(counts, 0) * self.is_open.take(slots)
+        resting = self.resting.take(slots)
+        some_rest = bool(resting.any())
+        if some_rest:
+            # As with a reader for whom it is just in time: no stall, and `unread` keeps the books.
+            due = np.where(resting, now, due)
         got = tokens > 0
         ahead = np.where(reading, due, now) - now
         spare = np.maximum(ahead, 0.0)
         stalled = np.maximum(-ahead, 0.0) * got
         was_stall = noticed(stalled)
         buffer = spare * rate
+        if some_rest:
+            buffer = np.where(resting, self.unread.take(slots), buffer)
         size = tokens.astype(np.float64)
         effective = together_weight(buffer, size, self._tau1 * length, self._tau2 * length)
 
         base = np.where(ahead > 0.0, due, now)  # not now + spare, which would round at each token
         self.next_due[slots] = np.where(got, base + size / rate, due)
+        if some_rest:
+            self.next_due[slots[resting]] = math.inf
+            self.unread[slots[resting]] += size[resting]
         self.delivered[slots] += tokens
         self.effective[slots] += effective
         if stalled.any():
@@ -235,7 +253,17 @@ class ReaderBank:
 
     def buffer_tokens(self, slots: NDArray[np.int64], now: float) -> FloatArray:
         """Return the unread tokens of each reader, fractions as in the module's docstring."""
-        return self.buffer_seconds(slots, now) * self.rate.take(slots)
+        resting = self.resting.take(slots)
+        if not resting.any():
+            return self.buffer_seconds(slots, now) * self.rate.take(slots)
+        seconds = np.where(resting, 0.0, self.buffer_seconds(slots, now))
+        return np.where(resting, self.unread.take(slots), seconds * self.rate.take(slots))
+
+    def at(self, now: float) -> float:
+        """The time to reckon with, as the class says; the clock moves along."""
+        if self._clock < now < math.inf:
+            self._clock = now
+        return self._clock if self._clock > -math.inf else 0.0
 
     def _fit(self, slot: int) -> None:
         capacity = self.capacity

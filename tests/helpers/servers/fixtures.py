@@ -56,10 +56,14 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
         model: Path | None = None,
         **options: float,
     ) -> Iterator[Served]:
+        # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
+        common = ["--enable-metrics", "--random-seed", "1", "--sleep-on-idle"]
+        if not any(flag.startswith("--hicache") or flag == "--config" for flag in flags):
+            # SGLang's default, which it does not even try with less than 10 GiB of host memory.
+            common += ["--hicache-ratio", "2"]
         with SglangServer(
             model or models / "qwen3",
-            # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
-            ["--enable-metrics", "--random-seed", "1", "--sleep-on-idle", *flags],
+            [*common, *flags],
             log_path=tmp_path_factory.mktemp("server") / "log",
             launcher=launcher or (*warm, program),
             env={
@@ -127,16 +131,30 @@ def thinker(
     The first of `reference` has it at index 20 or before. Another word, which no prompt has, is
     spelled as the beginning.
     """
-    folder = tmp_path_factory.mktemp("thinker") / "qwen3"
-    shutil.copytree(models / "qwen3", folder)
-    path = folder / "tokenizer.json"
+    words = {"</think>": reference[0][20], "<think>": THINK_START}
+    return respelled(
+        models / "qwen3", tmp_path_factory.mktemp("thinker"), words, added=True, special=True
+    )
+
+
+def respelled(
+    model: Path, folder: Path, words: dict[str, int], *, added: bool = False, special: bool = False
+) -> Path:
+    """A copy of a tiny model in which these tokens are spelled so.
+
+    added: a text that spells one is that token. special: it is left out of texts.
+    """
+    copy = folder / model.name
+    shutil.copytree(model, copy)
+    path = copy / "tokenizer.json"
     content = json.loads(path.read_text())
     vocabulary = content["model"]["vocab"]
     kind = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    for spelled, number in (("</think>", reference[0][20]), ("<think>", THINK_START)):
+    for spelled, number in words.items():
         word = next(word for word, each in vocabulary.items() if each == number)
         vocabulary[spelled] = vocabulary.pop(word)
-        token = {"id": number, "content": spelled, "special": True, **kind}
-        content["added_tokens"].append(token)
+        if added:
+            token = {"id": number, "content": spelled, "special": special, **kind}
+            content["added_tokens"].append(token)
     path.write_text(json.dumps(content))
-    return folder
+    return copy

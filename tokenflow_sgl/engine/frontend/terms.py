@@ -36,23 +36,7 @@ class RateClasses:
 
     def __post_init__(self) -> None:
         for name, rate in self.classes.items():
-            self.check(rate, f"rate class {name}")
-
-    def check(self, value: Any, name: str = RATE_KEY) -> float:
-        """`value` as a rate in tokens per second; raises `RateError` if it is none."""
-        # bool is an int to Python, but no client means a rate by it.
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise RateError(
-                f"{name} is {_shown(value)}; it must be a number of tokens per second between "
-                f"{LOWEST_RATE:g} and {HIGHEST_RATE:g}."
-            )
-        # Compared before it is converted: an int may be too large for a float, and NaN fails.
-        if not LOWEST_RATE <= value <= HIGHEST_RATE:
-            raise RateError(
-                f"{name} is {_shown(value)}; it must be between {LOWEST_RATE:g} and "
-                f"{HIGHEST_RATE:g} tokens per second."
-            )
-        return float(value)
+            check_rate(rate, f"rate class {name}")
 
     def of(self, custom_params: Any) -> tuple[float, str]:
         """(rate, class name) that a request's `custom_params` ask for.
@@ -66,16 +50,33 @@ class RateClasses:
         if RATE_KEY in custom_params:
             if CLASS_KEY in custom_params:
                 raise RateError(f"{RATE_KEY} and {CLASS_KEY} exclude each other; give one of them.")
-            return self.check(custom_params[RATE_KEY]), "custom"
+            return check_rate(custom_params[RATE_KEY]), "custom"
         if CLASS_KEY in custom_params:
             name = custom_params[CLASS_KEY]
             if not isinstance(name, str) or name not in self.classes:
                 raise RateError(
-                    f"{CLASS_KEY} is {_shown(name)}; known classes are "
+                    f"{CLASS_KEY} is {shown(name)}; known classes are "
                     f"{', '.join(sorted(self.classes))}."
                 )
             return self.classes[name], name
         return self.default, "default"
+
+
+def check_rate(value: Any, name: str = RATE_KEY) -> float:
+    """`value` as a rate in tokens per second; raises `RateError` if it is none."""
+    # bool is an int to Python, but no client means a rate by it.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RateError(
+            f"{name} is {shown(value)}; it must be a number of tokens per second between "
+            f"{LOWEST_RATE:g} and {HIGHEST_RATE:g}."
+        )
+    # Compared before it is converted: an int may be too large for a float, and NaN fails.
+    if not LOWEST_RATE <= value <= HIGHEST_RATE:
+        raise RateError(
+            f"{name} is {shown(value)}; it must be between {LOWEST_RATE:g} and "
+            f"{HIGHEST_RATE:g} tokens per second."
+        )
+    return float(value)
 
 
 def check_keys(custom_params: Mapping[Any, Any]) -> None:
@@ -83,7 +84,7 @@ def check_keys(custom_params: Mapping[Any, Any]) -> None:
     for key in custom_params:
         if isinstance(key, str) and _folded(key).startswith(PREFIX) and key not in KEYS:
             raise RateError(
-                f"{_shown(key)} in custom_params is unknown; the nearest key is {_nearest(key)}."
+                f"{shown(key)} in custom_params is unknown; the nearest key is {_nearest(key)}."
             )
 
 
@@ -95,7 +96,7 @@ def check_place(fields: Iterable[Any], where: str) -> None:
     for key in fields:
         if isinstance(key, str) and _folded(key).startswith(PREFIX):
             raise RateError(
-                f"{_shown(key)} stands in {where}, where it says nothing; give {_nearest(key)} in "
+                f"{shown(key)} stands in {where}, where it says nothing; give {_nearest(key)} in "
                 "custom_params."
             )
 
@@ -111,7 +112,7 @@ def _nearest(key: str) -> str:
     return found[0]
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A client's value, short enough for an error sentence."""
     if isinstance(value, int) and value.bit_length() > 200:
         return "a huge integer"  # which Python refuses to print beyond 4,300 digits

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
+from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.terms import RateClasses, RateError, check_place
 
 
@@ -50,7 +51,6 @@ async def check_http(
     original: Callable[..., Any], obj: Any, request: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around the /generate route: a stream would have sent its HTTP 200 before the check above."""
-    from fastapi.responses import JSONResponse
     from sglang.srt.entrypoints import http_server
 
     state = http_server.get_global_state()
@@ -60,17 +60,7 @@ async def check_http(
             await check_body(request)
             check_rates(obj, config)
         except RateError as error:
-            return JSONResponse(
-                status_code=400,
-                content={
-                    "error": {
-                        "message": str(error),
-                        "type": "invalid_request_error",
-                        "code": 400,
-                        "retryable": False,
-                    }
-                },
-            )
+            return refusal(400, str(error))
     return await original(obj, request, *args, **kwargs)
 
 

@@ -101,7 +101,7 @@ class Reporter:
         number = np.bincount(phase, minlength=len(Phase))
         waiting = phase == Phase.WAITING.value
         member = ~waiting | table.phases.admitted[slots]
-        read = member & table.streaming[slots]
+        read = member & table.streaming[slots] & ~table.readers.resting[slots]
         self._recorder.levels(
             Levels(
                 running=int(number[Phase.RUNNING] + number[Phase.DRAINING]),
@@ -118,7 +118,9 @@ class Reporter:
         """Of every class that ever was: one whose streams are gone has no reader that stalls."""
         table = self._table
         slots = table.order()
-        reading = slots[table.readers.started[slots] & table.streaming[slots]]
+        readers = table.readers
+        follows = readers.started[slots] & table.streaming[slots] & ~readers.resting[slots]
+        reading = slots[follows]
         buffers = table.readers.buffer_seconds(reading, now)
         late = noticed(-table.readers.slack(reading, now))
         number = table.class_number[reading]

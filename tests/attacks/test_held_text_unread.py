@@ -1,0 +1,115 @@
+"""Tokens whose text the front end keeps are in no reader's buffer, however many there are."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.fixtures import respelled
+
+pytestmark = pytest.mark.engine
+
+TOOL_CALL = 310
+"""Token that is spelled as what the parser takes for the beginning of a tool call."""
+LEAD_BYTE = 161
+"""Token of the byte with which a character of three bytes begins."""
+WORD = 300
+ALWAYS = 100.0
+"""Bias with which a token is all that the model says."""
+RATE = 2.0
+"""Tokens per second: the thousands that are made would last for an hour."""
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+@pytest.fixture(scope="module")
+def caller(models: Path, tmp_path_factory) -> Path:
+    """The tiny model, with a word that begins a tool call."""
+    folder = tmp_path_factory.mktemp("caller")
+    return respelled(models / "qwen3", folder, {"<tool_call>": TOOL_CALL})
+
+
+@pytest.fixture(scope="module", params=[(), ("--stream-interval", "40")], ids=["1", "40"])
+def served(start, caller, request):
+    flags = ("--scheduler", "tokenflow", "--max-total-tokens", "30000")
+    with start(*flags, "--tool-call-parser", "hermes", *request.param, model=caller) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def streaming(served, path: str, body: dict[str, Any]) -> Iterator[http.client.HTTPResponse]:
+    """A stream that is read until the test is over; then its client is gone."""
+    connection = http.client.HTTPConnection("127.0.0.1", served.server.port, timeout=60)
+    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+    try:
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        yield response
+    finally:
+        connection.close()
+        served.assert_clean()
+
+
+def chat(token: int, **more: Any) -> tuple[str, dict[str, Any]]:
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 20_000,
+        "logit_bias": {str(token): ALWAYS},
+        "custom_params": {"tokenflow_rate": RATE},
+        "stream": True,
+        "ignore_eos": True,
+        **more,
+    }
+    return "/v1/chat/completions", body
+
+
+def plain(token: int) -> tuple[str, dict[str, Any]]:
+    sampling = {
+        "max_new_tokens": 20_000,
+        "logit_bias": {str(token): ALWAYS},
+        "custom_params": {"tokenflow_rate": RATE},
+        "ignore_eos": True,
+    }
+    return "/generate", {"input_ids": [40, 41, 42], "sampling_params": sampling, "stream": True}
+
+
+def unread(served) -> float:
+    """Seconds of text that the scheduler takes the reader to have, after two looks at it."""
+    count = served.total("tokenflow:buffer_seconds_count")
+    seconds = served.total("tokenflow:buffer_seconds_sum")
+    served.wait_for("buffer_seconds_count", count + 2)
+    looks = served.total("tokenflow:buffer_seconds_count") - count
+    return (served.total("tokenflow:buffer_seconds_sum") - seconds) / looks
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [chat(TOOL_CALL, tools=TOOLS), chat(LEAD_BYTE), plain(LEAD_BYTE)],
+    ids=["tool call", "bytes of a chat", "bytes"],
+)
+def test_the_reader_has_not_begun(served, path, body) -> None:
+    """Each second the buffers of all who read are looked at: of this one there is none."""
+    with streaming(served, path, body):
+        end, looks = time.monotonic() + 60, -1.0
+        while looks != (looks := served.total("tokenflow:buffer_seconds_count")):
+            assert time.monotonic() < end, "its reader is believed to read"
+            time.sleep(4)
+        assert served.total("tokenflow:running_streams") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [chat(WORD, tools=TOOLS), chat(WORD), plain(WORD)],
+    ids=["tools", "chat", "generate"],
+)
+def test_words_are_read(served, path, body) -> None:
+    """The control: as many tokens, of which nothing is held back."""
+    with streaming(served, path, body):
+        assert unread(served) > 10.0
+        assert served.total("tokenflow:stalled_streams") == 0.0

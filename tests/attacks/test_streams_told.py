@@ -1,0 +1,235 @@
+"""POST and DELETE /tokenflow/streams on a real server: other rates, readers that look away."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+numbers = itertools.count()
+FAR = 2000
+"""Tokens that no test waits for."""
+
+
+class Reading(threading.Thread):
+    """Reads one stream and remembers when how many tokens had come."""
+
+    def __init__(
+        self, served, ids: list[int], tokens: int, rate: float = 10.0, **more: Any
+    ) -> None:
+        super().__init__(daemon=True)
+        self.served, self.rid = served, f"told-{next(numbers)}-{tokens}"
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+        sampling["custom_params"] = {"tokenflow_rate": rate}
+        self.body = {"input_ids": ids, "stream": True, "sampling_params": sampling, "rid": self.rid}
+        self.body.update(more)
+        self.came: list[tuple[float, int]] = []
+        self.ids: list[int] = []
+        self.reason: Any = None
+        self.start()
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.served.server.port, timeout=120)
+        connection.request(
+            "POST", "/generate", json.dumps(self.body), {"content-type": "application/json"}
+        )
+        with connection.getresponse() as response:
+            while line := response.readline():
+                data = line.decode().removeprefix("data: ").strip()
+                if data and data != "[DONE]":
+                    part = json.loads(data)
+                    self.ids = part["output_ids"]
+                    self.reason = part["meta_info"]["finish_reason"]
+                    self.came.append((time.monotonic(), len(self.ids)))
+        connection.close()
+
+    def wait_for(self, tokens: int, seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while len(self.ids) < tokens:
+            assert time.monotonic() < end, f"{len(self.ids)} of {tokens} tokens"
+            time.sleep(0.01)
+
+    def stands(self, seconds: float = 1.0) -> int:
+        """Tokens at which the stream stands still; at most a few come in the beginning."""
+        time.sleep(0.5)
+        before = len(self.ids)
+        time.sleep(seconds)
+        assert len(self.ids) == before, "it goes on"
+        return before
+
+
+def told(served, rid: str, body: Any, method: str = "POST", **headers: str) -> tuple[int, str]:
+    """HTTP status, and what the error says."""
+    connection = http.client.HTTPConnection("127.0.0.1", served.server.port, timeout=60)
+    raw = body if isinstance(body, str) else json.dumps(body)
+    connection.request(method, f"/tokenflow/streams/{rid}", raw, headers)
+    with connection.getresponse() as response:
+        text = response.read().decode()
+    connection.close()
+    return response.status, json.loads(text)["error"]["message"] if response.status >= 400 else text
+
+
+@pytest.fixture(scope="module", params=["1", "2"])
+def served(start, request):
+    flags = ("--scheduler", "tokenflow", "--max-total-tokens", "8000")
+    ranks = ("--tp-size", request.param, "--tokenflow-check-ranks")
+    with start(*flags, *(ranks if request.param != "1" else ())) as running:
+        yield running
+
+
+def test_a_stream_rests_on_an_idle_server_and_goes_on(served, prompts, reference) -> None:
+    stream = Reading(served, prompts[0], 64)
+    stream.wait_for(8)
+    assert told(served, stream.rid, {"rate": 0}) == (204, "")
+    stood = stream.stands()
+    assert 8 <= stood < 64
+    assert served.total("tokenflow:preemptions_total") > 0
+    assert told(served, stream.rid, {"rate": 1000}) == (204, "")
+    stream.join(60)
+    assert stream.ids == reference[0]
+    served.assert_clean()
+
+
+def test_others_are_served_meanwhile_and_come_first(served, prompts, reference) -> None:
+    resting = Reading(served, prompts[1], 64)
+    resting.wait_for(4)
+    told(served, resting.rid, {"rate": 0})
+    stood = resting.stands(0.2)
+    others = served.outputs(prompts[2:6], stream=True)
+    assert others == reference[2:6]
+    assert len(resting.ids) == stood
+    told(served, resting.rid, {"rate": 20})
+    resting.join(60)
+    assert resting.ids == reference[1]
+    served.assert_clean()
+
+
+def test_a_newcomer_may_rest_before_its_first_token(served, prompts, reference) -> None:
+    """Its prefill may have begun: then it rests behind its first tokens."""
+    stream = Reading(served, prompts[2], 64)
+    status = 0
+    end = time.monotonic() + 30
+    while status != 204 and time.monotonic() < end:
+        status, _ = told(served, stream.rid, {"rate": 0})
+    stood = stream.stands()
+    assert stood < 64
+    told(served, stream.rid, {"rate": 10})
+    stream.join(60)
+    assert stream.ids == reference[2]
+
+
+@pytest.mark.parametrize("how", ["disconnect", "delete", "abort"])
+def test_a_resting_stream_that_ends_leaves_nothing(served, prompts, how) -> None:
+    stream = Reading(served, prompts[3], FAR)
+    stream.wait_for(4)
+    told(served, stream.rid, {"rate": 0})
+    stream.stands(0.2)
+    if how == "abort":
+        assert served.post("/abort_request", {"rid": stream.rid}).status == 200
+    else:
+        assert told(served, stream.rid, "", "DELETE") == (204, "")
+    stream.join(60)
+    assert stream.reason["type"] == "abort"
+    assert told(served, stream.rid, {"rate": 5})[0] == 404
+    served.assert_clean()
+
+
+def test_all_rest_and_the_engine_is_paused(served, prompts, reference) -> None:
+    streams = [Reading(served, prompt, 64) for prompt in prompts[:3]]
+    for stream in streams:
+        stream.wait_for(4)
+        told(served, stream.rid, {"rate": 0})
+    assert served.post("/pause_generation", {"mode": "retract"}).status == 200
+    told(served, streams[0].rid, {"rate": 50})
+    assert served.post("/continue_generation", {}).status == 200
+    streams[0].join(60)
+    for stream in streams[1:]:
+        stream.stands(0.2)
+        told(served, stream.rid, {"rate": 50})
+        stream.join(60)
+    assert [stream.ids for stream in streams] == reference[:3]
+    served.assert_clean()
+
+
+def test_what_is_wrong_is_named(served, prompts) -> None:
+    stream = Reading(served, prompts[4], FAR)
+    stream.wait_for(1)
+    wrong = {
+        "between 0.1 and 1000": {"rate": 5000},
+        "rate is 'fast'": {"rate": "fast"},
+        "rate is True": {"rate": True},
+        "rate is -1": {"rate": -1},
+        "'speed' is unknown": {"speed": 5},
+        "rate is missing": {},
+        "must be a JSON object": [1],
+        "no JSON": "{",
+    }
+    for sentence, body in wrong.items():
+        status, said = told(served, stream.rid, body)
+        assert status == 400 and sentence in said, (status, said)
+    status, said = told(served, "nobody", {"rate": 5})
+    assert status == 404 and "'nobody'" in said
+    assert told(served, "nobody", "", "DELETE")[0] == 404
+    assert told(served, stream.rid, "", "DELETE")[0] == 204
+    stream.join(60)
+
+
+def test_no_other_stream_is_ended_by_the_beginning_of_its_id(served, prompts) -> None:
+    one = Reading(served, prompts[5], FAR, rid="alike")
+    other = Reading(served, prompts[6], FAR, rid="alike-too")
+    one.wait_for(1)
+    other.wait_for(1)
+    status, said = told(served, "alike", "", "DELETE")
+    assert status == 409 and "'alike-too'" in said
+    assert told(served, "alike-too", "", "DELETE")[0] == 204
+    other.join(60)
+    assert told(served, "alike", "", "DELETE")[0] == 204
+    one.join(60)
+    assert (one.reason["type"], other.reason["type"]) == ("abort", "abort")
+
+
+def test_a_request_without_a_reader_has_no_rate(served, prompts) -> None:
+    asking = threading.Thread(
+        target=lambda: served.generate(prompts[7], rid="silent", max_new_tokens=FAR)
+    )
+    asking.start()
+    end = time.monotonic() + 30
+    while (answer := told(served, "silent", {"rate": 5}))[0] == 404 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert answer[0] == 400 and "does not stream" in answer[1]
+    assert told(served, "silent", "", "DELETE")[0] == 204
+    asking.join(60)
+
+
+def test_an_operator_cannot_break_it(served, prompts, reference) -> None:
+    stream = Reading(served, prompts[8], 64, rid="mine")
+    stream.wait_for(1)
+    for said in ({"tokenflow_rate:mine": -5}, {"tokenflow_passed_on:mine": 2}, {"tokenflow_": 1}):
+        answer = served.post("/set_internal_state", {"server_args": said})
+        assert answer.status == 200, answer
+    # SGLang's own still work.
+    plain = {"server_args": {"max_micro_batch_size": 1}}
+    assert served.post("/set_internal_state", plain).body in ([False], [True])
+    stream.join(60)
+    assert stream.ids == reference[8]
+    served.assert_clean()
+
+
+def test_keys_guard_the_streams_as_they_guard_aborts(start, prompts) -> None:
+    keys = ("--api-key", "reader", "--admin-api-key", "boss")
+    with start("--scheduler", "tokenflow", *keys) as guarded:
+        for key, status in ((None, 401), ("reader", 401), ("boss", 404)):
+            headers = {} if key is None else {"authorization": f"Bearer {key}"}
+            for method, body in (("POST", {"rate": 0}), ("DELETE", "")):
+                connection = http.client.HTTPConnection("127.0.0.1", guarded.server.port)
+                raw = body if isinstance(body, str) else json.dumps(body)
+                connection.request(method, "/tokenflow/streams/any", raw, headers)
+                assert connection.getresponse().status == status, (key, method)
+                connection.close()

@@ -1,0 +1,117 @@
+"""What the front end tells of live streams, and what an operator may send instead."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from sglang.srt.managers.io_struct import SetInternalStateReq, msgpack_decode, msgpack_encode
+from tracked import Request, running
+
+from tokenflow_sgl.engine.stream_messages import is_ours, passed_on_message, rate_message, take
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.policy.predictors import LimitLengths
+
+
+class Server:
+    """A table with one running stream, `mine`, that has sent 30 tokens at second 3."""
+
+    def __init__(self) -> None:
+        self.table: StreamTable[Request] = StreamTable(LimitLengths(), capacity=4)
+        self.stream = running(self.table)
+        self.slot = self.table.slot(self.stream)
+        self.stream.produce(30)
+        self.table.collect(3.0)
+
+    def take(self, message: SetInternalStateReq, now: float = 4.0) -> bool:
+        message = msgpack_decode(msgpack_encode(message))  # as between SGLang's processes
+        assert is_ours(message)
+        known = {"mine": self.stream}
+        return bool(take(message, known.get, self.table, now).updated)
+
+    def unread(self, now: float) -> float:
+        order = self.table.order()
+        return float(self.table.readers.buffer_tokens(order, now)[0])
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def test_what_sglang_may_be_told_is_none_of_ours() -> None:
+    assert not is_ours(SetInternalStateReq(server_args={"pp_max_micro_batch_size": 8}))
+
+
+def test_a_rate_holds_from_now_on(server) -> None:
+    before = server.table.streams(()).rate[0]
+    assert server.take(rate_message("mine", 4.0))
+    assert (before, server.table.streams(()).rate[0]) == (10.0, 4.0)
+    assert server.unread(4.0) == 20.0
+    assert server.unread(5.0) == 16.0
+
+
+def test_a_reader_rests_and_is_back(server) -> None:
+    assert server.take(rate_message("mine", 0))
+    seen = server.table.streams(())
+    assert seen.resting is not None and seen.resting[0] and seen.next_due[0] == math.inf
+    assert server.take(rate_message("mine", 10.0), now=60.0)
+    assert not server.table.streams(()).resting[0]
+    assert server.unread(60.0) == 20.0
+
+
+@pytest.mark.parametrize("rate", [-1.0, 0.05, 1001.0, math.nan, math.inf])
+def test_a_rate_that_is_none_is_not_taken(server, rate) -> None:
+    assert not server.take(rate_message("mine", rate))
+    assert server.table.streams(()).rate[0] == 10.0
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tokenflow_rate:other": 5},
+        {"tokenflow_rate": 5},
+        {"tokenflow_speed:mine": 5},
+        {"tokenflow_passed_on:mine": 2.5},
+        {"tokenflow_passed_on:mine": -2},
+    ],
+)
+def test_what_is_not_understood_changes_nothing(server, said) -> None:
+    assert not server.take(SetInternalStateReq(server_args=said))
+    assert server.unread(4.0) == 20.0
+
+
+def test_text_that_is_held_back_is_not_read(server) -> None:
+    # Of the thirty tokens five have reached the client, which had read them by second 3.5.
+    assert server.take(passed_on_message({"mine": 5, "gone": 3})) is False  # one of them is gone
+    assert server.unread(4.0) == 0.0
+    assert server.table.readers.slack(server.table.order(), 4.0)[0] == pytest.approx(-0.5)
+    server.stream.produce(10)
+    server.table.collect(4.5)
+    assert server.unread(4.5) == 0.0, "more of the same"
+    assert server.take(passed_on_message({"mine": None}), now=5.0)
+    server.table.collect(5.0)
+    assert server.unread(5.0) == 35.0
+    assert server.table.readers.stall_seconds[server.slot] == pytest.approx(1.5)
+
+
+def test_held_text_comes_though_the_stream_is_paused_meanwhile(server) -> None:
+    from tokenflow_sgl.contract import Phase
+
+    server.take(passed_on_message({"mine": 5}))
+    server.table.move(server.stream, Phase.PAUSED, 4.1)
+    server.table.collect(4.2)
+    server.take(passed_on_message({"mine": None}), now=5.0)
+    server.table.collect(5.0)
+    assert server.unread(5.0) == 25.0
+
+
+def test_of_reasoning_nothing_is_read_anyway() -> None:
+    table: StreamTable[Request] = StreamTable(
+        LimitLengths(), capacity=4, reasoning=lambda _req, _since: 20
+    )
+    stream = running(table, thinking=True)
+    stream.produce(30)
+    table.collect(3.0)
+    take(passed_on_message({"mine": 25}), {"mine": stream}.get, table, 3.0)
+    assert table.readers.delivered[table.slot(stream)] == 5

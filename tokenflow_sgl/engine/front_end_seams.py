@@ -1,0 +1,78 @@
+"""The ledger's rows for a launch, and for the process of the HTTP server or the offline engine."""
+
+from __future__ import annotations
+
+from tokenflow_sgl.engine.seam import Seam
+
+_LOADS = "sglang.srt.managers.load_snapshot"
+
+FRONT_END: tuple[Seam, ...] = (
+    # Configuration
+    Seam(
+        "sglang.srt.server_args:ServerArgs.add_cli_args", "hook", "declares the flags", ("parser",)
+    ),
+    Seam(
+        "sglang.srt.server_args:ServerArgs.from_cli_args",
+        "hook",
+        "puts the configuration on the record",
+        ("args",),
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler:configure_scheduler_process",
+        "hook",
+        "replaces the scheduler class, in its process and only with the flag",
+        ("server_args",),
+    ),
+    Seam(
+        "sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",
+        "hook",
+        "answers a bad rate with HTTP 400",
+        ("obj",),
+    ),
+    Seam(
+        "sglang.srt.entrypoints.openai.serving_chat:OpenAIServingChat._generate_chat_stream",
+        "hook",
+        "notices text that parsers of tool calls hold back",
+        ("adapted_request",),
+    ),
+    Seam("sglang.srt.entrypoints.http_server:app", "call", "gets /tokenflow/streams"),
+    Seam("sglang.srt.utils.auth:auth_level", "call", "guards it as /abort_request is guarded"),
+    Seam(
+        "sglang.srt.managers.tokenizer_control_mixin:TokenizerControlMixin.set_internal_state",
+        "call",
+        "tells the scheduler of live streams",
+        ("obj",),
+    ),
+    Seam(
+        "sglang.srt.entrypoints.http_server:serve_generate_request",
+        "hook",
+        "answers a bad rate on a /generate stream before its HTTP 200",
+        ("obj", "request"),
+    ),
+    Seam(
+        "sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request",
+        "hook",
+        "answers a rate outside of custom_params with HTTP 400",
+        ("request", "raw_request"),
+    ),
+    # What tokenflow doctor walks through
+    Seam("sglang.srt.plugins:load_plugins", "call", "loads us as a launch does"),
+    Seam(
+        "sglang.srt.server_args:prepare_server_args",
+        "call",
+        "parses the options of a launch that the doctor is asked about",
+        ("argv",),
+    ),
+    Seam("sglang.srt.server_args:ServerArgs.resolve_once", "call", "checks them together"),
+    Seam("sglang.srt.server_args:ServerArgs.check_server_args", "call", "the same"),
+    Seam("sglang.srt.utils.common:get_device", "call", "finds the device"),
+    Seam(
+        "sglang.srt.arg_groups.model_override_base:model_config_of",
+        "call",
+        "reads what kind of model it is",
+        ("server_args",),
+    ),
+    Seam("sglang.srt.mem_cache.kv_cache_builder:uses_ssm_state", "call", "the same"),
+    Seam(f"{_LOADS}:LoadSnapshot.to_dict", "override", "headroom in /v1/loads", ("include",)),
+    Seam(f"{_LOADS}:snapshot_decoder", "hook", "the same, where it is read"),
+)

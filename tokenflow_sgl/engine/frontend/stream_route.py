@@ -1,0 +1,97 @@
+"""POST and DELETE /tokenflow/streams/{rid}: change a live stream's rate, or end it.
+
+Access is that of SGLang's /abort_request, which names a request by its id, too: with an admin key
+it takes that key, else the API key if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from sglang.srt.utils.auth import AuthLevel, auth_level
+
+from tokenflow_sgl.engine.frontend.refusals import refusal
+from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, shown
+from tokenflow_sgl.engine.stream_messages import rate_message
+
+PATH = "/tokenflow/streams/{rid:path}"
+RATE = "rate"
+
+
+def add_routes(app: FastAPI) -> None:
+    """Put the routes on SGLang's application, once."""
+    if any(getattr(route, "path", None) == PATH for route in app.routes):
+        return
+    guarded = auth_level(AuthLevel.ADMIN_OPTIONAL)
+    app.add_api_route(PATH, guarded(change_stream), methods=["POST"])
+    app.add_api_route(PATH, guarded(end_stream), methods=["DELETE"])
+
+
+def wanted_rate(body: Any) -> float:
+    """The rate that a body asks for; raises `RateError` for everything else that it may say."""
+    if not isinstance(body, Mapping):
+        raise RateError(f"The body is {shown(body)}; it must be a JSON object with {RATE}.")
+    for key in body:
+        if key != RATE:
+            raise RateError(f"{shown(key)} is unknown; the body must have {RATE} and nothing else.")
+    if RATE not in body:
+        raise RateError(f"{RATE} is missing; it must be tokens per second, or 0 to rest.")
+    value = body[RATE]
+    if not isinstance(value, bool) and value == 0:
+        return 0.0
+    try:
+        return check_rate(value, RATE)
+    except RateError as error:
+        raise RateError(f"{error} With 0 the stream rests.") from None
+
+
+def _manager() -> Any:
+    from sglang.srt.entrypoints import http_server
+
+    return http_server.get_global_state().tokenizer_manager
+
+
+async def change_stream(rid: str, request: Request) -> Response:
+    """Another rate for the reader of stream `rid`, from now on."""
+    manager = _manager()
+    try:
+        try:
+            body = await request.json()
+        except ValueError:
+            raise RateError(f"The body is no JSON; it must be an object with {RATE}.") from None
+        rate = wanted_rate(body)
+    except RateError as error:
+        return _refused(400, str(error))
+    state = manager.rid_to_state.get(rid)
+    if state is None:
+        return _refused(404, f"Stream {shown(rid)} is unknown: it has ended, or never began.")
+    if not getattr(state.obj, "stream", False):
+        return _refused(400, f"Request {shown(rid)} does not stream, so it has no reader's rate.")
+    if not any(await manager.set_internal_state(rate_message(rid, rate))):
+        return _refused(
+            409, f"Stream {shown(rid)} has not reached the scheduler yet, or has just ended."
+        )
+    return Response(status_code=204)
+
+
+async def end_stream(rid: str) -> Response:
+    """Abort stream `rid`."""
+    manager = _manager()
+    if rid not in manager.rid_to_state:
+        return _refused(404, f"Stream {shown(rid)} is unknown: it has ended, or never began.")
+    # SGLang aborts all requests whose ids begin like the one that it is told.
+    for other in manager.rid_to_state:
+        if other != rid and other.startswith(rid):
+            return _refused(
+                409,
+                f"Stream {shown(rid)} cannot be ended alone: the id {shown(other)} begins like it.",
+            )
+    manager.abort_request(rid=rid)
+    return Response(status_code=204)
+
+
+def _refused(status: int, message: str) -> Response:
+    answer: Response = refusal(status, message)
+    return answer

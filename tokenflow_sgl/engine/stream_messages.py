@@ -1,0 +1,73 @@
+"""What the front end tells the scheduler of streams that are being served.
+
+SGLang's messages between its processes are of fixed types. The one with numbers that an operator
+may set while the server runs carries ours, too: under names of our own, each with the request's id
+behind it. So one message can speak of many streams, and SGLang answers every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sglang.srt.managers.io_struct import SetInternalStateReq, SetInternalStateReqOutput
+
+from tokenflow_sgl.lifecycle.reader_updates import set_passed_on, set_rate
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
+
+PREFIX = "tokenflow_"
+RATE = "tokenflow_rate:"
+PASSED_ON = "tokenflow_passed_on:"
+ALL = -1
+"""Instead of a number of tokens: the front end holds nothing back."""
+
+
+def rate_message(rid: str, rate: float) -> SetInternalStateReq:
+    """The reader of request `rid` reads `rate` tokens/s from now on; 0: nothing."""
+    return SetInternalStateReq(server_args={RATE + rid: rate})
+
+
+def passed_on_message(passed_on: Mapping[str, int | None]) -> SetInternalStateReq:
+    """By request id: output tokens whose text was passed on, None: of all that come."""
+    return SetInternalStateReq(
+        server_args={
+            PASSED_ON + rid: ALL if tokens is None else tokens for rid, tokens in passed_on.items()
+        }
+    )
+
+
+def is_ours(message: SetInternalStateReq) -> bool:
+    """Whether it speaks of streams."""
+    return any(name.startswith(PREFIX) for name in message.server_args)
+
+
+def take(
+    message: SetInternalStateReq,
+    request: Callable[[str], Any | None],
+    table: StreamTable[Any],
+    now: float,
+) -> SetInternalStateReqOutput:
+    """Note what a message says; its answer: whether all of it was understood.
+
+    Operators can send such messages, too, so nothing in them is taken on trust.
+
+    Args:
+        message: One that `is_ours`.
+        request: The tracked request with an id, if there is one.
+        table: Of the live streams.
+        now: Seconds on the table's clock.
+    """
+    understood = True
+    for name, value in message.server_args.items():
+        kind, _, rid = name.partition(":")
+        req = request(rid)
+        if req is None:
+            understood = False
+        elif kind + ":" == RATE and (value == 0 or LOWEST_RATE <= value <= HIGHEST_RATE):
+            set_rate(table, req, float(value), now)
+        elif kind + ":" == PASSED_ON and isinstance(value, int) and value >= ALL:
+            set_passed_on(table, req, None if value == ALL else value, now)
+        else:
+            understood = False
+    return SetInternalStateReqOutput(updated=understood)

@@ -1,0 +1,49 @@
+"""What becomes known of a live stream's reader beside the tokens that are sent to it."""
+
+from __future__ import annotations
+
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.lifecycle.columns import ALL
+from tokenflow_sgl.lifecycle.table import R, StreamTable
+from tokenflow_sgl.qos import change_rate, take_back
+
+
+def set_rate(table: StreamTable[R], request: R, rate: float, now: float) -> None:
+    """The stream's reader reads `rate` tokens/s from now on.
+
+    Args:
+        table: With the stream.
+        request: The stream.
+        rate: Tokens/s; 0: its reader has looked away, and the stream rests until it has a rate.
+        now: Seconds on the table's clock.
+    """
+    slot = table.slot(request)
+    change_rate(table.readers, slot, rate, now)
+    table.phases.changed(slot)
+
+
+def any_waits(table: StreamTable[R]) -> bool:
+    """Whether a paused stream waits for its turn: more are served than memory holds.
+
+    Streams whose readers have looked away do not wait.
+    """
+    slots = table.order()
+    paused = table.phases.phase[slots] == Phase.PAUSED.value
+    return bool((paused & ~table.readers.resting[slots]).any())
+
+
+def set_passed_on(table: StreamTable[R], request: R, tokens: int | None, now: float) -> None:
+    """The front end holds the text of all output tokens back but for the first `tokens`.
+
+    Args:
+        table: With the stream.
+        request: The stream.
+        tokens: Of its output, reasoning included; None: it holds nothing back any more.
+        now: Seconds on the table's clock.
+    """
+    slot = table.slot(request)
+    table.passed_on[slot] = ALL if tokens is None else tokens
+    if tokens is not None:
+        read = max(tokens - int(table.reasoning[slot]), 0)
+        take_back(table.readers, slot, int(table.readers.delivered[slot]) - read, now)
+    table.phases.changed(slot)
