@@ -278,7 +278,7 @@ def _time_allows(state: State, config: WorkingSetConfig, asking: Asking) -> tupl
 
 def _leading(passes: BoolArray) -> int:
     """How many columns there are before the first that is not all true."""
-    every = passes.all(axis=0)
+    every: BoolArray = np.asarray(passes.all(axis=0))
     return len(every) if every.all() else int(np.argmin(every))
 
 
