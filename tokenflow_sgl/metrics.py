@@ -69,7 +69,8 @@ STREAMS = (
     Metric(
         "stalled_streams",
         "gauge",
-        f"Streams that have kept their reader waiting for text {LONGER}.",
+        f"Streams that have kept their reader waiting for text {LONGER} and than its class "
+        "tolerates.",
         "streams",
         CLASS,
     ),
@@ -130,7 +131,13 @@ READERS = (
         "seconds",
         (*CLASS, "percentile"),
     ),
-    Metric("stalls_total", "counter", f"Reader stalls {LONGER}.", "stalls", CLASS),
+    Metric(
+        "stalls_total",
+        "counter",
+        f"Reader stalls {LONGER} and than its class tolerates.",
+        "stalls",
+        CLASS,
+    ),
     Metric(
         "stall_seconds_total",
         "counter",
@@ -142,7 +149,7 @@ READERS = (
         "finished_streams_total",
         "counter",
         "Streams that ended after their first token, by whether their reader stalled at least once "
-        f"{LONGER}.",
+        f"{LONGER} and than its class tolerates.",
         "streams",
         (*CLASS, "stalled"),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import socket
 import threading
 import time
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
+HELD_FROM_2 = {"tokenflow_passed_on:mine": 2}
 numbers = itertools.count()
 FAR = 2000
 """Tokens that no test waits for."""
@@ -35,8 +37,13 @@ class Reading(threading.Thread):
         self.reason: Any = None
         self.start()
 
+    def leave(self) -> None:
+        """The client has gone, and closes its end of the connection."""
+        self.connection.sock.shutdown(socket.SHUT_RDWR)
+
     def run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.served.server.port, timeout=120)
+        port = self.served.server.port
+        self.connection = connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request(
             "POST", "/generate", json.dumps(self.body), {"content-type": "application/json"}
         )
@@ -97,7 +104,7 @@ def test_a_stream_rests_on_an_idle_server_and_goes_on(served, prompts, reference
     served.assert_clean()
 
 
-def test_others_are_served_meanwhile_and_come_first(served, prompts, reference) -> None:
+def test_others_are_served_meanwhile(served, prompts, reference) -> None:
     resting = Reading(served, prompts[1], 64)
     resting.wait_for(4)
     told(served, resting.rid, {"rate": 0})
@@ -131,14 +138,17 @@ def test_a_resting_stream_that_ends_leaves_nothing(served, prompts, how) -> None
     stream.wait_for(4)
     told(served, stream.rid, {"rate": 0})
     stream.stands(0.2)
-    if how == "abort":
+    if how == "disconnect":
+        stream.leave()
+    elif how == "abort":
         assert served.post("/abort_request", {"rid": stream.rid}).status == 200
     else:
         assert told(served, stream.rid, "", "DELETE") == (204, "")
     stream.join(60)
-    assert stream.reason["type"] == "abort"
-    assert told(served, stream.rid, {"rate": 5})[0] == 404
+    if how != "disconnect":
+        assert stream.reason["type"] == "abort"
     served.assert_clean()
+    assert told(served, stream.rid, {"rate": 5})[0] == 404
 
 
 def test_all_rest_and_the_engine_is_paused(served, prompts, reference) -> None:
@@ -147,7 +157,7 @@ def test_all_rest_and_the_engine_is_paused(served, prompts, reference) -> None:
         stream.wait_for(4)
         told(served, stream.rid, {"rate": 0})
     assert served.post("/pause_generation", {"mode": "retract"}).status == 200
-    told(served, streams[0].rid, {"rate": 50})
+    assert told(served, streams[0].rid, {"rate": 50}) == (204, "")
     assert served.post("/continue_generation", {}).status == 200
     streams[0].join(60)
     for stream in streams[1:]:
@@ -187,7 +197,7 @@ def test_no_other_stream_is_ended_by_the_beginning_of_its_id(served, prompts) ->
     one.wait_for(1)
     other.wait_for(1)
     status, said = told(served, "alike", "", "DELETE")
-    assert status == 409 and "'alike-too'" in said
+    assert status == 409 and "another stream's id begins like it" in said
     assert told(served, "alike-too", "", "DELETE")[0] == 204
     other.join(60)
     assert told(served, "alike", "", "DELETE")[0] == 204
@@ -211,15 +221,28 @@ def test_a_request_without_a_reader_has_no_rate(served, prompts) -> None:
 def test_an_operator_cannot_break_it(served, prompts, reference) -> None:
     stream = Reading(served, prompts[8], 64, rid="mine")
     stream.wait_for(1)
-    for said in ({"tokenflow_rate:mine": -5}, {"tokenflow_passed_on:mine": 2}, {"tokenflow_": 1}):
+    wrong = ({"tokenflow_rate:mine": -5}, {"tokenflow_": 1}, {"tokenflow_passed_on:mine": 1 << 63})
+    for said in (HELD_FROM_2, *wrong):
         answer = served.post("/set_internal_state", {"server_args": said})
-        assert answer.status == 200, answer
+        assert answer.body == [said == HELD_FROM_2], answer
     # SGLang's own still work.
-    plain = {"server_args": {"max_micro_batch_size": 1}}
-    assert served.post("/set_internal_state", plain).body in ([False], [True])
+    plain = {"server_args": {"pp_max_micro_batch_size": 8}}
+    assert served.post("/set_internal_state", plain).body == [True]
     stream.join(60)
     assert stream.ids == reference[8]
     served.assert_clean()
+
+
+def test_a_rest_does_not_last_for_ever(start, prompts, reference) -> None:
+    flags = ("--scheduler", "tokenflow", "--max-total-tokens", "8000")
+    with start(*flags, "--tokenflow-longest-rest", "3") as served:
+        stream = Reading(served, prompts[0], 64)
+        stream.wait_for(8)
+        told(served, stream.rid, {"rate": 0})
+        assert stream.stands() < 64
+        stream.join(60)
+        assert stream.ids == reference[0]
+        served.assert_clean()
 
 
 def test_keys_guard_the_streams_as_they_guard_aborts(start, prompts) -> None:

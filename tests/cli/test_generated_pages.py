@@ -1,4 +1,5 @@
 import ast
+import dataclasses
 import inspect
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ from tokenflow_sgl.contract import Cause, Decision, Memory, Mode, Phase, Pool, S
 from tokenflow_sgl.engine import unsupported
 from tokenflow_sgl.engine.frontend import terms
 from tokenflow_sgl.engine.telemetry import prometheus
-from tokenflow_sgl.qos import rates
+from tokenflow_sgl.qos import classes
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -90,9 +91,24 @@ def test_metrics_page_has_every_value_of_its_labels():
 
 
 def test_rates_page_states_the_classes():
-    documented = {cells[0]: cells[1] for cells in rows("rates.md")}
-    for name, rate in rates.NAMED_RATES.items():
-        assert documented[f"`{name}`"] == f"{rate:g}"
+    documented = {cells[0]: list(cells[1:5]) for cells in rows("rates.md") if len(cells) == 6}
+    for name, of in classes.SHIPPED.items():
+        assert documented[f"`{name}`"] == [
+            *(f"{value:g}" for value in (of.rate, of.tolerance, of.weight)),
+            "yes" if of.reader else "no",
+        ]
+
+
+def test_rates_page_has_a_file_of_classes_that_is_one(tmp_path):
+    (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "rates.md").read_text(), re.DOTALL)
+    (tmp_path / "classes.toml").write_text(text)
+    assert len(classes.load_classes(tmp_path / "classes.toml").known) > len(classes.SHIPPED)
+
+
+def test_rates_page_has_every_field_of_a_class():
+    documented = {cells[0] for cells in rows("rates.md") if len(cells) == 4}
+    fields = {f"`{item.name}`" for item in dataclasses.fields(classes.QosClass)} - {"`name`"}
+    assert documented >= fields
 
 
 @pytest.mark.parametrize(
@@ -106,9 +122,8 @@ def test_rates_page_states_the_classes():
     ],
 )
 def test_rates_page_quotes_the_refusals(params):
-    known = terms.RateClasses(dict(rates.NAMED_RATES), default=10.0)
     with pytest.raises(terms.RateError) as error:
-        known.of(params)
+        terms.class_of(params, classes.SHIPPED_CLASSES)
     assert f"> {error.value}\n" in (DOCS / "rates.md").read_text()
 
 

@@ -59,8 +59,8 @@ def test_a_burst_beyond_memory_preempts_and_answers_the_same(live, prompts, star
 
 
 def test_metrics_are_on_the_servers_own_page(live) -> None:
-    agent = {"custom_params": {"tokenflow_class": "agent"}}
-    live.outputs([[11, 12, 13]], stream=True, max_new_tokens=8, **agent)
+    listening = {"custom_params": {"tokenflow_class": "listening"}}
+    live.outputs([[11, 12, 13]], stream=True, max_new_tokens=8, **listening)
     time.sleep(2.1)  # what is counted per token is handed on once a second
     names = {name for name, _ in live.metrics()}
     expected = {
@@ -82,7 +82,7 @@ def test_metrics_are_on_the_servers_own_page(live) -> None:
     modes = {dict(labels)["mode"]: v for (n, labels), v in samples.items() if n.endswith(":mode")}
     assert set(modes) == {"idle", "working-set", "fallback"}
     assert sum(modes.values()) == 1.0
-    assert samples[("tokenflow:effective_tokens_total", (("qos_class", "agent"),))] > 0
+    assert samples[("tokenflow:effective_tokens_total", (("qos_class", "listening"),))] > 0
 
 
 def test_the_doctor_examines_it(live) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sglang.srt.managers.io_struct import SetInternalStateReq, msgpack_decode, msgpack_encode
 from tracked import Request, running
 
-from tokenflow_sgl.engine.stream_messages import is_ours, passed_on_message, rate_message, take
+from tokenflow_sgl.engine.stream_messages import is_ours, passed_on_message, rates_message, take
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 
@@ -45,24 +45,24 @@ def test_what_sglang_may_be_told_is_none_of_ours() -> None:
 
 def test_a_rate_holds_from_now_on(server) -> None:
     before = server.table.streams(()).rate[0]
-    assert server.take(rate_message("mine", 4.0))
+    assert server.take(rates_message({"mine": 4.0}))
     assert (before, server.table.streams(()).rate[0]) == (10.0, 4.0)
     assert server.unread(4.0) == 20.0
     assert server.unread(5.0) == 16.0
 
 
 def test_a_reader_rests_and_is_back(server) -> None:
-    assert server.take(rate_message("mine", 0))
+    assert server.take(rates_message({"mine": 0}))
     seen = server.table.streams(())
     assert seen.resting is not None and seen.resting[0] and seen.next_due[0] == math.inf
-    assert server.take(rate_message("mine", 10.0), now=60.0)
+    assert server.take(rates_message({"mine": 10.0}), now=60.0)
     assert not server.table.streams(()).resting[0]
     assert server.unread(60.0) == 20.0
 
 
 @pytest.mark.parametrize("rate", [-1.0, 0.05, 1001.0, math.nan, math.inf])
 def test_a_rate_that_is_none_is_not_taken(server, rate) -> None:
-    assert not server.take(rate_message("mine", rate))
+    assert not server.take(rates_message({"mine": rate}))
     assert server.table.streams(()).rate[0] == 10.0
 
 
@@ -74,6 +74,7 @@ def test_a_rate_that_is_none_is_not_taken(server, rate) -> None:
         {"tokenflow_speed:mine": 5},
         {"tokenflow_passed_on:mine": 2.5},
         {"tokenflow_passed_on:mine": -2},
+        {"tokenflow_passed_on:mine": 1 << 63},
     ],
 )
 def test_what_is_not_understood_changes_nothing(server, said) -> None:

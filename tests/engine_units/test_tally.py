@@ -122,7 +122,8 @@ def test_requests_that_do_not_stream_have_tokens_and_no_reader(served) -> None:
         prompt=5,
         limit=9,
         rate=1000.0,
-        qos_class=NOT_STREAMED,
+        qos_class=NOT_STREAMED.name,
+        reader=NOT_STREAMED.reader,
         arrival=1.0,
         now=1.0,
         streaming=False,
@@ -131,6 +132,62 @@ def test_requests_that_do_not_stream_have_tokens_and_no_reader(served) -> None:
     unread.output_ids += [7] * 4
     give(3.0, 1, 1, 1)
     tally.hand_on()
-    assert told.counts[("output_tokens_total", NOT_STREAMED)] == 4.0
-    assert {name for name, of in told.counts if of == NOT_STREAMED} == {"output_tokens_total"}
-    assert not [name for name, of in told.seen if of == NOT_STREAMED]
+    named = NOT_STREAMED.name
+    assert told.counts[("output_tokens_total", named)] == 4.0
+    assert {name for name, of in told.counts if of == named} == {"output_tokens_total"}
+    assert not [name for name, of in told.seen if of == named]
+
+
+@pytest.mark.parametrize("reader", [True, False])
+def test_a_class_without_readers_has_latencies_and_no_stalls(served, reader) -> None:
+    tally, told, give = served
+    table, program = tally._table, Request()
+    table.track(
+        program,
+        prompt=5,
+        limit=9,
+        rate=50.0,
+        qos_class="agents",
+        arrival=1.0,
+        now=1.0,
+        reader=reader,
+    )
+    table.move(program, Phase.RUNNING, 1.0)
+    for now in (3.0, 9.0):
+        program.output_ids += [7]
+        give(now, 1, 1, 1)
+    tally.hand_on()
+    counted = {name for name, of in told.counts if of == "agents"}
+    of_readers = {"effective_tokens_total", "stalls_total", "stall_seconds_total"}
+    assert counted - of_readers == {"output_tokens_total", "reasoning_tokens_total"}
+    assert counted & of_readers == (of_readers if reader else set())
+    assert {name for name, of in told.seen if of == "agents"} == {
+        *("ttft_seconds", "ttfvt_seconds", "tbt_seconds")
+    }
+
+
+def test_a_stall_that_the_class_tolerates_is_none(served) -> None:
+    tally, told, give = served
+    table = tally._table
+    for name, tolerance in (("patient", 5.0), ("strict", 0.0)):
+        request = Request()
+        table.track(
+            request,
+            prompt=5,
+            limit=9,
+            rate=10.0,
+            qos_class=name,
+            arrival=1.0,
+            now=1.0,
+            tolerance=tolerance,
+        )
+        table.move(request, Phase.RUNNING, 1.0)
+        request.output_ids += [7]
+    give(3.0, 1, 1, 1)
+    for request in table.requests(Phase.RUNNING)[-2:]:
+        request.output_ids += [7]
+    give(6.0, 1, 1, 1)
+    tally.hand_on()
+    assert told.counts[("stalls_total", "patient")] == 0.0
+    assert told.counts[("stalls_total", "strict")] == 1.0
+    assert told.counts[("stall_seconds_total", "patient")] == pytest.approx(2.9)

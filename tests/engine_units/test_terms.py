@@ -13,18 +13,16 @@ from tokenflow_sgl.engine.frontend.terms import (
     HIGHEST_RATE,
     LOWEST_RATE,
     RATE_KEY,
-    RateClasses,
     RateError,
     check_place,
+    class_of,
 )
-from tokenflow_sgl.qos.rates import NAMED_RATES
-
-RATES = RateClasses(NAMED_RATES, default=10.0)
+from tokenflow_sgl.qos.classes import SHIPPED, SHIPPED_CLASSES, QosClass, QosClasses
 
 
 def refusal(custom_params) -> str:
     with pytest.raises(RateError) as caught:
-        RATES.of(custom_params)
+        class_of(custom_params, SHIPPED_CLASSES)
     message = str(caught.value)
     assert message.endswith(".")
     assert "\n" not in message
@@ -33,19 +31,19 @@ def refusal(custom_params) -> str:
 
 @pytest.mark.parametrize("params", [None, {}, {"other": 5}, [], "tokenflow_rate", 7])
 def test_a_request_that_says_nothing_gets_the_default(params) -> None:
-    assert RATES.of(params) == (10.0, "default")
+    assert class_of(params, SHIPPED_CLASSES) == QosClass("default", 10.0)
 
 
 @pytest.mark.parametrize("rate", [LOWEST_RATE, 1, 12.5, 20, HIGHEST_RATE])
 def test_a_rate_of_its_own(rate) -> None:
-    value, name = RATES.of({RATE_KEY: rate, "other": "left alone"})
-    assert (value, name) == (rate, "custom")
-    assert type(value) is float
+    found = class_of({RATE_KEY: rate, "other": "left alone"}, SHIPPED_CLASSES)
+    assert found == QosClass("custom", rate)
+    assert type(found.rate) is float
 
 
-@pytest.mark.parametrize("name", NAMED_RATES)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_a_named_class(name) -> None:
-    assert RATES.of({CLASS_KEY: name}) == (NAMED_RATES[name], name)
+    assert class_of({CLASS_KEY: name}, SHIPPED_CLASSES) == SHIPPED[name]
 
 
 def test_a_rate_and_a_class_exclude_each_other() -> None:
@@ -74,7 +72,8 @@ def test_an_unknown_key_of_ours_is_refused_with_the_nearest(key, meant) -> None:
 
 
 def test_other_keys_are_left_alone() -> None:
-    assert RATES.of({"flow_rate": 1, "tokenflow": 2, "my_tokenflow_rate": 3, 4: 5})[1] == "default"
+    params = {"flow_rate": 1, "tokenflow": 2, "my_tokenflow_rate": 3, 4: 5}
+    assert class_of(params, SHIPPED_CLASSES).name == "default"
 
 
 def test_a_key_of_ours_in_another_place_is_refused() -> None:
@@ -143,18 +142,16 @@ JSON = st.recursive(
 def test_any_json_is_a_rate_within_range_or_an_error_for_the_client(rate, named) -> None:
     for params in ({RATE_KEY: rate}, {CLASS_KEY: named}, rate):
         try:
-            value, _ = RATES.of(params)
+            found = class_of(params, SHIPPED_CLASSES)
         except RateError:
             continue
-        assert LOWEST_RATE <= value <= HIGHEST_RATE
+        assert LOWEST_RATE <= found.rate <= HIGHEST_RATE
 
 
 def test_an_operators_own_class() -> None:
-    rates = RateClasses({**NAMED_RATES, "subtitles": 15.0}, default=2.0)
-    assert rates.of({CLASS_KEY: "subtitles"}) == (15.0, "subtitles")
-    assert rates.of(None) == (2.0, "default")
-
-
-def test_an_operators_class_out_of_range_is_named() -> None:
-    with pytest.raises(RateError, match=r"^rate class warp is 1000000000.0; it must be between"):
-        RateClasses({"warp": 1e9}, default=10.0)
+    subtitles = QosClass("subtitles", 15.0, tolerance=1.0, weight=2.0)
+    known = QosClasses({**SHIPPED, "subtitles": subtitles}, SHIPPED["reading"])
+    assert class_of({CLASS_KEY: "subtitles"}, known) == subtitles
+    assert class_of(None, known.with_default("subtitles")) == QosClass(
+        "default", 15.0, tolerance=1.0, weight=2.0
+    )

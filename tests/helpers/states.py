@@ -36,6 +36,8 @@ def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
         "visible": None,
         "on_device": 0,
         "on_host": 0,
+        "weight": 1.0,
+        "tolerance": 0.0,
     }
     row.update(given)
     if row["visible"] is None:
@@ -87,6 +89,8 @@ def state(
             thinking=column("thinking", np.bool_),
             on_device=column("on_device", np.int64),
             on_host=column("on_host", np.int64),
+            weight=column("weight", np.float64),
+            tolerance=column("tolerance", np.float64),
         ),
         memory=Memory(
             device=Tier(kv=Pool(total, total - held if free is None else free, promised)),

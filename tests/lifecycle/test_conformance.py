@@ -240,6 +240,24 @@ def test_newcomers_join_the_working_set(rig) -> None:
     assert not rig.phases.admitted[waits]
 
 
+@pytest.mark.parametrize("mode", [Mode.IDLE, Mode.FALLBACK, Mode.WORKING_SET])
+def test_what_is_hidden_is_offered_in_no_mode(rig, mode: Mode) -> None:
+    paused, hides = rig.add(Phase.PAUSED), rig.add(Phase.PAUSED)
+    waits, waits_too = rig.add(Phase.WAITING), rig.add(Phase.WAITING)
+    every = (paused, hides, waits, waits_too)
+    rig.apply(Decision(mode, run=every, hidden=frozenset({hides, waits_too})))
+    assert rig.offered == [paused, waits]
+
+
+def test_what_rests_is_preempted_though_the_engine_s_own_policy_decides(rig) -> None:
+    slot, other = rig.add(Phase.RUNNING), rig.add(Phase.RUNNING)
+    rig.apply(Decision(Mode.IDLE, preempt=(Preempt(slot, Cause.REST),), hidden=frozenset({slot})))
+    assert rig.phases.is_in(slot, Phase.DRAINING, Phase.PAUSED)
+    assert rig.phases.is_in(other, Phase.RUNNING)
+    rig.land()
+    assert rig.phases.is_in(slot, Phase.PAUSED)
+
+
 # ---- controls: a body that breaks one rule ------------------------------------------
 
 Break = Callable[[pytest.MonkeyPatch, type], None]
@@ -262,8 +280,13 @@ def offers_in_the_order_of_arrival(patch: pytest.MonkeyPatch, body: type) -> Non
     patch.setattr(
         body,
         "offer",
-        lambda self, slots, recompute: offer(self, slots and sorted(slots), recompute),
+        lambda self, slots, *rest: offer(self, slots and sorted(slots), *rest),
     )
+
+
+def hides_nothing(patch: pytest.MonkeyPatch, body: type) -> None:
+    offer = body.offer  # type: ignore[attr-defined]
+    patch.setattr(body, "offer", lambda self, *given: offer(self, *given[:2], frozenset()))
 
 
 CONTROLS: dict[str, tuple[Break, Callable[..., None]]] = {
@@ -284,6 +307,10 @@ CONTROLS: dict[str, tuple[Break, Callable[..., None]]] = {
             test_what_no_body_can_do_yet_is_refused_and_the_stream_resumes,
             asked=lambda slot: Restore(slot, Way.LAYERS, split=1),
         ),
+    ),
+    "hides nothing": (
+        hides_nothing,
+        partial(test_what_is_hidden_is_offered_in_no_mode, mode=Mode.IDLE),
     ),
     "refuses all": (
         does("accepts", lambda self, action: False),

@@ -11,7 +11,7 @@ from states import FIRST_SLOT, state, stream
 
 from tokenflow_sgl.contract import Cause, Decision, Mode, Phase, Preempt, State
 from tokenflow_sgl.lifecycle.resting import AS_IF_AHEAD, decide
-from tokenflow_sgl.policy import WorkingSetConfig, make_policy
+from tokenflow_sgl.policy import POLICY_NAMES, WorkingSetConfig, make_policy
 
 
 class Scripted:
@@ -45,18 +45,11 @@ def test_without_a_resting_stream_the_policy_answers_as_it_is() -> None:
     assert policy.seen is seen
 
 
-def test_a_running_stream_is_preempted_on_an_idle_server() -> None:
-    answer = decide(Scripted(mode=Mode.IDLE), rests([stream(), stream()], 1))
-    assert answer.mode is Mode.WORKING_SET
+def test_a_running_stream_is_preempted_though_the_engine_s_own_policy_decides() -> None:
+    answer = decide(Scripted(mode=Mode.IDLE, memo="mine"), rests([stream(), stream()], 1))
+    assert (answer.mode, answer.memo) == (Mode.IDLE, "mine")
     assert answer.preempt == (Preempt(FIRST_SLOT + 1, Cause.REST),)
-    assert answer.run == () and answer.until == 101.0
-
-
-def test_others_are_offered_in_the_order_of_the_body() -> None:
-    rows = [stream(Phase.WAITING), stream(Phase.PAUSED), stream(Phase.PAUSED), stream()]
-    rows.append(stream(Phase.WAITING))
-    answer = decide(Scripted(mode=Mode.IDLE), rests(rows, 2, 4))
-    assert answer.run == slots(1, 0) == answer.admit
+    assert answer.hidden == {FIRST_SLOT + 1}
 
 
 def test_the_policy_sees_only_what_is_in_a_batch_and_that_far_ahead() -> None:
@@ -75,20 +68,24 @@ def test_no_stream_is_preempted_twice() -> None:
     assert decide(policy, rests([stream(), stream()], 0)).preempt == own
 
 
-def test_a_policy_that_forgets_all_does_not_wake_resting_streams() -> None:
-    rows = [stream(Phase.PAUSED), stream(Phase.PAUSED)]
-    assert decide(Scripted(mode=Mode.WORKING_SET), rests(rows, 0)).run == slots(1)
-    every = decide(Scripted(mode=Mode.WORKING_SET), rests(rows, 0, 1))
-    assert every.run == () and every.until is not None
-
-
-def test_what_the_policy_wants_to_do_later_stands() -> None:
+def test_what_the_policy_says_of_the_others_stands() -> None:
     policy = Scripted(mode=Mode.WORKING_SET, until=130.0, memo="mine")
     answer = decide(policy, rests([stream(Phase.PAUSED), stream(Phase.PAUSED)], 0))
     assert (answer.run, answer.until, answer.memo) == ((), 130.0, "mine")
+    assert answer.hidden == {FIRST_SLOT}
 
 
-@pytest.mark.parametrize("name", ["working-set", "paper", "stock"])
+def test_who_rests_still_needs_the_memory_that_it_was_promised() -> None:
+    rows = [stream(Phase.PAUSED), stream(Phase.PAUSED), stream(Phase.WAITING)]
+    policy = Scripted(mode=Mode.IDLE)
+    decide(policy, rests(rows, 0, 2, host=1000))
+    assert policy.seen is not None
+    assert 400 < policy.seen.memory.host.kv.total < 1000 - 100, "of one that has begun"
+    decide(policy, rests(rows, 0, 1, host=100))
+    assert policy.seen.memory.host.kv.total == 0
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
 def test_under_stress_with_every_policy(name) -> None:
     rows = [stream(slack=float(i)) for i in range(8)]
     rows += [stream(Phase.PAUSED, slack=0.1 * i) for i in range(8)]

@@ -11,9 +11,15 @@ from tracked import Request, running, track
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.contract.lengths import CERTAIN
-from tokenflow_sgl.lifecycle.reader_updates import any_waits, set_rate
+from tokenflow_sgl.lifecycle.reader_updates import (
+    any_waits,
+    end_long_rests,
+    set_passed_on,
+    set_rate,
+)
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
+from tokenflow_sgl.qos import NOTICEABLE_STALL
 
 PRODUCING = (Phase.RUNNING, Phase.DRAINING)
 
@@ -67,6 +73,33 @@ def test_a_paused_stream_waits_unless_its_reader_has_looked_away(table) -> None:
     assert not any_waits(table)
     table.move(other, Phase.PAUSED, 5.0)
     assert any_waits(table)
+    table.move(other, Phase.LOADING, 6.0)
+    assert any_waits(table), "it comes back, but it does not run yet"
+
+
+def test_a_rest_ends_by_itself(table) -> None:
+    stream = running(table, rate=20.0)
+    slot = table.slot(stream)
+    set_rate(table, stream, 0.0, 4.0)
+    set_rate(table, stream, 0.0, 9.0)
+    end_long_rests(table, 60.0, 64.0)
+    assert table.readers.resting[slot], "not for longer than that"
+    end_long_rests(table, 60.0, 64.5)
+    assert (table.readers.resting[slot], table.readers.rate[slot]) == (False, 20.0)
+    set_rate(table, stream, 0.0, 70.0)
+    end_long_rests(table, 60.0, 100.0)
+    assert table.readers.resting[slot], "since second 70"
+
+
+def test_what_is_taken_back_is_reported_once(table) -> None:
+    stream = running(table)
+    reported = 0
+    for made, passed_on in ((30, 0), (10, None), (5, 38), (5, None)):
+        stream.produce(made)
+        reported += int(table.collect(3.0).new.sum())
+        set_passed_on(table, stream, passed_on, 3.0)
+    reported += int(table.collect(4.0).new.sum())
+    assert reported == 50 == table.readers.delivered[table.slot(stream)]
 
 
 def test_collect_hands_new_tokens_to_the_readers(table) -> None:
@@ -356,3 +389,20 @@ AgainstADictionary.TestCase.settings = settings(
     max_examples=30, stateful_step_count=30, deadline=None
 )
 test_any_order_of_calls = AgainstADictionary.TestCase
+
+
+def test_weight_and_tolerance_are_seen_where_they_say_something(table) -> None:
+    first, second = Request(), Request()
+    track(table, first)
+    seen = table.streams(())
+    assert (seen.weight, seen.tolerance) == (None, None)
+    slot = track(table, second, weight=2.0, tolerance=0.5)
+    seen = table.streams(())
+    assert seen.weight.tolist() == [1.0, 2.0]
+    assert seen.tolerance.tolist() == [0.0, 0.5]
+    assert table.readers.threshold[slot] == 0.5
+    table.forget(second, cut_off=False)
+    assert table.streams(()).weight is None
+    assert track(table, Request()) == slot
+    assert table.streams(()).weight is None, "a slot is used again afresh"
+    assert table.readers.threshold[slot] == NOTICEABLE_STALL

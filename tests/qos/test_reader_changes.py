@@ -85,13 +85,15 @@ def test_a_resting_reader_is_due_never_and_goes_on_where_it_was() -> None:
     assert bank.slack(SLOT, 100.0)[0] == pytest.approx(3.0)
 
 
-def test_a_reader_that_waited_for_its_first_token_still_waits_when_it_is_back() -> None:
+def test_a_reader_that_rested_before_its_first_token_waits_since_it_is_back() -> None:
     bank = bank_of(10.0)
     change_rate(bank, 0, 0.0, 2.0)
     bank.redate(0, 1.0)
     assert bank.next_due[0] == math.inf
     change_rate(bank, 0, 20.0, 3.0)
-    assert (bank.next_due[0], bank.rate[0]) == (1.0, 20.0)
+    assert (bank.next_due[0], bank.rate[0]) == (3.0, 20.0)
+    change_rate(bank, 0, 5.0, 9.0)
+    assert bank.next_due[0] == 3.0, "it has not rested since"
 
 
 def test_a_stall_goes_on_at_another_rate() -> None:

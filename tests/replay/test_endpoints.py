@@ -23,6 +23,15 @@ def test_what_generate_is_asked(ask, on_stub):
     }
 
 
+def test_a_class_is_named_instead_of_its_rate(ask, on_stub):
+    stub, run = on_stub([ask(rate=5.0, qos_class="voice"), ask(rate=5.0)])
+    params = [body["sampling_params"]["custom_params"] for _, body in stub.bodies]
+    assert sorted(map(str, params)) == ["{'tokenflow_class': 'voice'}", "{'tokenflow_rate': 5.0}"]
+    assert run.requests["qos_class"].to_pylist() == ["voice", None]
+    stub, _ = on_stub([ask(rate=5.0, qos_class="voice")], ReplayOptions(send_rates=False))
+    assert "custom_params" not in stub.bodies[0][1]["sampling_params"]
+
+
 def test_what_is_sent_can_be_chosen(ask, on_stub):
     options = ReplayOptions(
         token_ids=(5, 6),

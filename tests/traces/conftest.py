@@ -96,13 +96,15 @@ def drawn_traces(draw: st.DrawFn) -> Trace:
             turns[session] = turn + 1
         blocks = draw(st.lists(st.sampled_from(sorted(sizes)), max_size=4))
         output = draw(tokens)
+        qos_class = draw(st.sampled_from((None, "agent", "ü\n")))
         prefix = tuple(PrefixBlock(block, sizes[block]) for block in blocks)
         requests.append(
             TraceRequest(
                 arrival_s=time,
                 prompt_tokens=sum(block.tokens for block in prefix) + draw(tokens),
                 output_tokens=output,
-                rate=draw(positive),
+                rate=None if qos_class else draw(positive),
+                qos_class=qos_class,
                 session=session,
                 turn=turn,
                 think_s=draw(st.floats(0, 100)) if session else 0.0,

@@ -46,6 +46,16 @@ def test_limits_and_thinking_are_written_where_there_are_some(tmp_path):
     }
 
 
+def test_a_class_is_written_and_not_its_rate(tmp_path):
+    request = TraceRequest(0.0, 10, 5, rate=5.0, qos_class="voice")
+    write_native(tmp_path / "t.jsonl", Trace("t", (request,), Accounting(1, 1)))
+    row = json.loads((tmp_path / "t.jsonl").read_text().splitlines()[1])
+    assert row["qos_class"] == "voice"
+    assert "rate" not in row
+    (again,) = load_native(tmp_path / "t.jsonl").requests
+    assert again == replace(request, rate=None)
+
+
 def test_the_file_is_what_the_documentation_says(tmp_path):
     write_native(tmp_path / "t.jsonl", SMALL)
     assert [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()] == [
@@ -100,6 +110,8 @@ def rewrite(path, lines):
             "line 1, column x: is -1",
         ),
         (1, {"rates": 5}, "line 2, column rates: the column is unknown; allowed are arrival_s"),
+        (1, {"qos_class": "voice"}, "column qos_class: excludes rate, which is the class's"),
+        (2, {"qos_class": 5}, "line 3, column qos_class: is 5; allowed is a string"),
         (1, {"rate": 0}, "line 2, column rate: is 0; allowed is a number above 0"),
         (1, {"rate": -3}, "line 2, column rate: is -3"),
         (1, {"prompt_tokens": 0}, "line 2, column prompt_tokens: is 0; allowed is a .* from 1 to"),

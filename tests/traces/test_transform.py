@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenflow_sgl.qos.classes import SHIPPED_CLASSES
 from tokenflow_sgl.traces import Accounting, PriorityUpdate, Trace, TraceError, TraceRequest
 from tokenflow_sgl.traces.generators.priority_changes import RandomPriorities
 from tokenflow_sgl.traces.generators.reading_rates import RateMix
@@ -16,6 +17,7 @@ from tokenflow_sgl.traces.transform import (
     speed_up,
     spread,
     window,
+    with_classes,
     with_priorities,
     with_rates,
     with_slos,
@@ -133,6 +135,22 @@ def test_rates_are_one_per_reader():
     assert counts == pytest.approx([250] * 4, rel=0.2)
     assert result.notes[-1] == "Readers of 15/20/25/30 tokens/s, seed 1."
     assert with_rates(many, RateMix((20,)), seed=1).notes[-1] == "Readers of 20 tokens/s."
+
+
+def test_a_class_gives_its_rate_and_a_rate_takes_the_class():
+    mixed = trace(request(0), replace(request(1), rate=None, qos_class="listening"))
+    resolved = with_classes(mixed, SHIPPED_CLASSES)
+    assert [r.rate for r in resolved.requests] == [mixed.requests[0].rate, 5.0]
+    assert resolved.requests[1].qos_class == "listening"
+    read = with_rates(resolved, RateMix((20,)), seed=1)
+    assert {(r.rate, r.qos_class) for r in read.requests} == {(20, None)}
+    other = trace(replace(request(0), qos_class="voice"))
+    with pytest.raises(TraceError) as caught:
+        with_classes(other, SHIPPED_CLASSES)
+    assert str(caught.value) == (
+        f"request 0 of {other.name} is of the class 'voice'; known classes are agent, listening, "
+        "reading"
+    )
 
 
 def test_objectives():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -12,6 +13,7 @@ from rich.console import Console
 from tokenflow_sgl.cli.option_checks import positive
 
 if TYPE_CHECKING:
+    from tokenflow_sgl.qos.classes import QosClasses
     from tokenflow_sgl.traces import Trace
 
 _TRACE, _READERS = "The trace", "The readers"
@@ -54,6 +56,16 @@ Rate = Annotated[
         rich_help_panel=_READERS,
     ),
 ]
+Classes = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="The server's file of classes (docs/rates.md), if the trace names classes. "
+        "Default: the shipped ones.",
+        rich_help_panel=_READERS,
+    ),
+]
 TtftSlo = Annotated[
     float | None,
     typer.Option(
@@ -86,6 +98,7 @@ def open_chosen(
     speed_up: float | None = None,
     limit: int | None = None,
     rate: str | None = None,
+    classes: Path | None = None,
     ttft_slo: float | None = None,
     tbt_slo: float | None = None,
 ) -> Trace:
@@ -93,6 +106,7 @@ def open_chosen(
 
     Raises:
         TraceError: It cannot be read, or a change leaves no request; the message names the option.
+        ClassError: The file of classes cannot be used.
     """
     from tokenflow_sgl.traces import open_trace, transform
     from tokenflow_sgl.traces.generators.reading_rates import parse_rates
@@ -113,9 +127,21 @@ def open_chosen(
     if rate is not None:
         with _named("--rate"):
             trace = transform.with_rates(trace, parse_rates(rate), seed)
+    trace = transform.with_classes(trace, classes_of(classes))
     if ttft_slo is not None or tbt_slo is not None:
         trace = transform.with_slos(trace, ttft_slo, tbt_slo)
     return trace
+
+
+def classes_of(path: Path | None) -> QosClasses:
+    """The classes of a file, or the shipped ones.
+
+    Raises:
+        ClassError: The file cannot be used.
+    """
+    from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, load_classes
+
+    return SHIPPED_CLASSES if path is None else load_classes(path)
 
 
 @contextmanager

@@ -17,9 +17,8 @@ SGLang schedules alone and no `--tokenflow-*` flag has an effect. A value outsid
 the start with one sentence.
 
 In a YAML file for `--config` the names are the same without the leading dashes
-(`tokenflow-eta: 0.8`). For `tokenflow_sgl.Engine` they are keywords (`tokenflow_eta=0.8`, and
-`tokenflow_rate_class=("skimming=25",)`). SGLang's YAML reader takes neither on/off pairs nor
-repeated flags: `--no-tokenflow-park` and a second `--tokenflow-rate-class` go on the command line.
+(`tokenflow-eta: 0.8`). For `tokenflow_sgl.Engine` they are keywords (`tokenflow_eta=0.8`). SGLang's
+YAML reader takes no on/off pairs: `--no-tokenflow-park` goes on the command line.
 
 The flags from `--tokenflow-eta` on belong to the policy `working-set`.
 [scheduler.md](scheduler.md) explains what they do.
@@ -40,9 +39,9 @@ beside SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded.
 
 **Labels.** Every series has SGLang's own labels of the scheduler (`model_name`, `engine_type`,
 `tp_rank`, `pp_rank`, `moe_ep_rank`, ...). The column "labels" names the additional ones. Only
-`qos_class` comes from a request: it is one of the server's rate classes, `custom` or `default`
-([rates.md](rates.md)). So the number of series is bounded: at most 80 per scheduler and 96 for each
-class.
+`qos_class` comes from a request: it is one of the server's classes, `custom`, `default` or
+`not-streamed` ([rates.md](rates.md)). So the number of series is bounded: at most 80 per scheduler
+and 96 for each class.
 
 **When they change.** Gauges and per-token counters are updated once a second while the scheduler
 has work.
@@ -53,12 +52,13 @@ as admitted. `/v1/loads` has it, too, as `tokenflow_headroom_tokens`, with and w
 `--enable-metrics`; `null` until it is known.
 
 **Stalls.** A stall is counted when the token that ends it arrives, if the stall was longer than
-0.1 s, the limit of what a person perceives as instantaneous. Stalled seconds are summed without a
-threshold. So a stream that is slightly slower than its reader at every token shows in the seconds
-but not in the count.
+0.1 s, the limit of what a person perceives as instantaneous, and than the class tolerates. Stalled
+seconds are summed without a threshold. So a stream that is slightly slower than its reader at every
+token shows in the seconds but not in the count.
 
 **Readers.** A reader is a model on the server, with the request's rate. Network delays are not in
-it.
+it. Of a class without readers there are tokens and latencies, but no stalls, buffers or effective
+tokens.
 
 **Copies.** SGLang itself counts the copies of KV: `sglang:hicache_backup_*` to the host,
 `sglang:load_back_*` back.
@@ -94,7 +94,8 @@ _METRICS_END = """
 | `load` | back to the device |
 
 `percentile` is 10, 50 or 90. `stalled` is `yes` for a stream with at least one stall longer than
-0.1 s, else `no`. Streams that were aborted or ended without a token do not count as finished.
+0.1 s (and than its class tolerates), else `no`. Streams that were aborted or ended without a token
+do not count as finished.
 """
 
 

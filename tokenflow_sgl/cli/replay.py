@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tokenflow_sgl.choices import Api, Sessions
 from tokenflow_sgl.cli.chosen_trace import (
+    Classes,
     Limit,
     Rate,
     Sample,
@@ -70,11 +71,12 @@ def replay(
         ),
     ] = Sessions.closed,
     rate: Rate = None,
+    classes: Classes = None,
     send_rates: Annotated[
         bool,
         typer.Option(
             "--send-rates/--no-send-rates",
-            help="Tell the server each reader's rate.",
+            help="Tell the server each reader's rate, or class where the trace names one.",
             rich_help_panel=_READERS,
         ),
     ] = True,
@@ -185,6 +187,7 @@ def replay(
             speed_up=speed_up,
             limit=limit,
             rate=rate,
+            classes=classes,
             ttft_slo=ttft_slo,
             tbt_slo=tbt_slo,
         )

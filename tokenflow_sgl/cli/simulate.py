@@ -27,6 +27,7 @@ from tokenflow_sgl.cli.chosen_engine import (
     open_engine,
 )
 from tokenflow_sgl.cli.chosen_trace import (
+    Classes,
     Limit,
     Rate,
     Sample,
@@ -34,6 +35,7 @@ from tokenflow_sgl.cli.chosen_trace import (
     TbtSlo,
     TtftSlo,
     Window,
+    classes_of,
     open_chosen,
 )
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
@@ -43,6 +45,7 @@ from tokenflow_sgl.cli.simulate_output import judge, print_bounds, print_figures
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
+    from tokenflow_sgl.qos.classes import QosClasses
     from tokenflow_sgl.sim import EngineOptions, Simulation
     from tokenflow_sgl.sim.study.sweep import Setting, Setup
     from tokenflow_sgl.traces import Trace
@@ -111,6 +114,7 @@ def simulate(
     speed_up: SpeedUp = None,
     limit: Limit = None,
     rate: Rate = None,
+    classes: Classes = None,
     ttft_slo: TtftSlo = None,
     tbt_slo: TbtSlo = None,
 ) -> None:
@@ -147,6 +151,7 @@ def simulate(
             speed_up=speed_up,
             limit=limit,
             rate=rate,
+            classes=classes,
             ttft_slo=ttft_slo,
             tbt_slo=tbt_slo,
         )
@@ -166,7 +171,7 @@ def simulate(
             settings_of(name, options)
         with new_folder(output, chosen.name, runs=Path("simulate-results")) as folder:
             if sweep:
-                setup = Setup(chosen, target, options, known_lengths)
+                setup = Setup(chosen, target, options, known_lengths, classes_of(classes))
                 _sweep(setup, settings, folder, console, ray=ray)
                 return
             done = [
@@ -179,6 +184,7 @@ def simulate(
                     replicas=replicas,
                     router=router,
                     known_lengths=known_lengths,
+                    classes=classes_of(classes),
                 )
                 for name in names
             ]
@@ -207,6 +213,7 @@ def _simulate(
     replicas: int,
     router: str,
     known_lengths: bool,
+    classes: QosClasses,
 ) -> Simulation:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -233,6 +240,7 @@ def _simulate(
             replicas=replicas,
             router=router,
             known_lengths=known_lengths,
+            classes=classes,
             observe=observe,
         )
 

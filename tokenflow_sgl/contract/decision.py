@@ -25,9 +25,10 @@ class Decision:
     """One pass's outcome.
 
     Attributes:
-        mode: IDLE leaves the engine's own policy alone; then only `memo` counts, and paused streams
-            are offered to admission before the engine's own queue. The body may let an idle
-            decision stand for a moment, while no stream arrives, ends or changes its phase.
+        mode: IDLE leaves the engine's own policy alone; then only `memo`, `hidden` and what is
+            preempted with `Cause.REST` count, and paused streams are offered to admission before
+            the engine's own queue. The body may let an idle decision stand for a moment, while no
+            stream arrives, ends or changes its phase.
         admit: Slots that join the working set in this pass.
         preempt: Running streams to preempt, in order.
         run: Slots to start or resume now, most urgent first. The body takes as many as fit.
@@ -37,6 +38,7 @@ class Decision:
         write: KV of running streams to copy to the host now, before any of them is preempted.
         place: Which layers of a stream stay on the device.
         prefill: What the next prefill step may be.
+        hidden: Streams that admission does not see in this pass, whatever the mode.
         until: Nothing changes before then while no stream arrives, ends or changes its phase, and
             no stream has to run; None: if the decision runs none and none is running, the body runs
             what it finds.
@@ -53,6 +55,7 @@ class Decision:
     write: tuple[Write, ...] = ()
     place: tuple[Place, ...] = ()
     prefill: Prefill = field(default_factory=Prefill)
+    hidden: frozenset[int] = frozenset()
     until: float | None = None
     wake: float = -math.inf
     memo: object = None

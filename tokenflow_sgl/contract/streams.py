@@ -82,7 +82,9 @@ class Streams:
             storage. As of the body's last look, 0 before it and for streams that do not wait.
             None: the body does not keep count.
         ttft_slo, tbt_slo: Objectives in seconds, NaN where a request has none; None: none has any.
-        weight: Share of one stream relative to another; None: all alike.
+        weight: Its claim relative to others where not all can be served; None: all alike.
+        tolerance: Seconds of waiting for text, for the first as for more, that its reader does not
+            mind; None: none for any.
         lengths: How long answers get, as far as it is known.
     """
 
@@ -111,6 +113,7 @@ class Streams:
     ttft_slo: FloatArray | None = None
     tbt_slo: FloatArray | None = None
     weight: FloatArray | None = None
+    tolerance: FloatArray | None = None
     lengths: Lengths = CERTAIN
 
     def __len__(self) -> int:

@@ -148,7 +148,9 @@ class EngineActuator:
         room = prefetch_room(self.free, self.promised, len(running), page)
         return self._loader.start(self._table.request(restore.slot), running, room)
 
-    def offer(self, slots: Sequence[int] | None, recompute: frozenset[int]) -> None:
+    def offer(
+        self, slots: Sequence[int] | None, recompute: frozenset[int], hidden: frozenset[int]
+    ) -> None:
         """Choose what SGLang's admission sees.
 
         Requests that the table does not know (health checks, rejected ones) go first: they are not
@@ -165,8 +167,11 @@ class EngineActuator:
         queue = self.queue  # looked at in any case, or an idle server would hold what had waited
         if slots is None:
             self.offered = [*sorted(paused, key=table.rank), *waiting]
+            if hidden:
+                away = set(map(table.request, hidden))
+                self.offered = [req for req in self.offered if req not in away]
             return
-        chosen = map(table.request, slots)
+        chosen = map(table.request, (slot for slot in slots if slot not in hidden))
         self.offered = [
             *queue.untracked,
             *(req for req in chosen if req in queue.requests or req in paused),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.engine.frontend.terms import RateClasses, RateError, check_rate
 from tokenflow_sgl.policy.config import ConfigError, WorkingSetConfig, check_ranges, setting
-from tokenflow_sgl.qos.rates import DEFAULT_CLASS, NAMED_RATES
+from tokenflow_sgl.qos.classes import (
+    DEFAULT_CLASS,
+    SHIPPED_CLASSES,
+    ClassError,
+    QosClasses,
+    load_classes,
+)
 
 ATTRIBUTE = "_tokenflow"
 """Underscore attribute of SGLang's ServerArgs that carries the configuration.
@@ -42,12 +46,22 @@ class TokenFlowConfig:
         "SGLang's --enable-mixed-chunk, where its prefill graphs allow it, so that a resume costs "
         "the others no step; off: leave it as SGLang's option says",
     )
-    default_rate: str = setting(
-        DEFAULT_CLASS,
-        "rate of requests that state none: tokens per second, or the name of a class",
+    classes: str = setting(
+        "",
+        "file of classes (TOML): rate, tolerance, weight and reader of each, and the default; read "
+        "once, at the start; empty: the shipped classes",
     )
-    rate_class: tuple[str, ...] = setting(
-        (), "another rate class as NAME=TOKENS_PER_SECOND; may be repeated"
+    default_rate: str = setting(
+        "",
+        "rate of requests that state none: tokens per second, or the name of a class; empty: the "
+        f"default of the file of classes, or else {DEFAULT_CLASS}",
+    )
+    longest_rest: float = setting(
+        600.0,
+        "seconds for which a stream may rest at a stretch (its reader's rate was set to 0); then "
+        "it goes on at the rate that it had",
+        low=1.0,
+        high=86400.0,
     )
     thinking: str = setting(
         HIDDEN,
@@ -85,8 +99,12 @@ class TokenFlowConfig:
         "differ",
     )
     working_set: WorkingSetConfig = field(default_factory=WorkingSetConfig)
+    known_classes: QosClasses = field(init=False, repr=False, compare=False)
+    """Those of the file, or the shipped ones, with the default."""
 
     def __post_init__(self) -> None:
+        # Read here alone: what rides on SGLang's ServerArgs is the same in all processes.
+        object.__setattr__(self, "known_classes", self._known_classes())
         check_ranges(self)
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
@@ -101,40 +119,29 @@ class TokenFlowConfig:
                 f"lengths_file is {self.lengths_file!r} and lengths {self.lengths!r}; allowed is "
                 "such a file with learned lengths"
             )
-        self.rates()
 
-    def rates(self) -> RateClasses:
-        """The rate classes and the default rate; raises `ConfigError` on a bad one."""
-        classes = dict(NAMED_RATES)
-        for item in self.rate_class:
-            name, separator, value = item.partition("=")
-            if not separator or not name.isidentifier():
-                raise ConfigError(f"rate_class is {item!r}; allowed is NAME=TOKENS_PER_SECOND")
-            classes[name] = _number(value, "rate_class", item)
+    def _known_classes(self) -> QosClasses:
         try:
-            if self.default_rate in classes:
-                return RateClasses(classes, default=classes[self.default_rate])
-            default = check_rate(
-                _number(self.default_rate, "default_rate", self.default_rate), "default_rate"
-            )
-        except RateError as error:
-            raise ConfigError(str(error)) from None
-        return RateClasses(classes, default=default)
-
-
-def _number(text: str, name: str, whole: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if math.isnan(value):
-        raise ConfigError(f"{name} is {whole!r}; allowed is a rate in tokens/s or a class name")
-    return value
+            found = load_classes(self.classes) if self.classes else SHIPPED_CLASSES
+        except ClassError as error:
+            raise ConfigError(f"classes: {error}") from None
+        if not self.default_rate:
+            return found
+        try:
+            default = self.default_rate
+            return found.with_default(default if default in found.known else float(default))
+        except ClassError as error:
+            raise ConfigError(f"default_{error}") from None
+        except ValueError:
+            raise ConfigError(
+                f"default_rate is {self.default_rate!r}; allowed is a rate in tokens/s or a class: "
+                + ", ".join(sorted(found.known))
+            ) from None
 
 
 def settings() -> list[tuple[str, Any, dataclasses.Field[Any]]]:
     """All settings as (name, default, field), the policy's after the engine's own."""
-    own = [item for item in dataclasses.fields(TokenFlowConfig) if item.name != "working_set"]
+    own = [item for item in dataclasses.fields(TokenFlowConfig) if item.metadata]
     return [
         (item.name, item.default, item) for item in [*own, *dataclasses.fields(WorkingSetConfig)]
     ]
@@ -142,7 +149,7 @@ def settings() -> list[tuple[str, Any, dataclasses.Field[Any]]]:
 
 def build(values: dict[str, Any]) -> TokenFlowConfig:
     """A configuration from settings by name; unknown names raise `ConfigError`."""
-    own = {item.name for item in dataclasses.fields(TokenFlowConfig)} - {"working_set"}
+    own = {item.name for item in dataclasses.fields(TokenFlowConfig) if item.metadata}
     policy = {item.name for item in dataclasses.fields(WorkingSetConfig)}
     unknown = sorted(set(values) - own - policy)
     if unknown:

@@ -44,8 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _argument(name: str, default: Any, item: dataclasses.Field[Any]) -> dict[str, Any]:
     """Argparse keywords of one setting."""
     text = item.metadata["help"].replace("%", "%%")
-    if isinstance(default, tuple):
-        return {"action": "append", "metavar": "NAME=RATE", "help": f"{text}."}
     text = f"{text} (default: {default})."
     if isinstance(default, bool):
         return {"action": argparse.BooleanOptionalAction, "help": text}
@@ -62,10 +60,10 @@ def config_from(namespace: argparse.Namespace) -> TokenFlowConfig | None:
     if getattr(namespace, "scheduler", "default") != "tokenflow":
         return None
     given = {}
-    for name, default, _ in settings():
+    for name, _, _ in settings():
         value = getattr(namespace, PREFIX + name, None)
         if value is not None:
-            given[name] = tuple(value) if isinstance(default, tuple) else value
+            given[name] = value
     return build(given)
 
 

@@ -18,7 +18,7 @@ from sglang.srt.managers.utils import is_health_check_generate_req
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
-from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, RateClasses, RateError
+from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, class_or_default
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.reasoning import Reasoning
@@ -30,7 +30,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.qos.reader import HIGHEST_RATE
+from tokenflow_sgl.qos.classes import QosClasses
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +43,12 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     load_inquirer: Any
 
     tf_recorder: Recorder
-    tf_rates: RateClasses
+    tf_classes: QosClasses
     tf_reasoning: Reasoning
     tf_table: StreamTable[Any]
     tf_clock: SharedClock
     tf_by_rid: dict[str, Any]
     tf_undated: list[Any]
-    """Tensor-parallel: streams of this iteration, until the leader tells the time."""
     tf_actuator: EngineActuator
     tf_pauser: Pauser
     tf_paused_time: PausedTime
@@ -162,18 +161,10 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
                 self.tf_table.redate(req, self.tf_clock.now)
         self.tf_undated.clear()
 
-    def _tf_reader(self, req: Any) -> tuple[float, str]:
-        """Tokens per second that the request's reader consumes, and the name of its rate class."""
-        if not req.stream:  # There is no reader: the sooner the whole answer is there, the better.
-            return HIGHEST_RATE, NOT_STREAMED
-        try:
-            return self.tf_rates.of(req.sampling_params.custom_params)
-        except RateError:
-            # The front end answers bad rates; what comes around it reads at the default.
-            return self.tf_rates.default, "default"
-
     def _tf_track(self, req: Any) -> None:
-        rate, name = self._tf_reader(req)
+        asked = NOT_STREAMED
+        if req.stream:
+            asked = class_or_default(req.sampling_params.custom_params, self.tf_classes)
         arrival = self.tf_clock.now
         if self.server_args.tp_size == 1:
             # Exact; but each rank converts a request's time stamps by a calibration of its own.
@@ -186,13 +177,16 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             req,
             prompt=len(req.origin_input_ids),
             limit=req.sampling_params.max_new_tokens,
-            rate=rate,
-            qos_class=name,
+            rate=asked.rate,
+            qos_class=asked.name,
             arrival=arrival,
             now=self.tf_clock.now,
             streaming=bool(req.stream),
             thinking=self.tf_reasoning.begins(req),
             hidden=self.tf_reasoning.hidden,
+            weight=asked.weight,
+            tolerance=asked.tolerance,
+            reader=asked.reader,
         )
         self.tf_by_rid[req.rid] = req
         reason = undisturbed_reason(req)
@@ -203,6 +197,8 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     def set_internal_state(self, recv_req: Any) -> Any:
         """Also what the front end tells of live streams."""
         if is_ours(recv_req):
+            if self.server_args.tp_size == 1:
+                self.tf_clock.at_least(local_time())  # it stands while the engine is paused
             return take(recv_req, self.tf_by_rid.get, self.tf_table, self.tf_clock.now)
         return super().set_internal_state(recv_req)
 

@@ -46,7 +46,7 @@ from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import check_model
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider, apply
-from tokenflow_sgl.lifecycle.reader_updates import any_waits
+from tokenflow_sgl.lifecycle.reader_updates import any_waits, end_long_rests
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import make_policy
 
@@ -82,7 +82,7 @@ class TokenFlowScheduler(TrackingScheduler):
             is_hybrid_swa=self.is_hybrid_swa,
             is_hybrid_ssm=self.is_hybrid_ssm,
         )
-        self.tf_rates = config.rates()
+        self.tf_classes = config.known_classes
         self.tf_paused_time = PausedTime()
         self.tf_reasoning = Reasoning(self.model_config, self.tokenizer, config.thinking)
         ranks = get_parallel()
@@ -92,7 +92,7 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_clock = SharedClock()
         self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
         self.tf_undated = []
-        self.tf_by_rid = {}
+        self.tf_by_rid, self.tf_longest_rest = {}, config.longest_rest
         self.tf_timer = StepTimer(lag=self._tf_lag())
         self.tf_effort = Effort()
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer, self.tf_effort)
@@ -130,7 +130,7 @@ class TokenFlowScheduler(TrackingScheduler):
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
             config.policy,
             "on" if self.enable_hierarchical_cache else "off (evicted KV is recomputed)",
-            self.tf_rates.default,
+            self.tf_classes.default.rate,
         )
 
     def init_request_dispatcher(self) -> None:
@@ -199,6 +199,7 @@ class TokenFlowScheduler(TrackingScheduler):
     def _tf_account(self, running_batch: Any, last_batch: Any) -> None:
         now = self.tf_clock.now
         self.tf_timer.begin(now)
+        end_long_rests(self.tf_table, self.tf_longest_rest, now)
         ended = self.tf_pauser.finish_draining(lambda: self.tf_actuator.in_flight)
         self.tf_reporter.iteration(now)
         # A dict, not a set: ranks must forget in the same order.

@@ -21,11 +21,13 @@ RATE = "tokenflow_rate:"
 PASSED_ON = "tokenflow_passed_on:"
 ALL = -1
 """Instead of a number of tokens: the front end holds nothing back."""
+MOST_TOKENS = 1 << 40
+"""More than any answer has, and less than what a column holds."""
 
 
-def rate_message(rid: str, rate: float) -> SetInternalStateReq:
-    """The reader of request `rid` reads `rate` tokens/s from now on; 0: nothing."""
-    return SetInternalStateReq(server_args={RATE + rid: rate})
+def rates_message(rates: Mapping[str, float]) -> SetInternalStateReq:
+    """By request id: tokens/s that its reader reads from now on; 0: nothing."""
+    return SetInternalStateReq(server_args={RATE + rid: rate for rid, rate in rates.items()})
 
 
 def passed_on_message(passed_on: Mapping[str, int | None]) -> SetInternalStateReq:
@@ -66,7 +68,7 @@ def take(
             understood = False
         elif kind + ":" == RATE and (value == 0 or LOWEST_RATE <= value <= HIGHEST_RATE):
             set_rate(table, req, float(value), now)
-        elif kind + ":" == PASSED_ON and isinstance(value, int) and value >= ALL:
+        elif kind + ":" == PASSED_ON and isinstance(value, int) and ALL <= value <= MOST_TOKENS:
             set_passed_on(table, req, None if value == ALL else value, now)
         else:
             understood = False

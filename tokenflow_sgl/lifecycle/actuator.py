@@ -61,13 +61,16 @@ class Actuator(Protocol):
         """Start to load a paused stream's KV beside the steps."""
         ...
 
-    def offer(self, slots: Sequence[int] | None, recompute: frozenset[int]) -> None:
+    def offer(
+        self, slots: Sequence[int] | None, recompute: frozenset[int], hidden: frozenset[int]
+    ) -> None:
         """Let the engine's admission see these streams, in their order, and no others.
 
         Args:
             slots: Waiting or paused streams; None: all of them, the paused ones first, each in
                 order of arrival.
             recompute: Those whose KV on the host is not loaded but computed.
+            hidden: Streams that are not offered, named in `slots` or not.
         """
         ...
 

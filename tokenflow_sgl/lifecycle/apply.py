@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokenflow_sgl.contract import (
+    Cause,
     Decision,
     Mode,
     Phase,
@@ -67,8 +68,9 @@ def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> App
         now: The present on the body's clock.
     """
     if decision.mode is not Mode.WORKING_SET:
-        body.offer(None, frozenset())
-        return Applied()
+        # The engine's own policy decides; what rests does so whatever the policy.
+        rests = tuple(each for each in decision.preempt if each.cause is Cause.REST)
+        decision = Decision(decision.mode, preempt=rests, hidden=decision.hidden)
     refused: list[Action] = []
 
     def possible(action: Action) -> bool:
@@ -111,7 +113,8 @@ def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> App
 
     phases.admit(phases.those_in(decision.admit, Phase.WAITING))
     run = phases.those_in(decision.run, Phase.WAITING, Phase.PAUSED)
-    idles = not run and not body.busy and decision.until is None
     # A policy that forgets all streams must not idle the engine; one that says until when, may.
-    body.offer(None if idles else run, frozenset(recompute))
+    idles = not run and not body.busy and decision.until is None
+    every = decision.mode is not Mode.WORKING_SET or idles
+    body.offer(None if every else run, frozenset(recompute), decision.hidden)
     return Applied(tuple(preempted), written, loading, loaded, tuple(refused))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -23,11 +24,26 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "begun": np.bool_,
     "reasoning": np.int64,
     "passed_on": np.int64,
+    "counted": np.int64,
     "on_host": np.int64,
     "written": np.int64,
     "class_number": np.int64,
     "last_token": np.float64,
+    "weight": np.float64,
+    "tolerance": np.float64,
+    "rests_since": np.float64,
 }
+
+
+SETTLED = ("prompt", "limit", "kind", "streaming", "weight", "tolerance")
+"""Columns that a state has as they are."""
+NEUTRAL = {"weight": 1.0, "tolerance": 0.0}
+"""What classes have that say nothing: where all streams have it, a state has no column."""
+
+
+def unless(column: NDArray[np.float64], neutral: float) -> NDArray[np.float64] | None:
+    """The column, or None if it says of every stream what is understood."""
+    return None if bool((column == neutral).all()) else column
 
 
 ALL = np.iinfo(np.int64).max
@@ -55,14 +71,22 @@ class StreamColumns:
     """Leading output tokens that its reader does not see."""
     passed_on: NDArray[np.int64]
     """Of what was sent: tokens whose text the front end has passed on, the others are held back."""
+    counted: NDArray[np.int64]
+    """Tokens that were reported as delivered: some may be taken back, and are delivered again."""
     on_host: NDArray[np.int64]
     """Tokens of a running stream that the prefix tree has, and the host with it."""
     written: NDArray[np.int64]
     """Of these, tokens copied while it ran, since it was resumed."""
     class_number: NDArray[np.int64]
     """Index of the stream's rate class in `class_names`."""
+    rests_since: NDArray[np.float64]
+    """When its reader looked away; only while it rests."""
     last_token: NDArray[np.float64]
     """When the last token was delivered; NaN before the first."""
+    weight: NDArray[np.float64]
+    """Its claim relative to other streams."""
+    tolerance: NDArray[np.float64]
+    """Seconds of waiting for text that its reader does not mind."""
 
     def grow_columns(self, capacity: int, old: int) -> None:
         """Make place for so many slots; the first `old` of them keep what they hold."""
@@ -71,6 +95,15 @@ class StreamColumns:
             if old:
                 column[:old] = getattr(self, name)
             setattr(self, name, column)
+
+    def blank(self, slot: int) -> None:
+        """A new stream: it has made nothing yet."""
+        self.preemptible[slot] = True
+        self.begun[slot] = False
+        self.generated[slot] = self.reasoning[slot] = 0
+        self.on_host[slot] = self.written[slot] = 0
+        self.passed_on[slot], self.counted[slot] = ALL, 0
+        self.last_token[slot] = math.nan
 
     def look(
         self,

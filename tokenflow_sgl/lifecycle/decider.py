@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tokenflow_sgl.contract import Decision, Mode, Policy, State
 from tokenflow_sgl.lifecycle.phases import Phases
-from tokenflow_sgl.lifecycle.resting import decide
+from tokenflow_sgl.lifecycle.resting import decide, hidden
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class Decider:
         self._listener = listener
         self._failed = False
         self._idle_version, self._idle_until = -1, 0.0
+        self._hidden: frozenset[int] = frozenset()
         self.memo: object = None
 
     def decide(
@@ -71,9 +72,9 @@ class Decider:
             state: Builds the state; not called while an idle decision stands.
         """
         if not streams or self._still_idle(now, free_share):
-            return Decision(Mode.IDLE, memo=self.memo)
+            return Decision(Mode.IDLE, hidden=self._hidden, memo=self.memo)
         decision = self._ask(state)
-        self.memo = decision.memo
+        self.memo, self._hidden = decision.memo, decision.hidden
         if decision.mode is Mode.IDLE:
             self._idle_version, self._idle_until = self._phases.version, now + IDLE_SECONDS
         return decision
@@ -87,8 +88,10 @@ class Decider:
         if listener is None:
             return decide(self._policy, state())
         started = time.perf_counter()
+        away = self._hidden
         try:
             seen = state()
+            away = hidden(seen)
             decision = decide(self._policy, seen)
         except Exception:
             listener.policy_error()
@@ -99,7 +102,7 @@ class Decider:
                     "failures are counted in tokenflow:policy_errors_total and not logged",
                     self._name,
                 )
-            decision = Decision(Mode.FALLBACK, memo=self.memo)
+            decision = Decision(Mode.FALLBACK, hidden=away, memo=self.memo)
         else:
             listener.decided(seen, decision)
         listener.policy_pass(decision.mode, time.perf_counter() - started)

@@ -30,6 +30,7 @@ class Generating(Protocol):
 class Progress:
     """What one iteration delivered: to which slots, how many tokens, what their readers met.
 
+    new: of these tokens, those that were not delivered before and taken back.
     gaps: seconds since the slot's last token; NaN where this is the first delivery.
     produced: tokens that the engine made, delivered or not.
     begun: whether this brought the stream's first token, reasoning included.
@@ -38,6 +39,7 @@ class Progress:
 
     slots: NDArray[np.int64]
     counts: NDArray[np.int64]
+    new: NDArray[np.int64]
     delivery: Delivery
     gaps: NDArray[np.float64]
     produced: int

@@ -18,8 +18,25 @@ def set_rate(table: StreamTable[R], request: R, rate: float, now: float) -> None
         now: Seconds on the table's clock.
     """
     slot = table.slot(request)
+    if not (rate == 0.0 and table.readers.resting[slot]):
+        table.rests_since[slot] = now
     change_rate(table.readers, slot, rate, now)
     table.phases.changed(slot)
+
+
+def end_long_rests(table: StreamTable[R], longest: float, now: float) -> None:
+    """Streams that have rested for more than `longest` seconds go on at the rate that they had.
+
+    So the engine comes to its end: a stream that never ends would hold up whatever waits for all
+    requests, such as a change of the weights.
+    """
+    if not table.readers.resting.any():
+        return
+    slots = table.order()
+    overdue = table.readers.resting[slots] & (now - table.rests_since[slots] > longest)
+    for slot in slots[overdue].tolist():
+        change_rate(table.readers, slot, float(table.readers.rate[slot]), now)
+        table.phases.changed(slot)
 
 
 def any_waits(table: StreamTable[R]) -> bool:
@@ -28,7 +45,8 @@ def any_waits(table: StreamTable[R]) -> bool:
     Streams whose readers have looked away do not wait.
     """
     slots = table.order()
-    paused = table.phases.phase[slots] == Phase.PAUSED.value
+    phase = table.phases.phase[slots]
+    paused = (phase == Phase.PAUSED.value) | (phase == Phase.LOADING.value)
     return bool((paused & ~table.readers.resting[slots]).any())
 
 

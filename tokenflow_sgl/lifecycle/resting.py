@@ -9,50 +9,56 @@ import dataclasses
 
 import numpy as np
 
-from tokenflow_sgl.contract import Cause, Decision, Mode, Policy, Preempt, State
+from tokenflow_sgl.contract import (
+    BoolArray,
+    Cause,
+    Decision,
+    Memory,
+    Policy,
+    Preempt,
+    State,
+    Streams,
+)
 
 AS_IF_AHEAD = 3600.0
 """Seconds of unread text that the policy takes a resting stream to have, which still runs."""
-CHECK_SECONDS = 1.0
-"""While all streams rest: how long nothing changes unless something happens."""
+
+
+def hidden(state: State) -> frozenset[int]:
+    """Slots of the resting streams: admission does not see them."""
+    resting = state.streams.resting
+    return frozenset() if resting is None else frozenset(state.streams.slot[resting].tolist())
 
 
 def decide(policy: Policy, state: State) -> Decision:
     """The policy's decision about the streams that are read or wait, and rest for the others.
 
-    The policy does not see resting streams that are in no batch. Those that run (they drain in this
-    pass, or cannot be preempted now) are for it streams that are far ahead, because their memory
-    and their rows are taken.
+    The policy does not see resting streams that are in no batch, nor the host memory that they will
+    have come to need. Those that run (they drain in this pass, or cannot be preempted now) are for
+    it streams that are far ahead, because their memory and their rows are taken.
     """
     streams = state.streams
     if streams.resting is None or not streams.resting.any():
         return policy.decide(state)
     resting = streams.resting
-    runs = streams.running | streams.draining
-    seen = streams.among(np.nonzero(~resting | runs)[0])
+    away = resting & ~(streams.running | streams.draining)
+    seen = streams.among(np.nonzero(~away)[0])
     assert seen.resting is not None, "it was there before the choice"
     ahead = np.where(seen.resting, state.now + AS_IF_AHEAD, seen.next_due)
     seen = dataclasses.replace(seen, next_due=ahead, resting=None)
-    decision = policy.decide(dataclasses.replace(state, streams=seen))
-    rests = resting & streams.running & streams.preemptible
+    memory = _without(state.memory, streams, away & ~streams.waiting)
+    decision = policy.decide(dataclasses.replace(state, streams=seen, memory=memory))
     gone = {preemption.slot for preemption in decision.preempt}
-    slots = [slot for slot in streams.slot[rests].tolist() if slot not in gone]
-    preempt = tuple(Preempt(slot, Cause.REST) for slot in slots)
-    run, admit = decision.run, decision.admit
-    if decision.mode is Mode.IDLE or not (run or runs.any() or decision.until is not None):
-        # The body would offer every stream to admission: it is told the others, in its order.
-        awake = np.concatenate(
-            [streams.slot[~resting & streams.paused], streams.slot[~resting & streams.waiting]]
-        )
-        run = admit = tuple(awake.tolist())
-    until = decision.until
-    if not run and until is None:
-        until = state.now + CHECK_SECONDS
+    rests = streams.slot[resting & streams.running & streams.preemptible].tolist()
+    preempt = [Preempt(slot, Cause.REST) for slot in rests if slot not in gone]
     return dataclasses.replace(
-        decision,
-        mode=Mode.WORKING_SET,
-        admit=admit,
-        preempt=(*preempt, *decision.preempt),
-        run=run,
-        until=until,
+        decision, preempt=(*preempt, *decision.preempt), hidden=hidden(state)
     )
+
+
+def _without(memory: Memory, streams: Streams, away: BoolArray) -> Memory:
+    """The memory less what these streams will have come to need of the host's."""
+    final = streams.prompt[away] + streams.expected_of(np.nonzero(away)[0])
+    host = memory.host.kv
+    left = dataclasses.replace(host, total=max(host.total - round(float(final.sum())), 0))
+    return dataclasses.replace(memory, host=dataclasses.replace(memory.host, kv=left))

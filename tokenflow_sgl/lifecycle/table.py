@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokenflow_sgl.contract import LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
-from tokenflow_sgl.lifecycle.columns import ALL, StreamColumns
+from tokenflow_sgl.lifecycle.columns import NEUTRAL, SETTLED, StreamColumns, unless
 from tokenflow_sgl.lifecycle.phases import Phases, preemptible
 from tokenflow_sgl.lifecycle.progress import Generating, Progress
 from tokenflow_sgl.qos import ReaderBank
@@ -53,7 +53,8 @@ class StreamTable(StreamColumns, Generic[R]):
         self._requests: list[R | None] = []
         self._slot_of: dict[R, int] = {}  # insertion order is arrival order
         self.class_names: list[str] = []
-        """Rate classes seen so far; they come from the server's configuration, so they are few."""
+        """Classes seen so far; they come from the server's configuration, so they are few."""
+        self.unread: set[str] = set()  # of these, those that have no readers
         self._rank_of: dict[int, int] = {}
         self._arrivals = 0
         self._free: list[int] = []
@@ -61,7 +62,7 @@ class StreamTable(StreamColumns, Generic[R]):
         self._order: NDArray[np.int64] | None = None
         self._active: tuple[list[R], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
         self._active_version = -1
-        self._settled: tuple[int, dict[str, NDArray[Any]]] = (-1, {})
+        self._settled: tuple[int, dict[str, Any]] = (-1, {})
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -91,11 +92,14 @@ class StreamTable(StreamColumns, Generic[R]):
         streaming: bool = True,
         thinking: bool = False,
         hidden: bool = True,
+        weight: float = 1.0,
+        tolerance: float = 0.0,
+        reader: bool = True,
     ) -> int:
         """A new stream: `prompt` tokens in, at most `limit` out, read at `rate` tokens/s.
 
         streaming: a reader follows the text as it is made. thinking: its answer begins with
-        reasoning. hidden: the reader does not see that.
+        reasoning. hidden: the reader does not see that. weight, tolerance, reader: of its class.
         """
         if not self._free:
             self._grow(2 * len(self._requests))
@@ -107,27 +111,28 @@ class StreamTable(StreamColumns, Generic[R]):
         row = np.array([kind if kind < len(typical.survival) else 0])
         expected = typical.left(row, np.zeros(1, dtype=np.int64), np.array([limit]))
         self.readers.open(
-            slot, rate=rate, arrival=arrival, expected_tokens=max(math.ceil(expected[0]), 1)
+            slot,
+            rate=rate,
+            arrival=arrival,
+            expected_tokens=max(math.ceil(expected[0]), 1),
+            tolerance=tolerance,
         )
         self.kind[slot] = kind
         self._requests[slot] = request
         self._slot_of[request] = slot
         if qos_class not in self.class_names:
             self.class_names.append(qos_class)
+            if not reader:
+                self.unread.add(qos_class)
         self.class_number[slot] = self.class_names.index(qos_class)
         self._rank_of[slot] = self._arrivals
         self._arrivals += 1
         self.prompt[slot] = prompt
-        self.generated[slot] = 0
         self.limit[slot] = limit
-        self.preemptible[slot] = True
         self.streaming[slot] = streaming
+        self.weight[slot], self.tolerance[slot] = weight, tolerance
         self.thinking[slot] = thinking and hidden and streaming and self._reasoning_of is not None
-        self.begun[slot] = False
-        self.reasoning[slot] = 0
-        self.passed_on[slot] = ALL
-        self.on_host[slot] = self.written[slot] = 0
-        self.last_token[slot] = math.nan
+        self.blank(slot)
         self.phases.arrive(slot, now)
         self._order = None
         return slot
@@ -228,7 +233,9 @@ class StreamTable(StreamColumns, Generic[R]):
         delivery = self.readers.deliver(slots, counts, now)
         last = self.last_token[slots]
         self.last_token[slots] = np.where(counts > 0, now, last)
-        return Progress(slots, counts, delivery, now - last, produced, begun, reasoned)
+        new = np.clip(seen - self.counted.take(slots), 0, np.maximum(counts, 0))
+        self.counted[slots] += new
+        return Progress(slots, counts, new, delivery, now - last, produced, begun, reasoned)
 
     # ---- the policy's view ----------------------------------------------------------
 
@@ -274,21 +281,20 @@ class StreamTable(StreamColumns, Generic[R]):
             unwritten=unwritten,
         )
 
-    def _settled_columns(self) -> dict[str, NDArray[Any]]:
+    def _settled_columns(self) -> dict[str, Any]:
         """What stays as it is until a stream arrives, leaves or enters another phase."""
         order, readers, phases = self.order(), self.readers, self.phases
-        columns: dict[str, NDArray[Any]] = {
+        columns: dict[str, Any] = {
             "slot": order,
             "phase": phases.phase.take(order),
             "arrival": readers.arrival.take(order),
             "rate": readers.rate.take(order),
-            "prompt": self.prompt.take(order),
-            "limit": self.limit.take(order),
-            "kind": self.kind.take(order),
             "since": phases.since.take(order),
-            "streaming": self.streaming.take(order),
             "resting": readers.resting.take(order),
+            **{name: getattr(self, name).take(order) for name in SETTLED},
         }
         for column in columns.values():
             column.setflags(write=False)  # several states share it
+        for name, neutral in NEUTRAL.items():
+            columns[name] = unless(columns[name], neutral)
         return columns

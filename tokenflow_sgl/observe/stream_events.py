@@ -160,6 +160,8 @@ def _state(line: dict[str, Any], rid: str) -> str:
     for stream in line["candidates"]:
         if stream["rid"] == rid:
             slack = stream["slack"]
+            if slack is None:
+                return f"its reader looks away, {stream['generated']} tokens so far"
             if stream["generated"] == 0:
                 return f"it has waited {abs(slack):.1f} s for its first token"
             tokens = f"{stream['generated']} of about {stream['expected']} tokens"

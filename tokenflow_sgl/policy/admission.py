@@ -41,6 +41,7 @@ from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.queueing import first_of
 from tokenflow_sgl.policy.supply import Supply, modelled
+from tokenflow_sgl.policy.urgency import leeway, tolerances
 
 DECISIVE: FloatArray = np.array([2.0, 150])[:, None]
 """Horizons that are looked at first: where no candidate fits, one of them nearly always says so."""
@@ -192,14 +193,14 @@ class Asking:
         One that thinks asks for `thinking_rate` tokens per second, and has no stock.
         """
         state, streams = self._state, self._state.streams
-        slack = np.maximum(state.slack.take(self.index), 0.0)
-        slack[self._generated == 0] = 0.0
+        ahead = np.maximum(leeway(state).take(self.index), 0.0)
+        np.minimum(ahead, tolerances(streams, self.index), out=ahead, where=self._generated == 0)
         thinks = streams.thinks.take(self.index)
         rate = np.where(thinks, self._thinking_rate, streams.rate.take(self.index))
         read = streams.seen.take(self.index) / rate
         kept = np.where(thinks, 0.0, stock)
         tokens: FloatArray = np.minimum(STOCKING * (horizons + read), kept)
-        tokens += horizons - slack
+        tokens += horizons - ahead
         tokens *= rate
         np.maximum(tokens, 0.0, out=tokens)
         np.minimum(tokens, horizons * supply.speed, out=tokens)
@@ -327,11 +328,11 @@ def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
 
 
 def _dry(state: State, speed: float) -> float:
-    """Share of the started streams that stall now, of those whose readers the engine can follow."""
+    """Share of the started streams whose readers mind a stall, of those the engine can follow."""
     streams = state.streams
     kept = (streams.seen > 0) & (streams.rate < speed) & streams.streaming
     started = int(np.count_nonzero(kept))
-    return np.count_nonzero(kept & (state.slack < 0.0)) / started if started else 0.0
+    return np.count_nonzero(kept & (leeway(state) < 0.0)) / started if started else 0.0
 
 
 def _supply(state: State, asking: Asking, unmeasured: float) -> Supply:

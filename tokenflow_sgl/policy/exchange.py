@@ -1,19 +1,21 @@
 """Which streams run: the least-slack exchange within device memory.
 
-Candidates (admitted newcomers, paused streams) are taken by slack, least first; a newcomer's
-counts as zero, so that it comes after those that stall. One that does not fit may displace
-running streams, and only if the space then really suffices:
+Candidates (admitted newcomers, paused streams) are taken by leeway, least first: their slack and
+what their readers tolerate, weighted (`urgency`). A newcomer's counts as zero at least, so that it
+comes after those that stall. One that does not fit may displace running streams, and only if the
+space then really suffices:
 
-1. saturated ones (slack at or above 0.8 of their useful band theta): their next tokens
+1. saturated ones (leeway at or above 0.8 of their useful band theta): their next tokens
    are worth next to nothing to the reader;
 2. sprinters (beyond 2 theta) only for an urgent candidate, least progressed first: they
    are close to their end and free everything soon;
 3. others only with hysteresis: for a newcomer if the victim can bear the switch, for a
-   paused stream if the victim has clearly more slack than it.
+   paused stream if the victim has clearly more leeway than it.
 
 A stream that thinks has no reader yet. It is taken as a newcomer is, in one order with those that
 have not begun (see `queueing`). What comes before it in that order may displace it, and a paused
 stream whose reader is about to stall where no reader can give way.
+A newcomer whose wait is still tolerated displaces others as a paused stream does.
 
 No stream is displaced in its first `min_run` seconds: a stream gains before it can lose
 again, which bounds thrash. A paused stream's slack only falls, so it is served at last.
@@ -22,6 +24,7 @@ again, which bounds thrash. A paused stream's slack only falls, so it is served 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +32,7 @@ from tokenflow_sgl.contract import BoolArray, Cause, FloatArray, IntArray, Preem
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, decode_reserve
 from tokenflow_sgl.policy.admission import Admission
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.urgency import leeway, tolerances, turn, weights
 
 CONSIDERED = 64
 """Candidates that one plan looks at; more could not be switched in one cycle anyway."""
@@ -67,7 +71,6 @@ def exchange(
             same. Among equal ones the order of arrival counts.
     """
     streams, memory = state.streams, state.memory
-    slack = state.slack
     length = streams.length
 
     ready = streams.paused | (streams.waiting & streams.admitted)
@@ -75,10 +78,14 @@ def exchange(
     ready[admission.held] = False
     candidates = np.nonzero(ready)[0]
     # What has no text yet comes after those that stall: they were promised that they do not.
-    turn = np.where(streams.textless[candidates], 0.0, slack[candidates])
+    ahead = leeway(state)[candidates]
+    tolerated = np.clip(ahead, 0.0, tolerances(streams, candidates))
+    ahead = np.where(streams.textless[candidates], tolerated, ahead)
+    turns = turn(ahead, weights(streams, candidates))
     keys = np.zeros(len(streams)) if queue is None else queue
     second = np.where(streams.textless[candidates], keys[candidates], -np.inf)
-    candidates = candidates[np.lexsort((second, turn))][:CONSIDERED]
+    first = np.lexsort((second, turns))[:CONSIDERED]
+    candidates, ahead, turns, second = (each[first] for each in (candidates, ahead, turns, second))
     stopped = admission.yields[_can_be_displaced(state, config, admission.yields)]
     if not len(candidates) and not len(stopped):
         return Exchange((), ())
@@ -102,8 +109,7 @@ def exchange(
     movable = movable[~thinks]
     band = useful_band(state, config, np.concatenate([candidates, movable]))
     victims = _Victims(state, config, movable, band[len(candidates) :], thinkers, keys)
-    unread = slack[candidates]
-    content = unread > CONTENT * band[: len(candidates)]
+    content = ahead > CONTENT * band[: len(candidates)]
 
     run: list[int] = []
     preempt = [Preempt(slot, Cause.NEWCOMER) for slot in streams.slot[stopped].tolist()]
@@ -113,17 +119,20 @@ def exchange(
     rows_of_candidates = zip(
         candidates.tolist(),
         need.tolist(),
-        unread.tolist(),
         content.tolist(),
         streams.textless[candidates].tolist(),
-        keys[candidates].tolist(),
+        ahead.tolist(),
+        turns.tolist(),
+        weights(streams, candidates).tolist(),
+        second.tolist(),
         strict=True,
     )
-    for index, tokens, ahead, is_content, newcomer, key in rows_of_candidates:
+    for index, tokens, is_content, newcomer, *urgency in rows_of_candidates:
         if room < tokens or rows < 1:
-            if is_content and not newcomer and running:
+            if is_content and running:
                 continue
-            chosen = victims.displace(tokens - room, 1 - rows, newcomer, key if newcomer else ahead)
+            candidate = _Candidate(newcomer and urgency[0] <= 0.0, *urgency)
+            chosen = victims.displace(tokens - room, 1 - rows, candidate)
             if chosen is None:
                 # A smaller one behind may still fit. The large one stays first in line, and
                 # what runs becomes displaceable for it as its buffer grows.
@@ -154,6 +163,21 @@ def _can_be_displaced(state: State, config: WorkingSetConfig, index: IntArray) -
     )
 
 
+class _Candidate(NamedTuple):
+    """How urgent a candidate is.
+
+    newcomer: it has no text, and its wait is not tolerated any more. ahead: its leeway, at least 0
+    without text. turn, weight: see `urgency`. key: what sorts it among the streams without text; of
+    a reader the least.
+    """
+
+    newcomer: bool
+    ahead: float
+    turn: float
+    weight: float
+    key: float
+
+
 class _Victims:
     """The running streams in the order in which they may be displaced.
 
@@ -176,71 +200,75 @@ class _Victims:
         keys: FloatArray,
     ) -> None:
         streams = state.streams
-        slack = state.slack[index]
-        ratio = slack / band
-        sprinting = ratio > SPRINTER
-        saturated = (ratio >= SATURATED) & ~sprinting
+        ahead, weight = leeway(state)[index], weights(streams, index)
+        turns = turn(ahead, weight)
+        sprinting = state.slack[index] / band > SPRINTER
+        saturated = (ahead / band >= SATURATED) & ~sprinting
         others = ~saturated & ~sprinting
         # Each list is popped from its end.
-        self._saturated = _by(index[saturated], slack[saturated])
+        self._saturated = _by(index[saturated], turns[saturated])
         self._sprinters = _by(index[sprinting], -streams.generated[index[sprinting]])
-        self._others = _by(index[others], slack[others])
+        self._others = _by(index[others], turns[others])
         self._thinkers = _by(thinkers, keys[thinkers])
         self._keys = keys
-        self._slack = state.slack
+        urgency = zip(ahead.tolist(), turns.tolist(), weight.tolist(), strict=True)
+        self._urgency = dict(zip(index.tolist(), urgency, strict=True))
         self._length = streams.length
         self._config = config
         self._costs = state.costs
-        self._out_of_reach: dict[bool, tuple[float, int]] = {}
+        self._out_of_reach: dict[tuple[bool, float], tuple[float, int]] = {}
 
-    def displace(self, tokens: int, rows: int, newcomer: bool, turn: float) -> list[int] | None:
-        """Victims that free `tokens` and `rows`, or None (and then none is used up).
-
-        turn: the candidate's slack; of one without text the key by which it is sorted.
-        """
-        # Candidates come by ascending turn, so a later one may take no more than an earlier.
-        failed = self._out_of_reach.get(newcomer, (np.inf, 1 << 62))
+    def displace(self, tokens: int, rows: int, candidate: _Candidate) -> list[int] | None:
+        """Victims that free `tokens` and `rows`, or None (and then none is used up)."""
+        # Of one weight, candidates come by ascending leeway: a later one may take no more.
+        kind = candidate.newcomer, candidate.weight
+        failed = self._out_of_reach.get(kind, (np.inf, 1 << 62))
         if tokens >= failed[0] or rows >= failed[1]:
             return None
+        urgent = candidate.newcomer or candidate.ahead < self._config.urgent
         taken: list[tuple[list[int], int]] = []
         freed = 0
         while freed < tokens or len(taken) < rows:
-            source = self._next_source(newcomer, turn)
+            source = self._next_source(urgent, candidate)
             if source is None:
                 for origin, victim in reversed(taken):
                     origin.append(victim)
                 if freed < tokens:
-                    self._out_of_reach[newcomer] = (freed + 1, failed[1])
+                    self._out_of_reach[kind] = (freed + 1, failed[1])
                 else:
-                    self._out_of_reach[newcomer] = (failed[0], len(taken) + 1)
+                    self._out_of_reach[kind] = (failed[0], len(taken) + 1)
                 return None
             victim = source.pop()
             taken.append((source, victim))
             freed += int(self._length[victim])
         return [victim for _, victim in taken]
 
-    def _next_source(self, newcomer: bool, turn: float) -> list[int] | None:
-        # A band is relative to its stream: never at the cost of a reader closer to a stall.
-        if self._saturated and (newcomer or self._slack[self._saturated[-1]] > turn):
+    def _next_source(self, urgent: bool, candidate: _Candidate) -> list[int] | None:
+        # A band is relative to its stream: never at the cost of one that is more urgent.
+        if self._saturated and (
+            candidate.newcomer or self._urgency[self._saturated[-1]][1] > candidate.turn
+        ):
             return self._saturated
-        urgent = newcomer or turn < self._config.urgent
-        if newcomer and self._thinkers and self._keys[self._thinkers[-1]] > turn:
+        behind = self._thinkers and self._keys[self._thinkers[-1]] > candidate.key
+        if candidate.newcomer and behind:
             return self._thinkers
         if urgent and self._sprinters:
             return self._sprinters
         if self._others:
-            last = self._others[-1]
-            if self._slack[last] > self._least_slack(last, newcomer, turn):
+            ahead, _, weight = self._urgency[self._others[-1]]
+            if ahead > self._least(self._others[-1], weight, candidate):
                 return self._others
-        return self._thinkers if urgent and not newcomer and self._thinkers else None
+        return self._thinkers if urgent and behind else None
 
-    def _least_slack(self, victim: int, newcomer: bool, slack: float) -> float:
-        """Slack that an unsaturated victim must have to be displaced."""
-        if not newcomer:
-            return max(slack, 0.0) + self._config.hysteresis
+    def _least(self, victim: int, weight: float, candidate: _Candidate) -> float:
+        """Leeway that an unsaturated victim must have to be displaced."""
+        # Margins are in the victim's favour: they weigh as it does relative to the candidate.
+        relative = weight / candidate.weight
+        if not candidate.newcomer:
+            return max(candidate.ahead, 0.0) + relative * self._config.hysteresis
         # Out and back in: evicted once, loaded once.
         switch = 2 * self._costs.load_seconds(int(self._length[victim]))
-        return self._config.safety + self._config.switch_factor * switch
+        return relative * self._config.safety + self._config.switch_factor * switch
 
 
 def _by(index: IntArray, key: FloatArray | IntArray) -> list[int]:

@@ -7,6 +7,7 @@ import numpy as np
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State, Streams
 from tokenflow_sgl.offload import load_seconds
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.urgency import leeway
 
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
@@ -47,11 +48,11 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
     if costs.prefill is None or not len(reading):
         return longest
     constant, per_token, per_work = costs.prefill
-    slack = state.slack.take(reading)
+    ahead = leeway(state).take(reading)
     # A stream that decodes beside the prefill gets a token per step: steps in which its reader
     # reads one token do not make it worse.
     pace = 1.0 / streams.rate.take(reading)
-    seconds = float(np.maximum(slack, pace).min()) - constant
+    seconds = float(np.maximum(ahead, pace).min()) - constant
     # The decoding rows take their part of the step, and a chunk attends to what is before it.
     seconds -= state.decode_seconds - costs.decode_seconds(0, 0)
     promised, before = state.memory.kv.promised, 0
@@ -84,7 +85,7 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, .
     planned = streams.find(run)
     fresh = planned[streams.waiting[planned]]
     tokens = min(promised + int(streams.uncached[fresh].sum()), config.prefill_chunk)
-    least = float(state.slack[reading].min())
+    least = float(leeway(state)[reading].min())
     return least < costs.prefill_seconds(tokens)
 
 

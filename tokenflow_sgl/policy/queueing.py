@@ -16,6 +16,7 @@ before its prefill and from then on until its thinking has ended. The longer it 
 more is expected, since a few answers take most of the tokens: so short thoughts overtake long ones,
 like short prompts long ones. That is close to Gittins' rule for lengths that are not known (J. C.
 Gittins, 1979; for jobs of unknown size Aalto, Ayesta and Righter, 2009), and grows with the wait.
+The ratio is weighted by the class, and a wait that the class tolerates does not count (`urgency`).
 
 A request with a TTFT objective goes before those without as soon as its prefill must begin to meet
 it, and counts like any other once that is out of reach.
@@ -31,6 +32,7 @@ from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.supply import modelled
+from tokenflow_sgl.policy.urgency import response_turn
 
 SHORTEST_PREFILL = 1e-3
 """Seconds that a prefill counts as at least."""
@@ -139,15 +141,16 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
     index = streams.waiting_index
     held_up = queue.overtaken >= config.overtake * queue.seconds
     first = held_up | _must_begin(state, index, queue.seconds)
-    ratio = (state.now - queue.arrival) / queue.seconds
+    turns = response_turn(state.now - queue.arrival, queue.seconds, streams, index)
     # Those that nothing may overtake in the order of their arrival.
     keys = np.zeros(len(streams))
-    keys[index] = np.where(first, -np.inf, -ratio)
+    keys[index] = np.where(first, -np.inf, turns)
     begun = streams.begun_thinking
     if len(begun):
         seconds = np.maximum(_answer_seconds(state, begun), SHORTEST_PREFILL)
-        ratio = (state.now - streams.arrival[begun]) / seconds
-        keys[begun] = -ratio * np.where(streams.running[begun], STAYS, 1.0)
+        turns = response_turn(state.now - streams.arrival[begun], seconds, streams, begun)
+        stays = np.where(turns < 0.0, turns * STAYS, turns / STAYS)
+        keys[begun] = np.where(streams.running[begun], stays, turns)
     return keys
 
 

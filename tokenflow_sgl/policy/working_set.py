@@ -26,6 +26,7 @@ from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.prefill import prefill_limit, reader_would_stall
 from tokenflow_sgl.policy.queueing import Queue, queue_keys, waiting_queue
 from tokenflow_sgl.policy.stress import under_stress
+from tokenflow_sgl.policy.urgency import leeway, turn, weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,9 @@ class WorkingSetPolicy:
             return True
         if bool(((streams.since >= last) & streams.waiting).any()):
             return True
-        # A paused stream whose reader stalls before the next cycle; once it stalls, it is planned.
-        slack = state.slack
-        return bool(((slack > 0.0) & (slack < self.config.cycle) & streams.paused).any())
+        # A paused stream whose reader minds it before the next cycle; after that, it is planned.
+        ahead = leeway(state)
+        return bool(((ahead > 0.0) & (ahead < self.config.cycle) & streams.paused).any())
 
     # ---- what -----------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ class WorkingSetPolicy:
         return _Plan(dataclasses.replace(memo, plan=left))
 
     def _emergency(self, state: State, leaving: list[int]) -> tuple[Preempt, ...]:
-        """Preempt by largest slack when the next decode steps would not fit."""
+        """Preempt the least urgent streams when the next decode steps would not fit."""
         streams, memory = state.streams, state.memory
         batch = len(streams.running_index)
         free = memory.kv.free - memory.kv.promised
@@ -155,8 +156,8 @@ class WorkingSetPolicy:
         free += int(length[soon].sum())
         can = np.nonzero(streams.running & streams.preemptible & ~soon)[0]
         # Without text there is nothing to be ahead with; readers that stall are hit harder.
-        slack = np.where(streams.thinks[can], 0.0, state.slack[can])
-        order = can[np.argsort(-slack, kind="stable")]
+        ahead = np.where(streams.thinks[can], 0.0, leeway(state)[can])
+        order = can[np.argsort(-turn(ahead, weights(streams, can)), kind="stable")]
         chosen: list[Preempt] = []
         for index in order.tolist():
             left = batch - len(chosen)

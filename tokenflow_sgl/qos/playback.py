@@ -48,7 +48,9 @@ class Playback:
     buffer_met: FloatArray
 
 
-def noticed(stalls: FloatArray, threshold: float = NOTICEABLE_STALL) -> NDArray[np.bool_]:
+def noticed(
+    stalls: FloatArray, threshold: float | FloatArray = NOTICEABLE_STALL
+) -> NDArray[np.bool_]:
     """Which stalls (seconds) are counted: those longer than the threshold, in seconds."""
     return stalls > threshold + _ROUNDING
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from tokenflow_sgl.qos.checks import FloatArray, decay_band, finite, positive, whole
-from tokenflow_sgl.qos.playback import noticed
+from tokenflow_sgl.qos.checks import FloatArray, decay_band, finite, non_negative, positive, whole
+from tokenflow_sgl.qos.playback import NOTICEABLE_STALL, noticed
 from tokenflow_sgl.qos.weights import TAU1, TAU2, together_weight
 
 LOWEST_RATE, HIGHEST_RATE = 0.1, 1000.0
@@ -52,6 +52,7 @@ _FIELDS: dict[str, tuple[DTypeLike, float]] = {
     "stall_seconds": (np.float64, 0.0),
     "stall_count": (np.int64, 0),
     "effective": (np.float64, 0.0),
+    "threshold": (np.float64, NOTICEABLE_STALL),
 }
 
 
@@ -61,7 +62,7 @@ class Delivery:
 
     Attributes:
         stalled: Seconds that playback stood still until this delivery; 0 where no token came.
-        was_stall: Whether that counts as a stall (longer than `NOTICEABLE_STALL`).
+        was_stall: Whether that counts as a stall (longer than the reader's `threshold`).
         buffer_tokens: Buffer met by the first token, in tokens; 0 where the reader had not started.
         effective: Summed effective weight (7.1.3) of the tokens, with `expected_tokens` as L.
     """
@@ -100,8 +101,10 @@ class ReaderBank:
         delivered: Tokens delivered.
         first_token: Time of the first delivery, NaN until then.
         stall_seconds: Time stalled so far. A stall in progress is not in it yet: it is `-slack`.
-        stall_count: Stalls so far that were longer than `NOTICEABLE_STALL`, likewise.
+        stall_count: Stalls so far that were longer than `threshold`, likewise.
         effective: Summed effective weight of the tokens delivered.
+        threshold: Seconds beyond which a stall is counted: what the reader tolerates, at least
+            `NOTICEABLE_STALL`.
     """
 
     is_open: NDArray[np.bool_]
@@ -117,6 +120,7 @@ class ReaderBank:
     stall_seconds: FloatArray
     stall_count: NDArray[np.int64]
     effective: FloatArray
+    threshold: FloatArray
 
     def __init__(self, capacity: int = 256, *, tau1: float = TAU1, tau2: float = TAU2) -> None:
         self._tau1, self._tau2 = decay_band(tau1, tau2)
@@ -134,7 +138,15 @@ class ReaderBank:
         """Time of the latest delivery, in seconds; minus infinity before the first."""
         return self._clock
 
-    def open(self, slot: int, *, rate: float, arrival: float, expected_tokens: int) -> None:
+    def open(
+        self,
+        slot: int,
+        *,
+        rate: float,
+        arrival: float,
+        expected_tokens: int,
+        tolerance: float = 0.0,
+    ) -> None:
         """Begin a stream in a slot that is new or closed; all its figures start afresh.
 
         Args:
@@ -142,6 +154,7 @@ class ReaderBank:
             rate: Reading speed in tokens/s.
             arrival: When the request arrived, in seconds.
             expected_tokens: Expected total output length, >= 1.
+            tolerance: Seconds of a stall that its reader does not mind, >= 0.
 
         Raises:
             ValueError: A value outside these limits, or the slot is open.
@@ -152,6 +165,7 @@ class ReaderBank:
             "arrival": float(finite("arrival", arrival)),
             "expected_tokens": whole("expected_tokens", expected_tokens, minimum=1),
             "next_due": float(arrival),
+            "threshold": max(float(non_negative("tolerance", tolerance)), NOTICEABLE_STALL),
             "is_open": True,
         }
         self._fit(slot)
@@ -210,7 +224,7 @@ class ReaderBank:
         ahead = np.where(reading, due, now) - now
         spare = np.maximum(ahead, 0.0)
         stalled = np.maximum(-ahead, 0.0) * got
-        was_stall = noticed(stalled)
+        was_stall = noticed(stalled, self.threshold.take(slots))
         buffer = spare * rate
         if some_rest:
             buffer = np.where(resting, self.unread.take(slots), buffer)

@@ -17,7 +17,8 @@ from tokenflow_sgl.qos.reader import ReaderBank
 def change_rate(bank: ReaderBank, slot: int, rate: float, now: float) -> None:
     """From `now` on the slot's reader reads at another rate; nothing happens if it is closed.
 
-    What it has not read it reads at the new rate. For a reader that rests a stall is over.
+    What it has not read it reads at the new rate. For a reader that rests a stall is over. One that
+    rested before its first token waits for it since it is back.
 
     Args:
         bank: With the reader.
@@ -43,6 +44,8 @@ def change_rate(bank: ReaderBank, slot: int, rate: float, now: float) -> None:
         bank.resting[slot], bank.unread[slot], bank.next_due[slot] = True, unread, math.inf
         return
     if not started:
+        if rested:
+            bank.arrival[slot] = now
         bank.next_due[slot] = bank.arrival[slot]
     elif rested or unread > 0.0:
         bank.next_due[slot] = now + unread / rate

@@ -135,6 +135,7 @@ class Bodies:
             temperature=options.temperature,
             ignore_eos=options.ignore_eos,
             rate=rate if options.send_rates else None,
+            qos_class=request.qos_class if options.send_rates else None,
             priority=request.priority if options.send_priority else None,
             arrival=arrival,
             keep=keep,

@@ -25,6 +25,7 @@ class Ask:
         temperature: Sampling temperature.
         ignore_eos: Generate the full length whatever the model says.
         rate: Tokens per second that the reader consumes; None: not told.
+        qos_class: Class that is named instead; None: none.
         priority: Priority; None: not told.
         arrival: When a server on a virtual clock is to see the request (the emulator's
             `emulated_arrival`); None: when it comes.
@@ -37,6 +38,7 @@ class Ask:
     temperature: float = 0.0
     ignore_eos: bool = False
     rate: float | None = None
+    qos_class: str | None = None
     priority: int | None = None
     arrival: Mapping[str, float] | None = None
     keep: bool = False
@@ -47,7 +49,9 @@ class Ask:
         if self.ignore_eos:
             fields["ignore_eos"] = True
         custom: dict[str, Any] = {}
-        if self.rate is not None:  # docs/rates.md
+        if self.qos_class is not None:  # docs/rates.md
+            custom["tokenflow_class"] = self.qos_class
+        elif self.rate is not None:
             custom["tokenflow_rate"] = self.rate
         if self.arrival is not None:  # docs/emulator.md
             custom["emulated_arrival"] = self.arrival

@@ -24,7 +24,8 @@ def check_trace(trace: Trace, options: ReplayOptions) -> None:
     if len(rates) < len(trace.requests):
         raise ReplayError(
             f"trace {trace.name} states no rate for {len(trace.requests) - len(rates)} of its "
-            f"{len(trace.requests)} requests: say how fast they are read with --rate"
+            f"{len(trace.requests)} requests: say how fast they are read with --rate, or what the "
+            "server's classes are with --classes"
         )
     refused = [rate for rate in rates if not LOWEST_RATE <= rate <= HIGHEST_RATE]
     if options.send_rates and refused:

@@ -30,7 +30,7 @@ class ReplayOptions:
         seed: Seed of the prompts, >= 0.
         token_ids: Prompts are drawn from this half-open range of token ids; None: the middle
             80 % of the server's vocabulary. Chat has no use for it.
-        send_rates: Tell the server each reader's rate.
+        send_rates: Tell the server each reader's rate, or class where the trace names one.
         send_priority: Tell the server the priorities of the trace.
         warm_up_requests: The first so many requests of the trace are flagged as warm-up.
         warm_up_s: Requests due within so many seconds are flagged as warm-up.

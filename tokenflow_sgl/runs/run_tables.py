@@ -30,6 +30,7 @@ def requests_table(requests: Sequence[TraceRequest], measured: Mapping[str, Any]
         "ttft_slo_s": [request.ttft_slo_s for request in requests],
         "tbt_slo_s": [request.tbt_slo_s for request in requests],
         "priority": [request.priority for request in requests],
+        "qos_class": [request.qos_class for request in requests],
     }
     return pa.table({**asked, **measured}, REQUEST_SCHEMA)
 

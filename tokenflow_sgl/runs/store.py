@@ -45,6 +45,7 @@ REQUEST_SCHEMA = pa.schema(
         pa.field("priority", pa.int32()),
         pa.field("finish_reason", pa.string()),  # length, stop, abort; null: broke off
         pa.field("error", pa.string()),  # sentence; null: none
+        pa.field("qos_class", pa.string()),  # that the request named; null: none
     ]
 )
 
@@ -153,11 +154,10 @@ def read_run(folder: Path) -> Run:
 
 
 def _known(requests: pa.Table) -> pa.Table:
-    """With the column that runs lacked before reasoning was told apart."""
-    name = "reasoning_tokens"
-    if name in requests.column_names:
-        return requests
-    place = REQUEST_SCHEMA.get_field_index(name)
-    return requests.add_column(
-        place, REQUEST_SCHEMA.field(name), pa.nulls(len(requests), pa.int32())
-    )
+    """With the columns that runs lacked before reasoning and classes were told apart."""
+    for name in ("reasoning_tokens", "qos_class"):
+        if name not in requests.column_names:
+            place, column = REQUEST_SCHEMA.get_field_index(name), REQUEST_SCHEMA.field(name)
+            missing = pa.nulls(len(requests), column.type)
+            requests = requests.add_column(place, column, missing)
+    return requests

@@ -55,7 +55,7 @@ class SimActuator:
         self._core = core
         self.paused: dict[int, None] = {}
         self.draining: list[int] = []
-        self.offered: tuple[int, ...] | None = None
+        self.offered: Sequence[int] | None = None
         self.recompute: frozenset[int] = frozenset()
         self.counts = Counts()
         self._now = 0.0
@@ -109,9 +109,14 @@ class SimActuator:
         self.counts.prefetched += tokens
         return Prefetch(tokens)
 
-    def offer(self, slots: Sequence[int] | None, recompute: frozenset[int]) -> None:
+    def offer(
+        self, slots: Sequence[int] | None, recompute: frozenset[int], hidden: frozenset[int]
+    ) -> None:
         """Admission follows in the same pass."""
-        self.offered = None if slots is None else tuple(slots)
+        self.offered = slots
+        if hidden:
+            every = [*sorted(self.paused), *self._core.waiting] if slots is None else slots
+            self.offered = [slot for slot in every if slot not in hidden]
         self.recompute = recompute
         if slots:
             self._core.full = False

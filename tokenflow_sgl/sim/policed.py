@@ -195,7 +195,8 @@ class PolicedScheduler(FcfsScheduler):
         table = self.core.streams
         for stream in rows[table.kind[rows] == UNTOLD].tolist():
             thinks = bool(table.reasoning[stream])
-            traits = Traits(int(table.prompt[stream]), int(table.limit[stream]), thinking=thinks)
+            prompt, limit = int(table.prompt[stream]), int(table.limit[stream])
+            traits = Traits(prompt, limit, table.qos_class[stream], thinking=thinks)
             table.kind[stream] = self._lengths.kind(traits)
 
     def _asked_state(self, present: IntArray, now: float) -> State:

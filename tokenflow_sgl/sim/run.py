@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.contract import Policy
 from tokenflow_sgl.policy import WorkingSetConfig, make_predictor
 from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClasses
 from tokenflow_sgl.runs import Run
 from tokenflow_sgl.sim.cluster import ROUTERS, Inbox, Replica, serve
 from tokenflow_sgl.sim.core import Core
@@ -26,6 +28,7 @@ from tokenflow_sgl.sim.step import Device
 from tokenflow_sgl.traces import Trace
 from tokenflow_sgl.traces.output_limits import client_limits
 from tokenflow_sgl.traces.schedule import Schedule
+from tokenflow_sgl.traces.transform import with_classes
 
 MOST_REPLICAS = 256
 
@@ -77,6 +80,7 @@ def simulate(
     sessions: Sessions = Sessions.closed,
     known_lengths: bool = False,
     predictor: str = "learned",
+    classes: QosClasses = SHIPPED_CLASSES,
     observe: Observe | None = None,
 ) -> Simulation:
     """Serve a trace on a device that only exists as numbers.
@@ -93,9 +97,11 @@ def simulate(
         known_lengths: Clients send the length of the answer as its limit (see `client_limits`), and
             a policy takes it for the length.
         predictor: Else tells a policy how long answers get (see `make_predictor`).
+        classes: Of the server; requests name them in the trace.
         observe: Told the progress.
 
     Raises:
+        TraceError: A request names a class that there is not.
         SimulationError: The policy is unknown, the router asks for what its servers do not report,
             or a request does not fit the device at all.
     """
@@ -105,9 +111,10 @@ def simulate(
     if not 1 <= replicas <= MOST_REPLICAS:
         raise SimulationError(f"replicas is {replicas!r}; allowed is 1 to {MOST_REPLICAS}")
     _check(trace, options)
+    trace = with_classes(trace, classes)
     room = [_room(options) - request.prompt_tokens for request in trace.requests]
     limits = client_limits(trace.requests, known_lengths=known_lengths, room=room)
-    streams, tokens = SimulatedStreams(trace.requests, limits), SimulatedTokens()
+    streams, tokens = SimulatedStreams(trace.requests, limits, classes), SimulatedTokens()
     ended = np.full(len(streams), np.nan)
     config = config or WorkingSetConfig()
     schedule = Schedule(trace.requests, sessions)
@@ -153,6 +160,7 @@ def simulate(
             "policy": name,
             "replicas": replicas,
             "known_lengths": known_lengths,
+            **_classes(trace, classes),
             **({"router": router} if replicas > 1 else {}),
             **(dataclasses.asdict(config) if policy == "tokenflow" else {}),
         },
@@ -170,6 +178,12 @@ def simulate(
         stored=sum(engine.core.device.stored for engine in engines),
         **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
     )
+
+
+def _classes(trace: Trace, classes: QosClasses) -> dict[str, Any]:
+    """The classes that the trace names, for the run's options; nothing if it names none."""
+    named = sorted({request.qos_class for request in trace.requests if request.qos_class})
+    return {"classes": [dataclasses.asdict(classes.known[n]) for n in named]} if named else {}
 
 
 def _room(options: EngineOptions) -> int:

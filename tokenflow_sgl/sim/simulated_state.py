@@ -8,6 +8,7 @@ from tokenflow_sgl.contract import IntArray, Memory, ModelShape, Phase, Pool, St
 from tokenflow_sgl.contract.lengths import LengthPredictor
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
+from tokenflow_sgl.lifecycle.columns import NEUTRAL, unless
 from tokenflow_sgl.lifecycle.phases import preemptible
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
@@ -61,6 +62,8 @@ def state_of(
             kind=kind,
             lengths=lengths.lengths(kind, generated),
             ttft_slo=streams.ttft_slo[present],
+            weight=unless(streams.weight[present], NEUTRAL["weight"]),
+            tolerance=unless(streams.tolerance[present], NEUTRAL["tolerance"]),
             visible=visible,
             thinking=(streams.reasoning[present] > 0) & (visible == 0),
             since=phases.since[present],

@@ -9,18 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.lifecycle import Phases
-from tokenflow_sgl.qos.rates import DEFAULT_CLASS, NAMED_RATES
+from tokenflow_sgl.qos.classes import OWN_RATE, SHIPPED_CLASSES, QosClass, QosClasses
 from tokenflow_sgl.traces import TraceRequest
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-DEFAULT_RATE = NAMED_RATES[DEFAULT_CLASS]
+DEFAULT_RATE = SHIPPED_CLASSES.default.rate
 """Tokens per second of a reader whose rate the trace does not say, as of a request to a server."""
 UNTOLD = -1
 """Kind of a stream that no predictor has seen yet."""
 LEAST = -(1 << 62)
 """Priority of a request without one."""
+
+
+def _expected(request: TraceRequest, classes: QosClasses) -> QosClass:
+    """What a server of these classes expects of the request's stream."""
+    if request.qos_class is not None:
+        return classes.known[request.qos_class]
+    return classes.default if request.rate is None else QosClass(OWN_RATE, request.rate)
 
 
 class SimulatedStreams:
@@ -34,6 +41,8 @@ class SimulatedStreams:
         limit: Output tokens that the client allows, which the server is told.
         kind: Which kind of answer the length predictor expects; `UNTOLD` at first.
         rate: Tokens per second that the reader consumes.
+        weight, tolerance: Of its class (see `QosClass`).
+        qos_class: Name of the class that the request names; empty: none.
         priority: Larger is more urgent; of a request without one the least.
         ttft_slo, tbt_slo: Seconds that it asks for; NaN: it has no such objective.
         client: Number of its session; requests without one are each their own client.
@@ -45,7 +54,10 @@ class SimulatedStreams:
     """
 
     def __init__(
-        self, requests: Sequence[TraceRequest], limits: Sequence[int] | None = None
+        self,
+        requests: Sequence[TraceRequest],
+        limits: Sequence[int] | None = None,
+        classes: QosClasses = SHIPPED_CLASSES,
     ) -> None:
         """Streams of these requests; without `limits` each client allows what it gets."""
         count = len(requests)
@@ -61,7 +73,11 @@ class SimulatedStreams:
         self.reasoning = column([request.reasoning_tokens for request in requests])
         self.limit = self.answer if limits is None else column(list(limits))
         self.kind = np.full(count, UNTOLD, dtype=np.int64)
-        self.rate = np.array([request.rate or DEFAULT_RATE for request in requests])
+        expected = [_expected(request, classes) for request in requests]
+        self.rate = np.array([each.rate for each in expected])
+        self.weight = np.array([each.weight for each in expected])
+        self.tolerance = np.array([each.tolerance for each in expected])
+        self.qos_class = [request.qos_class or "" for request in requests]
         self.priority = column(
             [LEAST if request.priority is None else request.priority for request in requests]
         )

@@ -46,6 +46,7 @@ class TraceRequest:
             does not say.
         reasoning_tokens: Leading output tokens that are thinking, which no reader sees; at most
             `output_tokens`.
+        qos_class: Class that it names to the server, whose rate counts then; None: none.
     """
 
     arrival_s: float
@@ -61,6 +62,7 @@ class TraceRequest:
     priority: int | None = None
     limit_tokens: int | None = None
     reasoning_tokens: int = 0
+    qos_class: str | None = None
 
 
 def continues(earlier: TraceRequest, later: TraceRequest) -> bool:

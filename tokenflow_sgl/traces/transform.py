@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tokenflow_sgl.qos.classes import QosClasses
 from tokenflow_sgl.traces.generators.priority_changes import PRIORITIES, Priorities
 from tokenflow_sgl.traces.generators.reading_rates import RateMix
 from tokenflow_sgl.traces.parameters import spell, stream
@@ -172,8 +173,29 @@ def spread(trace: Trace, step_s: float, seed: int) -> Trace:
     )
 
 
+def with_classes(trace: Trace, classes: QosClasses) -> Trace:
+    """Give the readers of requests that name a class its rate.
+
+    Raises:
+        TraceError: A request names a class that there is not.
+    """
+    for index, request in enumerate(trace.requests):
+        if request.qos_class is not None and request.qos_class not in classes.known:
+            raise TraceError(
+                f"request {index} of {trace.name} is of the class {request.qos_class!r}; known "
+                f"classes are {', '.join(sorted(classes.known))}"
+            )
+    return replace(
+        trace,
+        requests=tuple(
+            r if r.qos_class is None else replace(r, rate=classes.known[r.qos_class].rate)
+            for r in trace.requests
+        ),
+    )
+
+
 def with_rates(trace: Trace, mix: RateMix, seed: int) -> Trace:
-    """Give every reader a rate; a session has one reader."""
+    """Give every reader a rate, and no class; a session has one reader."""
     units = _units(trace)
     distinct = dict.fromkeys(units)
     drawn = mix.sample(stream(seed, "rates"), len(distinct)).tolist()
@@ -182,7 +204,8 @@ def with_rates(trace: Trace, mix: RateMix, seed: int) -> Trace:
     return replace(
         trace,
         requests=tuple(
-            replace(r, rate=rates[unit]) for r, unit in zip(trace.requests, units, strict=True)
+            replace(r, rate=rates[unit], qos_class=None)
+            for r, unit in zip(trace.requests, units, strict=True)
         ),
         notes=(*trace.notes, f"Readers of {mix} tokens/s{seeded}."),
     )

@@ -8,17 +8,15 @@ when text flows again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from tokenflow_sgl.engine.config import config_of
-from tokenflow_sgl.engine.stream_messages import passed_on_message
+from tokenflow_sgl.engine.frontend.messenger import Messenger, messenger_of
 
 HELD = 4
 """Tokens held back from which on the scheduler hears of it: most characters have fewer."""
@@ -54,30 +52,6 @@ def has_text(event: str) -> bool:
     )
 
 
-class Reporter:
-    """Tells the scheduler; what is said while a message is under way goes with the next one.
-
-    Args:
-        manager: SGLang's TokenizerManager.
-    """
-
-    def __init__(self, manager: Any) -> None:
-        self._manager = manager
-        self._news: dict[str, int | None] = {}
-        self._sending: asyncio.Task[None] | None = None
-
-    def say(self, rid: str, tokens: int | None) -> None:
-        """Of the request's output so many tokens were passed on; None: all that come."""
-        self._news[rid] = tokens
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.get_running_loop().create_task(self._send())
-
-    async def _send(self) -> None:
-        while self._news:
-            news, self._news = self._news, {}
-            await self._manager.set_internal_state(passed_on_message(news))
-
-
 @dataclass(slots=True)
 class _Passing:
     """One request: output tokens passed on, characters of them, and whether a hold was told."""
@@ -91,12 +65,12 @@ class _Watch:
     """Follows one generate request and tells what of its output is held back.
 
     Args:
-        reporter: Tells the scheduler.
+        messenger: Tells the scheduler.
         incremental: Each chunk has its own text only.
     """
 
-    def __init__(self, reporter: Reporter, *, incremental: bool) -> None:
-        self._reporter = reporter
+    def __init__(self, messenger: Messenger, *, incremental: bool) -> None:
+        self._messenger = messenger
         self._incremental = incremental
         self._passing: dict[str, _Passing] = {}
 
@@ -119,10 +93,10 @@ class _Watch:
             return  # the scheduler forgets it anyway
         if sent and passing.told:
             passing.told = False
-            self._reporter.say(rid, None)
+            self._messenger.passed_on(rid, None)
         elif not passing.told and made - passing.tokens >= HELD:
             passing.told = True
-            self._reporter.say(rid, passing.tokens)
+            self._messenger.passed_on(rid, passing.tokens)
 
 
 @dataclass(slots=True)
@@ -134,12 +108,6 @@ class _Chat:
 
 _chats: dict[int, _Chat] = {}
 """Chats under way, by the identity of their generate requests."""
-
-
-@lru_cache(maxsize=1)
-def _reporter(manager: Any) -> Reporter:
-    """A process has one TokenizerManager."""
-    return Reporter(manager)
 
 
 def watch_generate(
@@ -160,7 +128,7 @@ async def _watched(
     contents: AsyncGenerator[Any, None], manager: Any, obj: Any
 ) -> AsyncGenerator[Any, None]:
     incremental = bool(manager.incremental_streaming_output)
-    watch, chat = _Watch(_reporter(manager), incremental=incremental), _chats.get(id(obj))
+    watch, chat = _Watch(messenger_of(manager), incremental=incremental), _chats.get(id(obj))
     async with aclosing(contents):
         async for content in contents:
             if chat is not None:

@@ -12,9 +12,9 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from sglang.srt.utils.auth import AuthLevel, auth_level
 
+from tokenflow_sgl.engine.frontend.messenger import messenger_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, shown
-from tokenflow_sgl.engine.stream_messages import rate_message
 
 PATH = "/tokenflow/streams/{rid:path}"
 RATE = "rate"
@@ -69,7 +69,7 @@ async def change_stream(rid: str, request: Request) -> Response:
         return _refused(404, f"Stream {shown(rid)} is unknown: it has ended, or never began.")
     if not getattr(state.obj, "stream", False):
         return _refused(400, f"Request {shown(rid)} does not stream, so it has no reader's rate.")
-    if not any(await manager.set_internal_state(rate_message(rid, rate))):
+    if not await messenger_of(manager).set_rate(rid, rate):
         return _refused(
             409, f"Stream {shown(rid)} has not reached the scheduler yet, or has just ended."
         )
@@ -86,7 +86,7 @@ async def end_stream(rid: str) -> Response:
         if other != rid and other.startswith(rid):
             return _refused(
                 409,
-                f"Stream {shown(rid)} cannot be ended alone: the id {shown(other)} begins like it.",
+                f"Stream {shown(rid)} cannot be ended alone: another stream's id begins like it.",
             )
     manager.abort_request(rid=rid)
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""How fast a reader reads: the request's own rate, a named class, or the default.
+"""How a request's text is read: at a rate of its own, as a named class, or as the default.
 
 A client sends `custom_params: {"tokenflow_rate": 20}` (tokens per second) or
 `{"tokenflow_class": "listening"}`. Keys that begin with `tokenflow_` are ours, so one that is
@@ -9,57 +9,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from tokenflow_sgl.qos.classes import OWN_RATE, QosClass, QosClasses
 from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
 RATE_KEY = "tokenflow_rate"
 CLASS_KEY = "tokenflow_class"
 PREFIX = "tokenflow_"
 KEYS = (RATE_KEY, CLASS_KEY)
-NOT_STREAMED = "not-streamed"
-"""Class of requests that do not stream: no reader follows them, and their rate is not asked for.
-No class that an operator names can be called so: those are identifiers."""
+NOT_STREAMED = QosClass("not-streamed", HIGHEST_RATE, reader=False)
+"""Class of requests that do not stream: no reader follows them, and their rate is not asked for:
+the sooner the whole answer is there, the better. No class of a file can be called so."""
 
 
 class RateError(ValueError):
     """A request's rate cannot be used; the message is one sentence for the client."""
-
-
-@dataclass(frozen=True, slots=True)
-class RateClasses:
-    """classes: tokens per second by name. default: of requests that state nothing."""
-
-    classes: Mapping[str, float]
-    default: float
-
-    def __post_init__(self) -> None:
-        for name, rate in self.classes.items():
-            check_rate(rate, f"rate class {name}")
-
-    def of(self, custom_params: Any) -> tuple[float, str]:
-        """(rate, class name) that a request's `custom_params` ask for.
-
-        The class is "custom" for a rate of its own and "default" where nothing is said.
-        Raises `RateError` for a bad rate, an unknown class, both at once, or an unknown key.
-        """
-        if not isinstance(custom_params, Mapping):
-            return self.default, "default"
-        check_keys(custom_params)
-        if RATE_KEY in custom_params:
-            if CLASS_KEY in custom_params:
-                raise RateError(f"{RATE_KEY} and {CLASS_KEY} exclude each other; give one of them.")
-            return check_rate(custom_params[RATE_KEY]), "custom"
-        if CLASS_KEY in custom_params:
-            name = custom_params[CLASS_KEY]
-            if not isinstance(name, str) or name not in self.classes:
-                raise RateError(
-                    f"{CLASS_KEY} is {shown(name)}; known classes are "
-                    f"{', '.join(sorted(self.classes))}."
-                )
-            return self.classes[name], name
-        return self.default, "default"
 
 
 def check_rate(value: Any, name: str = RATE_KEY) -> float:
@@ -77,6 +42,38 @@ def check_rate(value: Any, name: str = RATE_KEY) -> float:
             f"{HIGHEST_RATE:g} tokens per second."
         )
     return float(value)
+
+
+def class_of(custom_params: Any, classes: QosClasses) -> QosClass:
+    """The class that a request's `custom_params` ask for.
+
+    It is called "custom" for a rate of its own and "default" where nothing is said.
+    Raises `RateError` for a bad rate, an unknown class, both at once, or an unknown key.
+    """
+    if not isinstance(custom_params, Mapping):
+        return classes.default
+    check_keys(custom_params)
+    if RATE_KEY in custom_params:
+        if CLASS_KEY in custom_params:
+            raise RateError(f"{RATE_KEY} and {CLASS_KEY} exclude each other; give one of them.")
+        return QosClass(OWN_RATE, check_rate(custom_params[RATE_KEY]))
+    if CLASS_KEY in custom_params:
+        name = custom_params[CLASS_KEY]
+        if not isinstance(name, str) or name not in classes.known:
+            raise RateError(
+                f"{CLASS_KEY} is {shown(name)}; known classes are "
+                f"{', '.join(sorted(classes.known))}."
+            )
+        return classes.known[name]
+    return classes.default
+
+
+def class_or_default(custom_params: Any, classes: QosClasses) -> QosClass:
+    """As `class_of`; a bad request that came around the front end is of the default class."""
+    try:
+        return class_of(custom_params, classes)
+    except RateError:
+        return classes.default
 
 
 def check_keys(custom_params: Mapping[Any, Any]) -> None:

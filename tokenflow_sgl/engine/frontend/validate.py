@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
-from tokenflow_sgl.engine.frontend.terms import RateClasses, RateError, check_place
-
-
-@lru_cache(maxsize=1)
-def _rates(config: TokenFlowConfig) -> RateClasses:
-    """One server has one configuration; its classes are not built anew per request."""
-    return config.rates()
+from tokenflow_sgl.engine.frontend.terms import RateError, check_place, class_of
 
 
 def check_rates(obj: Any, config: TokenFlowConfig) -> None:
     """Raise `RateError` if any of a generate request's sampling parameters has a bad rate."""
     params = getattr(obj, "sampling_params", None)
-    rates = _rates(config)
     for each in params if isinstance(params, list) else [params]:
         if isinstance(each, dict):
             check_place(each, "sampling_params")
-            rates.of(each.get("custom_params"))
+            class_of(each.get("custom_params"), config.known_classes)
 
 
 async def check_body(request: Any) -> None:

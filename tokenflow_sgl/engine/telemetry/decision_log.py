@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import math
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -123,7 +124,7 @@ class DecisionLog:
             "rid": self._name_of(int(streams.slot[index])),
             "phase": Phase(int(streams.phase[index])).name.lower(),
             "rate": round(float(streams.rate[index]), 3),
-            "slack": round(slack, 3),
+            "slack": round(slack, 3) if math.isfinite(slack) else None,
             "prompt": int(streams.prompt[index]),
             "uncached": int(streams.uncached[index]),
             "generated": int(streams.generated[index]),

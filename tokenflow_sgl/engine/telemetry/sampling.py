@@ -9,7 +9,6 @@ import numpy as np
 
 from tokenflow_sgl.contract import Mode, Phase
 from tokenflow_sgl.costs import StepTimer
-from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
 from tokenflow_sgl.engine.telemetry.prometheus import Levels, Recorder
 from tokenflow_sgl.engine.telemetry.tally import Tally
 from tokenflow_sgl.lifecycle.table import StreamTable
@@ -86,9 +85,9 @@ class Reporter:
     def ended(self, request: Any) -> None:
         """A stream is about to be forgotten."""
         slot = self._table.slot(request)
-        if self._table.readers.started[slot] and self._table.streaming[slot]:
-            stalled = bool(self._table.readers.stall_count[slot])
-            self._recorder.finished(self._table.qos_class(slot), stalled)
+        name, read = self._table.qos_class(slot), self._table.streaming[slot]
+        if self._table.readers.started[slot] and read and name not in self._table.unread:
+            self._recorder.finished(name, bool(self._table.readers.stall_count[slot]))
 
     def _hand_on(self) -> None:
         self._tally.hand_on()
@@ -122,10 +121,10 @@ class Reporter:
         follows = readers.started[slots] & table.streaming[slots] & ~readers.resting[slots]
         reading = slots[follows]
         buffers = table.readers.buffer_seconds(reading, now)
-        late = noticed(-table.readers.slack(reading, now))
+        late = noticed(-table.readers.slack(reading, now), table.readers.threshold[reading])
         number = table.class_number[reading]
         for each, name in enumerate(table.class_names):
-            if name == NOT_STREAMED:
+            if name in table.unread:
                 continue
             mine = number == each
             self._recorder.buffers(name, buffers[mine], int(np.count_nonzero(late & mine)))

@@ -16,6 +16,9 @@ from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.progress import Progress
 from tokenflow_sgl.lifecycle.table import StreamTable
 
+OF_READERS = frozenset({"effective_tokens_total", "stalls_total", "stall_seconds_total"})
+"""Counters that say how a reader fared."""
+
 
 class Tally:
     """What has not been handed on yet."""
@@ -41,8 +44,8 @@ class Tally:
         tokens = got[some].astype(np.int64)
         number = _joined([number for number, _, _ in steps])[some].astype(np.int64)
         sums = {
-            "output_tokens_total": tokens,
-            "effective_tokens_total": _joined([s.delivery.effective for _, _, s in steps])[some],
+            "output_tokens_total": _joined([step.new for _, _, step in steps])[some],
+            "effective_tokens_total": _joined([_newly_effective(s) for _, _, s in steps])[some],
             "stalls_total": _joined([s.delivery.was_stall for _, _, s in steps])[some],
             "stall_seconds_total": _joined([s.delivery.stalled for _, _, s in steps])[some],
         }
@@ -69,8 +72,10 @@ class Tally:
         names = self._table.class_names
         sums = np.bincount(number, weights=values, minlength=len(names))
         for qos_class, value in zip(names, sums.tolist(), strict=True):
-            if qos_class == NOT_STREAMED and counter != "output_tokens_total":
+            if qos_class in self._table.unread and counter in OF_READERS:
                 continue  # no reader follows: nothing to be early or late for
+            if qos_class == NOT_STREAMED.name and counter != "output_tokens_total":
+                continue  # all of it is sent at once
             # Zeros, too: a series that is not there cannot be reckoned with.
             self._recorder.count(counter, value, qos_class=qos_class)
 
@@ -78,9 +83,15 @@ class Tally:
         for each in np.unique(number).tolist():
             mine = number == each
             name = self._table.class_names[each]
-            if name == NOT_STREAMED:
-                continue
+            if name == NOT_STREAMED.name:
+                continue  # its tokens are sent at the end
             self._recorder.observe(histogram, *(column[mine] for column in values), qos_class=name)
+
+
+def _newly_effective(step: Progress) -> NDArray[np.float64]:
+    """Effective tokens among those that were not delivered before."""
+    share: NDArray[np.float64] = step.new / np.maximum(step.counts, 1)
+    return step.delivery.effective * share
 
 
 def _joined(columns: list[NDArray[Any]]) -> NDArray[np.float64]:

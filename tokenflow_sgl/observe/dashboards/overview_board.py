@@ -26,7 +26,7 @@ VARIABLES = (
 )
 CLASS_VARIABLE = Variable(
     "class",
-    "Rate class",
+    "Class",
     'label_values(tokenflow:output_tokens_total{model_name=~"$model"}, qos_class)',
 )
 
@@ -171,7 +171,12 @@ LATENCY = Row(
                 ),
                 Query(quantile(0.99, "tokenflow:ttfvt_seconds", where=CLASS), "P99, visible"),
             ),
-            width=12,
+        ),
+        Panel(
+            "Time to first token, by class",
+            "From arrival to first token, P99 of each class.",
+            "s",
+            (Query(quantile(0.99, "tokenflow:ttft_seconds", CLASS, "qos_class"), "{{qos_class}}"),),
         ),
         Panel(
             "Time between tokens",
@@ -182,7 +187,6 @@ LATENCY = Row(
                 Query(quantile(share, "tokenflow:tbt_seconds", where=CLASS), f"P{100 * share:g}")
                 for share in (0.5, 0.99, 0.999)
             ),
-            width=12,
         ),
     ),
 )

@@ -109,9 +109,10 @@ def rate(metric: str, by: str = "", where: str = SERVER) -> str:
     return f"sum{grouped} (rate({metric}{{{where}}}{RANGE}))"
 
 
-def quantile(share: float, metric: str, where: str = SERVER) -> str:
-    """Quantile of a histogram's observations in the last interval."""
-    return f"histogram_quantile({share:g}, {rate(f'{metric}_bucket', 'le', where)})"
+def quantile(share: float, metric: str, where: str = SERVER, by: str = "") -> str:
+    """Quantile of a histogram's observations in the last interval, by labels."""
+    grouped = f"le,{by}" if by else "le"
+    return f"histogram_quantile({share:g}, {rate(f'{metric}_bucket', grouped, where)})"
 
 
 def level(metric: str, where: str = SERVER) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tokenflow_sgl.policy import ConfigError, WorkingSetConfig
 from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClasses
 from tokenflow_sgl.report import Figures, figures
 from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.run import simulate
@@ -30,12 +31,14 @@ class Setup:
         profile: The device.
         options: SGLang's settings.
         known_lengths: Whether the server knows when each answer ends; see `simulate`.
+        classes: Of the server.
     """
 
     trace: Trace
     profile: DeviceProfile
     options: EngineOptions
     known_lengths: bool = False
+    classes: QosClasses = SHIPPED_CLASSES
 
 
 COLUMNS: Mapping[str, Callable[[Figures], float]] = {
@@ -110,6 +113,7 @@ def row_of(setup: Setup, setting: Setting) -> Row:
         setup.options,
         config=config_of(setting),
         known_lengths=setup.known_lengths,
+        classes=setup.classes,
     )
     found = figures(simulation.run)
     return {name: column(found) for name, column in COLUMNS.items()}

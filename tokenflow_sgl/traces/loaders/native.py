@@ -41,8 +41,13 @@ _REQUEST = (
     "priority",
     "limit_tokens",
     "reasoning_tokens",
+    "qos_class",
 )
 _UPDATE = ("time_s", "index", "priority")
+_STATED = (
+    *("rate", "session", "ttft_slo_s", "tbt_slo_s", "priority", "limit_tokens"),
+    "qos_class",
+)
 _PRIORITIES = 2**31  # exclusive bound of a priority's size
 
 
@@ -135,10 +140,12 @@ def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
             "prompt_tokens": request.prompt_tokens,
             "output_tokens": request.output_tokens,
         }
-        for key in ("rate", "session", "ttft_slo_s", "tbt_slo_s", "priority", "limit_tokens"):
+        for key in _STATED:
             value = getattr(request, key)
             if value is not None:
                 row[key] = value
+        if request.qos_class is not None:
+            row.pop("rate", None)  # it is the class's
         if request.turn:
             row["turn"] = request.turn
         if request.think_s:
@@ -183,6 +190,10 @@ def _request(records: Records, row: dict[str, Any], blocks: dict[int, PrefixBloc
             optional[column] = records.number(row, column)
             if not optional[column]:
                 records.fail(column, row[column], "a number above 0")
+    if "qos_class" in row:
+        if "rate" in row:
+            records.error("excludes rate, which is the class's", "qos_class")
+        optional["qos_class"] = records.text(row, "qos_class")
     if "session" in row:
         optional["session"] = records.text(row, "session")
     for column in ("turn", "think_s"):

@@ -1,0 +1,104 @@
+"""What is said of live streams goes in few messages, and each that asks is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from tokenflow_sgl.engine.frontend.messenger import Messenger
+
+
+class Manager:
+    """SGLang's: one message at a time, answered after a while. It knows the streams in `known`."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = set(known)
+        self.heard: list[dict[str, float]] = []
+        self.failures = 0
+
+    async def set_internal_state(self, message: Any) -> list[bool]:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        if self.failures:
+            self.failures -= 1
+            raise OSError("no scheduler")
+        self.heard.append(dict(message.server_args))
+        return [{name.partition(":")[2] for name in message.server_args} <= self.known]
+
+
+def rates(**each: float) -> dict[str, float]:
+    return {f"tokenflow_rate:{rid}": rate for rid, rate in each.items()}
+
+
+def run(manager: Manager, *asked: tuple[str, float], held: dict[str, int | None]) -> list[Any]:
+    async def main() -> list[Any]:
+        messenger = Messenger(manager)
+        for rid, tokens in held.items():
+            messenger.passed_on(rid, tokens)
+        answers = await asyncio.gather(
+            *(messenger.set_rate(*each) for each in asked), return_exceptions=True
+        )
+        for _ in range(30):
+            await asyncio.sleep(0)
+        return answers
+
+    return asyncio.run(main())
+
+
+def test_what_comes_together_goes_together() -> None:
+    manager = Manager("a", "b", "c")
+    assert run(manager, ("a", 1.0), ("b", 0.0), ("c", 5.0), held={}) == [True] * 3
+    assert manager.heard == [rates(a=1.0, b=0.0, c=5.0)]
+
+
+def test_of_several_rates_for_a_stream_the_last_one_holds() -> None:
+    manager = Manager("a")
+    assert run(manager, ("a", 1.0), ("a", 0.0), ("a", 7.0), held={}) == [True] * 3
+    assert manager.heard == [rates(a=7.0)]
+
+
+def test_each_is_told_whether_its_stream_is_known() -> None:
+    manager = Manager("a", "c")
+    assert run(manager, ("a", 1.0), ("b", 2.0), ("c", 3.0), held={}) == [True, False, True]
+    assert run(Manager(), ("a", 1.0), held={}) == [False]
+
+
+def test_held_text_of_streams_that_have_ended_is_no_matter() -> None:
+    manager = Manager("a")
+    assert run(manager, ("a", 1.0), held={"gone": 3, "a": None}) == [True]
+    assert manager.heard[0] == {"tokenflow_passed_on:gone": 3, "tokenflow_passed_on:a": -1}
+    assert manager.heard[1:] == [rates(a=1.0)]
+
+
+def test_a_failure_is_told_and_logged_and_the_next_one_goes(caplog) -> None:
+    manager = Manager("a")
+    manager.failures = 1
+
+    async def main() -> None:
+        messenger = Messenger(manager)
+        with pytest.raises(OSError, match="no scheduler"):
+            await messenger.set_rate("a", 1.0)
+        assert await messenger.set_rate("a", 2.0)
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(main())
+    assert len(caplog.records) == 1
+    assert manager.heard == [rates(a=2.0)]
+
+
+def test_an_asker_who_has_gone_keeps_no_other_from_its_answer() -> None:
+    manager = Manager("a", "b")
+
+    async def main() -> None:
+        messenger = Messenger(manager)
+        gone = asyncio.create_task(messenger.set_rate("a", 1.0))
+        stays = asyncio.create_task(messenger.set_rate("b", 1.0))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert await stays
+        assert gone.cancelled()
+
+    asyncio.run(main())

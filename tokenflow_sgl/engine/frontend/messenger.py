@@ -1,0 +1,97 @@
+"""Carries what the front end has to say of live streams to the scheduler, in few messages.
+
+SGLang has one such message under way at a time, and answers it at the scheduler's next pass. What
+comes up meanwhile goes together with the next one, so a thousand changes cost a few passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import lru_cache
+from typing import Any
+
+from tokenflow_sgl.engine.stream_messages import passed_on_message, rates_message
+
+logger = logging.getLogger(__name__)
+
+
+class Messenger:
+    """The way to the scheduler.
+
+    Args:
+        manager: SGLang's TokenizerManager.
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._passed_on: dict[str, int | None] = {}
+        self._rates: dict[str, float] = {}
+        self._asked: dict[str, list[asyncio.Future[bool]]] = {}
+        self._sending: asyncio.Task[None] | None = None
+
+    def passed_on(self, rid: str, tokens: int | None) -> None:
+        """Of the request's output so many tokens were passed on; None: all that come."""
+        self._passed_on[rid] = tokens
+        self._send()
+
+    async def set_rate(self, rid: str, rate: float) -> bool:
+        """Change the rate of a request's reader; returns whether the scheduler knows the stream.
+
+        Of several rates for one stream that come up together the last one holds.
+        """
+        answer = asyncio.get_running_loop().create_future()
+        self._rates[rid] = rate
+        self._asked.setdefault(rid, []).append(answer)
+        self._send()
+        known: bool = await answer
+        return known
+
+    def _send(self) -> None:
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        while self._rates or self._passed_on:
+            rates, self._rates = self._rates, {}
+            asked, self._asked = self._asked, {}
+            passed_on, self._passed_on = self._passed_on, {}
+            try:
+                if passed_on:
+                    await self._tell(passed_on_message(passed_on))
+                for rid, known in (await self._known(rates)).items():
+                    _answer(asked[rid], known)
+            except Exception as error:
+                logger.exception("tokenflow cannot tell the scheduler of live streams")
+                for each in asked.values():
+                    _answer(each, error)
+
+    async def _known(self, rates: dict[str, float]) -> dict[str, bool]:
+        """Send the rates; which streams the scheduler knows."""
+        if not rates:
+            return {}
+        known = await self._tell(rates_message(rates))
+        if known or len(rates) == 1:
+            return dict.fromkeys(rates, known)
+        # At least one has ended. The rates of the others hold; to say them again changes nothing.
+        return {rid: await self._tell(rates_message({rid: rate})) for rid, rate in rates.items()}
+
+    async def _tell(self, message: Any) -> bool:
+        """Whether one of the schedulers understood all of it."""
+        return any(await self._manager.set_internal_state(message))
+
+
+def _answer(waiting: list[asyncio.Future[bool]], said: bool | Exception) -> None:
+    for each in waiting:
+        if each.done():
+            continue  # who asked has gone
+        if isinstance(said, Exception):
+            each.set_exception(said)
+        else:
+            each.set_result(said)
+
+
+@lru_cache(maxsize=1)
+def messenger_of(manager: Any) -> Messenger:
+    """A process has one TokenizerManager, and one way from it to the scheduler."""
+    return Messenger(manager)

@@ -1,0 +1,178 @@
+"""Classes of streams: how fast each is read, what gap its reader tolerates, what its claim is.
+
+A class file (TOML) adds classes to the shipped ones, or replaces some of them:
+
+    default = "chat"
+
+    [classes.chat]
+    rate = 20
+
+    [classes.voice]
+    rate = 5
+    weight = 2
+
+docs/rates.md has the table of fields, and the sources of the shipped rates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tokenflow_sgl.errors import InputError
+from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
+
+LONGEST_TOLERANCE = 600.0
+"""Seconds: HTTP clients give up a silent stream by then."""
+LEAST_WEIGHT, MOST_WEIGHT = 0.1, 10.0
+"""A stream may wait a hundred times as long as another, and no longer."""
+UNSAID, OWN_RATE = "default", "custom"
+"""Names, in metrics, of requests that state nothing and of those that state a rate of their own."""
+
+
+class ClassError(InputError):
+    """A class cannot be used; the message names the field, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class QosClass:
+    """What is expected of the streams of one class.
+
+    Attributes:
+        name: As requests and metrics say it.
+        rate: Tokens per second that its reader consumes.
+        tolerance: Seconds of waiting for text, before the first token or between two, that its
+            reader does not mind.
+        weight: Its claim relative to other classes, when not all can be served: under contention a
+            stream of twice the weight waits half as long.
+        reader: Whether the text is read as it comes; otherwise no stall is counted.
+
+    Raises:
+        ClassError: A value is of another type, or out of its range.
+    """
+
+    name: str
+    rate: float
+    tolerance: float = 0.0
+    weight: float = 1.0
+    reader: bool = True
+
+    def __post_init__(self) -> None:
+        for field, low, high, unit in (
+            ("rate", LOWEST_RATE, HIGHEST_RATE, " tokens per second"),
+            ("tolerance", 0.0, LONGEST_TOLERANCE, " seconds"),
+            ("weight", LEAST_WEIGHT, MOST_WEIGHT, ""),
+        ):
+            value = getattr(self, field)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            # Written so that NaN fails too.
+            if not (number and low <= value <= high):
+                raise ClassError(
+                    f"{field} is {value!r}; allowed is a number from {low:g} to {high:g}{unit}"
+                )
+            object.__setattr__(self, field, float(value))
+        if not isinstance(self.reader, bool):
+            raise ClassError(f"reader is {self.reader!r}; allowed is true or false")
+
+
+SHIPPED: Mapping[str, QosClass] = {
+    each.name: each
+    for each in (
+        # Most adults read 175 to 300 words a minute, 4 to 6.7 tokens per second; some reserve.
+        QosClass("reading", 10.0),
+        # Reading aloud takes 183 words a minute, 4.1 tokens per second; some reserve.
+        QosClass("listening", 5.0),
+        # A program, faster than every reader. Proxies cut connections that are silent for 60 s.
+        QosClass("agent", 50.0, tolerance=30.0, reader=False),
+    )
+}
+"""The classes that every server knows."""
+DEFAULT_CLASS = "reading"
+"""Class of a request that states none, where an operator does not choose another."""
+
+
+@dataclass(frozen=True, slots=True)
+class QosClasses:
+    """The classes of a server: `known` by name, and `default` for requests that state nothing."""
+
+    known: Mapping[str, QosClass]
+    default: QosClass
+
+    def with_default(self, default: str | float) -> QosClasses:
+        """The same with the default of this name, or of this rate in tokens per second.
+
+        Raises:
+            ClassError: There is no such class, or the rate is out of its range.
+        """
+        if not isinstance(default, str):
+            return dataclasses.replace(self, default=QosClass(UNSAID, default))
+        if default not in self.known:
+            raise ClassError(
+                f"default is {default!r}; allowed is a class: {', '.join(sorted(self.known))}"
+            )
+        return dataclasses.replace(
+            self, default=dataclasses.replace(self.known[default], name=UNSAID)
+        )
+
+
+SHIPPED_CLASSES = QosClasses(SHIPPED, SHIPPED[DEFAULT_CLASS]).with_default(DEFAULT_CLASS)
+"""What a server without a class file knows."""
+
+
+def load_classes(path: str | Path) -> QosClasses:
+    """The shipped classes, and those of a file; a class of the file replaces one of its name.
+
+    Raises:
+        ClassError: The file cannot be read or is no TOML, or a field is unknown, missing or bad;
+            the message names the file and the class.
+    """
+    try:
+        read = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ClassError(f"class file {path} cannot be read: {reason}") from None
+    except ValueError as error:
+        raise ClassError(f"class file {path} is not TOML: {error}") from None
+    try:
+        return _classes(read)
+    except ClassError as error:
+        raise ClassError(f"class file {path}: {error}") from None
+
+
+def _classes(read: Mapping[str, Any]) -> QosClasses:
+    _known_fields(read, ("classes", "default"))
+    given = read.get("classes")
+    if not isinstance(given, dict) or not given:
+        raise ClassError(f"classes is {given!r}; allowed is a table for each class, [classes.NAME]")
+    known = {**SHIPPED, **{name: _class(name, row) for name, row in given.items()}}
+    default = read.get("default", DEFAULT_CLASS)
+    if not isinstance(default, str):
+        raise ClassError(f"default is {default!r}; allowed is the name of a class")
+    return QosClasses(known, known[DEFAULT_CLASS]).with_default(default)
+
+
+def _class(name: str, row: Any) -> QosClass:
+    if not name.isidentifier() or name in (UNSAID, OWN_RATE):
+        raise ClassError(
+            f"the class name {name!r} cannot be used; allowed are letters, digits and underscores, "
+            f"not beginning with a digit, and not {UNSAID} or {OWN_RATE}"
+        )
+    try:
+        if not isinstance(row, dict):
+            raise ClassError(f"it is {row!r}; allowed is a table, [classes.{name}]")
+        _known_fields(row, tuple(item.name for item in fields(QosClass) if item.name != "name"))
+        if "rate" not in row:
+            raise ClassError("rate is missing; every class states its tokens per second")
+        return QosClass(name, **row)
+    except ClassError as error:
+        raise ClassError(f"class {name}: {error}") from None
+
+
+def _known_fields(row: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    for field in row:
+        if field not in allowed:
+            raise ClassError(f"the field {field!r} is unknown; allowed are {', '.join(allowed)}")
