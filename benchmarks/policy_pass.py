@@ -31,11 +31,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenflow_sgl.contract import Memory, Phase, Pool, Restore, State, Tier, Write
+from tokenflow_sgl.contract import Memory, Phase, Pool, State, Tier, Write
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.lifecycle import Prefetch, apply
+from tokenflow_sgl.lifecycle import Missing, apply
 from tokenflow_sgl.lifecycle.actuator import Action
 from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.offload import DeviceRoom
 from tokenflow_sgl.policy import WorkingSetPolicy, make_predictor
 from tokenflow_sgl.policy.working_set import Memo
 
@@ -96,9 +97,25 @@ class Refusing:
     def place(self, places: Sequence[object]) -> None:
         """Not reached."""
 
-    def restore(self, restore: Restore) -> Prefetch:
+    @property
+    def room(self) -> DeviceRoom:
         """Not reached."""
-        return Prefetch()
+        raise NotImplementedError
+
+    def missing(self, slot: int) -> Missing:
+        """Not reached."""
+        return Missing()
+
+    def load(self, slot: int, tokens: int) -> int:
+        """Not reached."""
+        return 0
+
+    def give_up(self, slot: int) -> None:
+        """Not reached."""
+
+    def copying(self, slot: int) -> bool:
+        """Nothing is."""
+        return False
 
     def offer(self, slots: Sequence[int] | None, recompute: frozenset[int]) -> None:
         """Offered to no one."""

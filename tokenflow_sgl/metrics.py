@@ -261,6 +261,12 @@ SWITCHES = (
         "Tokens of paused streams loaded from host memory beside the steps (prefetch).",
         "tokens",
     ),
+    Metric(
+        "loaded_ahead_chunks_total",
+        "counter",
+        "Prefetches of a part of a stream, because memory for all of it was not free yet.",
+        "",
+    ),
 )
 LINK = (
     Metric(

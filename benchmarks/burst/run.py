@@ -94,6 +94,7 @@ def main() -> None:
         trace += f"?scale={args.scale:g}" if args.scale else ""
         for contender in _chosen(args.contender):
             run = contender + (KNOWN if args.known_lengths else "")
+            dilation = None if args.virtual_time else args.dilation or load.dilation
             folder = args.output / name / run.replace(" ", "-").replace(",", "")
             options = options_of(contender)
             measure(
@@ -102,10 +103,12 @@ def main() -> None:
                 contender,
                 options,
                 folder,
-                None if args.virtual_time else args.dilation or load.dilation,
+                dilation,
                 known_lengths=args.known_lengths,
             )
-            keep(RESULTS / f"{name}.json", name, load, trace, run, options, folder)
+            time = "virtual" if dilation is None else f"dilated by {dilation:g}"
+            path = RESULTS / f"{name}.json"
+            keep(path, name, load, trace, run, options, folder, time=time)
 
 
 def _chosen(asked: list[str] | None) -> list[str]:

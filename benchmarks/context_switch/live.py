@@ -5,6 +5,7 @@
     python benchmarks/context_switch/live.py Markov-0.02 --link 6
     python benchmarks/context_switch/live.py fixed --link 25
     python benchmarks/context_switch/live.py pieces --link 25
+    python benchmarks/context_switch/live.py overlap --link 2 --virtual-time
 
 Runs are like those of `benchmarks/burst/run.py`: a server per contender, one after the other, the
 very same requests; nothing else should run meanwhile. The servers see the client's limit of each
@@ -18,6 +19,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import sys
 import urllib.request
 from collections.abc import Mapping
@@ -29,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 from devices import device_profile
 from run import ROOT, keep, measure
 from suite import CONTENDERS, LOADS, WITH_PRIORITIES
+from switch_times import FILE, summary
 from table import lengths, replace_table
 
 from tokenflow_sgl.observe import scrape
@@ -71,6 +74,14 @@ def _switching(pattern: str) -> Contenders:
     }
 
 
+OVERLAP: Contenders = {
+    "as a whole": (*TOKENFLOW, "--tokenflow-policy", "switch_times:Whole"),
+    "in chunks": (*TOKENFLOW, "--tokenflow-policy", "switch_times:Chunks"),
+    "not written ahead, as a whole": (*TOKENFLOW, "--tokenflow-policy", "switch_times:Late"),
+    "not written ahead, in chunks": (*TOKENFLOW, "--tokenflow-policy", "switch_times:LateChunks"),
+}
+"""Whether a prefetch begins before memory for all of it is free."""
+
 ROWS = ("--max-running-requests", "16")
 """So few that rows run short before memory does: only then does SGLang preempt by priority."""
 
@@ -94,6 +105,7 @@ class Suite:
 SUITES: Mapping[str, Suite] = {
     "ablation": Suite(ABLATION),
     "pieces": Suite(PIECES),
+    "overlap": Suite(OVERLAP),
     "Markov-0.02": Suite(_switching("Markov2")),
     "Markov-0.04": Suite(_switching("Markov4")),
     "Random-0.02": Suite(_switching("Random2")),
@@ -114,6 +126,7 @@ def main() -> None:
     parser.add_argument("--contender", action="append", choices=names, help="default: all")
     parser.add_argument("--scale", type=float, help="part of the burst, for long runs")
     parser.add_argument("--dilation", type=float, default=DILATION)
+    parser.add_argument("--virtual-time", action="store_true", help="instead of a dilation")
     parser.add_argument("--output", type=Path, default=Path("context-switch-results"))
     parser.add_argument(
         "--known-lengths", action="store_true", help="send each answer's length as its limit"
@@ -130,16 +143,22 @@ def main() -> None:
             run = f"{args.suite}-{link:g}"
             folder = args.output / run / name.replace(", ", "-").replace(" ", "-")
             options = (*options, "--enable-metrics")
+            times = folder.with_suffix(".switches").absolute()
+            times.unlink(missing_ok=True)
+            os.environ[FILE] = str(times)
             said = measure(
                 load,
                 trace,
                 name,
                 options,
                 folder,
-                args.dilation,
+                None if args.virtual_time else args.dilation,
                 after=ask,
                 known_lengths=args.known_lengths,
             )
+            if times.exists():
+                said["resumes"] = summary(times)
+                print(f"{name}: {said['resumes']}")
             keep(
                 RESULTS / f"{run}.json", suite.workload, load, trace, name, options, folder, **said
             )

@@ -41,6 +41,8 @@ LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 TOKENFLOW = ("--scheduler", "tokenflow")
 FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
+CHUNKS = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptInChunks")
+IN_CHUNKS = ("preemptions_total", "loaded_ahead_chunks_total")
 # Sixteen clients ask for about 1,500 tokens at a time.
 LARGE_HOST = ("--max-total-tokens", "448", "--hicache-ratio", "6")
 SMALL_HOST = ("--max-total-tokens", "448", "--hicache-ratio", "0.5")
@@ -72,6 +74,10 @@ ARENAS = {
     "forced, page 16, small host": Arena(
         (*FORCED, *SMALL_HOST, "--page-size", "16", "--chunked-prefill-size", "32")
     ),
+    "chunks, page 1": Arena((*CHUNKS, *LARGE_HOST), expects=IN_CHUNKS),
+    "chunks, page 16, two ranks": Arena(
+        (*CHUNKS, *LARGE_HOST, "--page-size", "16"), ranks=2, expects=IN_CHUNKS
+    ),
     "shipped, page 1, short queue": Arena(
         (*TOKENFLOW, *LARGE_HOST, "--max-queued-requests", "4"), full=True
     ),
@@ -83,12 +89,14 @@ SHORT = (
     ("forced, page 1", "shipped, page 16"),
     ("forced, page 16, small host", "shipped, page 1, short queue"),
     ("forced, page 16, two ranks",),
+    ("chunks, page 1",),
 )
 """Arenas that are attacked at once, a turn after the other."""
 SLOW = (
     ("forced, page 1", "shipped, page 1, two ranks"),
     ("shipped, page 1, short queue", "forced, page 16, two ranks"),
     ("forced, page 16, small host", "shipped, page 16"),
+    ("chunks, page 1", "chunks, page 16, two ranks"),
 )
 
 

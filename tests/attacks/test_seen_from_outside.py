@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 pytestmark = pytest.mark.engine
 
@@ -61,17 +60,6 @@ def loads(served) -> dict[str, Any]:
     return each
 
 
-def sglang_total(served, name: str) -> float:
-    with urllib.request.urlopen(served.server.url + "/metrics", timeout=30) as response:
-        text = response.read().decode()
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name
-    )
-
-
 def test_loads_and_gauges_count_paused_streams(served, prompts) -> None:
     tokens = sum(len(prompt) + 10 for prompt in prompts[:6])
     with paused(served, prompts[:6]):
@@ -83,7 +71,7 @@ def test_loads_and_gauges_count_paused_streams(served, prompts) -> None:
         assert seen["num_waiting_uncached_tokens"] == 0, "their KV is kept"
         # The gauge is written with a batch: another request's.
         served.generate(prompts[7], max_new_tokens=50)
-        wait_until(lambda: sglang_total(served, "sglang:num_queue_reqs") == 6)
+        wait_until(lambda: served.sglang_total("sglang:num_queue_reqs") == 6)
     served.flush_when_idle()
     wait_until(lambda: loads(served)["queues"]["paused"] == loads(served)["num_waiting_reqs"] == 0)
     wait_until(lambda: (loads(served)["tokenflow_headroom_tokens"] or 0) > 0)

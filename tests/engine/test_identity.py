@@ -82,6 +82,29 @@ def test_tensor_parallel_ranks_decide_alike(start, prompts, reference) -> None:
         served.assert_clean()
 
 
+IN_CHUNKS = (
+    *("--tokenflow-policy", "forced:PreemptInChunks"),
+    # So little that memory for all of a stream is often missing.
+    *("--max-total-tokens", "448", "--hicache-ratio", "6"),
+)
+
+
+@pytest.mark.parametrize(("page", "ranks"), [(1, 1), (16, 1), (1, 2)])
+def test_streams_that_are_loaded_in_parts_have_their_tokens(
+    start, prompts, reference, page, ranks
+) -> None:
+    """A copy lands late, the next one has no room, and what is loaded is given up half-way."""
+    two = ("--tp-size", "2", "--tokenflow-check-ranks") if ranks > 1 else ()
+    with start(*flags("overlap", page, "hicache"), *IN_CHUNKS, *two, env=LATE) as served:
+        for stream in (False, True):
+            assert served.outputs(prompts, stream=stream) == reference
+        chunks = served.total("tokenflow:loaded_ahead_chunks_total")
+        tokens = served.total("tokenflow:loaded_ahead_tokens_total")
+        print(f"page {page}, {ranks} ranks: {tokens:.0f} tokens prefetched, {chunks:.0f} chunks")
+        assert chunks > 0, "the test must load in parts"
+        served.assert_clean()
+
+
 AT_ONCE = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptAndResume")
 
 
@@ -153,7 +176,19 @@ def test_controls_are_noticed(start, prompts, reference) -> None:
             got = (served.outputs(prompts) for _ in range(ROUNDS))
             assert any(each != reference for each in got), "what was proactively written is loaded"
 
-    controls = (released_before_the_drain, kv_thrown_away, nothing_copied_to_the_host)
+    def resumed_before_the_last_chunk_has_landed() -> None:
+        env = {**LATE, "TOKENFLOW_TEST_BREAK": "no-landing"}
+        chunked = (*flags("overlap", 1, "hicache"), *IN_CHUNKS)
+        with start(*chunked, program=BROKEN, env=env) as served:
+            got = (served.outputs(prompts) for _ in range(ROUNDS))
+            assert any(each != reference for each in got), "what has not landed is read"
+
+    controls = (
+        released_before_the_drain,
+        kv_thrown_away,
+        nothing_copied_to_the_host,
+        resumed_before_the_last_chunk_has_landed,
+    )
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for noticed in [pool.submit(control) for control in controls]:
             noticed.result()

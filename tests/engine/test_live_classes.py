@@ -56,7 +56,7 @@ def test_all_classes_are_served_and_told_apart(served, prompts) -> None:
     for (name, labels), value in served.metrics().items():
         if value and "qos_class" in dict(labels):
             counted.setdefault(dict(labels)["qos_class"], set()).add(name)
-    assert set(counted) == {*CLASSES, "default"}
+    assert set(counted) - {"not-streamed"} == {*CLASSES, "default"}  # SGLang warms up unstreamed
     for name in CLASSES:
         read = name != "tools"
         assert "tokenflow:output_tokens_total" in counted[name]

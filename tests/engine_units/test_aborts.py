@@ -10,6 +10,7 @@ from sglang.srt.managers import schedule_batch
 from sglang.srt.managers.scheduler import Scheduler
 
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.timeouts import PausedTime
@@ -71,6 +72,7 @@ def scheduler(monkeypatch):
     made.tf_table = StreamTable(LimitLengths())
     made.tf_pauser = Pauser(None, lambda req: None, lambda req: None)
     made.tf_paused_time = PausedTime()
+    made.tf_loader = Loader(None)
     made.tf_by_rid = {}
     monkeypatch.setattr(Scheduler, "_release_aborted_request", lambda self, req: None)
     monkeypatch.setattr(

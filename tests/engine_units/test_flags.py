@@ -81,6 +81,7 @@ OTHER = {
     "pace": True,
     "write_ahead": False,
     "load_ahead": False,
+    "load_chunks": True,
     "park": False,
     "park_floor": 0.5,
     "park_target": 0.5,

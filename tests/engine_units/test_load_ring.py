@@ -9,12 +9,20 @@ import pytest
 
 from tokenflow_sgl.engine.kv import load_ring
 from tokenflow_sgl.engine.kv.load_ring import Loader, shares
-from tokenflow_sgl.lifecycle import Prefetch
+from tokenflow_sgl.lifecycle import Missing
+
+
+class Request(SimpleNamespace):
+    """Stands in for SGLang's."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 def request(prompt, output=(), **match):
     found = {"device_prefix_len": 0, "host_hit_length": 0, "best_match_node": 7, **match}
-    return SimpleNamespace(
+    found["last_device_node"] = 6
+    return Request(
         origin_input_ids=array("q", prompt),
         output_ids=array("q", output),
         match=SimpleNamespace(**found),
@@ -28,8 +36,8 @@ class Tree:
         self.cache_controller = SimpleNamespace(ack_load_queue=[None] * unacknowledged)
         self.ongoing_load_back = {}
         self.refuses = refuses
-        self.quotas = []
         self.acknowledged = []
+        self.locked = []
 
     def writing_check(self, write_back):
         assert write_back
@@ -39,7 +47,6 @@ class Tree:
         self.acknowledged.append(finish_count)
 
     def init_load_back(self, params):
-        self.quotas.append(params.mem_quota)
         if self.refuses:
             return 0, 1
         self.ongoing_load_back[params.best_match_node] = None
@@ -48,10 +55,35 @@ class Tree:
     def ready_to_load_host_cache(self):
         return 2
 
+    def evictable_size(self):
+        return 50 - 5 * len(self.locked)
+
+    def lock(self, node):
+        self.locked.append(node)
+        return node
+
+    def unlock(self, lock):
+        if lock is not None:
+            self.locked.remove(lock)
+
+
+def match(request, tree, max_prefix_len=None):
+    """What is found of a request, or of its first `max_prefix_len` tokens, in a node of its own."""
+    found = request.match
+    if max_prefix_len is None:
+        return found
+    tokens = max_prefix_len - found.device_prefix_len
+    node = f"{found.best_match_node} up to {max_prefix_len}"
+    return SimpleNamespace(**{**vars(found), "host_hit_length": tokens, "best_match_node": node})
+
+
+def lands(tree):
+    tree.ongoing_load_back.clear()
+
 
 @pytest.fixture(autouse=True)
 def matching(monkeypatch):
-    monkeypatch.setattr(load_ring, "match_kv_cache", lambda request, tree: request.match)
+    monkeypatch.setattr(load_ring, "match_kv_cache", match)
 
 
 PAUSED = request([1, 2, 3], [4, 5, 6], device_prefix_len=2, host_hit_length=3)
@@ -75,43 +107,82 @@ def test_which_streams_share_what_is_loaded(other, sharing):
 def test_a_load_from_start_to_end():
     tree = Tree()
     loader = Loader(tree)
-    assert loader.start(PAUSED, [request([9])], room=100) == Prefetch(3)
+    assert loader.missing(PAUSED) == Missing(3, 5)
+    assert tree.locked == []
+    assert loader.load(PAUSED, [request([9])], 3) == 3
     assert loader.request is PAUSED
-    assert tree.quotas == [100]
-    assert loader.ended() is None
-    tree.ongoing_load_back.clear()
-    assert loader.ended() is PAUSED
-    assert loader.ended() is None
+    assert PAUSED in loader
+    assert loader.landed() is None
+    lands(tree)
+    assert loader.landed() is PAUSED
+    assert loader.landed() is None
     assert loader.request is None
+    assert PAUSED not in loader
+    assert tree.locked == []
+
+
+def test_a_chunk_is_kept_until_the_rest_is_there():
+    tree = Tree()
+    loader = Loader(tree)
+    wanted = request(range(9), device_prefix_len=2, host_hit_length=7)
+    assert loader.load(wanted, [], 4) == 4
+    assert list(tree.ongoing_load_back) == tree.locked == ["7 up to 6"]
+    lands(tree)
+    assert loader.landed() is wanted
+    assert wanted in loader
+    assert loader.busy
+    assert not loader.taken
+    wanted.match.device_prefix_len, wanted.match.host_hit_length = 6, 3
+    assert loader.load(wanted, [], 2) == 2
+    assert tree.locked == ["7 up to 8"], "with all that comes before it"
+    lands(tree)
+    loader.landed()
+    wanted.match.device_prefix_len, wanted.match.host_hit_length = 8, 1
+    assert loader.load(wanted, [], 1) == 1
+    assert list(tree.ongoing_load_back) == [7]
+    assert tree.locked == [], "SGLang locks it until it has landed"
+    lands(tree)
+    assert loader.landed() is wanted
+    assert not loader.busy
+
+
+def test_what_is_given_up_may_be_evicted():
+    tree = Tree()
+    loader = Loader(tree)
+    wanted = request(range(9), host_hit_length=9)
+    loader.load(wanted, [], 4)
+    loader.give_up(wanted)
+    loader.give_up(wanted)
+    assert tree.locked == []
+    assert loader.request is wanted, "it is still on its way"
+    lands(tree)
+    assert loader.landed() is wanted
+    assert not loader.busy
 
 
 def test_a_pause_waits_for_all_copies_and_acknowledges_them():
     tree = Tree()
     loader = Loader(tree)
     assert loader.settle() is None
-    loader.start(PAUSED, [], room=100)
+    loader.load(PAUSED, [], 3)
     tree.cache_controller.ack_load_queue = [None, None]
     tree.acknowledged.clear()
     assert loader.settle() is PAUSED
     assert tree.acknowledged == ["every write", 2]
     assert loader.request is None
-    assert loader.ended() is None
+    assert loader.landed() is None
 
 
 def test_one_at_a_time():
     loader = Loader(Tree())
     assert not loader.taken
-    assert loader.start(PAUSED, [], room=100).tokens
+    assert loader.load(PAUSED, [], 3)
     assert loader.taken
 
 
 @pytest.mark.parametrize(("unacknowledged", "taken"), [(0, False), (1, False), (2, True)])
 def test_a_counter_is_left_for_the_next_step(unacknowledged, taken):
     assert Loader(Tree(unacknowledged)).taken is taken
-
-
-def test_a_load_without_memory_is_needed_still():
-    assert Loader(Tree()).start(PAUSED, [], room=2) == Prefetch(needed=True)
 
 
 class Counted(array):
@@ -131,40 +202,35 @@ def begins_alike(number, **match):
     return made
 
 
-def test_without_room_nothing_is_compared():
-    others = [begins_alike(n) for n in range(50)]
-    wanted = begins_alike(99, device_prefix_len=100, host_hit_length=2000)
-    Counted.looks = 0
-    assert Loader(Tree()).start(wanted, others, room=1999) == Prefetch(needed=True)
-    assert Counted.looks == 0
-
-
 def test_streams_that_begin_alike_are_told_apart_by_one_token():
     others = [begins_alike(n) for n in range(50)]
     wanted = begins_alike(99, device_prefix_len=3000, host_hit_length=2)
     Counted.looks = 0
-    assert Loader(Tree()).start(wanted, others, room=100) == Prefetch(2)
+    assert Loader(Tree()).load(wanted, others, 2) == 2
     assert Counted.looks == 0
 
 
 @pytest.mark.parametrize(
-    ("wanted", "running"),
+    "wanted",
     [
-        (request([8, 8], device_prefix_len=2), []),
-        (request([7, 7]), []),  # nowhere: it will be computed
-        (PAUSED, [request([1, 2, 3], [4])]),  # a stream that runs has the same
+        request([8, 8], device_prefix_len=2),
+        request([7, 7]),  # nowhere: it will be computed
     ],
 )
-def test_where_nothing_is_to_be_loaded_nothing_is_waited_for(wanted, running):
+def test_where_nothing_is_to_be_loaded_nothing_is_waited_for(wanted):
+    assert Loader(Tree()).missing(wanted) == Missing()
+
+
+def test_what_a_running_stream_shares_comes_with_a_step():
     loader = Loader(Tree())
-    assert loader.start(wanted, running, room=100) == Prefetch()
-    assert loader.request is None
+    assert loader.load(PAUSED, [request([1, 2, 3], [4])], 3) == 0
+    assert not loader.busy
 
 
 def test_what_the_engine_refuses_to_load_comes_with_a_step():
     loader = Loader(Tree(refuses=True))
-    assert loader.start(PAUSED, [], room=100) == Prefetch()
-    assert loader.request is None
+    assert loader.load(PAUSED, [], 3) == 0
+    assert not loader.busy
 
 
 @pytest.mark.parametrize(
@@ -178,7 +244,7 @@ def test_what_the_engine_refuses_to_load_comes_with_a_step():
 )
 def test_a_stream_that_shares_waits_for_the_load(rows, own, waits_for):
     loader = Loader(Tree())
-    loader.start(PAUSED, [], room=100)
+    loader.load(PAUSED, [], 3)
     batch = SimpleNamespace(reqs=rows, hicache_consumer_index=own)
     loader.guard(batch)
     assert batch.hicache_consumer_index == waits_for

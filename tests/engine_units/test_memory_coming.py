@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 from sglang.srt.managers.scheduler import Scheduler
 
+from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
+from tokenflow_sgl.lifecycle import Phases
 
 
 @pytest.fixture
@@ -20,7 +22,10 @@ def scheduler(monkeypatch):
     made.chunked_req = None
     made.tf_pauser = SimpleNamespace(draining=[])
     made.tree_cache = SimpleNamespace(protected_size=lambda: 30)
-    made.tf_actuator = EngineActuator(made, None, made.tf_pauser, None, None)
+    made.tf_table = SimpleNamespace(phases=Phases(4), request=lambda slot: slot)
+    made.tf_clock = SimpleNamespace(now=3.0)
+    loader = SimpleNamespace(request=None, give_up=lambda request: None)
+    made.tf_actuator = EngineActuator(made, made.tf_table, made.tf_pauser, None, loader)
     return made
 
 
@@ -66,3 +71,17 @@ def test_without_hicache_only_what_drains_is_waited_for(scheduler) -> None:
     scheduler.enable_hierarchical_cache = False
     scheduler.tree_cache = SimpleNamespace()
     assert scheduler.update_running_batch(batch(fits=False)) == "SGLang's"
+
+
+def test_streams_that_are_loaded_in_part_give_way_first(scheduler):
+    phases = scheduler.tf_table.phases
+    phases.arrive(2, 1.0)
+    phases.move(2, Phase.PAUSED, 1.0)
+    phases.load(2, 10, 20, 2.0)
+    answers = iter([False, True])
+    tight = SimpleNamespace(
+        reqs=[Stream(30)], is_empty=lambda: False, check_decode_mem=lambda: next(answers)
+    )
+    assert scheduler.update_running_batch(tight) == "SGLang's"
+    assert phases.is_in(2, Phase.PAUSED)
+    assert not phases.parts

@@ -17,7 +17,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import (
 from tokenflow_sgl.metrics import GROUPS, METRICS
 from tokenflow_sgl.observe import Scrape, parse
 
-MOST_SERIES, MOST_PER_CLASS = 81, 96
+MOST_SERIES, MOST_PER_CLASS = 82, 96
 """Of one scheduler, and of each rate class that its requests name; the page says so."""
 
 
@@ -58,7 +58,7 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
     recorder.resumed(recomputed=1, loaded=2000, resident=3)
     recorder.released(tail=1, needed=10, held=20)
     recorder.written_ahead(10)
-    recorder.loaded_ahead(10)
+    recorder.loaded_ahead(10, part=True)
     for direction in ("store", "load"):
         recorder.link(direction, 1000.0, 3)
     recorder.levels(Levels(running=1, demand=10.0, capacity=20.0))

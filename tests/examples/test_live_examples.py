@@ -10,10 +10,13 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
-from servers.client import TOKENS
+from servers.client import TOKENS, Served
+
+from tokenflow_sgl.demo.server import free_port
 
 pytestmark = pytest.mark.engine
 
@@ -141,3 +144,71 @@ def test_the_own_policy_preempts_and_changes_no_answer(start, served, prompts) -
         assert policed.total("tokenflow:preemptions_total") > 0
         assert policed.total("tokenflow:policy_errors_total") == 0
         policed.assert_clean()
+
+
+@pytest.fixture
+def fleet(start):
+    """Two servers that have not served yet, and the proxy in front of them."""
+    with start("--scheduler", "tokenflow") as one, start("--scheduler", "tokenflow") as two:
+        port = free_port()
+        proxy = Served(SimpleNamespace(url=f"http://127.0.0.1:{port}"))
+        command = [sys.executable, EXAMPLES / "headroom_proxy.py", "--port", str(port)]
+        process = subprocess.Popen([*command, one.server.url, two.server.url])
+        try:
+            wait_for_health(proxy)
+            yield proxy, one, two
+        finally:
+            process.terminate()
+            process.wait()
+        for server in (one, two):
+            server.assert_clean()
+
+
+def wait_for_health(proxy) -> None:
+    """Until the proxy listens and knows a server."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(f"{proxy.server.url}/health", timeout=30) as response:
+                assert response.status == 200
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError("the proxy never became healthy")
+
+
+def test_two_servers_answer_through_the_proxy_as_each_does_alone(fleet, reference, prompts) -> None:
+    proxy, *servers = fleet
+    assert proxy.outputs(prompts, stream=True) == reference
+    tokens = sum(map(len, reference))
+    end = time.monotonic() + SECONDS
+    while sum(served := [tokens_of(server) for server in servers]) < tokens:
+        assert time.monotonic() < end, f"{served} of {tokens} tokens"
+        time.sleep(0.1)  # metrics are sampled once a second
+    assert min(served) >= TOKENS, "each has answered some; a server's own warm-up is shorter"
+
+
+def tokens_of(server) -> float:
+    """Tokens that a server has delivered."""
+    return server.total("tokenflow:output_tokens_total")
+
+
+def test_a_client_that_leaves_the_proxy_leaves_its_server(fleet, prompts) -> None:
+    proxy, *servers = fleet
+    tokens = 3000
+    body = {
+        "input_ids": prompts[0],
+        "stream": True,
+        "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
+    }
+    request = urllib.request.Request(
+        f"{proxy.server.url}/generate",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=SECONDS) as response:
+        assert response.readline().startswith(b"data: ")
+    for server in servers:
+        server.flush_when_idle()
+    aborted = [server.sglang_total("sglang:num_aborted_requests_total") for server in servers]
+    assert sorted(aborted) == [0, 1]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tokenflow_sgl.contract import Decision, Phase
-from tokenflow_sgl.lifecycle import Actuator, Applied, Phases, apply
+from tokenflow_sgl.lifecycle import Actuator, Applied, Missing, Phases, apply
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 from tokenflow_sgl.sim.actuator import SimActuator
@@ -45,6 +45,15 @@ class Rig(Protocol):
         """Carry a decision out."""
         ...
 
+    def free(self, tokens: int) -> None:
+        """The device has this much free memory now."""
+        ...
+
+    @property
+    def held(self) -> int:
+        """Tokens that are kept on the device for streams that are loaded in part."""
+        ...
+
     def land(self) -> None:
         """Results that are in flight are processed, and loads have landed."""
         ...
@@ -64,12 +73,12 @@ class SimRig:
         self._ends = 5.0
         zeros = np.zeros(64, dtype=np.int64)
         streams = SimpleNamespace(phases=self.phases, prompt=zeros + KV, generated=zeros.copy())
-        memory = SimpleNamespace(
-            free=free, match=lambda stream: (0, KV), evictable=lambda stream: 0
-        )
+        self.memory = SimpleNamespace(free=free, evictable=lambda stream: 0)
+        self._loaded: dict[int, int] = {}
+        """By stream; what was given up is evicted at once."""
         self.core: Any = SimpleNamespace(
             streams=streams,
-            memory=memory,
+            memory=self.memory,
             options=SimpleNamespace(page_size=1),
             running=zeros[:0],
             waiting=[],
@@ -80,10 +89,21 @@ class SimRig:
             unwritten=lambda rows: np.zeros(len(rows), dtype=np.int64),
             length=lambda rows: np.full(len(rows), KV),
             park=lambda stream, now: None,
-            load=lambda stream, now: (KV, NOW + 1.0),
-            loaded=lambda stream, now: None,
+            missing=lambda stream: KV - self._loaded.get(stream, 0),
+            load=self._load,
+            loaded=self._rest,
         )
         self.body = SimActuator(self.core)
+
+    def _load(self, stream: int, tokens: int, now: float) -> float:
+        self._loaded[stream] = self._loaded.get(stream, 0) + tokens
+        self.memory.free -= tokens
+        return NOW + 1.0
+
+    def _rest(self, stream: int, now: float) -> None:
+        self.memory.free += self._loaded[stream]
+        if self._loaded[stream] < KV:
+            del self._loaded[stream]
 
     def add(self, phase: Phase) -> int:
         slot, self._next = self._next, self._next + 1
@@ -104,7 +124,16 @@ class SimRig:
     def prefill(self, slot: int) -> None:
         self.core.chunked = slot
 
+    def free(self, tokens: int) -> None:
+        self.memory.free = tokens
+
+    @property
+    def held(self) -> int:
+        return sum(tokens for tokens in self._loaded.values() if tokens < KV)
+
     def abort(self, slot: int) -> None:
+        if slot in self.phases.parts:
+            self.body.give_up(slot)
         self.core.running = self.core.running[self.core.running != slot]
         self.body.paused.pop(slot, None)
         self.core.waiting = [other for other in self.core.waiting if other != slot]
@@ -155,10 +184,10 @@ class EngineRig:
             result_queue=[],
             page_size=1,
             enable_hierarchical_cache=True,
-            token_to_kv_pool_allocator=SimpleNamespace(available_size=lambda: free),
+            token_to_kv_pool_allocator=SimpleNamespace(available_size=lambda: self.loader.free),
             tree_cache=SimpleNamespace(evictable_size=lambda: 0),
         )
-        self.loader = Loads()
+        self.loader = Loads(free)
         self.pauser = ReleasingPauser(self.table)
         writer: Any = SimpleNamespace(apply=lambda writes: sum(w.tokens for w in writes))
         loader: Any = self.loader
@@ -186,9 +215,20 @@ class EngineRig:
         self.scheduler.chunked_req = self.table.request(slot)
         self.scheduler.chunked_req.seqlen = self.scheduler.chunked_req.prefix_len = 0
 
+    def free(self, tokens: int) -> None:
+        self.loader.free = tokens
+
+    @property
+    def held(self) -> int:
+        return sum(self.loader.loaded[req] for req in self.loader.kept)
+
     def abort(self, slot: int) -> None:
         req: Any = self.table.request(slot)
         req.to_finish = "aborted"
+        if req in self.pauser.paused:  # the scheduler ends it in its next pass
+            del self.pauser.paused[req]
+            self.table.forget(req, cut_off=True)
+            self.loader.give_up(req)
 
     def apply(self, decision: Decision) -> Applied:
         self.body.begin(self.batch)
@@ -198,7 +238,6 @@ class EngineRig:
     def land(self) -> None:
         self.scheduler.result_queue = []
         self.pauser.finish_draining(lambda: set())
-        self.loader.landed = True
         self.body.landed(NOW + 2.0)
 
     @property
@@ -230,24 +269,45 @@ class ReleasingPauser(Pauser):
 
 
 class Loads:
-    """A load ring with one load at a time."""
+    """A load ring with one copy at a time, over `free` tokens of memory.
 
-    def __init__(self) -> None:
+    Attributes:
+        loaded: Tokens of each request that are on the device; what was given up is evicted at once.
+        kept: Requests that are loaded in part.
+    """
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self.loaded: dict[Any, int] = {}
+        self.kept: dict[Any, None] = {}
         self.request: Any = None
-        self.landed = False
+
+    def __contains__(self, request: Any) -> bool:
+        return request is self.request or request in self.kept
 
     @property
     def taken(self) -> bool:
         return self.request is not None
 
-    def start(self, request: Any, running: list[Any], room: int) -> Any:
-        from tokenflow_sgl.lifecycle import Prefetch
+    def missing(self, request: Any) -> Missing:
+        return Missing(KV - self.loaded.get(request, 0))
 
-        if room < KV:
-            return Prefetch(needed=True)
+    def load(self, request: Any, running: list[Any], tokens: int) -> int:
+        self.free -= tokens
+        self.loaded[request] = self.loaded.get(request, 0) + tokens
         self.request = request
-        return Prefetch(KV)
+        self.kept[request] = None
+        if self.loaded[request] == KV:
+            del self.kept[request]
+        return tokens
 
-    def ended(self) -> Any:
-        ended, self.request = self.request, None
-        return ended
+    def give_up(self, request: Any) -> None:
+        if request in self.kept:
+            del self.kept[request]
+            self.free += self.loaded.pop(request)
+
+    def landed(self) -> Any:
+        landed, self.request = self.request, None
+        if landed is not None and landed not in self.kept:
+            self.free += self.loaded.get(landed, 0)
+        return landed

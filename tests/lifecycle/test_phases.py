@@ -96,3 +96,40 @@ def test_a_preemption_is_worth_it_between_the_first_token_and_the_last_two() -> 
     generated = np.array([0, 1, 47, 48, 10, 10])
     worth = preemptible(phase, generated, np.full(6, 50))
     assert worth.tolist() == [False, True, True, False, False, False]
+
+
+def test_a_stream_that_is_loaded_in_part_keeps_count_of_it() -> None:
+    phases = Phases(4)
+    for slot in (0, 1, 2):
+        phases.arrive(slot, 0.0)
+        phases.move(slot, Phase.PAUSED, 1.0)
+    phases.load(1, 30, 70, 2.0)
+    phases.load(2, 40, 0, 2.0)
+    assert [phases.is_in(slot, Phase.LOADING) for slot in (0, 1, 2)] == [False, True, True]
+    assert phases.to_load(np.array([2, 1, 0])).tolist() == [0, 70, 0]
+    assert phases.partly_loaded == 30
+    phases.landed(1, 3.0)
+    phases.landed(2, 3.0)
+    assert phases.is_in(1, Phase.LOADING)
+    assert phases.is_in(2, Phase.PAUSED)
+    assert phases.ready.tolist() == [False, False, True, False]
+    assert phases.since[1] == 2.0
+    phases.load(1, 20, 50, 4.0)
+    assert phases.partly_loaded == 50
+    phases.load(1, 50, 0, 5.0)
+    assert phases.partly_loaded == 0
+    phases.landed(1, 6.0)
+    assert phases.ready[1]
+
+
+def test_what_is_given_up_or_aborted_is_loaded_in_part_no_more() -> None:
+    phases = Phases(2)
+    for slot in (0, 1):
+        phases.arrive(slot, 0.0)
+        phases.move(slot, Phase.PAUSED, 1.0)
+        phases.load(slot, 30, 70, 2.0)
+    phases.give_up(0, 3.0)
+    phases.leave(1)
+    assert phases.is_in(0, Phase.PAUSED)
+    assert not phases.ready[0]
+    assert phases.parts == {}

@@ -86,3 +86,53 @@ def test_newcomers_do_not_wait_for_loads(make_state, make_stream) -> None:
     rows.append(make_stream(Phase.WAITING, admitted=True))
     decision = POLICY.decide(make_state(rows, costs=costs))
     assert (decision.run, prefetched(decision)) == ((13,), (11, 12))
+
+
+CHUNKS = WorkingSetPolicy(WorkingSetConfig(load_chunks=True))
+
+
+def parts(decision) -> tuple[int, ...]:
+    return tuple(each.part for each in decision.restore if each.when is When.AHEAD)
+
+
+def test_prefetches_come_as_a_whole_or_in_parts_that_are_worth_a_step(
+    make_state, make_stream
+) -> None:
+    rows = [make_stream(), make_stream(Phase.PAUSED, slack=1.0, prompt=2000)]
+    # In 8.024 ms of decoding come 89 tokens at 90 us each, fewer than are worth a copy, or 802.
+    for per_token, part in ((90e-6, 256), (10e-6, 802)):
+        state = make_state(rows, costs=dataclasses.replace(SLOW, load=(0.0, per_token)))
+        assert parts(POLICY.decide(state)) == (0,)
+        assert parts(CHUNKS.decide(state)) == (part,)
+
+
+def test_a_stream_that_is_loaded_in_part_goes_on_by_its_urgency(make_state, make_stream) -> None:
+    rows = [
+        make_stream(),
+        make_stream(Phase.LOADING, slack=2.0, to_load=150),
+        make_stream(Phase.PAUSED, slack=1.0),
+    ]
+    decision = CHUNKS.decide(make_state(rows, costs=SLOW))
+    assert prefetched(decision) == (12, 11)
+    assert decision.memo.plan == (12, 11)
+
+
+def test_the_rest_of_a_stream_comes_with_the_step_if_it_hides_there(
+    make_state, make_stream
+) -> None:
+    rows = [make_stream(), make_stream(Phase.LOADING, slack=1.0, to_load=50)]
+    decision = CHUNKS.decide(make_state(rows, costs=SLOW))
+    assert (decision.run, prefetched(decision)) == ((11,), ())
+
+
+def test_what_is_loaded_in_part_gives_its_memory_to_a_more_urgent_stream(
+    make_state, make_stream
+) -> None:
+    rows = [
+        make_stream(),
+        make_stream(Phase.LOADING, slack=9.0, to_load=150),
+        make_stream(Phase.PAUSED, slack=1.0),
+    ]
+    # Room for one of them beside the running stream's reserve.
+    decision = CHUNKS.decide(make_state(rows, costs=SLOW, free=300))
+    assert prefetched(decision) == (12,)

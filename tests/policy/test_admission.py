@@ -431,3 +431,16 @@ def test_what_thinks_holds_memory_wherever_it_comes(make_state, member, newcomer
     keys = np.array([-1.0, -2.0, -2.0, -2.0])
     state = make_state(rows, total=1000, free=0, host=0, costs=FREE_OF_CHARGE)
     assert admissible(state, WorkingSetConfig(fill=1.0), keys).join.tolist() == [1]
+
+
+@pytest.mark.parametrize(("answers", "expected"), [(1000.0, 8), (1.0, 20)])
+def test_few_join_until_a_decode_step_was_seen(joins, newcomer, answers, expected) -> None:
+    """Nothing is known that would speak against the whole burst of a server's first moment."""
+    burst = [newcomer(limit=answers, expected=answers, prompt=10) for _ in range(20)]
+    assert len(joins(burst, costs=FREE_OF_CHARGE)) == expected
+    assert len(joins(burst)) > 0
+
+
+def test_those_who_joined_before_count(joins, member, newcomer) -> None:
+    rows = [member() for _ in range(6)] + [newcomer() for _ in range(6)]
+    assert joins(rows, costs=FREE_OF_CHARGE) == [6, 7]

@@ -18,7 +18,7 @@ def by_name(item) -> str:
 
 def test_every_number_has_a_range() -> None:
     plain = {item.name for item in fields(WorkingSetConfig)} - {item.name for item in RANGED}
-    assert plain == {"pace", "park", "load_ahead", "write_ahead"}
+    assert plain == {"pace", "park", "load_ahead", "load_chunks", "write_ahead"}
 
 
 @pytest.mark.parametrize("item", fields(WorkingSetConfig), ids=by_name)

@@ -79,7 +79,7 @@ def test_a_resting_reader_is_due_never_and_goes_on_where_it_was() -> None:
     deliver(bank, 20, 1.0)
     change_rate(bank, 0, 0.0, 2.0)
     assert bank.slack(SLOT, 50.0)[0] == math.inf
-    assert deliver(bank, 5, 60.0) == 0.0, "no stall while nobody reads"
+    assert deliver(bank, 5, 60.0) == 0.0, "no stall while its reader rests"
     assert bank.buffer_tokens(SLOT, 60.0)[0] == 15.0
     change_rate(bank, 0, 5.0, 100.0)
     assert bank.slack(SLOT, 100.0)[0] == pytest.approx(3.0)

@@ -80,8 +80,13 @@ def test_a_chat_prompt_may_be_longer_than_it_was_estimated(ask, on_stub):
     assert sent(stub, "/v1/chat/completions")[-1] == (780, 7)
 
 
-def test_the_warm_up_burst_stays_short(ask, on_stub):
+@pytest.mark.parametrize("length", [7, 70])
+def test_the_warm_up_burst_is_cut_short(ask, on_stub, length):
+    """Answers that ended there would teach the server that all are as short."""
     stub, _ = on_stub(
-        [ask(output=70)], ReplayOptions(warm_up_burst=1), known_lengths=False, server_info=EMULATED
+        [ask(output=length)],
+        ReplayOptions(warm_up_burst=1),
+        known_lengths=False,
+        server_info=EMULATED,
     )
-    assert sent(stub) == [(32, 32), (DEFAULT_LIMIT, 70)]
+    assert sent(stub) == [(32, length), (DEFAULT_LIMIT, length)]

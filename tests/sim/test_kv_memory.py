@@ -192,6 +192,7 @@ class Accounts(RuleBasedStateMachine):
         self.lengths = [one.prompt_tokens for one in requests]
         self.memory = KVMemory(300, host, self.prefixes, page=page, write_back=write_back)
         self.running: dict[int, int] = {}
+        self.partly: set[int] = set()
         self.now = self.link = 0.0
 
     @rule(stream=st.integers(0, 7), extra=st.integers(0, 40), load=st.booleans())
@@ -213,6 +214,25 @@ class Accounts(RuleBasedStateMachine):
         self.memory.extend(stream, start, total)
         self.running[stream] = total
 
+    @rule(stream=st.integers(0, 7), pages=st.integers(1, 9))
+    def load_in_part(self, stream: int, pages: int) -> None:
+        """A paused stream's KV comes back piece by piece: from the beginning, or where it was."""
+        begun = self.running.get(stream)
+        if begun is not None and stream not in self.partly:
+            return
+        resident, reach = self.memory.match(stream)
+        start = resident if begun is None else begun
+        tokens = min(pages * self.page, max(reach - start, 0))
+        kept = 0 if begun is not None else self.memory.evictable(stream)
+        if not tokens or tokens > self.memory.free - kept:
+            return
+        if begun is None:
+            self.memory.take(stream, resident)
+        self.memory.allocate(tokens)
+        self.memory.extend(stream, start, start + tokens)
+        self.running[stream] = start + tokens
+        self.partly.add(stream)
+
     @precondition(lambda self: self.running)
     @rule(data=st.data(), delay=st.floats(0.0, 3.0), keep=st.booleans())
     def stop(self, data: st.DataObject, delay: float, keep: bool) -> None:
@@ -225,6 +245,9 @@ class Accounts(RuleBasedStateMachine):
             self.link = max(self.link, self.now) + delay  # copies end in the order they begin
             return self.link
 
+        if stream in self.partly:  # nothing of it is thrown away
+            self.partly.remove(stream)
+            keep = True
         self.memory.release(stream, self.running.pop(stream), store, keep=keep)
 
     @rule(seconds=st.floats(0.0, 2.0))
@@ -232,17 +255,32 @@ class Accounts(RuleBasedStateMachine):
         self.now += seconds
         self.memory.settle(self.now)
 
+    def reached(self, stream: int, tokens: int) -> set[int]:
+        """Nodes of its path that a stream has something of."""
+        at, found = 0, set()
+        for node in self.prefixes.paths[stream]:
+            if at < tokens:
+                found.add(node)
+            at += self.prefixes.tokens[node]
+        return found
+
     @invariant()
     def books_balance(self) -> None:
         there = getattr(self, "memory", None)
         if there is None:
             return
         own = sum(
-            self.memory.paged(total) - int(self.prefixes.shared[stream])
+            max(self.memory.paged(total) - int(self.prefixes.shared[stream]), 0)
             for stream, total in self.running.items()
         )
-        used = {node for stream in self.running for node in self.prefixes.paths[stream]}
-        assert there.held == own + sum(self.prefixes.tokens[node] for node in used)
+        used = set().union(*(self.reached(*each) for each in self.running.items()))
+        whole = {
+            node
+            for stream in self.running.keys() - self.partly
+            for node in self.prefixes.paths[stream]
+        }
+        assert all(there._resident[node] == self.prefixes.tokens[node] for node in whole)
+        assert there.held == own + sum(there._resident[node] for node in used)
         assert set(there._users) == used
         assert there._cached_sum == sum(there._resident[node] for node in there._cached)
         assert there._leaving_sum == sum(there._resident[node] for node in there._leaving)

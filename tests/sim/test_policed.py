@@ -145,3 +145,37 @@ def test_a_policy_sees_that_a_stream_thinks_and_when_it_stops_but_not_before(
         assert (streams.thinking == (streams.generated <= 40)).all()
         assert (streams.next_due[streams.thinking] == 0.0).all()
     assert any(streams.thinking.any() and not streams.thinking.all() for streams in seen)
+
+
+def test_without_proactive_writes_streams_are_loaded_in_parts(
+    trace, device, options, monkeypatch
+) -> None:
+    """Memory comes free copy by copy then, and what is loaded never takes more than that."""
+    slow = dataclasses.replace(
+        device,
+        host_to_device=Link(device.kv_bytes_per_token * 2000.0, 0.0),
+        device_to_host=Link(device.kv_bytes_per_token * 4000.0, 0.0),
+    )
+    seen: list[int] = []
+    load = Core.load
+
+    def spy(core, stream, tokens, now):
+        missing, free = core.missing(stream), core.memory.free
+        assert tokens <= free
+        ends = load(core, stream, tokens, now)
+        assert core.memory.free >= 0
+        seen.append(missing - tokens)
+        return ends
+
+    monkeypatch.setattr(Core, "load", spy)
+    rows = trace(*[(0.0, 1500, 600, 10.0)] * 12)
+    runs = {}
+    for chunks in (False, True):
+        seen.clear()
+        config = WorkingSetConfig(write_ahead=False, load_chunks=chunks)
+        room = options(host_tokens=20_000, max_total_tokens=8000)
+        runs[chunks] = simulate(rows, slow, room, policy="tokenflow", config=config)
+        assert seen, "the test must prefetch"
+        assert any(seen) == chunks
+    tokens = {chunks: run.run.tokens.num_rows for chunks, run in runs.items()}
+    assert tokens[True] == tokens[False] == 12 * 600

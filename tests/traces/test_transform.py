@@ -139,14 +139,14 @@ def test_rates_are_one_per_reader():
 
 def test_a_class_gives_its_rate_and_a_rate_takes_the_class():
     mixed = trace(request(0), replace(request(1), rate=None, qos_class="listening"))
-    resolved = with_classes(mixed, SHIPPED_CLASSES)
+    resolved = with_classes(mixed, SHIPPED_CLASSES.rates)
     assert [r.rate for r in resolved.requests] == [mixed.requests[0].rate, 5.0]
     assert resolved.requests[1].qos_class == "listening"
     read = with_rates(resolved, RateMix((20,)), seed=1)
     assert {(r.rate, r.qos_class) for r in read.requests} == {(20, None)}
     other = trace(replace(request(0), qos_class="voice"))
     with pytest.raises(TraceError) as caught:
-        with_classes(other, SHIPPED_CLASSES)
+        with_classes(other, SHIPPED_CLASSES.rates)
     assert str(caught.value) == (
         f"request 0 of {other.name} is of the class 'voice'; known classes are agent, listening, "
         "reading"

@@ -9,21 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.choices import Contender
-from tokenflow_sgl.cli.chosen_engine import (
-    DEFAULT_DEVICE,
-    DEFAULT_MODEL,
-    ChunkedPrefillSize,
-    Device,
-    HicacheRatio,
-    KnownLengths,
-    KvTokens,
-    Model,
-    PageSize,
-    ProfileFile,
-    open_engine,
-)
-from tokenflow_sgl.cli.chosen_trace import Limit, Rate, Sample, Window, open_chosen
+from tokenflow_sgl.cli import chosen_engine, chosen_trace
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import finite, output_folder
@@ -33,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def capacity(
-    trace: Annotated[
-        str, typer.Option(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
-    ],
+    trace: chosen_trace.Spec,
     goal: Annotated[
         str,
         typer.Option(
@@ -53,14 +37,7 @@ def capacity(
             callback=finite,
         ),
     ] = 0.99,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="Policies to compare, separated by commas; the first is the baseline. Each is "
-            f"one of {', '.join(Contender)}, or your own, as package.module:Class.",
-        ),
-    ] = "fcfs,tokenflow",
+    policy: chosen_engine.Policies = chosen_engine.DEFAULT_POLICIES,
     draws: Annotated[
         int,
         typer.Option(
@@ -77,23 +54,20 @@ def capacity(
             callback=output_folder,
         ),
     ] = None,
-    ray: Annotated[
-        bool,
-        typer.Option("--ray", help="Run on a Ray cluster: RAY_ADDRESS, or this machine's cores."),
-    ] = False,
-    device: Device = DEFAULT_DEVICE,
-    model: Model = DEFAULT_MODEL,
-    profile: ProfileFile = None,
-    kv_tokens: KvTokens = None,
-    page_size: PageSize = 1,
-    hicache_ratio: HicacheRatio = 2.0,
-    chunked_prefill_size: ChunkedPrefillSize = None,
-    known_lengths: KnownLengths = False,
+    ray: chosen_engine.OnRay = False,
+    device: chosen_engine.Device = chosen_engine.DEFAULT_DEVICE,
+    model: chosen_engine.Model = chosen_engine.DEFAULT_MODEL,
+    profile: chosen_engine.ProfileFile = None,
+    kv_tokens: chosen_engine.KvTokens = None,
+    page_size: chosen_engine.PageSize = 1,
+    hicache_ratio: chosen_engine.HicacheRatio = 2.0,
+    chunked_prefill_size: chosen_engine.ChunkedPrefillSize = None,
+    known_lengths: chosen_engine.KnownLengths = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0,
-    window: Window = None,
-    sample: Sample = None,
-    limit: Limit = None,
-    rate: Rate = None,
+    window: chosen_trace.Window = None,
+    sample: chosen_trace.Sample = None,
+    limit: chosen_trace.Limit = None,
+    rate: chosen_trace.Rate = None,
 ) -> None:
     """Search the highest arrival rate that one server carries under each policy, by simulation.
 
@@ -120,7 +94,7 @@ def capacity(
         specs = [trace, *(other_draw(trace, number) for number in range(1, draws))]
         if None in specs:
             raise SimulationError(f"draws is {draws}; allowed for a file is 1, for it is one draw")
-        target, options = open_engine(
+        target, options = chosen_engine.open_engine(
             device,
             model,
             profile,
@@ -132,7 +106,7 @@ def capacity(
         for name in names:
             settings_of(name, options)
         chosen = tuple(
-            open_chosen(
+            chosen_trace.open_chosen(
                 spec,
                 console,
                 seed=seed,

@@ -1,4 +1,4 @@
-"""The simulated server of a command: device, model, and SGLang's settings."""
+"""What a command simulates: device, model, SGLang's settings, policies; and on which machines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokenflow_sgl.choices import WritePolicy
+from tokenflow_sgl.choices import Contender, WritePolicy
 from tokenflow_sgl.cli.option_checks import finite
 from tokenflow_sgl.profiles import DEVICES, MODELS
 
@@ -35,6 +35,18 @@ Device = Annotated[
     DeviceName, typer.Option(help="Device; `tokenflow profile list` describes them.")
 ]
 Model = Annotated[ModelName, typer.Option(help="Model.")]
+Policies = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES",
+        help="Policies to compare, separated by commas; the first is the baseline. Each is "
+        f"one of {', '.join(Contender)}, or your own, as package.module:Class.",
+    ),
+]
+DEFAULT_POLICIES = "fcfs,tokenflow"
+OnRay = Annotated[
+    bool, typer.Option("--ray", help="Run on a Ray cluster: RAY_ADDRESS, or this machine's cores.")
+]
 ProfileFile = Annotated[
     Path | None,
     typer.Option(

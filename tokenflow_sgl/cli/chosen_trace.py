@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _TRACE, _READERS = "The trace", "The readers"
 
+Spec = Annotated[str, typer.Option(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")]
+
 Window = Annotated[
     str | None,
     typer.Option(
@@ -127,7 +129,7 @@ def open_chosen(
     if rate is not None:
         with _named("--rate"):
             trace = transform.with_rates(trace, parse_rates(rate), seed)
-    trace = transform.with_classes(trace, classes_of(classes))
+    trace = transform.with_classes(trace, classes_of(classes).rates)
     if ttft_slo is not None or tbt_slo is not None:
         trace = transform.with_slos(trace, ttft_slo, tbt_slo)
     return trace

@@ -40,7 +40,7 @@ beside SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded.
 **Labels.** Every series has SGLang's own labels of the scheduler (`model_name`, `engine_type`,
 `tp_rank`, `pp_rank`, `moe_ep_rank`, ...). The column "labels" names the additional ones. Only
 `qos_class` comes from a request: it is one of the server's classes, `custom`, `default` or
-`not-streamed` ([rates.md](rates.md)). So the number of series is bounded: at most 80 per scheduler
+`not-streamed` ([rates.md](rates.md)). So the number of series is bounded: at most 82 per scheduler
 and 96 for each class.
 
 **When they change.** Gauges and per-token counters are updated once a second while the scheduler
@@ -50,6 +50,7 @@ has work.
 test of admission ([scheduler.md](scheduler.md)) read as an amount, with all waiting streams counted
 as admitted. `/v1/loads` has it, too, as `tokenflow_headroom_tokens`, with and without
 `--enable-metrics`; `null` until it is known.
+The [proxy](../examples/README.md#a-proxy-in-front-of-several-servers) of the examples routes by it.
 
 **Stalls.** A stall is counted when the token that ends it arrives, if the stall was longer than
 0.1 s, the limit of what a person perceives as instantaneous, and than the class tolerates. Stalled

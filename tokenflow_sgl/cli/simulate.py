@@ -9,35 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.choices import Contender, Router, WritePolicy
-from tokenflow_sgl.cli.chosen_engine import (
-    DEFAULT_DEVICE,
-    DEFAULT_MODEL,
-    ChunkedPrefillSize,
-    Device,
-    HicacheRatio,
-    HostWrites,
-    KnownLengths,
-    KvTokens,
-    LoadEvictOverlap,
-    MixedChunk,
-    Model,
-    PageSize,
-    ProfileFile,
-    open_engine,
-)
-from tokenflow_sgl.cli.chosen_trace import (
-    Classes,
-    Limit,
-    Rate,
-    Sample,
-    SpeedUp,
-    TbtSlo,
-    TtftSlo,
-    Window,
-    classes_of,
-    open_chosen,
-)
+from tokenflow_sgl.choices import Router, WritePolicy
+from tokenflow_sgl.cli import chosen_engine, chosen_trace
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import output_folder
@@ -51,23 +24,13 @@ if TYPE_CHECKING:
     from tokenflow_sgl.traces import Trace
 
 _SERVER = "The server"
-_COMPARED = "fcfs,tokenflow"
 
 
 def simulate(
-    trace: Annotated[
-        str, typer.Option(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
-    ],
-    device: Device = DEFAULT_DEVICE,
-    model: Model = DEFAULT_MODEL,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="Policies to compare, separated by commas; the first is the baseline. Each is "
-            f"one of {', '.join(Contender)}, or your own, as package.module:Class.",
-        ),
-    ] = _COMPARED,
+    trace: chosen_trace.Spec,
+    device: chosen_engine.Device = chosen_engine.DEFAULT_DEVICE,
+    model: chosen_engine.Model = chosen_engine.DEFAULT_MODEL,
+    policy: chosen_engine.Policies = chosen_engine.DEFAULT_POLICIES,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -76,15 +39,15 @@ def simulate(
             callback=output_folder,
         ),
     ] = None,
-    profile: ProfileFile = None,
-    kv_tokens: KvTokens = None,
-    page_size: PageSize = 1,
-    hicache_ratio: HicacheRatio = 2.0,
-    hicache_write_policy: HostWrites = WritePolicy.write_through,
-    load_evict_overlap: LoadEvictOverlap = True,
-    chunked_prefill_size: ChunkedPrefillSize = None,
-    mixed_chunk: MixedChunk = False,
-    known_lengths: KnownLengths = False,
+    profile: chosen_engine.ProfileFile = None,
+    kv_tokens: chosen_engine.KvTokens = None,
+    page_size: chosen_engine.PageSize = 1,
+    hicache_ratio: chosen_engine.HicacheRatio = 2.0,
+    hicache_write_policy: chosen_engine.HostWrites = WritePolicy.write_through,
+    load_evict_overlap: chosen_engine.LoadEvictOverlap = True,
+    chunked_prefill_size: chosen_engine.ChunkedPrefillSize = None,
+    mixed_chunk: chosen_engine.MixedChunk = False,
+    known_lengths: chosen_engine.KnownLengths = False,
     replicas: Annotated[
         int,
         typer.Option(min=1, help="Number of servers behind a router.", rich_help_panel=_SERVER),
@@ -109,14 +72,14 @@ def simulate(
         ),
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0,
-    window: Window = None,
-    sample: Sample = None,
-    speed_up: SpeedUp = None,
-    limit: Limit = None,
-    rate: Rate = None,
-    classes: Classes = None,
-    ttft_slo: TtftSlo = None,
-    tbt_slo: TbtSlo = None,
+    window: chosen_trace.Window = None,
+    sample: chosen_trace.Sample = None,
+    speed_up: chosen_trace.SpeedUp = None,
+    limit: chosen_trace.Limit = None,
+    rate: chosen_trace.Rate = None,
+    classes: chosen_trace.Classes = None,
+    ttft_slo: chosen_trace.TtftSlo = None,
+    tbt_slo: chosen_trace.TbtSlo = None,
 ) -> None:
     """Simulate a trace on a device under each policy: a table, and a page with plots.
 
@@ -136,13 +99,13 @@ def simulate(
     with failing("No simulation"):
         if ray and not sweep:
             raise SimulationError("--ray is for sweeps; allowed is --ray with --sweep")
-        if sweep and (replicas > 1 or policy not in (_COMPARED, "tokenflow")):
+        if sweep and (replicas > 1 or policy not in (chosen_engine.DEFAULT_POLICIES, "tokenflow")):
             raise SimulationError(
                 "--sweep varies tokenflow on one server; allowed with it is no other --policy, "
                 "and no --replicas"
             )
         settings = parse_sweep(sweep or ())
-        chosen = open_chosen(
+        chosen = chosen_trace.open_chosen(
             trace,
             console,
             seed=seed,
@@ -155,7 +118,7 @@ def simulate(
             ttft_slo=ttft_slo,
             tbt_slo=tbt_slo,
         )
-        target, options = open_engine(
+        target, options = chosen_engine.open_engine(
             device,
             model,
             profile,
@@ -171,7 +134,9 @@ def simulate(
             settings_of(name, options)
         with new_folder(output, chosen.name, runs=Path("simulate-results")) as folder:
             if sweep:
-                setup = Setup(chosen, target, options, known_lengths, classes_of(classes))
+                setup = Setup(
+                    chosen, target, options, known_lengths, chosen_trace.classes_of(classes)
+                )
                 _sweep(setup, settings, folder, console, ray=ray)
                 return
             done = [
@@ -184,7 +149,7 @@ def simulate(
                     replicas=replicas,
                     router=router,
                     known_lengths=known_lengths,
-                    classes=classes_of(classes),
+                    classes=chosen_trace.classes_of(classes),
                 )
                 for name in names
             ]

@@ -10,20 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenflow_sgl.choices import Objective
-from tokenflow_sgl.cli.chosen_engine import (
-    DEFAULT_DEVICE,
-    DEFAULT_MODEL,
-    ChunkedPrefillSize,
-    Device,
-    HicacheRatio,
-    KnownLengths,
-    KvTokens,
-    Model,
-    PageSize,
-    ProfileFile,
-    open_engine,
-)
-from tokenflow_sgl.cli.chosen_trace import Limit, Rate, Sample, SpeedUp, Window, open_chosen
+from tokenflow_sgl.cli import chosen_engine, chosen_trace
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import output_file
@@ -44,9 +31,7 @@ _SHOWN = {
 
 
 def tune(
-    trace: Annotated[
-        str, typer.Option(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
-    ],
+    trace: chosen_trace.Spec,
     objective: Annotated[
         Objective,
         typer.Option(
@@ -68,10 +53,7 @@ def tune(
             "file.",
         ),
     ] = None,
-    ray: Annotated[
-        bool,
-        typer.Option("--ray", help="Run on a Ray cluster: RAY_ADDRESS, or this machine's cores."),
-    ] = False,
+    ray: chosen_engine.OnRay = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -81,20 +63,20 @@ def tune(
             callback=output_file,
         ),
     ] = None,
-    device: Device = DEFAULT_DEVICE,
-    model: Model = DEFAULT_MODEL,
-    profile: ProfileFile = None,
-    kv_tokens: KvTokens = None,
-    page_size: PageSize = 1,
-    hicache_ratio: HicacheRatio = 2.0,
-    chunked_prefill_size: ChunkedPrefillSize = None,
-    known_lengths: KnownLengths = False,
+    device: chosen_engine.Device = chosen_engine.DEFAULT_DEVICE,
+    model: chosen_engine.Model = chosen_engine.DEFAULT_MODEL,
+    profile: chosen_engine.ProfileFile = None,
+    kv_tokens: chosen_engine.KvTokens = None,
+    page_size: chosen_engine.PageSize = 1,
+    hicache_ratio: chosen_engine.HicacheRatio = 2.0,
+    chunked_prefill_size: chosen_engine.ChunkedPrefillSize = None,
+    known_lengths: chosen_engine.KnownLengths = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search, --sample, --rate.")] = 0,
-    window: Window = None,
-    sample: Sample = None,
-    speed_up: SpeedUp = None,
-    limit: Limit = None,
-    rate: Rate = None,
+    window: chosen_trace.Window = None,
+    sample: chosen_trace.Sample = None,
+    speed_up: chosen_trace.SpeedUp = None,
+    limit: chosen_trace.Limit = None,
+    rate: chosen_trace.Rate = None,
 ) -> None:
     """Search tokenflow's parameters for your trace by simulation, and print the flags to use.
 
@@ -115,7 +97,7 @@ def tune(
     from tokenflow_sgl.traces.spec import other_draw
 
     with failing("No search"):
-        target, options = open_engine(
+        target, options = chosen_engine.open_engine(
             device,
             model,
             profile,
@@ -126,7 +108,7 @@ def tune(
         )
 
         def opened(spec: str) -> Setup:
-            chosen = open_chosen(
+            chosen = chosen_trace.open_chosen(
                 spec,
                 console,
                 seed=seed,

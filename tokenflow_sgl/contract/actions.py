@@ -70,12 +70,15 @@ class Restore:
         way: How.
         when: In the step that resumes it, or before.
         split: Tokens or layers that are computed; of `Way.TOKENS` and `Way.LAYERS` only.
+        part: Of a prefetch, tokens that are worth a copy of their own: where memory for all of it
+            is missing, it may come in chunks of that many tokens or more. 0: it comes as a whole.
     """
 
     slot: int
     way: Way = Way.LOAD
     when: When = When.IN_STEP
     split: int = 0
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)

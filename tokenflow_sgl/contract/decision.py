@@ -33,8 +33,9 @@ class Decision:
         preempt: Running streams to preempt, in order.
         run: Slots to start or resume now, most urgent first. The body takes as many as fit.
         restore: How KV of paused streams comes back. A stream of `run` without an entry is loaded
-            in its step. Entries that are `When.AHEAD` are started in their order, as many as there
-            is memory and a transfer slot for.
+            in its step. Entries that are `When.AHEAD` are started, or go on, in their order, as
+            there is memory and a transfer slot for them. A stream that is loaded in part and has no
+            entry gives its memory up.
         write: KV of running streams to copy to the host now, before any of them is preempted.
         place: Which layers of a stream stay on the device.
         prefill: What the next prefill step may be.

@@ -12,7 +12,7 @@ class Pool:
     Attributes:
         total: Capacity.
         free: What can be allocated now: free pages and pages of the prefix tree that no running
-            stream locks, the KV of paused streams included.
+            stream locks, the KV of paused streams included, also of those that are loaded in part.
         promised: What running streams still need for a prefill under way.
     """
 

@@ -22,12 +22,14 @@ def headroom(page_size: int) -> int:
 
 
 def decode_reserve(memory: Memory, batch: int, steps: int) -> int:
-    """Tokens that `batch` streams need for `steps` more decode steps, in whole pages.
+    """Tokens that `batch` streams need for `steps` more decode steps, in whole pages."""
+    return pages_reserve(memory.page_size, batch, steps)
+
+
+def pages_reserve(page_size: int, batch: int, steps: int) -> int:
+    """The same, by the tokens of a page.
 
     With pages, a stream needs a fresh page every page_size steps and all streams may need it at
     once, so a page per stream is the least.
     """
-    if memory.page_size == 1:
-        return batch * steps
-    pages_per_row = -(-steps // memory.page_size)
-    return batch * pages_per_row * memory.page_size
+    return batch * -(-steps // page_size) * page_size

@@ -41,7 +41,7 @@ class Phase(enum.IntEnum):
     PAUSED = 3
     """Started and not running. Its KV is in the prefix tree, on the host, or must be recomputed."""
     LOADING = 4
-    """As paused, and its KV is being copied to the device, which has reserved memory for it."""
+    """As paused, and its KV is being copied to the device; what it has copied is kept there."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ class Streams:
         ready: A paused stream that can be resumed at once: its KV was prefetched since it was
             paused, or the body found that it cannot be loaded beside the steps.
         unwritten: Of a running stream, tokens of computed KV that a `Write` could copy to the host.
+        to_load: Of a loading stream, tokens for which no copy has begun, because memory for them is
+            missing: it can be given up and its memory used for others. 0 for all other streams.
+            None: streams are loaded as a whole.
         visible: Of the output tokens so far, those that are not reasoning; None: all of them.
         thinking: Its answer begins with reasoning that its reader does not see, and nothing behind
             that has been generated yet (a stream without a token counts, too, if it is known that
@@ -103,6 +106,7 @@ class Streams:
     streaming: BoolArray
     ready: BoolArray
     unwritten: IntArray
+    to_load: IntArray | None = None
     visible: IntArray | None = None
     thinking: BoolArray | None = None
     resting: BoolArray | None = None
@@ -155,6 +159,13 @@ class Streams:
     def loading(self) -> BoolArray:
         """Which streams are `Phase.LOADING`, shape (n,)."""
         return self._are(Phase.LOADING)
+
+    @cached_property
+    def partly_loaded(self) -> BoolArray:
+        """Which streams are `Phase.LOADING` and wait for memory for the rest, shape (n,)."""
+        if self.to_load is None:
+            return _sealed(np.zeros(len(self), dtype=np.bool_))
+        return _sealed(self.loading & (self.to_load > 0))
 
     @cached_property
     def paused_or_loading(self) -> BoolArray:

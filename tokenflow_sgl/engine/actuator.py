@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenflow_sgl.contract import Phase, Place, Preempt, Restore, Way, Write
+from tokenflow_sgl.contract import Place, Preempt, Restore, Way, Write
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.queue_index import QueueIndex
-from tokenflow_sgl.lifecycle import Prefetch
+from tokenflow_sgl.lifecycle import Missing, give_up
 from tokenflow_sgl.lifecycle.actuator import Action
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.offload import prefetch_room
+from tokenflow_sgl.offload import DeviceRoom
 
 
 class EngineActuator:
@@ -70,6 +70,19 @@ class EngineActuator:
         """Tokens that the prefill under way still needs."""
         chunked = self._scheduler.chunked_req
         return 0 if chunked is None else max(int(chunked.seqlen - chunked.prefix_len), 0)
+
+    @property
+    def room(self) -> DeviceRoom:
+        """By SGLang's allocator and prefix tree."""
+        page = self._scheduler.page_size
+        return DeviceRoom(self.free, self.promised, len(self._computing), page)
+
+    @property
+    def _computing(self) -> list[Any]:
+        """Requests that compute now, or have a result in flight."""
+        chunked = self._scheduler.chunked_req
+        computing = {*self._batch.reqs, *self._pauser.draining, *self.in_flight}
+        return [*computing, *([chunked] if chunked is not None else [])]
 
     @property
     def queue(self) -> QueueIndex:
@@ -139,14 +152,17 @@ class EngineActuator:
     def place(self, places: Sequence[Place]) -> None:
         """Not reached: `accepts` refuses, SGLang has no KV by layer."""
 
-    def restore(self, restore: Restore) -> Prefetch:
+    def missing(self, slot: int) -> Missing:
+        """By SGLang's prefix tree."""
+        return self._loader.missing(self._table.request(slot))
+
+    def load(self, slot: int, tokens: int) -> int:
         """Start a load that no step waits for."""
-        chunked = self._scheduler.chunked_req
-        computing = {*self._batch.reqs, *self._pauser.draining, *self.in_flight}
-        running = [*computing, *([chunked] if chunked is not None else [])]
-        page = self._scheduler.page_size
-        room = prefetch_room(self.free, self.promised, len(running), page)
-        return self._loader.start(self._table.request(restore.slot), running, room)
+        return self._loader.load(self._table.request(slot), self._computing, tokens)
+
+    def give_up(self, slot: int) -> None:
+        """SGLang's tree may evict what was loaded."""
+        self._loader.give_up(self._table.request(slot))
 
     def offer(
         self, slots: Sequence[int] | None, recompute: frozenset[int], hidden: frozenset[int]
@@ -158,9 +174,7 @@ class EngineActuator:
         """
         waiting, table = self._scheduler.waiting_queue, self._table
         paused = dict.fromkeys(
-            req
-            for req in self._pauser.paused
-            if req.to_finish is None and req is not self._loader.request
+            req for req in self._pauser.paused if req.to_finish is None and req not in self._loader
         )
         self.recompute = frozenset(map(table.request, recompute))
         self.chosen = slots is not None
@@ -195,10 +209,25 @@ class EngineActuator:
         """One at a time: SGLang has counters for three, and two steps may need one each."""
         return self._scheduler.enable_hierarchical_cache and self._loader.taken
 
+    def copying(self, slot: int) -> bool:
+        """Whether a chunk of it is under way."""
+        return self._loader.request is self._table.request(slot)
+
     # ---- what lands -----------------------------------------------------------------
 
     def landed(self, now: float) -> None:
-        """A prefetch may have landed on all ranks: its stream can be resumed."""
-        request = self._loader.ended()
+        """A copy may have landed on all ranks: its stream is ready, or waits for the rest."""
+        request = self._loader.landed()
         if request is not None and request in self._pauser.paused:
-            self._table.move(request, Phase.PAUSED, now)
+            self._table.phases.landed(self._table.slot(request), now)
+
+    def settle(self, now: float) -> None:
+        """The engine is paused: all copies end, and what was loaded in part is given up."""
+        request = self._loader.settle()
+        if request is not None and request in self._table:
+            self._table.phases.landed(self._table.slot(request), now)
+        self.give_way(now)
+
+    def give_way(self, now: float) -> bool:
+        """Give up what is loaded in part; returns whether there was any."""
+        return give_up(self._table.phases, self, now)

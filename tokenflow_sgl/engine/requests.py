@@ -132,6 +132,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     def _tf_forget(self, req: Any, *, cut_off: bool) -> None:
         """The stream is gone; `cut_off`: its output would have been longer."""
         self.tf_table.forget(req, cut_off=cut_off)
+        self.tf_loader.give_up(req)
         if req is self.tf_by_rid.get(rid := req.rid):  # another one may have its id by now
             del self.tf_by_rid[rid]
         self.tf_paused_time.forget(req)
@@ -253,9 +254,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         super().pause_generation(recv_req)
         if recv_req.mode == "retract":
             self.tf_pauser.drop_draining()
-        landed = self.tf_loader.settle()
-        if landed is not None and landed in self.tf_table:
-            self.tf_table.move(landed, Phase.PAUSED, self.tf_clock.now)
+        self.tf_actuator.settle(self.tf_clock.now)
 
     def _record_scheduler_state_for_paused_engine(self) -> None:
         """Go on to acknowledge copies, as the loop does: a flush waits for those to storage."""
@@ -266,7 +265,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
         """Paused and draining streams are work, and so is a load, whosever it was."""
         idle: bool = super().is_fully_idle(for_health_check, ignore_waiting)
-        if self.tf_pauser.draining or self.tf_loader.request is not None:
+        if self.tf_pauser.draining or self.tf_loader.busy:
             return False
         return idle and (ignore_waiting or not self.tf_pauser.paused)
 

@@ -285,14 +285,15 @@ class TokenFlowScheduler(TrackingScheduler):
     def update_running_batch(self, batch: Any) -> Any:
         """Skip a decode step whose memory is on its way, instead of throwing streams out for it.
 
-        KV of draining streams, and what is being copied to or from the host, is locked for a few
-        steps. SGLang knows nothing of it: it would retract every other stream, and end the last
-        one with "out of memory".
+        KV of draining streams, and what is being copied, is locked for a few steps. SGLang would
+        retract every other stream, and end the last one with "out of memory". Streams that are
+        loaded in part give way first.
         """
         short = not batch.is_empty() and not batch.check_decode_mem()
-        if short and self.tf_actuator.memory_is_coming(batch):
-            return None
-        return super().update_running_batch(batch)
+        if short and self.tf_actuator.give_way(self.tf_clock.now):
+            short = not batch.check_decode_mem()
+        coming = short and self.tf_actuator.memory_is_coming(batch)
+        return None if coming else super().update_running_batch(batch)
 
     def get_prefill_adder_class(self) -> Any:
         """The adder that admits by need while the policy decides."""

@@ -113,9 +113,17 @@ SEAMS: tuple[Seam, ...] = (
     Seam(
         "sglang.srt.mem_cache.common:match_kv_cache",
         "call",
-        "finds what of a paused stream is on the device and on the host",
-        ("req", "tree_cache"),
+        "finds what of a paused stream is on the device and on the host, and splits it into chunks",
+        ("req", "tree_cache", "max_prefix_len"),
     ),
+    Seam(
+        f"{_CACHE}.lock",
+        "call",
+        "keeps the chunks of a stream on the device until the last one is there",
+        ("node_id",),
+    ),
+    Seam(f"{_CACHE}.unlock", "call", "gives them up", ("lock",)),
+    Seam(f"{_CACHE}.evictable_size", "call", "counts what such a lock keeps"),
     Seam(f"{_CACHE}.init_load_back", "call", "brings a paused stream's KV back", ("params",)),
     Seam(
         f"{_CACHE}.ready_to_load_host_cache",

@@ -59,7 +59,8 @@ class View:
         self._cached.look(order)
         on_device, on_host = self._cached.of(order)
         streams = self._table.streams(barred, writes=writes)
-        device = Pool(scheduler.max_total_num_tokens, self._body.free, self._body.promised)
+        free = self._body.free + self._table.phases.partly_loaded
+        device = Pool(scheduler.max_total_num_tokens, free, self._body.promised)
         return State(
             now=self._clock.now,
             streams=dataclasses.replace(streams, on_device=on_device, on_host=on_host),

@@ -4,11 +4,12 @@
 out through an `Actuator`, of which the live engine has one and the simulator another.
 """
 
-from tokenflow_sgl.lifecycle.actuator import Actuator, Prefetch
+from tokenflow_sgl.lifecycle.actuator import Actuator, Missing
 from tokenflow_sgl.lifecycle.apply import Applied, apply
 from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.decider import Decider
 from tokenflow_sgl.lifecycle.phases import NOT_HERE, Phases
+from tokenflow_sgl.lifecycle.prefetch import give_up
 
 __all__ = [
     "NOT_HERE",
@@ -16,7 +17,8 @@ __all__ = [
     "Applied",
     "CachedPrefixes",
     "Decider",
+    "Missing",
     "Phases",
-    "Prefetch",
     "apply",
+    "give_up",
 ]

@@ -1,4 +1,4 @@
-"""The verbs that a body offers to the lifecycle: five deeds, and what only the body can refuse."""
+"""The verbs that a body offers to the lifecycle, and what only the body knows or can refuse."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tokenflow_sgl.contract import Place, Preempt, Restore, Write
+from tokenflow_sgl.offload import DeviceRoom
 
 Action = Preempt | Write | Restore | Place
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetch:
-    """What came of the wish to load a paused stream's KV beside the steps.
+class Missing:
+    """What a paused stream's KV takes to be on the device.
 
     Attributes:
-        tokens: That are being copied; 0: none, see `needed`.
-        needed: There is no memory or no transfer slot for it now. Otherwise, without tokens, there
-            is no copy to wait for: the KV is on the device or nowhere, or is shared with a stream
-            that runs, and the stream can be resumed at once.
+        tokens: To copy from the host; 0: there is no copy to wait for, because the KV is on the
+            device or nowhere.
+        evictable: Tokens that are on the device already and could be evicted until then.
     """
 
     tokens: int = 0
-    needed: bool = False
+    evictable: int = 0
 
 
 class Actuator(Protocol):
@@ -31,7 +31,7 @@ class Actuator(Protocol):
 
     `lifecycle.apply` calls the verbs with slots that are in the right phase, and moves the streams
     between their phases. A body moves streams by itself only when something lands or ends: a
-    drained stream is paused, a prefetch has arrived, an admitted stream runs.
+    drained stream is paused, a chunk of a prefetch has landed, an admitted stream runs.
     """
 
     def accepts(self, action: Action) -> bool:
@@ -57,8 +57,28 @@ class Actuator(Protocol):
         """Change which layers of these streams' KV are on the device."""
         ...
 
-    def restore(self, restore: Restore) -> Prefetch:
-        """Start to load a paused stream's KV beside the steps."""
+    @property
+    def room(self) -> DeviceRoom:
+        """The device's memory for KV as it is now; what is loaded in part is not free."""
+        ...
+
+    def missing(self, slot: int) -> Missing:
+        """What is still to be loaded of a stream that is paused, or loaded in part."""
+        ...
+
+    def load(self, slot: int, tokens: int) -> int:
+        """Start to copy the next `tokens` of a stream to the device, where they fit.
+
+        What was loaded stays on the device until all of it has landed, or it is given up.
+
+        Returns:
+            The tokens that are copied; 0: none can be, so the stream is resumed without: for one,
+            a stream that runs has the same tokens.
+        """
+        ...
+
+    def give_up(self, slot: int) -> None:
+        """What was loaded of this stream may be evicted again."""
         ...
 
     def offer(
@@ -82,4 +102,8 @@ class Actuator(Protocol):
     @property
     def prefetching(self) -> bool:
         """Whether the transfer slot for prefetches is taken."""
+        ...
+
+    def copying(self, slot: int) -> bool:
+        """Whether a chunk of this stream is on its way to the device."""
         ...

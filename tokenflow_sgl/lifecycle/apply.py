@@ -23,6 +23,7 @@ from tokenflow_sgl.contract import (
 )
 from tokenflow_sgl.lifecycle.actuator import Action, Actuator
 from tokenflow_sgl.lifecycle.phases import Phases
+from tokenflow_sgl.lifecycle.prefetch import prefetch
 
 _MAY = {
     Write: (Phase.RUNNING,),
@@ -40,16 +41,15 @@ class Applied:
     Attributes:
         preempted: Preemptions that were carried out.
         written: Tokens that are being copied to the host.
-        loading: The stream whose KV is being prefetched since this pass; None: none was started.
-        loaded: Tokens of that prefetch.
+        loading: The stream whose prefetch, or a chunk of it, is being copied since this pass, and
+            the tokens; None: none was started.
         refused: Actions that were not carried out because the stream was in another phase, had
             gone, or the body said no.
     """
 
     preempted: tuple[Preempt, ...] = ()
     written: int = 0
-    loading: int | None = None
-    loaded: int = 0
+    loading: tuple[int, int] | None = None
     refused: tuple[Action, ...] = ()
 
 
@@ -94,22 +94,15 @@ def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> App
     if places:
         body.place(places)
 
-    loading, loaded = None, 0
-    recompute = set()
+    recompute, ahead = set(), []
     for restore in decision.restore:
         if restore.way is Way.RECOMPUTE:
             recompute.add(restore.slot)
         elif restore.when is When.IN_STEP:
             possible(restore)  # a load is what admission does; what the body cannot do is counted
-        elif loading is None and not body.prefetching and possible(restore):
-            started = body.restore(restore)
-            if started.needed:
-                break  # the most urgent stream waits for its memory
-            if started.tokens:
-                phases.move(restore.slot, Phase.LOADING, now)
-                loading, loaded = restore.slot, started.tokens
-            else:
-                phases.ready[restore.slot] = True
+        else:
+            ahead.append(restore)
+    loading = prefetch(ahead, possible, phases, body, now)
 
     phases.admit(phases.those_in(decision.admit, Phase.WAITING))
     run = phases.those_in(decision.run, Phase.WAITING, Phase.PAUSED)
@@ -117,4 +110,4 @@ def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> App
     idles = not run and not body.busy and decision.until is None
     every = decision.mode is not Mode.WORKING_SET or idles
     body.offer(None if every else run, frozenset(recompute), decision.hidden)
-    return Applied(tuple(preempted), written, loading, loaded, tuple(refused))
+    return Applied(tuple(preempted), written, loading, tuple(refused))

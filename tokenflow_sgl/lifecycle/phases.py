@@ -4,7 +4,7 @@
     RUNNING -> DRAINING -> PAUSED    preempted; its last result is processed first
     RUNNING -> PAUSED                retracted by the engine itself, after its first token
     RUNNING -> WAITING               retracted by the engine itself, before its first token
-    PAUSED  -> LOADING -> PAUSED     its KV is prefetched
+    PAUSED  -> LOADING -> PAUSED     its KV is prefetched; or that is given up half-way
     PAUSED  -> RUNNING               resumed
 
 A stream can leave from every phase: it is aborted, or its client has gone.
@@ -13,6 +13,7 @@ A stream can leave from every phase: it is aborted, or its client has gone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,19 @@ _GENERATES = np.isin([*Phase, NOT_HERE], (Phase.RUNNING, Phase.DRAINING))
 """By phase, of which NOT_HERE is the last: whether the next result may have a token."""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What there is of a stream whose KV is loaded in chunks.
+
+    Attributes:
+        loaded: Tokens that were copied, or are.
+        to_load: Tokens for which no copy has begun.
+    """
+
+    loaded: int
+    to_load: int
+
+
 class Phases:
     """Columns by slot.
 
@@ -37,6 +51,8 @@ class Phases:
         admitted: Member of the policy's working set.
         ready: Paused, and there is no load to wait for: it has landed, or there is none to start.
         number: Of the stream in order of arrival, from 1; it tells streams of one slot apart.
+        parts: Streams that are LOADING and wait for memory for the rest, in the order in which they
+            began.
         version: Changes whenever a stream arrives, leaves, or enters another phase, when it is said
             anew since when it is in its phase, and when its reader changes.
     """
@@ -47,6 +63,7 @@ class Phases:
         self.admitted: BoolArray = np.zeros(capacity, dtype=np.bool_)
         self.ready: BoolArray = np.zeros(capacity, dtype=np.bool_)
         self.number: IntArray = np.zeros(capacity, dtype=np.int64)
+        self.parts: dict[int, Part] = {}
         self.version = 0
         self._arrived = 0
         self._stopped: dict[int, None] = {}
@@ -75,6 +92,7 @@ class Phases:
         if _GENERATES[self.phase[slot]] and not _GENERATES[phase]:
             self._stopped[slot] = None
         self.ready[slot] = self.phase[slot] == Phase.LOADING.value and phase == Phase.PAUSED
+        self.parts.pop(slot, None)
         self.phase[slot] = phase.value
         self.since[slot] = now
         self.version += 1
@@ -95,8 +113,39 @@ class Phases:
     def leave(self, slot: int) -> None:
         """The stream is gone."""
         self.phase[slot] = NOT_HERE
+        self.parts.pop(slot, None)
         self._stopped.pop(slot, None)
         self.version += 1
+
+    def load(self, slot: int, tokens: int, to_load: int, now: float) -> None:
+        """Of a stream's KV `tokens` more are copied to the device, and `to_load` are left."""
+        before = self.parts.pop(slot, Part(0, 0)).loaded
+        if self.phase[slot] != Phase.LOADING.value:
+            self.move(slot, Phase.LOADING, now)
+        if to_load:
+            self.parts[slot] = Part(before + tokens, to_load)
+
+    def landed(self, slot: int, now: float) -> None:
+        """What was being copied of a stream is there: it is ready, or waits for the rest."""
+        if slot not in self.parts:
+            self.move(slot, Phase.PAUSED, now)
+
+    def give_up(self, slot: int, now: float) -> None:
+        """A stream that was loaded in part is paused again."""
+        self.move(slot, Phase.PAUSED, now)
+        self.ready[slot] = False
+
+    @property
+    def partly_loaded(self) -> int:
+        """Tokens on the device of streams that wait for memory for the rest: can be given up."""
+        return sum(part.loaded for part in self.parts.values())
+
+    def to_load(self, slots: IntArray) -> IntArray:
+        """Tokens for which no copy has begun, of streams that are loaded in part; else 0."""
+        found = np.zeros(len(slots), dtype=np.int64)
+        for slot, part in self.parts.items():
+            found[slots == slot] = part.to_load
+        return found
 
     def admit(self, slots: Iterable[int]) -> None:
         """These streams are members of the working set from now on."""

@@ -242,8 +242,7 @@ class StreamTable(StreamColumns, Generic[R]):
     def order(self) -> NDArray[np.int64]:
         """All slots in order of arrival."""
         if self._order is None:
-            slots = self._slot_of.values()
-            self._order = np.fromiter(slots, dtype=np.int64, count=len(slots))
+            self._order = np.fromiter(self._slot_of.values(), np.int64, len(self._slot_of))
         return self._order
 
     def streams(self, untouchable: Iterable[int], *, writes: bool = False) -> Streams:
@@ -279,6 +278,7 @@ class StreamTable(StreamColumns, Generic[R]):
             preemptible=can,
             ready=self.phases.ready.take(order),
             unwritten=unwritten,
+            to_load=self.phases.to_load(order),
         )
 
     def _settled_columns(self) -> dict[str, Any]:

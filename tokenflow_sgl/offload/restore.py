@@ -4,7 +4,7 @@ TokenFlow section 5, FastSwitch section 3. A load within a step overlaps with it
 by layer; every stream of the step waits for the part that does not fit under it. A prefetch delays
 no step, but the stream resumes later, and its memory serves no stream meanwhile. So short loads go
 the first way and long ones the second: the adaptive swap-in of FastSwitch (section 3.2), by the
-step's length instead of by a ratio.
+step's length instead of by a ratio. How much of a prefetch is loaded when: see `chunks`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from collections.abc import Collection
 import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, Restore, State, Way, When
-from tokenflow_sgl.contract.reserve import headroom
+from tokenflow_sgl.offload.chunks import LEAST_PART
 
 
 def restore(
-    state: State, planned: tuple[int, ...], recompute: Collection[int], *, ahead: bool
+    state: State,
+    planned: tuple[int, ...],
+    recompute: Collection[int],
+    *,
+    ahead: bool,
+    chunks: bool = False,
 ) -> tuple[tuple[int, ...], tuple[Restore, ...]]:
     """(Slots to run in the next step, how KV comes back where not by a load in that step).
 
@@ -28,10 +33,12 @@ def restore(
         recompute: Those whose KV is computed, not loaded.
         ahead: Prefetches are allowed. Without, the first load is in the step however long it takes,
             and the others wait for later ones.
+        chunks: Prefetches are loaded part by part, as memory becomes free.
     """
     computed = tuple(Restore(slot, Way.RECOMPUTE) for slot in planned if slot in recompute)
     run, load = _split(state, planned, recompute, ahead=ahead)
-    return run, computed + tuple(Restore(slot, Way.LOAD, When.AHEAD) for slot in load)
+    part = _part(state) if chunks else 0
+    return run, computed + tuple(Restore(slot, Way.LOAD, When.AHEAD, part=part) for slot in load)
 
 
 def dearer_to_load(state: State, run: tuple[int, ...]) -> tuple[int, ...]:
@@ -81,13 +88,17 @@ def _split(
         overlapped = state.decode_seconds
     index = streams.find(planned)
     here = index >= 0  # the others have ended since they were planned
-    loading = here & streams.loading[index]
-    offloaded = here & streams.paused[index] & ~streams.ready[index]
+    partly = here & streams.partly_loaded[index]
+    loading = here & streams.loading[index] & ~partly
+    offloaded = here & streams.paused[index] & ~streams.ready[index] | partly
+    tokens = streams.length[index]
+    if streams.to_load is not None:
+        tokens = np.where(partly, streams.to_load[index], tokens)
     of_each = zip(
         planned,
         loading.tolist(),
         offloaded.tolist(),
-        load_seconds(state, streams.length[index].astype(np.float64)).tolist(),
+        load_seconds(state, tokens.astype(np.float64)).tolist(),
         strict=True,
     )
     run: list[int] = []
@@ -106,16 +117,13 @@ def _split(
     return tuple(run), tuple(load) if ahead else ()
 
 
-def prefetch_room(free: int, promised: int, running: int, page_size: int) -> int:
-    """Tokens that a prefetch may take: beside it running streams need memory to decode on.
+def _part(state: State) -> int:
+    """Tokens of the smallest chunk: what is loaded during a step, after which comes the next one.
 
-    Args:
-        free: Tokens of device KV that can be allocated.
-        promised: Tokens that the prefill under way still needs.
-        running: Streams that compute, or are about to.
-        page_size: Tokens per page.
+    Smaller ones would leave the link idle for a part of each step.
     """
-    return free - promised - (running + 1) * headroom(page_size)
+    of_each = float(load_seconds(state, np.array([float(LEAST_PART)]))[0]) / LEAST_PART
+    return max(LEAST_PART, int(state.decode_seconds / of_each)) if of_each > 0.0 else LEAST_PART
 
 
 def load_seconds(state: State, tokens: FloatArray) -> FloatArray:

@@ -12,8 +12,7 @@ A finite burst is another matter: when nothing new has come for a while and a li
 the engine's time (`burst_eta`) would clear the whole queue, it is cleared at once. Promising
 more for less than that would make all readers stall and still leave some waiting.
 
-What a token costs when memory is full is in `supply`. Once memory has been short, it is what was
-measured then: the cost model knows nothing of resumes and of steps that were not full.
+What streams ask for is in `demand`, what a token costs in `supply`.
 
 A stream that thinks has no reader to keep. So it is asked about again in each plan, in one order
 with the newcomers: one that comes behind them, since much of its thought is still expected, may not
@@ -31,17 +30,17 @@ out: on average half the hysteresis.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.demand import FINAL_SHARE, Asking
 from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.queueing import first_of
-from tokenflow_sgl.policy.supply import Supply, modelled
-from tokenflow_sgl.policy.urgency import leeway, tolerances
+from tokenflow_sgl.policy.supply import Supply, supplied
+from tokenflow_sgl.policy.urgency import leeway
 
 DECISIVE: FloatArray = np.array([2.0, 150])[:, None]
 """Horizons that are looked at first: where no candidate fits, one of them nearly always says so."""
@@ -52,10 +51,6 @@ CONSIDERED = 128
 """Newcomers that one pass looks at, in order of arrival, unless it clears the whole queue."""
 YOUNG = 10.0
 """Seconds that a queue may be old to be cleared: what has waited longer gains little by it."""
-FINAL_SHARE = 0.6
-"""Share of the output still to come that a stream holds on average until the others end."""
-STOCKING = 0.1
-"""Share of its reading time that a stream's stock should have grown to, while it is small."""
 OWN_SHARE = 0.5
 """Share of a horizon that a newcomer's own prefill asks for at most: it is done in chunks that let
 the others read on, however long the prompt is, and only the newcomer waits for its end."""
@@ -66,8 +61,8 @@ ONGOING = 1.1
 """Share of the time that later newcomers' prefills will take, over that of the last ones."""
 UNMEASURED = 1.2
 """Cost of a token over the model's, until it was measured: the first readers come before that."""
-SLOWEST = 2.0
-"""Measured costs above so many times the model's are not believed."""
+UNKNOWN = 8
+"""Streams that are served while no decode step has been seen that would say what others cost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,81 +129,6 @@ def admissible(
     return Admission(join, held, late[streams.running[late]])
 
 
-class Asking:
-    """The members and the candidates after them, and what they ask for.
-
-    A stream that thinks can be a candidate although it has begun: then it holds memory already.
-
-    Attributes:
-        members, candidates: Their indices in the state.
-        new: Which of the candidates wait for their prefills.
-        start: Where the candidates begin in what follows, of shape (n,).
-        index: Of each stream in the state.
-        length: Context in tokens.
-        final: KV in tokens that each will have come to hold, on average until the others end.
-    """
-
-    def __init__(
-        self, state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
-    ) -> None:
-        streams = state.streams
-        self._state, self._thinking_rate = state, config.thinking_rate
-        self.members, self.candidates, self.start = members, candidates, len(members)
-        self.index = index = np.concatenate([members, candidates])
-        self.new: BoolArray = streams.waiting[candidates]
-        self._holds = np.concatenate([np.ones(len(members), dtype=np.bool_), ~self.new])
-        self._generated = streams.generated.take(index)
-        self._limit = streams.limit.take(index)
-        self._answers = streams.lengths.careful.remaining(
-            streams.kind.take(index), self._generated, self._limit
-        )
-        self.length = streams.length.take(index)
-        self.final = self.length + FINAL_SHARE * self._answers.left
-
-    @property
-    def mean_length(self) -> float:
-        """Mean context of all streams that have memory, or of the candidates while none has."""
-        return float((self.length[self._holds] if self._holds.any() else self.length).mean())
-
-    @property
-    def promised(self) -> float:
-        """KV tokens that the streams with memory will have come to hold."""
-        return float(self.final[self._holds].sum())
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the tokens that the streams with memory together still get."""
-        return math.sqrt(self._answers.variance[self._holds].sum())
-
-    @property
-    def most_spread(self) -> float:
-        """Bound of it, much cheaper: of answers that end now or at their limits (Popoviciu)."""
-        left = (self._limit - self._generated)[self._holds]
-        return math.sqrt((left * left).sum()) / 2.0
-
-    def demand(self, horizons: FloatArray, supply: Supply, stock: float) -> FloatArray:
-        """Engine seconds that each asks for within each horizon, shape (len(horizons), n).
-
-        By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
-        One that thinks asks for `thinking_rate` tokens per second, and has no stock.
-        """
-        state, streams = self._state, self._state.streams
-        ahead = np.maximum(leeway(state).take(self.index), 0.0)
-        np.minimum(ahead, tolerances(streams, self.index), out=ahead, where=self._generated == 0)
-        thinks = streams.thinks.take(self.index)
-        rate = np.where(thinks, self._thinking_rate, streams.rate.take(self.index))
-        read = streams.seen.take(self.index) / rate
-        kept = np.where(thinks, 0.0, stock)
-        tokens: FloatArray = np.minimum(STOCKING * (horizons + read), kept)
-        tokens += horizons - ahead
-        tokens *= rate
-        np.maximum(tokens, 0.0, out=tokens)
-        np.minimum(tokens, horizons * supply.speed, out=tokens)
-        work = self._answers.work(self.length, tokens)
-        work *= supply.token_cost
-        return work
-
-
 def _memory_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
     """How many new candidates, in order, can be promised KV memory until they end."""
     wanted = np.cumsum(asking.final[asking.start :][asking.new])
@@ -242,7 +162,7 @@ def _clears(state: State, config: WorkingSetConfig, asking: Asking) -> bool:
         return False
     if not state.streams.streaming[asking.members].all():
         return False
-    supply = _supply(state, asking, 1.0)
+    supply = supplied(state, asking.mean_length, 1.0)
     wanted = _wanted(state, asking, HORIZONS, supply)
     return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
 
@@ -256,8 +176,8 @@ def _time_allows(state: State, config: WorkingSetConfig, asking: Asking) -> tupl
     """
     count = len(asking.candidates)
     if state.costs.decode is None or not count:
-        return count, count
-    supply = _supply(state, asking, UNMEASURED)
+        return asking.few(UNKNOWN), count
+    supply = supplied(state, asking.mean_length, UNMEASURED)
     if _dry(state, supply.speed) > DRY_SHARE:
         return 0, count
     start, final = asking.start, asking.final
@@ -333,14 +253,3 @@ def _dry(state: State, speed: float) -> float:
     kept = (streams.seen > 0) & (streams.rate < speed) & streams.streaming
     started = int(np.count_nonzero(kept))
     return np.count_nonzero(kept & (leeway(state) < 0.0)) / started if started else 0.0
-
-
-def _supply(state: State, asking: Asking, unmeasured: float) -> Supply:
-    """The supply for the streams with memory, or for the candidates while there are none.
-
-    unmeasured: cost of a token over the model's where nothing was measured.
-    """
-    supply = modelled(state, asking.mean_length)
-    cost = supply.token_cost
-    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * cost
-    return Supply(min(max(measured, cost), SLOWEST * cost), supply.speed)

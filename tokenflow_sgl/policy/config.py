@@ -137,6 +137,11 @@ class WorkingSetConfig:
         "prefetch: load KV that does not fit into the time of the next step beside several steps, "
         "before its stream is resumed, so that no step waits for the link",
     )
+    load_chunks: bool = setting(
+        False,
+        "load-evict overlap: a prefetch for which memory is missing is loaded chunk by chunk, as "
+        "memory becomes free; off: it waits for memory for all of it",
+    )
     park: bool = setting(
         True,
         "pause streams that are far ahead of their readers when the others run faster without them",

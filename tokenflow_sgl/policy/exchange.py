@@ -1,9 +1,9 @@
 """Which streams run: the least-slack exchange within device memory.
 
-Candidates (admitted newcomers, paused streams) are taken by leeway, least first: their slack and
-what their readers tolerate, weighted (`urgency`). A newcomer's counts as zero at least, so that it
-comes after those that stall. One that does not fit may displace running streams, and only if the
-space then really suffices:
+Candidates (admitted newcomers, streams that are paused or loaded in part) are taken by leeway,
+least first: their slack and what their readers tolerate, weighted (`urgency`). A newcomer's counts
+as zero at least, so that it comes after those that stall. One that does not fit may displace
+running streams, and only if the space then really suffices:
 
 1. saturated ones (leeway at or above 0.8 of their useful band theta): their next tokens
    are worth next to nothing to the reader;
@@ -73,7 +73,8 @@ def exchange(
     streams, memory = state.streams, state.memory
     length = streams.length
 
-    ready = streams.paused | (streams.waiting & streams.admitted)
+    # What is loaded in part is counted as free, so it needs memory as a paused stream does.
+    ready = streams.paused | streams.partly_loaded | (streams.waiting & streams.admitted)
     ready[admission.join] = True
     ready[admission.held] = False
     candidates = np.nonzero(ready)[0]

@@ -1,7 +1,8 @@
-"""What the engine can do while its memory is full, by the cost model.
+"""What the engine can do while its memory is full, as admission and routers reckon it.
 
-A decode step takes T then and serves M / x streams of context x, so a token costs T * x / M engine
-seconds. Producing n tokens from length l costs T / M * (n * l + n^2 / 2).
+Engine time of one token at context length x: a decode step takes T and serves M / x streams of the
+M tokens that the memory holds, so T * x / M. Once memory has been short, T / M is what was measured
+then: the cost model knows nothing of resumes and of steps that were not full.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ SHORTEST_CONTEXT = 64.0
 """Mean context that the full-memory step time assumes at least, in tokens."""
 SHORTEST_STEP = 1e-6
 """Seconds that a step takes at least, whatever the costs say."""
+SLOWEST = 2.0
+"""Measured costs above so many times the model's are not believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,17 @@ class Supply:
 
     token_cost: float
     speed: float
+
+
+def supplied(state: State, context: float, unmeasured: float) -> Supply:
+    """The supply for streams of this mean context, tokens, as measured where it was.
+
+    unmeasured: cost of a token over the model's where it was not.
+    """
+    supply = modelled(state, context)
+    cost = supply.token_cost
+    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * cost
+    return Supply(min(max(measured, cost), SLOWEST * cost), supply.speed)
 
 
 def modelled(state: State, context: float) -> Supply:

@@ -74,7 +74,11 @@ class WorkingSetPolicy:
         preempt = plan.preempt + self._emergency(state, [p.slot for p in plan.preempt])
         slots = plan.memo.plan
         run, restores = restore(
-            state, slots, dearer_to_load(state, slots), ahead=self.config.load_ahead
+            state,
+            slots,
+            dearer_to_load(state, slots),
+            ahead=self.config.load_ahead,
+            chunks=self.config.load_chunks,
         )
         return Decision(
             Mode.WORKING_SET,

@@ -102,6 +102,11 @@ class QosClasses:
     known: Mapping[str, QosClass]
     default: QosClass
 
+    @property
+    def rates(self) -> dict[str, float]:
+        """Tokens per second that a reader of each class consumes."""
+        return {name: each.rate for name, each in self.known.items()}
+
     def with_default(self, default: str | float) -> QosClasses:
         """The same with the default of this name, or of this rate in tokens per second.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +16,7 @@ from tokenflow_sgl.traces.request import TraceRequest, continues
 from tokenflow_sgl.traces.schedule import Schedule
 
 _BURST_TOKENS = 32
-"""Longest answer in the warm-up burst."""
+"""Output tokens that the warm-up burst allows."""
 _CHAT_MARGIN = 0.1
 """Share of a chat prompt by which the server's count of its tokens may be larger than ours."""
 
@@ -63,15 +62,16 @@ class Bodies:
         return self._keep_all or self._schedule.has_next(index)
 
     def burst(self, number: int, arrival: Mapping[str, float] | None = None) -> bytes:
-        """The body of a warm-up request, like the trace's request of that number but short.
+        """The body of a warm-up request, like the trace's request of that number but cut short.
 
+        By its limit: answers that ended there would teach the server that all are as short.
         `arrival` is that of `Ask`.
         """
         record = self._records[number]
-        output_tokens = min(record.request.output_tokens, _BURST_TOKENS)
-        request = dataclasses.replace(record.request, output_tokens=output_tokens)
+        request = record.request
+        limit = _BURST_TOKENS if self._device_ends else min(request.output_tokens, _BURST_TOKENS)
         prompt = self._prompts.burst(number, request.prompt_tokens)
-        return self._body(request, output_tokens, record.rate, prompt, keep=False, arrival=arrival)
+        return self._body(request, limit, record.rate, prompt, keep=False, arrival=arrival)
 
     def prepare(self, moment_s: float) -> None:
         """Make the bodies of requests that will be due by then, whatever answers come."""

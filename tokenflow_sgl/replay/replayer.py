@@ -12,6 +12,7 @@ import datetime
 from collections.abc import Callable
 
 from tokenflow_sgl.replay.answers import Answer
+from tokenflow_sgl.replay.base_replayer import BaseReplayer
 from tokenflow_sgl.replay.endpoints import ENDPOINTS, Endpoint
 from tokenflow_sgl.replay.live import Observer
 from tokenflow_sgl.replay.outcome import make_run
@@ -64,20 +65,13 @@ async def replay(
     client = StreamClient(target.url, headers=target.headers)
     await client.open()
     try:
-        replayer: WallReplayer | VirtualReplayer
+        replayer: BaseReplayer
+        common = (records, prompts, client, answered)
         if target.virtual:
-            replayer = VirtualReplayer(trace, target, options, records, prompts, client, answered)
+            replayer = VirtualReplayer(trace, target, options, *common)
         else:
-            replayer = WallReplayer(
-                trace,
-                target,
-                options,
-                records,
-                prompts,
-                client,
-                endpoint or ENDPOINTS[options.api],
-                answered,
-            )
+            asked = endpoint or ENDPOINTS[options.api]
+            replayer = WallReplayer(trace, target, options, asked, *common)
         await replayer.burst()
         replayer.prepare()
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

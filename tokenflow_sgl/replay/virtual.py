@@ -9,33 +9,28 @@ Times are virtual seconds after the start of the trace.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from tokenflow_sgl.choices import Api
 from tokenflow_sgl.qos import NOTICEABLE_STALL
 from tokenflow_sgl.replay.answers import Answer, GenerateAnswer
-from tokenflow_sgl.replay.bodies import Bodies
+from tokenflow_sgl.replay.base_replayer import BaseReplayer, p50_and_p99
 from tokenflow_sgl.replay.endpoints import ENDPOINTS
 from tokenflow_sgl.replay.live import Observer, Snapshot
 from tokenflow_sgl.replay.prompts import Prompts
 from tokenflow_sgl.replay.records import Record, TraceClock
-from tokenflow_sgl.replay.replay_options import ReplayError, ReplayOptions, TargetError
+from tokenflow_sgl.replay.replay_options import ReplayError, ReplayOptions
 from tokenflow_sgl.replay.stream import Stream
 from tokenflow_sgl.replay.stream_client import StreamClient
 from tokenflow_sgl.replay.target import Target
 from tokenflow_sgl.traces.request import Trace
-from tokenflow_sgl.traces.schedule import Schedule
 
 STAMP_KEY = "emulated_s"
 """Where an answer's `meta_info` has the times of its tokens."""
-_OBSERVE_EVERY_S = 0.25
 
 
 class ServerTime:
@@ -89,24 +84,8 @@ class StampedAnswer(GenerateAnswer):
         return bool(self.times) and self.next_due < now_s - NOTICEABLE_STALL
 
 
-class VirtualReplayer:
-    """One replay under way.
-
-    Attributes:
-        clock: The trace's clock; stamps are on it already.
-        ended: When it was over.
-        send_lag_s: How late requests were sent: empty, for they wait at the server.
-        server_lag_s: How late its HTTP process was: empty, for it stamps nothing.
-        gone: None: a server that goes away fails every request.
-
-    Args:
-        trace: What is asked when.
-        target: A server on a virtual clock.
-        options: How.
-        records: All requests of the trace, in its order.
-        prompts: Makes the prompts.
-        client: Sends and reads.
-        answered: Called with the index of a request and its answer when that has ended.
+class VirtualReplayer(BaseReplayer):
+    """One replay under way; no lag counts, and a server that goes away fails every request.
 
     Raises:
         ReplayError: What such a server cannot do: another endpoint than `/generate`, or turns that
@@ -128,51 +107,24 @@ class VirtualReplayer:
                 f"{target.url} is on a virtual clock, which only --api generate knows; "
                 f"got {options.api.value}"
             )
-        schedule = Schedule(trace.requests, options.sessions)
-        if schedule.previous:
+        endpoint = ENDPOINTS[options.api]
+        super().__init__(trace, target, options, endpoint, records, prompts, client, answered)
+        if self._schedule.previous:
             raise ReplayError(
                 f"{target.url} is on a virtual clock, and in {trace.name} turns wait for the "
                 "answer before them: replay it with --sessions open, or against a server without "
                 "--virtual-time"
             )
-        self.clock = TraceClock(0.0, 1.0)
-        self.ended = 0.0
-        self.send_lag_s, self.server_lag_s = array("d"), array("d")
-        self.gone: str | None = None
-        self._options, self._records = options, records
-        self._client, self._answered = client, answered
-        self._endpoint = ENDPOINTS[options.api]
-        self._bodies = Bodies(
-            target,
-            options,
-            self._endpoint,
-            prompts,
-            records,
-            schedule,
-            keep_all=answered is not None,
-        )
+        self.clock = TraceClock(0.0, 1.0)  # stamps are on it already
         self._time = ServerTime()
         self._streams: dict[Stream, StampedAnswer] = {}
-        self._finished = self._failed = 0
         self._written: list[bytes] = []
-        self._shown = (0.0, 0)
-        self._over = asyncio.Event()
 
-    async def burst(self) -> None:
-        """Send the warm-up burst, all at once, and wait for its answers.
-
-        Raises:
-            TargetError: One failed.
-        """
-        ended: asyncio.Queue[Stream] = asyncio.Queue()
-        burst = self._records[: self._options.warm_up_burst]
-        for number, record in enumerate(burst):
-            body = self._bodies.burst(number, _arrival(0.0, number, len(burst)))
-            self._send(body, 0.0, record.rate, ServerTime(), ended.put_nowait)
-        for _ in burst:
-            stream = await ended.get()
-            if stream.error is not None:
-                raise TargetError(f"the warm-up burst failed: {stream.error}")
+    def _send_burst(
+        self, number: int, of: int, rate: float, on_end: Callable[[Stream], None]
+    ) -> None:
+        body = self._bodies.burst(number, _arrival(0.0, number, of))
+        self._send(body, 0.0, rate, ServerTime(), on_end)
 
     def prepare(self) -> None:
         """Write all requests."""
@@ -185,23 +137,14 @@ class VirtualReplayer:
     async def run(self, observe: Observer, stop: asyncio.Event) -> bool:
         """Send everything, and wait for the answers; return whether it was stopped before."""
         self._client.tokens = 0  # the burst does not count
-        began, options = time.monotonic(), self._options
+        began = time.monotonic()
         for index, (record, body) in enumerate(zip(self._records, self._written, strict=True)):
-            record.warm_up = index < options.warm_up_requests or (
-                record.scheduled_s < options.warm_up_s
-            )
+            record.warm_up = self._is_warm_up(index, record.scheduled_s)
             stream, answer = self._send(
                 body, record.scheduled_s, record.rate, self._time, partial(self._end, index)
             )
             record.stream, self._streams[stream] = stream, answer
-        ends = {asyncio.create_task(event.wait()) for event in (self._over, stop)}
-        watch = asyncio.create_task(self._watch(observe, began))
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (watch, *ends):
-                task.cancel()
-        interrupted = not self._over.is_set()
+        interrupted = await self._until_over(stop, self._watch(observe, began))
         await self._client.close()
         self.ended = self._time.now_s
         for record in self._records:
@@ -243,21 +186,13 @@ class VirtualReplayer:
         if stream.ended is not None:
             stream.ended = answer.times[-1] if answer.times else max(self.ended, answer.due_s)
 
-    async def _watch(self, observe: Observer, began: float) -> None:
-        while True:
-            observe(self._snapshot(), time.monotonic() - began)
-            await asyncio.sleep(_OBSERVE_EVERY_S)
-            self._client.give_up_silent(self._options.timeout_s)
-
     def _snapshot(self) -> Snapshot:
-        now, tokens = self._time.now_s, self._client.tokens
-        since, before = self._shown
-        self._shown = (now, tokens)
+        now = self._time.now_s
         answers = self._streams.values()
         running = [self._streams[stream] for stream in self._client.running]
         arrived = [answer for answer in running if answer.due_s <= now]
         ttft_s = [answer.times[0] - answer.due_s for answer in answers if answer.times]
-        p50, p99 = np.percentile(ttft_s, (50, 99)) if ttft_s else (math.nan, math.nan)
+        p50, p99 = p50_and_p99(ttft_s)
         return Snapshot(
             time_s=now,
             total=len(self._records),
@@ -266,9 +201,9 @@ class VirtualReplayer:
             failed=self._failed,
             running=len(arrived),
             waiting=sum(answer.waits(now) for answer in arrived),
-            tokens_per_s=(tokens - before) / (now - since) if now > since else 0.0,
-            ttft_p50_s=float(p50),
-            ttft_p99_s=float(p99),
+            tokens_per_s=self._tokens_per_s(now),
+            ttft_p50_s=p50,
+            ttft_p99_s=p99,
             stalled=sum(answer.stalled(now) for answer in arrived),
         )
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tokenflow_sgl.contract import IntArray, Phase, Place, Preempt, Restore, Way, Write
-from tokenflow_sgl.lifecycle.actuator import Action, Prefetch
-from tokenflow_sgl.offload import prefetch_room
+from tokenflow_sgl.lifecycle.actuator import Action, Missing
+from tokenflow_sgl.offload import DeviceRoom
 from tokenflow_sgl.sim.core import Core
 
 
@@ -59,7 +59,7 @@ class SimActuator:
         self.recompute: frozenset[int] = frozenset()
         self.counts = Counts()
         self._now = 0.0
-        self._loading = (-1, math.inf)  # the stream whose KV is coming back, and until when
+        self._copying = (-1, math.inf)  # the stream that is loaded, and until when
         self._written: dict[int, int] = {}  # tokens of running streams, since they were resumed
 
     # ---- the verbs ------------------------------------------------------------------
@@ -93,21 +93,30 @@ class SimActuator:
     def place(self, places: Sequence[Place]) -> None:
         """Not reached: `accepts` refuses."""
 
-    def restore(self, restore: Restore) -> Prefetch:
-        """Load beside the steps if there is memory."""
-        core, stream = self._core, restore.slot
-        resident, reach = core.memory.match(stream)
-        if reach == resident:
-            return Prefetch()
+    @property
+    def room(self) -> DeviceRoom:
+        """By what the simulated memory has free."""
+        core = self._core
         running = len(core.running) + len(self.draining) + (core.chunked is not None)
-        room = prefetch_room(core.memory.free, self.promised, running, core.options.page_size)
-        if reach - resident > room - core.memory.evictable(stream):
-            return Prefetch(needed=True)
-        tokens, ends = core.load(stream, self._now)
-        self._loading = stream, ends
-        del self.paused[stream]
+        return DeviceRoom(core.memory.free, self.promised, running, core.options.page_size)
+
+    def missing(self, slot: int) -> Missing:
+        """By the simulated prefix tree."""
+        core = self._core
+        begun = slot in core.streams.phases.parts
+        return Missing(core.missing(slot), 0 if begun else core.memory.evictable(slot))
+
+    def load(self, slot: int, tokens: int) -> int:
+        """Copy on the simulated link."""
+        self._copying = slot, self._core.load(slot, tokens, self._now)
+        self.paused.pop(slot, None)
         self.counts.prefetched += tokens
-        return Prefetch(tokens)
+        return tokens
+
+    def give_up(self, slot: int) -> None:
+        """It is paused, and what it has on the device is cached."""
+        self._core.loaded(slot, self._now)
+        self.paused[slot] = None
 
     def offer(
         self, slots: Sequence[int] | None, recompute: frozenset[int], hidden: frozenset[int]
@@ -130,15 +139,19 @@ class SimActuator:
 
     @property
     def prefetching(self) -> bool:
-        """One at a time, as in the engine."""
-        return self._loading[0] >= 0
+        """One copy at a time, as in the engine."""
+        return self._copying[0] >= 0
+
+    def copying(self, slot: int) -> bool:
+        """Whether that copy is of this stream."""
+        return slot == self._copying[0]
 
     # ---- what lands -----------------------------------------------------------------
 
     @property
     def lands_at(self) -> float:
-        """When the prefetch under way has landed; infinite: there is none."""
-        return self._loading[1]
+        """When the copy under way has landed; infinite: there is none."""
+        return self._copying[1]
 
     @property
     def promised(self) -> int:
@@ -157,11 +170,8 @@ class SimActuator:
         for stream in self.draining:
             self._release(stream, now)
         self.draining = []
-        stream, ends = self._loading
-        if ends <= now:
-            self._loading = -1, math.inf
-            self._core.loaded(stream, now)
-            self.hold(stream, now)
+        if self.lands_at <= now:
+            self._landed(now)
 
     def hold(self, stream: int, now: float) -> None:
         """The stream is paused: it has drained, its KV has landed, or the engine threw it out."""
@@ -178,8 +188,15 @@ class SimActuator:
     @property
     def present(self) -> list[int]:
         """Streams that are in no queue and no batch of the engine."""
-        loading = [self._loading[0]] if self.prefetching else []
+        loading = {*self._core.streams.phases.parts, self._copying[0]} - {-1}
         return [*self.paused, *self.draining, *loading]
+
+    def _landed(self, now: float) -> None:
+        phases = self._core.streams.phases
+        stream, self._copying = self._copying[0], (-1, math.inf)
+        phases.landed(stream, now)
+        if stream not in phases.parts:
+            self.give_up(stream)  # it may be evicted until the stream runs
 
     def _release(self, stream: int, now: float) -> None:
         """Its KV goes to the prefix tree, and what has no copy yet to the host."""

@@ -12,7 +12,8 @@ from tokenflow_sgl.choices import Router
 from tokenflow_sgl.contract import State
 from tokenflow_sgl.metrics import METRICS
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.policy.headroom import WITHIN, headroom
+from tokenflow_sgl.policy.headroom import headroom
+from tokenflow_sgl.policy.routing import READ_EVERY, KnownHeadroom, newcomer_work
 from tokenflow_sgl.sim.engine import Engine, Observe
 from tokenflow_sgl.sim.engine_options import SimulationError
 from tokenflow_sgl.sim.policed import PolicedScheduler
@@ -171,34 +172,25 @@ class LMetric(LeastLoaded):
 
 
 class Headroom:
-    """The replica with the most headroom, as a router knows it that reads the gauge at times.
-
-    Between two readings it takes off what it has sent itself, so that a burst does not go to one
-    server: the prompt and the answer that the reader asks for within `WITHIN`, up to its limit.
-    """
-
-    READ_EVERY = 1.0
-    """Seconds between two readings: servers put a new value on their metrics page as often."""
+    """The replica with the most headroom, as a router knows it that reads the gauge at times."""
 
     def __init__(self, streams: SimulatedStreams, config: WorkingSetConfig) -> None:
         self._streams = streams
         self._config = config
         self._read_s = -math.inf
-        self._known: list[float] = []
+        self._known = KnownHeadroom()
 
     def __call__(self, replicas: Sequence[Replica], index: int, now: float) -> int:
         """By the last reading and what was sent since; the first one of equals."""
-        if now - self._read_s >= self.READ_EVERY:
+        if now - self._read_s >= READ_EVERY:
             self._read_s = now
-            self._known = [headroom(replica.state(now), self._config) for replica in replicas]
-        best = int(np.argmax(self._known))
-        self._known[best] -= self._work(index)
-        return best
-
-    def _work(self, index: int) -> float:
+            for number, replica in enumerate(replicas):
+                self._known.read(number, headroom(replica.state(now), self._config))
         streams = self._streams
-        answer = min(WITHIN * float(streams.rate[index]), float(streams.limit[index]))
-        return float(streams.prompt[index]) + answer
+        prompt, rate, limit = streams.prompt[index], streams.rate[index], streams.limit[index]
+        best = self._known.choose(newcomer_work(float(prompt), float(rate), float(limit)))
+        assert best is not None, "every replica reports its headroom"
+        return best
 
 
 ROUTERS: Mapping[str, Callable[[SimulatedStreams, WorkingSetConfig], Route]] = {

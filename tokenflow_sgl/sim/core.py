@@ -83,17 +83,24 @@ class Core:
         if unsaved:
             self.room_at = self.device.store(unsaved, now)
 
-    def load(self, stream: int, now: float) -> tuple[int, float]:
-        """Bring a paused stream's KV back, for which there is memory: (tokens, when they land)."""
+    def missing(self, stream: int) -> int:
+        """Tokens of a paused stream that could be loaded, beyond what is on the device."""
         resident, reach = self.memory.match(stream)
-        self.memory.take(stream, resident)
-        self.allocate(reach - resident, now)
-        self.memory.extend(stream, resident, reach)
-        self._loading[stream] = reach
-        return reach - resident, self.device.load(reach - resident, now)
+        return max(reach - self._loading.get(stream, resident), 0)
+
+    def load(self, stream: int, tokens: int, now: float) -> float:
+        """Bring `tokens` more of a paused stream back, which fit; returns when they are there."""
+        if stream not in self._loading:
+            self._loading[stream] = self.memory.match(stream)[0]
+            self.memory.take(stream, self._loading[stream])
+        start = self._loading[stream]
+        self.allocate(tokens, now)
+        self.memory.extend(stream, start, start + tokens)
+        self._loading[stream] = start + tokens
+        return self.device.load(tokens, now)
 
     def loaded(self, stream: int, now: float) -> None:
-        """Its KV is there, until it runs or another stream needs the room."""
+        """What was loaded of it stays until it runs or another stream needs the room."""
         self.memory.release(
             stream, self._loading.pop(stream), lambda tokens: self.device.store(tokens, now)
         )

@@ -9,7 +9,7 @@ from tokenflow_sgl.sim.core import Core
 def experienced(core: Core) -> StepTimer:
     """The timer of a server that has served before: it knows what its steps cost.
 
-    A cold one would admit its whole first burst, since it knows nothing that speaks against it.
+    A cold one would admit its first streams by what the first decode steps teach.
     """
     timer, now = StepTimer(lag=0), 0.0
     profile, room = core.device.profile, core.memory.device

@@ -143,9 +143,9 @@ class KVMemory:
         # Pages that are not full are of no use.
         full = tokens // self._page * self._page
         self.held -= self.paged(tokens) - full
-        own = full - int(self._prefixes.shared[stream])
+        own = max(full - int(self._prefixes.shared[stream]), 0)
         idle = []
-        if keep:
+        if keep and own:
             idle.append(stream)
             self._resident[stream] = own
         else:

@@ -15,6 +15,7 @@ from tokenflow_sgl.contract import (
     Policy,
     State,
     Traits,
+    When,
 )
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, headroom
 from tokenflow_sgl.costs import Work, attention_work
@@ -86,6 +87,10 @@ class PolicedScheduler(FcfsScheduler):
         if core.chunked is not None or self.body.draining:
             return False
         if self._follows:
+            if not self.body.prefetching and any(
+                restore.when is When.AHEAD for restore in self._decision.restore
+            ):
+                return False  # each pass looks whether there is room by now
             steps = 2 * max(DECODE_TARGET_STEPS, core.options.page_size)
             scarce = core.memory.free < steps * max(len(core.running), 1)
             return not self.offered() and not scarce

@@ -111,7 +111,7 @@ def simulate(
     if not 1 <= replicas <= MOST_REPLICAS:
         raise SimulationError(f"replicas is {replicas!r}; allowed is 1 to {MOST_REPLICAS}")
     _check(trace, options)
-    trace = with_classes(trace, classes)
+    trace = with_classes(trace, classes.rates)
     room = [_room(options) - request.prompt_tokens for request in trace.requests]
     limits = client_limits(trace.requests, known_lengths=known_lengths, room=room)
     streams, tokens = SimulatedStreams(trace.requests, limits, classes), SimulatedTokens()

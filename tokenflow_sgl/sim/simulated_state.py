@@ -72,11 +72,12 @@ def state_of(
             streaming=np.ones(len(present), dtype=np.bool_),
             ready=phases.ready[present],
             unwritten=unwritten,
+            to_load=phases.to_load(present),
             on_device=on_device,
             on_host=on_host,
         ),
         memory=Memory(
-            device=Tier(kv=Pool(memory.device, memory.free, body.promised)),
+            device=Tier(kv=Pool(memory.device, memory.free + phases.partly_loaded, body.promised)),
             host=Tier(kv=Pool(memory.host)),
             page_size=core.options.page_size,
             max_running=core.options.max_running_requests,

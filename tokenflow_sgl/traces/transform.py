@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from tokenflow_sgl.qos.classes import QosClasses
 from tokenflow_sgl.traces.generators.priority_changes import PRIORITIES, Priorities
 from tokenflow_sgl.traces.generators.reading_rates import RateMix
 from tokenflow_sgl.traces.parameters import spell, stream
@@ -173,22 +172,26 @@ def spread(trace: Trace, step_s: float, seed: int) -> Trace:
     )
 
 
-def with_classes(trace: Trace, classes: QosClasses) -> Trace:
+def with_classes(trace: Trace, rates: Mapping[str, float]) -> Trace:
     """Give the readers of requests that name a class its rate.
+
+    Args:
+        trace: With such requests or without.
+        rates: Tokens/s by class.
 
     Raises:
         TraceError: A request names a class that there is not.
     """
     for index, request in enumerate(trace.requests):
-        if request.qos_class is not None and request.qos_class not in classes.known:
+        if request.qos_class is not None and request.qos_class not in rates:
             raise TraceError(
                 f"request {index} of {trace.name} is of the class {request.qos_class!r}; known "
-                f"classes are {', '.join(sorted(classes.known))}"
+                f"classes are {', '.join(sorted(rates))}"
             )
     return replace(
         trace,
         requests=tuple(
-            r if r.qos_class is None else replace(r, rate=classes.known[r.qos_class].rate)
+            r if r.qos_class is None else replace(r, rate=rates[r.qos_class])
             for r in trace.requests
         ),
     )

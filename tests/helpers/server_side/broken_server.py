@@ -41,6 +41,12 @@ def wait_for_nothing(self, *args) -> None:
     """Whoever reads trusts that it has been loaded."""
 
 
+def land_at_once(self) -> object:
+    """A stream is resumed while its KV is still being copied."""
+    request, self.request = self.request, None
+    return request
+
+
 received = SharedClock.receive
 
 
@@ -61,6 +67,8 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         LayerDoneCounter.wait_until = wait_for_nothing
     case "own-clock":
         SharedClock.receive = receive_and_look_at_its_own
+    case "no-landing":
+        Loader.landed = land_at_once
     case "no-guard":
         Loader.guard = wait_for_nothing
 

@@ -64,6 +64,26 @@ class PreemptEvery:
         )
 
 
+class PreemptInChunks(PreemptEvery):
+    """Also prefetches a page where there is no memory for more, and gives it up to resume others.
+
+    The streams take turns in being the most urgent one, so that several are loaded in part.
+    """
+
+    def decide(self, state: State) -> Decision:
+        decision = super().decide(state)
+        if not decision.restore:
+            return decision
+        assert isinstance(decision.memo, int)
+        streams = state.streams
+        slots = np.roll(streams.slot[streams.paused | streams.partly_loaded], -decision.memo)
+        page = state.memory.page_size
+        return dataclasses.replace(
+            decision,
+            restore=tuple(Restore(slot, when=When.AHEAD, part=page) for slot in slots.tolist()),
+        )
+
+
 class PreemptOthersOnOneRank(PreemptEvery):
     """Agrees with itself for a while; then rank 1 has the victims in another order."""
 

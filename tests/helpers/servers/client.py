@@ -107,15 +107,21 @@ class Served:
 
     def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         """All samples of tokenflow:* by (name, labels without the server's own)."""
-        with urllib.request.urlopen(self.server.url + "/metrics", timeout=30) as response:
-            text = response.read().decode()
         ours = ("cause", "mode", "source", "direction", "qos_class", "percentile", "stalled", "le")
         return {
             (s.name, tuple(sorted((k, v) for k, v in s.labels.items() if k in ours))): s.value
-            for family in text_string_to_metric_families(text)
-            for s in family.samples
+            for s in self._samples()
             if s.name.startswith("tokenflow:")
         }
+
+    def sglang_total(self, name: str) -> float:
+        """Sum of one of SGLang's own metrics over its labels."""
+        return sum(s.value for s in self._samples() if s.name == name)
+
+    def _samples(self) -> list[Any]:
+        with urllib.request.urlopen(self.server.url + "/metrics", timeout=30) as response:
+            text = response.read().decode()
+        return [s for family in text_string_to_metric_families(text) for s in family.samples]
 
     def total(self, name: str) -> float:
         """Sum of a metric over its labels."""

@@ -1,4 +1,4 @@
-"""Prefetch: loads a paused stream's KV from the host beside the steps, before the stream resumes.
+"""Prefetch: loads paused streams' KV from the host beside the steps, before the streams resume.
 
 The only file that touches SGLang's ring of load counters. SGLang loads a request's KV with the
 prefill step that needs it, and every stream of that step waits for the link. Here the load is
@@ -9,7 +9,11 @@ Until it has landed no step may read what it loads:
   that stream read the one that is being loaded;
 - a prefill of a stream that shares the tokens waits for it, layer by layer, as for its own load.
 
-One load at a time: SGLang has counters for three, and a step in flight and the next one may need
+A chunk of a stream is a node of the prefix tree, which is split where the chunk ends. SGLang locks
+it until it has landed; then the lock that is held here keeps it on the device, with all before it,
+while the rest of the stream waits for memory.
+
+One copy at a time: SGLang has counters for three, and a step in flight and the next one may need
 one each.
 """
 
@@ -20,14 +24,14 @@ from typing import Any
 from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams
 from sglang.srt.mem_cache.common import match_kv_cache
 
-from tokenflow_sgl.lifecycle import Prefetch
+from tokenflow_sgl.lifecycle import Missing
 
 
 class Loader:
-    """The load that is under way, if any.
+    """The copy that is under way, if any, and the streams that are loaded in part.
 
     Attributes:
-        request: Whose KV it brings back.
+        request: Whose KV is being copied.
     """
 
     def __init__(self, tree_cache: Any) -> None:
@@ -36,44 +40,79 @@ class Loader:
         self._node: Any = None
         self._resident = 0
         self._counter = -1
+        self._kept: dict[Any, Any] = {}  # locks on what was loaded of a request
+
+    def __contains__(self, request: Any) -> bool:
+        """Whether this request is being copied, or loaded in part."""
+        return request is self.request or request in self._kept
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being copied, or loaded in part."""
+        return self.request is not None or bool(self._kept)
 
     @property
     def taken(self) -> bool:
-        """Whether no load can be started now: ours is under way, or SGLang has two of its own."""
+        """Whether no copy can be started now: ours is under way, or SGLang has two of its own."""
         queued = len(self._tree_cache.cache_controller.ack_load_queue)
         return self.request is not None or queued > 1
 
-    def start(self, request: Any, running: list[Any], room: int) -> Prefetch:
-        """Start to load a paused request's KV by itself, if that can be done.
+    def missing(self, request: Any) -> Missing:
+        """What is still to be loaded of a paused request."""
+        tree = self._tree_cache
+        match = match_kv_cache(request, tree)
+        tokens = int(match.host_hit_length)
+        if not tokens:
+            return Missing()
+        evictable = int(tree.evictable_size())
+        # What of it is on the device counts as free now, and will not when it is kept there.
+        lock = tree.lock(match.last_device_node)
+        kept = evictable - int(tree.evictable_size())
+        tree.unlock(lock)
+        return Missing(tokens, kept)
+
+    def load(self, request: Any, running: list[Any], tokens: int) -> int:
+        """Start to copy the next `tokens` of a paused request by itself.
 
         Args:
-            request: Paused.
+            request: Paused, or loaded in part.
             running: Requests that compute now, or have a result in flight.
-            room: Tokens that the device has for it.
+            tokens: Whole pages, or all that is missing; the device has memory for them.
+
+        Returns:
+            The tokens that are copied; 0: they come with the step that resumes the request.
         """
         tree = self._tree_cache
         match = match_kv_cache(request, tree)
-        resident, missing = int(match.device_prefix_len), int(match.host_hit_length)
-        if missing > room:
-            return Prefetch(needed=True)
-        if not missing or any(shares(other, request, resident) for other in running):
-            return Prefetch()
+        missing, resident = int(match.host_hit_length), int(match.device_prefix_len)
+        if any(shares(other, request, resident) for other in running):
+            return 0
+        if tokens < missing:
+            match = match_kv_cache(request, tree, max_prefix_len=resident + tokens)
         loaded, node = tree.init_load_back(
             InitLoadBackParams(
                 best_match_node=match.best_match_node,
-                host_hit_length=missing,
-                mem_quota=room,
+                host_hit_length=int(match.host_hit_length),
                 req=request,
             )
         )
         if not loaded:
-            return Prefetch()
+            return 0
         self.request, self._node, self._resident = request, node, resident
         self._counter = tree.ready_to_load_host_cache()
-        return Prefetch(int(loaded))
+        before = self._kept.pop(request, None)
+        if loaded < missing:
+            self._kept[request] = tree.lock(node)
+        tree.unlock(before)
+        return int(loaded)
 
-    def ended(self) -> Any | None:
-        """The request whose load has landed since the last call, on all ranks."""
+    def give_up(self, request: Any) -> None:
+        """What was loaded of a request may be evicted again, once it has landed."""
+        if request in self._kept:
+            self._tree_cache.unlock(self._kept.pop(request))
+
+    def landed(self) -> Any | None:
+        """The request whose copy has landed since the last call, on all ranks."""
         if self.request is None or self._node in self._tree_cache.ongoing_load_back:
             return None
         request, self.request = self.request, None

@@ -25,8 +25,9 @@ def report_applied(applied: Applied, table: StreamTable[Any], recorder: Recorder
     if applied.written:
         recorder.written_ahead(applied.written)
     if applied.loading is not None:
-        recorder.loaded_ahead(applied.loaded)
-        trace(table.request(applied.loading), "loading", tokens=applied.loaded)
+        slot, tokens = applied.loading
+        recorder.loaded_ahead(tokens, part=slot in table.phases.parts)
+        trace(table.request(slot), "loading", tokens=tokens)
 
 
 def report_resumed(req: Any, loaded: int, recorder: Recorder) -> None:

@@ -65,8 +65,8 @@ class Recorder:
         tail: its tokens that are copied only now. needed: those that were copied ahead. held: all.
         """
 
-    def loaded_ahead(self, tokens: int) -> None:
-        """So many tokens of a paused stream are on their way back, beside the steps."""
+    def loaded_ahead(self, tokens: int, *, part: bool) -> None:
+        """So many tokens of a paused stream come back beside the steps; part: not all it needs."""
 
     def link(self, direction: str, rate: float, queued: int) -> None:
         """Tokens per second of a direction, NaN: unknown; tokens that have not landed yet."""
@@ -148,9 +148,10 @@ class PrometheusRecorder(Recorder):
         self.count("written_ahead_needed_tokens_total", needed)
         self.count("preempted_tokens_total", held)
 
-    def loaded_ahead(self, tokens: int) -> None:
-        """So many tokens of a paused stream are on their way back, beside the steps."""
+    def loaded_ahead(self, tokens: int, *, part: bool) -> None:
+        """So many tokens of a paused stream come back beside the steps; part: not all it needs."""
         self.count("loaded_ahead_tokens_total", tokens)
+        self.count("loaded_ahead_chunks_total", int(part))
 
     def link(self, direction: str, rate: float, queued: int) -> None:
         """Tokens per second of a direction, NaN: unknown; tokens that have not landed yet."""

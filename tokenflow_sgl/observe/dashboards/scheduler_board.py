@@ -226,6 +226,14 @@ SWITCHES = Row(
             Kind.STACKED,
             width=6,
         ),
+        Panel(
+            "Prefetches of parts",
+            "Per second: parts of paused streams that were loaded because memory for the whole "
+            "stream was not free yet (--tokenflow-load-chunks).",
+            "short",
+            (Query(rate("tokenflow:loaded_ahead_chunks_total"), "parts"),),
+            width=24,
+        ),
     ),
 )
 
