@@ -25,8 +25,9 @@ from tokenflow_sgl.profiles import PieceCosts
 from tokenflow_sgl.profiles.pieces import ESTIMATED
 
 BENCHMARKS = Path(__file__).resolve().parents[2]
-# Both folders have a module `simulated`; the one of context switches is meant.
-sys.path[:0] = [str(BENCHMARKS / "context_switch"), str(BENCHMARKS / "burst")]
+# Both folders have a module `simulated`; the one of context switches is meant, so it comes last.
+sys.path.insert(0, str(BENCHMARKS / "burst"))
+sys.path.insert(0, str(BENCHMARKS / "context_switch"))
 
 from run import commit
 from simulated import FREQUENCIES, LINKS, PATTERNS, Job, figures_of
