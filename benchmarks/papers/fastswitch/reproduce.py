@@ -24,17 +24,16 @@ from rich.progress import track
 from tokenflow_sgl.profiles import PieceCosts
 from tokenflow_sgl.profiles.pieces import ESTIMATED
 
-BENCHMARKS = Path(__file__).resolve().parents[2]
 # Both folders have a module `simulated`; the one of context switches is meant, so it comes last.
-sys.path.insert(0, str(BENCHMARKS / "burst"))
-sys.path.insert(0, str(BENCHMARKS / "context_switch"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "context_switch"))
 
-from run import commit
+from run import ROOT, commit
 from simulated import FREQUENCIES, LINKS, PATTERNS, Job, figures_of
 from table import replace_table
 
 PAGE = Path(__file__).with_name("README.md")
-RESULTS = BENCHMARKS / "results" / "fastswitch"
+RESULTS = ROOT / "benchmarks" / "results" / "fastswitch"
 BLOCK = 16
 """Tokens of a KV block, vLLM's default."""
 GROUP = 20
