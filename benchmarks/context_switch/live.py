@@ -57,9 +57,8 @@ ABLATION: Contenders = {
 
 
 PIECES: Contenders = {
-    f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (16, 64)
+    f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)
 }
-"""Pages of one token are those of the ablation."""
 
 
 def _switching(pattern: str) -> Contenders:

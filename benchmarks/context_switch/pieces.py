@@ -2,8 +2,8 @@
 
     python benchmarks/context_switch/pieces.py
 
-Writes the table of README.md beside this file from the results of `live.py pieces` and of its
-ablation, whose pages have one token. The times are arithmetic (`tokenflow_sgl.profiles.pieces`)
+Writes the table of README.md beside this file from the results of `live.py pieces`; pages of one
+token are those of its ablation where that suite was not run with them. The times are arithmetic (`tokenflow_sgl.profiles.pieces`)
 with published costs, for a copy of average size; no GPU measured them.
 """
 
@@ -53,6 +53,7 @@ def pieces_table() -> str:
         whole = RESULTS / f"ablation-{link}.json"
         ones = json.loads(whole.read_text())["runs"].get("all of it") if whole.exists() else None
         runs = {"pages of 1": ones, **kept["runs"]} if ones else kept["runs"]
+        runs = dict(sorted(runs.items(), key=lambda item: int(item[0].rpartition(" ")[2])))
         for name, run in runs.items():
             page = int(name.removeprefix("pages of "))
             for way in WAYS:

@@ -27,8 +27,8 @@ class EngineOptions:
             pieces cost (`profiles.pieces`).
         hicache_mem_layout: How it lies on the host. With `direct`, `layer_first` takes no two pages
             as neighbours: the simulator has no addresses.
-        keep_copies: The host keeps the copy of a stream that was loaded, as HiCache does, so that its
-            next preemption copies only what is new. If not, it copies all, as vLLM does.
+        keep_copies: The host keeps the copy of a stream that was loaded, as in HiCache, so that its
+            next preemption copies only what is new. Else it copies all, as vLLM's swapping.
         load_evict_overlap: Loads and copies to the host go on at the same time.
         chunked_prefill_size: Tokens of a prefill step at most.
         max_prefill_tokens: New tokens that one prefill batch may hold at most.
