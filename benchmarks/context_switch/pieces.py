@@ -3,8 +3,9 @@
     python benchmarks/context_switch/pieces.py
 
 Writes the table of README.md beside this file from the results of `live.py pieces`; pages of one
-token are those of its ablation where that suite was not run with them. The times are arithmetic (`tokenflow_sgl.profiles.pieces`)
-with published costs, for a copy of average size; no GPU measured them.
+token are those of its ablation where that suite was not run with them. The times are arithmetic
+(`tokenflow_sgl.profiles.pieces`) with published costs, for a copy of average size; no GPU measured
+them.
 """
 
 from __future__ import annotations
