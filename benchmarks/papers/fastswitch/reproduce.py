@@ -3,7 +3,10 @@
     python benchmarks/papers/fastswitch/reproduce.py Markov-0.04
     python benchmarks/papers/fastswitch/reproduce.py Random-0.04 Markov-0.02 Random-0.02
 
-Each load is minutes on one core. Results are kept in benchmarks/results/fastswitch/, and the table
+    python benchmarks/papers/fastswitch/reproduce.py Markov-0.04 --sharegpt LENGTHS.csv --rate 0.4
+
+Each load is minutes on one core. Without a file of conversations (docs/traces.md) the load is the
+burst `4090-b`; with it conversations begin at a rate per second, for ten minutes. Results are kept in benchmarks/results/fastswitch/, and the table
 of README.md beside this file is made of all that are there. The baseline swaps as the paper's: KV
 blocks of 16 tokens, each copied by a call for K and one for V in each layer.
 """
@@ -29,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "context_switch"))
 
 from run import ROOT, commit
-from simulated import FREQUENCIES, LINKS, PATTERNS, Job, figures_of
+from simulated import FREQUENCIES, LINKS, PATTERNS, WORKLOAD, Job, figures_of
 from table import replace_table
 
 PAGE = Path(__file__).with_name("README.md")
@@ -67,16 +70,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("load", nargs="+", choices=LOADS)
-    for load in parser.parse_args().load:
+    parser.add_argument("--sharegpt", metavar="FILE", help="lengths of conversations")
+    parser.add_argument("--rate", type=float, default=0.4, help="conversations per second")
+    given = parser.parse_args()
+    trace, suffix = WORKLOAD, ""
+    if given.sharegpt:
+        trace = f"sharegpt:{given.sharegpt}?arrivals=poisson&rate={given.rate:g}&think=5"
+        suffix = f"-sharegpt-{given.rate:g}"
+    for load in given.load:
         pattern, frequency = LOADS[load]
         found = {}
         for name, (settings, pieces, ahead) in track(STEPS.items(), load):
             policy = PATTERNS[pattern](frequency, ahead=ahead)
-            job = Job(LINKS[0], policy, settings=settings, page=BLOCK, pieces=pieces)
+            job = Job(LINKS[0], policy, settings=settings, trace=trace, page=BLOCK, pieces=pieces)
             found[name] = figures_of(None, job)
         RESULTS.mkdir(parents=True, exist_ok=True)
         kept = {"commit": commit(), "runs": found}
-        (RESULTS / f"{load}.json").write_text(json.dumps(kept, indent=1) + "\n")
+        (RESULTS / f"{load}{suffix}.json").write_text(json.dumps(kept, indent=1) + "\n")
         PAGE.write_text(replace_table(PAGE.read_text(), "factors", factors()))
 
 
@@ -87,10 +97,10 @@ def factors() -> str:
         "| time of a switch | calls per switch | blocks swapped out per switch | commit |",
         "| --- | --- |" + " ---: |" * 8 + " --- |",
     ]
-    for load in LOADS:
-        path = RESULTS / f"{load}.json"
-        if not path.exists():
-            continue
+    paths = [path for load in LOADS for path in sorted(RESULTS.glob(f"{load}*.json"))]
+    for path in paths:
+        load, _, rate = path.stem.partition("-sharegpt-")
+        load = f"{load}, {rate} conversations/s" if rate else f"{load}, burst"
         kept = json.loads(path.read_text())
         base = kept["runs"]["vLLM's swapping"]
         for name, run in kept["runs"].items():
