@@ -6,9 +6,10 @@
     python benchmarks/papers/fastswitch/reproduce.py Markov-0.04 --sharegpt LENGTHS.csv --rate 0.4
 
 Each load is minutes on one core. Without a file of conversations (docs/traces.md) the load is the
-burst `4090-b`; with it conversations begin at a rate per second, for ten minutes. Results are kept in benchmarks/results/fastswitch/, and the table
-of README.md beside this file is made of all that are there. The baseline swaps as the paper's: KV
-blocks of 16 tokens, each copied by a call for K and one for V in each layer.
+burst `4090-b`; with it conversations begin at a rate per second, for ten minutes. Results are kept
+in benchmarks/results/fastswitch/, and the table of README.md beside this file is made of all that
+are there. The baseline swaps as the paper's: KV blocks of 16 tokens, each copied by a call for K
+and one for V in each layer.
 """
 
 from __future__ import annotations
