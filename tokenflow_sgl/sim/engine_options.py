@@ -83,9 +83,10 @@ class EngineOptions:
                     f"{name} is {getattr(self, name)!r}; allowed is " + " or ".join(allowed)
                 )
         backend = IoBackend(self.hicache_io_backend)
-        if host_layout(backend, MemLayout(self.hicache_mem_layout)) not in LAYOUTS[backend]:
+        layout = MemLayout(self.hicache_mem_layout)
+        if host_layout(backend, layout) not in LAYOUTS[backend]:
             raise SimulationError(
-                f"hicache_mem_layout is {self.hicache_mem_layout!r}; allowed with the I/O backend "
+                f"hicache_mem_layout is {layout.value!r}; allowed with the I/O backend "
                 f"{backend} is {' or '.join(LAYOUTS[backend])}"
             )
         if not 0.0 < self.schedule_conservativeness <= 10.0:
