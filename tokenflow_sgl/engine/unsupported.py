@@ -53,8 +53,9 @@ def check_options(server_args: Any) -> None:
 
 def check_block_groups(server_args: Any, config: TokenFlowConfig) -> None:
     """Raise `UnsupportedError` if block groups are asked for and nothing would be copied."""
-    off = config.hicache == "off" and not server_args.enable_hierarchical_cache
-    if config.block_groups and off:
+    if not config.block_groups or config.hicache == "auto":
+        return
+    if not server_args.enable_hierarchical_cache:
         raise UnsupportedError(
             "--tokenflow-block-groups does not work with --tokenflow-hicache off: it makes copies "
             "to and from host memory larger, and there are none; remove one of the two."

@@ -190,11 +190,7 @@ class StreamPages:
         if self._device.type == "cpu":
             self._book.give(pages.numpy().astype(np.int64))
             return
-        numbers = torch.empty(pages.shape, dtype=torch.int64, pin_memory=True)
-        numbers.copy_(pages, non_blocking=True)
-        arrived = torch.get_device_module(self._device).Event()
-        arrived.record()
-        self._coming.append((numbers, arrived))
+        self._coming.append(self._to_host(pages))
         self._coming_pages += len(pages)
 
     def _one_each(self, owners: Owners) -> NDArray[np.int64]:
@@ -214,6 +210,14 @@ class StreamPages:
             self._book.give(numbers.numpy())
             self._coming_pages -= len(numbers)
         del self._coming[:number]
+
+    def _to_host(self, pages: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """A copy of the numbers, and the event after which they are there."""
+        numbers = torch.empty(pages.shape, dtype=torch.int64, pin_memory=True)
+        numbers.copy_(pages, non_blocking=True)
+        arrived = torch.get_device_module(self._device).Event()
+        arrived.record()
+        return numbers, arrived
 
     def _to_device(self, pages: NDArray[np.int64]) -> torch.Tensor:
         numbers = torch.from_numpy(pages)
