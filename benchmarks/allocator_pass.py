@@ -89,7 +89,7 @@ class Server:
             pass
         while self.running:
             before = self.spent
-            found = self.timed(self._decode)
+            found = self.timed(self._decode, *self._batch())
             if found is not None:
                 self.steps.append(self.spent - before)
                 break
@@ -138,17 +138,22 @@ class Server:
         after = before + tokens
         return self.allocator.alloc_extend(before, before, after, after, last, tokens)
 
-    def _decode(self) -> Any:
-        if self.pages is None:
-            return self._next()
-        with self.pages.decoding(np.array([stream.row for stream in self.running])):
-            return self._next()
-
-    def _next(self) -> Any:
-        if self.page == 1:
-            return self.allocator.alloc(len(self.running))
+    def _batch(self) -> tuple[Any, Any, Any]:
+        """Rows, lengths and last places of a decode step, which SGLang has at hand."""
+        rows = np.array([stream.row for stream in self.running])
         after = torch.tensor([stream.length + 1 for stream in self.running])
         last = torch.tensor([stream.locs[stream.length - 1] for stream in self.running])
+        return rows, after, last
+
+    def _decode(self, rows: Any, after: Any, last: Any) -> Any:
+        if self.pages is None:
+            return self._next(after, last)
+        with self.pages.decoding(rows):
+            return self._next(after, last)
+
+    def _next(self, after: Any, last: Any) -> Any:
+        if self.page == 1:
+            return self.allocator.alloc(len(after))
         return self.allocator.alloc_decode(after, after, last)
 
     def _preempt(self) -> None:

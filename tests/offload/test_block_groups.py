@@ -118,9 +118,9 @@ TestTraffic = Traffic.TestCase
 class _Forgetful(BlockGroups):
     """Splits the rest of a group and leaves it to its owner, too."""
 
-    def _split(self) -> None:
+    def _split(self, want: int) -> None:
         ends = self._end.copy()
-        super()._split()
+        super()._split(want)
         self._end = ends
 
 
@@ -175,19 +175,30 @@ def test_a_group_is_as_large_as_what_is_expected_and_no_larger_than_a_share() ->
         book.grow(owner, 10)
         assert book.set_aside(owner) == aside
     book.loose(800)
-    left = book.available - book.set_aside(0) - book.set_aside(2)
+    in_none = book.available - book.set_aside(0) - book.set_aside(2)
     book.expect(3, 500)
     book.grow(3, 1)
-    assert book.set_aside(3) == (left - 1) // 4
+    assert book.set_aside(3) == (in_none - 1) // 4
 
 
-def test_the_largest_rest_of_a_group_is_split_when_nothing_else_is_free() -> None:
+def test_while_memory_is_short_a_group_has_half_of_its_even_share() -> None:
+    book = BlockGroups(100, 50)
+    book.expect(0, 50)
+    book.grow(0, 10)
+    book.loose(100 - 10 - 22 - 18)
+    assert (book.available, book.set_aside(0)) == (40, 22)
+    book.grow(1, 4)
+    assert book.set_aside(1) == (40 - 4) // (2 * 2), "more than a fourth of what is in no group"
+
+
+def test_the_largest_rest_of_a_group_is_split_when_no_run_is_as_large() -> None:
     book = BlockGroups(100, 20)
     book.grow(0, 10)
     book.loose(70)
     assert (book.available, book.set_aside(0)) == (20, 20)
     book.grow(1, 1)
     assert book.set_aside(0) == 10
+    assert book.set_aside(1) == 19 // 4
     assert book.available == 19
     assert len(book.grow(1, 19)) == 19
     assert book.available == book.set_aside(0) == 0

@@ -17,7 +17,9 @@ from tokenflow_sgl.offload.free_runs import FreeRuns
 GROUP_TOKENS = 1000
 """Tokens of a group (FastSwitch, section 3.1: its block groups begin with about as many)."""
 SHARE = 4
-"""A group sets aside at most the SHARE-th part of the pages that are in no group."""
+"""A group sets aside at most the SHARE-th part of the pages that are in no group, or, if that is
+more, half of its even share of all that are available: else groups would have single pages while
+memory is short."""
 
 Pages = NDArray[np.int64]
 Owners = NDArray[np.int64]
@@ -50,6 +52,8 @@ class BlockGroups:
         self._next = np.zeros(0, dtype=np.int64)
         self._end = np.zeros(0, dtype=np.int64)
         self._ahead = np.zeros(0, dtype=np.int64)
+        self._has_group = np.zeros(0, dtype=np.bool_)
+        self._groups = 0
 
     def free_pages(self) -> Pages:
         """All pages that can be taken, in order."""
@@ -108,10 +112,8 @@ class BlockGroups:
         """Pages for no owner, in as few runs as there are; at most `available`."""
         found: list[Pages] = []
         while pages > 0:
+            self._split(min(pages, self._group))
             start, taken = self._runs.take(pages)
-            if not taken:
-                self._split()
-                continue
             found.append(np.arange(start, start + taken))
             pages -= taken
         return self._hand_out(found)
@@ -139,6 +141,9 @@ class BlockGroups:
     def close(self, owner: int) -> None:
         """What is left of an owner's group is in no group any more; it may go on there later."""
         left = self.set_aside(owner)
+        if owner < len(self._has_group) and self._has_group[owner]:
+            self._has_group[owner] = False
+            self._groups -= 1
         if left:
             self._runs.give(int(self._next[owner]), left)
             self._end[owner] = self._next[owner]
@@ -152,24 +157,34 @@ class BlockGroups:
 
     def _open(self, owner: int, pages: int) -> None:
         """A group for an owner that has used its own up: right behind it, or elsewhere."""
+        if not self._has_group[owner]:
+            self._has_group[owner] = True
+            self._groups += 1
         spare = max(self._runs.free - pages, 0) // SHARE
-        want = pages + min(int(self._ahead[owner]), spare)
+        even = max(self.available - pages, 0) // (2 * self._groups)
+        want = pages + min(int(self._ahead[owner]), max(spare, even))
         start = int(self._next[owner])
         taken = self._runs.take_at(start, want)
         if not taken:
+            self._split(want)
             start, taken = self._runs.take(want)
-        if not taken:
-            self._split()
-            start, taken = self._runs.take(pages)
         self._next[owner], self._end[owner] = start, start + taken
 
-    def _split(self) -> None:
-        """The second half of the largest rest of a group is in no group any more."""
+    def _split(self, want: int) -> None:
+        """Put the second half of the largest rest of a group into no group, if that is needed.
+
+        It is while there is no run of `want` pages, and none as large as that half.
+        """
+        longest = self._runs.longest
+        if longest >= want:
+            return
         left = self._end - self._next
         largest = int(left.argmax()) if len(left) else -1
-        if largest < 0 or not left[largest]:
-            raise ValueError("more pages are asked for than are available")
-        half = (int(left[largest]) + 1) // 2
+        half = (int(left[largest]) + 1) // 2 if largest >= 0 else 0
+        if half <= longest:
+            if not longest:
+                raise ValueError("more pages are asked for than are available")
+            return
         self._end[largest] -= half
         self._runs.give(int(self._end[largest]), half)
 
@@ -180,6 +195,7 @@ class BlockGroups:
             self._next = np.append(self._next, more)
             self._end = np.append(self._end, more)
             self._ahead = np.append(self._ahead, more + self._group)
+            self._has_group = np.append(self._has_group, more.astype(np.bool_))
 
     def _hand_out(self, found: list[Pages]) -> Pages:
         if not found:

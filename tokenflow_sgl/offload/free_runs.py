@@ -39,6 +39,14 @@ class FreeRuns:
         """The runs as (first page, pages), in order."""
         return ((start, self._end[start] - start) for start in sorted(self._end))
 
+    @property
+    def longest(self) -> int:
+        """Pages of a run of the largest class, of which all are at least half as long; 0: none."""
+        if not self._classes:
+            return 0
+        start = self._first(self._classes.bit_length() - 1)
+        return self._end[start] - start
+
     def give(self, start: int, pages: int) -> None:
         """Pages that are not in a run yet become free, and merge with their neighbours."""
         self.free += pages
