@@ -82,6 +82,7 @@ class BlockGroups:
     def grow(self, owner: int, pages: int) -> Pages:
         """The owner's next pages, in as few runs as there are; at most `available`."""
         self._know(owner)
+        self._charge(pages)
         found: list[Pages] = []
         while pages > 0:
             first = int(self._next[owner])
@@ -98,18 +99,25 @@ class BlockGroups:
         """One more page for each of these different owners; at most `available`."""
         if len(owners):
             self._know(int(owners.max()))
+        self._charge(len(owners))
         pages = self._next[owners]
         ready = pages < self._end[owners]
-        # Before the others: what these take now must not be split off meanwhile.
-        self._next[owners[ready]] += 1
-        self._held[pages[ready]] = True
-        self.available -= int(np.count_nonzero(ready))
-        for index in np.flatnonzero(~ready):
-            pages[index] = self.grow(int(owners[index]), 1)[0]
+        if ready.all():
+            self._next[owners] += 1
+        else:
+            # Before the others: what these take now must not be split off meanwhile.
+            self._next[owners[ready]] += 1
+            for index in np.flatnonzero(~ready).tolist():
+                owner = int(owners[index])
+                self._open(owner, 1)
+                pages[index] = self._next[owner]
+                self._next[owner] += 1
+        self._held[pages] = True
         return pages
 
     def loose(self, pages: int) -> Pages:
         """Pages for no owner, in as few runs as there are; at most `available`."""
+        self._charge(pages)
         found: list[Pages] = []
         while pages > 0:
             self._split(min(pages, self._group))
@@ -155,13 +163,18 @@ class BlockGroups:
             self._next[owner] = self._end[owner] = 0
             self._ahead[owner] = self._group
 
+    def _charge(self, pages: int) -> None:
+        if pages > self.available:
+            raise ValueError(f"{pages} pages are asked for; allowed are the {self.available} free")
+        self.available -= pages
+
     def _open(self, owner: int, pages: int) -> None:
         """A group for an owner that has used its own up: right behind it, or elsewhere."""
         if not self._has_group[owner]:
             self._has_group[owner] = True
             self._groups += 1
         spare = max(self._runs.free - pages, 0) // SHARE
-        even = max(self.available - pages, 0) // (2 * self._groups)
+        even = self.available // (2 * self._groups)
         want = pages + min(int(self._ahead[owner]), max(spare, even))
         start = int(self._next[owner])
         taken = self._runs.take_at(start, want)
@@ -182,8 +195,6 @@ class BlockGroups:
         largest = int(left.argmax()) if len(left) else -1
         half = (int(left[largest]) + 1) // 2 if largest >= 0 else 0
         if half <= longest:
-            if not longest:
-                raise ValueError("more pages are asked for than are available")
             return
         self._end[largest] -= half
         self._runs.give(int(self._end[largest]), half)
@@ -202,7 +213,6 @@ class BlockGroups:
             return np.zeros(0, dtype=np.int64)
         pages = found[0] if len(found) == 1 else np.concatenate(found)
         self._held[pages] = True
-        self.available -= len(pages)
         return pages
 
 

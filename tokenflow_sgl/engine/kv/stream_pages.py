@@ -168,14 +168,14 @@ class StreamPages:
         total = int(counts.sum())
         if total > self.available:
             return None
-        single = bool((counts <= 1).all())
+        single = total == np.count_nonzero(counts)
         self._settle(self._last_step if single and total <= self._book.available else None)
         self._last_step = len(self._coming)
         owners = self._asking[0] if self._asking is not None else None
         if owners is None or len(owners) != len(counts):
             pages = self._book.loose(total)
         elif single:
-            pages = self._one_each(owners[counts == 1])
+            pages = self._one_each(owners if total == len(owners) else owners[counts > 0])
         else:
             pages = np.concatenate(
                 [
