@@ -59,9 +59,7 @@ ABLATION: Contenders = {
 GROUPS = (*TOKENFLOW, "--tokenflow-block-groups")
 PIECES: Contenders = {
     **{f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (16, 64)},
-    **{
-        f"pages of {size}, block groups": (*GROUPS, "--page-size", str(size)) for size in (1, 16)
-    },
+    **{f"pages of {size}, block groups": (*GROUPS, "--page-size", str(size)) for size in (1, 16)},
 }
 """Pages of one token are those of the ablation."""
 
