@@ -33,7 +33,7 @@ SECONDS = 120.0
 """Of arrivals; all of them are served to the end."""
 LOADS = {"200k": (0.0, 200_000), "all": (7200.0, 916_069)}
 """First second of the trace and KV tokens of the device; about three times what it can decode."""
-CONTENDERS = ("stock", "thinking read", "tokenflow", "thinking-rate 40", "thinking-rate 20")
+CONTENDERS = ("stock", "thinking read", "tokenflow", "thinking-rate 1000", "thinking-rate 20")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A model that thinks: what no reader sees is no buffer, and is not paused like one."""
+"""A model that thinks: what no reader sees is no buffer, and is not given away like one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ COUNTED = (
     *("reasoning_tokens_total", "output_tokens_total"),
     *("ttft_seconds_count", "ttfvt_seconds_count"),
 )
+GIVES_WAY = {"memory", "newcomer", "exchange"}
+"""Causes for which a stream that thinks may be paused."""
 STRESS = (
     *("--scheduler", "tokenflow", "--max-total-tokens", "704", "--hicache-ratio", "4"),
     *("--tokenflow-min-run", "0.1", "--tokenflow-safety", "0.2", "--tokenflow-band-seconds", "0.2"),
@@ -33,7 +35,7 @@ def thought(answer: list[int], end: int) -> int:
     return answer.index(end) + 1 if end in answer else len(answer)
 
 
-def test_thinking_is_paused_for_nothing_but_memory(
+def test_thinking_gives_way_to_other_streams_only(
     start, thinker, prompts, reference, tmp_path: Path
 ) -> None:
     end, log = reference[0][20], tmp_path / "decisions"
@@ -78,9 +80,9 @@ def test_thinking_is_paused_for_nothing_but_memory(
         for seen in line["candidates"]
         if seen["rid"] == pause["rid"]
     ]
-    chosen = [(rid, generated) for rid, cause, generated in paused if cause != "memory"]
-    assert any(rid.startswith("reads") for rid, _ in chosen), "the test must disturb"
-    assert [(rid, number) for rid, number in chosen if number <= hidden[rid]] == []
+    causes = {cause for rid, cause, generated in paused if generated <= hidden[rid]}
+    assert causes <= GIVES_WAY, "it is ahead of no reader"
+    assert any(rid.startswith("reads") for rid, *_ in paused), "the test must disturb"
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])

@@ -24,6 +24,7 @@ from tokenflow_sgl_emulator import (
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang warns on import that there is no GPU
+    from sglang.srt.mem_cache.pool_host import base
     from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
 
     from tokenflow_sgl_emulator import attention, host_pool, platform
@@ -190,6 +191,25 @@ def test_attention_is_causal_and_does_not_depend_on_the_cut() -> None:
             for a, b in itertools.pairwise(cuts)
         ]
         assert torch.equal(torch.cat(parts).float(), whole), cuts
+
+
+class AskingPool:
+    """Asks as SGLang's host pool does whether there is memory for it."""
+
+    def __init__(self, pin_memory: bool = True) -> None:
+        self.pinned, self.budget = pin_memory, base.host_memory_budget_bytes(1000)
+
+
+@pytest.mark.parametrize("free", [5_000_000, 500])
+def test_an_emulated_hosts_pool_leaves_no_memory_to_others(monkeypatch, free) -> None:
+    class Pool(host_pool.PlainMemory, AskingPool):
+        pass
+
+    for module in (host_pool, base):
+        monkeypatch.setattr(module, "available_host_memory_bytes", lambda **_: free)
+    pool = Pool()
+    assert (pool.budget, pool.pinned) == (free, False)
+    assert AskingPool().budget == free - base.HICACHE_HOST_MEMORY_RESERVE_BYTES, "the control"
 
 
 class FakeSglangPool:

@@ -21,7 +21,7 @@ FREE_OF_CHARGE = StepCosts()
 
 
 def test_no_stream_waits(make_state, make_stream) -> None:
-    assert admissible(make_state([make_stream()]), WorkingSetConfig()).tolist() == []
+    assert admissible(make_state([make_stream()]), WorkingSetConfig()).join.tolist() == []
 
 
 # Member: 200 tokens of context, 1000 to come at 10/s, no slack. Within h seconds it asks for
@@ -36,8 +36,8 @@ def test_no_stream_waits(make_state, make_stream) -> None:
 # 140 / 110 = 1.2727 of the engine at the worst horizon.
 @pytest.fixture
 def member(make_stream):
-    def make(**given):
-        return make_stream(**{"slack": 0.0, "expected": 1100.0, **given})
+    def make(phase=Phase.RUNNING, **given):
+        return make_stream(phase, **{"slack": 0.0, "expected": 1100.0, **given})
 
     return make
 
@@ -57,7 +57,7 @@ def joins(make_state):
         state = dataclasses.replace(state, kv_rate=kv_rate)
         # All of the time and no stock, unless a test is about them.
         config = {"eta": 1.0, "hysteresis": 0.0, **config}
-        return admissible(state, WorkingSetConfig(**config)).tolist()
+        return admissible(state, WorkingSetConfig(**config)).join.tolist()
 
     return ask
 
@@ -167,7 +167,7 @@ def test_streams_that_all_fit_need_no_stock(make_state, make_stream, eta, joined
     reader = make_stream(slack=0.0, rate=5.0, expected=200.0)
     rows = [*([reader] * 30), make_stream(Phase.WAITING, prompt=1, expected=1.0)]
     state = make_state(rows, total=10_000, costs=COSTS, kv_rate=10 * AS_MODELLED)
-    assert admissible(state, WorkingSetConfig(eta=eta)).tolist() == joined
+    assert admissible(state, WorkingSetConfig(eta=eta)).join.tolist() == joined
 
 
 def test_no_stream_overtakes_the_first_that_does_not_fit(joins, member, newcomer) -> None:
@@ -201,7 +201,7 @@ def test_memory_counts_device_and_host(make_state, make_stream, host, fill, runn
     rows = [make_stream()] if running else []
     rows += [make_stream(Phase.WAITING, prompt=100, expected=500.0)] * 6
     state = make_state(rows, total=1000, host=host, costs=FREE_OF_CHARGE)
-    joined = admissible(state, WorkingSetConfig(fill=fill)).tolist()
+    joined = admissible(state, WorkingSetConfig(fill=fill)).join.tolist()
     first = len(rows) - 6
     assert joined == list(range(first, first + count))
 
@@ -225,7 +225,7 @@ def test_an_admitted_stream_is_not_admitted_again(joins, newcomer) -> None:
 
 def test_a_pass_looks_at_the_first_arrivals_only(make_state, make_stream) -> None:
     rows = [make_stream(Phase.WAITING, prompt=1, expected=1.0)] * (CONSIDERED + 10)
-    joined = admissible(make_state(rows), WorkingSetConfig()).tolist()
+    joined = admissible(make_state(rows), WorkingSetConfig()).join.tolist()
     assert joined == list(range(CONSIDERED))
 
 
@@ -234,7 +234,7 @@ def test_but_a_burst_is_looked_at_as_a_whole(make_state, make_stream) -> None:
     state = make_state(rows, costs=COSTS)
     ended = float(state.streams.arrival.max()) + 5.0
     joined = admissible(dataclasses.replace(state, now=ended), WorkingSetConfig())
-    assert len(joined) == CONSIDERED + 10
+    assert len(joined.join) == CONSIDERED + 10
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_a_burst_that_has_ended_is_cleared(
     ended = float(state.streams.arrival.max()) + since_arrival
     state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
     config = WorkingSetConfig(burst_eta=burst_eta, calm=3.0)
-    assert admissible(state, config).tolist() == expected
+    assert admissible(state, config).join.tolist() == expected
 
 
 def test_a_burst_is_not_cleared_at_the_cost_of_requests_without_a_reader(
@@ -264,7 +264,7 @@ def test_a_burst_is_not_cleared_at_the_cost_of_requests_without_a_reader(
     state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS, kv_rate=AS_MODELLED)
     ended = float(state.streams.arrival.max()) + 3.0
     state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
-    assert admissible(state, WorkingSetConfig(burst_eta=1.28, calm=3.0)).tolist() == []
+    assert admissible(state, WorkingSetConfig(burst_eta=1.28, calm=3.0)).join.tolist() == []
 
 
 def test_a_burst_is_cleared_whole_or_not_at_all(make_state, member, newcomer) -> None:
@@ -273,8 +273,8 @@ def test_a_burst_is_cleared_whole_or_not_at_all(make_state, member, newcomer) ->
     state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS, kv_rate=AS_MODELLED)
     ended = float(state.streams.arrival.max()) + 9.0
     state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
-    assert admissible(state, WorkingSetConfig(burst_eta=1.9)).tolist() == []
-    assert admissible(state, WorkingSetConfig(burst_eta=1.91)).tolist() == [1, 2]
+    assert admissible(state, WorkingSetConfig(burst_eta=1.9)).join.tolist() == []
+    assert admissible(state, WorkingSetConfig(burst_eta=1.91)).join.tolist() == [1, 2]
 
 
 def test_a_burst_that_memory_cannot_hold_is_not_cleared_in_part(
@@ -285,10 +285,10 @@ def test_a_burst_that_memory_cannot_hold_is_not_cleared_in_part(
     state = make_state(rows, total=1000, free=0, host=1000, costs=COSTS, kv_rate=AS_MODELLED)
     ended = float(state.streams.arrival.max()) + 5.0
     state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
-    assert admissible(state, WorkingSetConfig(burst_eta=9.0)).tolist() == []
+    assert admissible(state, WorkingSetConfig(burst_eta=9.0)).join.tolist() == []
     alone = make_state(rows[:2], total=1000, free=0, host=1000, costs=COSTS, kv_rate=AS_MODELLED)
     alone = dataclasses.replace(alone, now=ended, streams=_due_now(alone, ended))
-    assert admissible(alone, WorkingSetConfig(burst_eta=9.0)).tolist() == [1]
+    assert admissible(alone, WorkingSetConfig(burst_eta=9.0)).join.tolist() == [1]
 
 
 def _due_now(state, now):
@@ -319,7 +319,7 @@ def test_a_prefill_under_way_counts_with_those_that_wait(make_state, member, new
         state = make_state(rows, total=1000, promised=promised, costs=SLOW_PREFILL)
         state = dataclasses.replace(state, kv_rate=AS_MODELLED)
         config = WorkingSetConfig(eta=1.0, hysteresis=0.0)
-        assert admissible(state, config).tolist() == expected
+        assert admissible(state, config).join.tolist() == expected
 
 
 # Ten readers of 5 tokens/s with 10 tokens to come share 1000 tokens of memory: 2 s of every horizon
@@ -340,7 +340,7 @@ def test_prefills_go_on_where_streams_take_turns(
     rows = [*([reader] * 10), make_stream(Phase.WAITING, prompt=1, expected=1.0)]
     state = make_state(rows, total=total, free=0, host=100_000, costs=COSTS)
     state = dataclasses.replace(state, kv_rate=10.0 * total, prefill_share=share)
-    assert admissible(state, WorkingSetConfig(hysteresis=0.0)).tolist() == expected
+    assert admissible(state, WorkingSetConfig(hysteresis=0.0)).join.tolist() == expected
 
 
 @pytest.mark.parametrize(("dry", "expected"), [(0, [20]), (1, [20]), (2, [])])
@@ -378,6 +378,59 @@ def test_readers_of_nothing_do_not_stall(joins, member, newcomer) -> None:
     small = newcomer(expected=10.0)
     assert joins([reader, small], eta=10.0) == [], "its reader stalls"
     assert joins([thinker, small], eta=10.0) == [1]
+
+
+@pytest.fixture
+def admitted(make_state):
+    """What the test says where the streams without text have these keys."""
+
+    def ask(rows, keys, **config):
+        state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS)
+        state = dataclasses.replace(state, kv_rate=AS_MODELLED)
+        config = {"eta": 1.0, "hysteresis": 0.0, **config}
+        found = admissible(state, WorkingSetConfig(**config), np.array(keys))
+        return [found.join.tolist(), found.held.tolist(), found.yields.tolist()]
+
+    return ask
+
+
+# Each of two alike asks for 0.636 of the engine at the worst horizon: together 1.27.
+def test_what_thinks_does_not_hold_off_what_comes_before_it(admitted, member, newcomer) -> None:
+    rows = [member(thinking=True), newcomer(thinking=True)]
+    assert admitted(rows, [-3.0, -2.0]) == [[], [], []], "the newcomer comes second"
+    assert admitted(rows, [-2.0, -3.0]) == [[1], [0], [0]]
+    assert admitted(rows, [-2.0, -3.0], eta=1.28) == [[1], [], []]
+    reader = [member(), newcomer(thinking=True)]
+    assert admitted(reader, [0.0, -3.0]) == [[], [], []], "readers come before both"
+
+
+def test_what_thinks_stops_only_for_more_than_all_of_the_time(admitted, member) -> None:
+    alone = [member(thinking=True)]
+    assert admitted(alone, [-1.0], eta=0.6) == [[], [0], []], "it goes on, but is not resumed"
+    two = [member(thinking=True), member(thinking=True)]
+    assert admitted(two, [-1.0, -2.0], eta=0.6) == [[], [1, 0], [0]]
+    two[0] = member(Phase.PAUSED, thinking=True)
+    assert admitted(two, [-1.0, -2.0], eta=0.6) == [[], [1, 0], []], "only what runs can stop"
+
+
+def test_an_idle_engine_resumes_the_first_of_what_thinks(admitted, member) -> None:
+    rows = [member(Phase.PAUSED, thinking=True) for _ in range(2)]
+    assert admitted(rows, [-1.0, -2.0], eta=0.1) == [[], [0], []]
+    assert admitted([*rows, member()], [-1.0, -2.0, 0.0], eta=0.1) == [[], [1, 0], []]
+
+
+def test_while_readers_stall_what_thinks_goes_on_but_is_not_resumed(admitted, member) -> None:
+    rows = [member(expected=100.0, slack=-1.0, rate=5.0), member(expected=110.0, thinking=True)]
+    assert admitted(rows, [0.0, -1.0]) == [[], [1], []]
+
+
+def test_what_thinks_holds_memory_wherever_it_comes(make_state, member, newcomer) -> None:
+    # A hundred tokens of prompt and 0.6 of a hundred to come: 160 of 1000; the thinker has 700.
+    rows = [member(prompt=600, generated=100, expected=101.0, thinking=True)]
+    rows += [newcomer(prompt=100, expected=100.0) for _ in range(3)]
+    keys = np.array([-1.0, -2.0, -2.0, -2.0])
+    state = make_state(rows, total=1000, free=0, host=0, costs=FREE_OF_CHARGE)
+    assert admissible(state, WorkingSetConfig(fill=1.0), keys).join.tolist() == [1]
 
 
 @pytest.mark.parametrize(("answers", "expected"), [(1000.0, 8), (1.0, 20)])

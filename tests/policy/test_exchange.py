@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenflow_sgl.contract import Cause, IntArray, Phase, Preempt
+from tokenflow_sgl.contract import Cause, Phase, Preempt
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.policy.admission import Admission
 from tokenflow_sgl.policy.exchange import exchange, useful_band
 
 # The default stream: 200 tokens of context, useful band max(0.1 * 400 / 10, 3) = 4 s.
@@ -19,20 +20,21 @@ LONG = 4000.0
 CONFIG = WorkingSetConfig()
 
 
-def joined(*indices: int) -> IntArray:
-    """Streams that admission let in in this very pass."""
-    return np.array(indices, dtype=np.int64)
+def joined(*indices: int, held: tuple[int, ...] = (), yields: tuple[int, ...] = ()) -> Admission:
+    """Streams that admission let in in this very pass, and those that it does not let go on."""
+    return Admission(*(np.array(some, dtype=np.int64) for some in (indices, held, yields)))
 
 
 @pytest.fixture
 def plan(make_state):
     """(slots to run, slots to preempt) where one victim of 200 tokens makes room for one."""
 
-    def ask(rows, config=CONFIG, **given):
+    def ask(rows, config=CONFIG, keys=None, admission=None, **given):
         running = sum(r["phase"] in (Phase.RUNNING, Phase.DRAINING) for r in rows)
         # Reserve of the running ones and of the incomer: 200 more are missing.
         given.setdefault("free", DECODE_TARGET_STEPS * (running + 1))
-        outcome = exchange(make_state(rows, **given), config, joined())
+        keys = None if keys is None else np.array(keys, dtype=np.float64)
+        outcome = exchange(make_state(rows, **given), config, admission or joined(), keys)
         return [10 + i for i in outcome.run], [p.slot for p in outcome.preempt]
 
     return ask
@@ -291,24 +293,65 @@ def test_a_stream_without_a_reader_makes_no_room(plan, make_stream) -> None:
     assert plan([dry, make_stream(slack=60.0, streaming=False)]) == ([], [])
 
 
-def test_what_thinks_goes_on_before_newcomers_and_after_those_that_stall(plan, make_stream) -> None:
+def test_what_thinks_goes_on_in_one_order_with_newcomers(plan, make_stream) -> None:
     rows = [
         make_stream(Phase.WAITING, admitted=True),
         make_stream(Phase.PAUSED, slack=-40.0, thinking=True),  # minus the time waited
         make_stream(Phase.PAUSED, slack=-0.5),
         make_stream(Phase.PAUSED, slack=1.0),
     ]
-    assert plan(rows, free=9_000) == ([12, 11, 10, 13], [])
+    assert plan(rows, keys=[-3.0, -4.0, 0.0, 0.0], free=9_000) == ([12, 11, 10, 13], [])
+    assert plan(rows, keys=[-3.0, -2.0, 0.0, 0.0], free=9_000) == ([12, 10, 11, 13], [])
     rows[1]["thinking"], rows[1]["visible"] = False, 100
     assert plan(rows, free=9_000)[0][0] == 11, "a reader so late would come first"
 
 
-def test_what_thinks_is_not_displaced(plan, make_stream) -> None:
-    reader = make_stream(slack=30.0)
-    thinker = make_stream(slack=30.0, thinking=True)  # as if it had a buffer
+@pytest.mark.parametrize(("key", "goes"), [(-4.0, False), (-3.0, False), (-2.0, True)])
+def test_what_thinks_gives_way_to_what_comes_before_it(plan, make_stream, key, goes) -> None:
+    thinker = make_stream(slack=-40.0, thinking=True)
     newcomer = make_stream(Phase.WAITING, admitted=True, prompt=150)
-    assert plan([reader, newcomer]) == ([11], [10])
-    assert plan([thinker, newcomer]) == ([], [])
+    assert plan([thinker, newcomer], keys=[key, -3.0]) == (([11], [10]) if goes else ([], []))
+    paused = make_stream(Phase.PAUSED, slack=-30.0, thinking=True)
+    assert plan([thinker, paused], keys=[key, -3.0]) == (([11], [10]) if goes else ([], []))
+    thinker["since"] = 99.8
+    assert plan([thinker, newcomer], keys=[key, -3.0]) == ([], []), "it has just begun"
+
+
+def test_of_those_that_think_the_last_one_gives_way(plan, make_stream) -> None:
+    rows = [make_stream(slack=-40.0, thinking=True) for _ in range(3)]
+    newcomer = make_stream(Phase.WAITING, admitted=True, prompt=150)
+    assert plan([*rows, newcomer], keys=[-2.0, -1.0, -1.5, -3.0]) == ([13], [11])
+    saturated = make_stream(slack=3.5)
+    assert plan([*rows, saturated, newcomer], keys=[-2.0, -1.0, -1.5, 0.0, -3.0]) == ([14], [13])
+    sprinter = make_stream(slack=30.0)
+    assert plan([*rows, sprinter, newcomer], keys=[-2.0, -1.0, -1.5, 0.0, -3.0]) == ([14], [11])
+
+
+@pytest.mark.parametrize(("slack", "urgent"), [(3.9, True), (4.1, False)])
+def test_what_thinks_gives_way_to_a_reader_where_no_other_does(
+    plan, make_stream, slack, urgent
+) -> None:
+    thinker = make_stream(slack=-40.0, thinking=True)
+    paused = make_stream(Phase.PAUSED, slack=slack, expected=LONG)
+    assert plan([thinker, paused], keys=[-9.0, 0.0]) == (([11], [10]) if urgent else ([], []))
+    reader = make_stream(slack=30.0)
+    if urgent:
+        assert plan([thinker, reader, paused], keys=[-9.0, 0.0, 0.0]) == ([12], [11])
+
+
+def test_what_may_not_go_on_is_not_resumed(plan, make_stream) -> None:
+    rows = [make_stream(Phase.PAUSED, slack=-40.0, thinking=True) for _ in range(2)]
+    assert plan(rows, free=9_000) == ([10, 11], [])
+    assert plan(rows, free=9_000, admission=joined(held=(0,))) == ([11], [])
+
+
+def test_what_takes_the_time_of_others_stops(plan, make_stream) -> None:
+    rows = [make_stream(slack=-40.0, thinking=True) for _ in range(3)]
+    rows[2]["since"] = 99.8
+    stopping = joined(held=(1, 2), yields=(1, 2))
+    assert plan(rows, free=9_000, admission=stopping) == ([], [11]), "one has just begun"
+    newcomer = make_stream(Phase.WAITING, admitted=True, prompt=150)
+    assert plan([*rows, newcomer], admission=stopping) == ([13], [11]), "its memory is free"
 
 
 def test_what_thinks_displaces_as_a_newcomer_does(plan, make_stream) -> None:

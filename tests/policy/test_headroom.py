@@ -141,11 +141,11 @@ def test_there_is_some_wherever_admission_takes_all_that_wait(
     state = make_state(rows, total=1000, free=0, host=10_000, costs=COSTS)
     state = dataclasses.replace(state, kv_rate=AS_MODELLED)
     config = WorkingSetConfig(hysteresis=0.0)  # no stock
-    taken = len(admissible(state, config)) == 1
+    taken = len(admissible(state, config).join) == 1
     assert headroom(state, config) >= 0.0 or not taken
     # The converse where no shorter horizon is what decides: without them it is the same test.
     for name in ("DECISIVE", "OTHERS"):
         horizons = getattr(admission, name)
         later = horizons[horizons >= WITHIN][:, None]
         monkeypatch.setattr(f"tokenflow_sgl.policy.admission.{name}", later)
-    assert (headroom(state, config) >= 0.0) == (len(admissible(state, config)) == 1)
+    assert (headroom(state, config) >= 0.0) == (len(admissible(state, config).join) == 1)

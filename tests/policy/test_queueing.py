@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from states import COSTS
 
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.contract.lengths import GRID, LengthCurves, Lengths
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.prefill import prefill_seconds
@@ -220,3 +221,53 @@ def test_the_policy_remembers_which_stream_was_overtaken(make_state, make_stream
     assert again == decision
     assert decision.memo.queue != Queue()
     assert decision.memo.queue != "queue"
+
+
+# Nine answers of ten have 500 tokens, the others 16,000.
+_TAIL = np.where(GRID < 500, 1.0, np.where(GRID < 16_000, 0.1, 0.0))[None]
+TAIL = Lengths(LengthCurves(_TAIL), LengthCurves(_TAIL))
+
+
+def with_tail(state):
+    return dataclasses.replace(state, streams=dataclasses.replace(state.streams, lengths=TAIL))
+
+
+def thinker(make_stream, generated, **given):
+    return make_stream(
+        **{"generated": generated, "expected": 16e3, "slack": -10.0, "thinking": True, **given}
+    )
+
+
+def keys_of(rows, make_state):
+    made = with_tail(make_state(rows, now=100.0))
+    return queue_keys(made, waiting_queue(made, Queue()), CONFIG)
+
+
+def test_a_thought_that_has_got_long_goes_behind_short_ones(make_state, make_stream) -> None:
+    rows = [thinker(make_stream, generated, phase=Phase.PAUSED) for generated in (10, 400, 600)]
+    started, nearly, long = keys_of(rows, make_state)
+    assert nearly < started < long, "whatever has been done is done; the long one is just beginning"
+
+
+def test_a_request_that_thinks_needs_more_than_its_prefill(make_state, make_stream) -> None:
+    rows = [
+        waiting(make_stream, 100, 99.0),
+        {**waiting(make_stream, 100, 99.0), "thinking": True, "expected": 16e3},
+        waiting(make_stream, 4000, 99.0),
+    ]
+    short, thinks, long = keys_of(rows, make_state)
+    assert short < long < thinks < 0.0
+
+
+def test_what_thinks_and_runs_counts_as_if_it_had_waited_longer(make_state, make_stream) -> None:
+    rows = [thinker(make_stream, 10, arrival=arrival) for arrival in (90.0, 85.0, 75.0)]
+    rows[1]["phase"] = rows[2]["phase"] = Phase.PAUSED
+    runs, fifteen, twenty_five = keys_of(rows, make_state)
+    assert twenty_five < runs < fifteen
+
+
+def test_without_costs_the_order_of_thoughts_is_that_of_arrival(make_state, make_stream) -> None:
+    rows = [thinker(make_stream, n, arrival=90.0 - n, phase=Phase.PAUSED) for n in (1, 2, 3)]
+    made = make_state(rows, now=100.0, costs=StepCosts())
+    keys = queue_keys(made, waiting_queue(made, Queue()), CONFIG)
+    assert (np.diff(keys) < 0.0).all()

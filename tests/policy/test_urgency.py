@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenflow_sgl.contract import Phase, State
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.policy.admission import admissible
+from tokenflow_sgl.policy.admission import Admission, admissible
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.prefill import prefill_limit
 from tokenflow_sgl.policy.queueing import Queue, first_of, queue_keys, waiting_queue
@@ -20,7 +20,7 @@ from tokenflow_sgl.policy.urgency import leeway, turn
 
 CONFIG = WorkingSetConfig()
 AGENT = {"rate": 50.0, "tolerance": 30.0}
-NONE = np.zeros(0, dtype=np.int64)
+NONE = Admission(np.zeros(0, dtype=np.int64))
 
 
 def without_classes(state: State) -> State:
@@ -160,10 +160,10 @@ def test_admission_asks_for_what_is_tolerated_later(make_state, make_stream) -> 
     # Members that together ask for more than the engine can do within ten seconds.
     members = [make_stream(slack=0.0, rate=90.0, expected=1500.0) for _ in range(30)]
     rows = [*members, make_stream(Phase.WAITING)]
-    strict = admissible(make_state(rows, total=20_000), CONFIG)
+    strict = admissible(make_state(rows, total=20_000), CONFIG).join
     patient = [dict(row, tolerance=60.0) for row in members]
     assert len(strict) == 0
-    assert admissible(make_state([*patient, rows[-1]], total=20_000), CONFIG).tolist() == [30]
+    assert admissible(make_state([*patient, rows[-1]], total=20_000), CONFIG).join.tolist() == [30]
 
 
 def test_a_prefill_step_may_last_as_long_as_is_tolerated(make_state, make_stream) -> None:

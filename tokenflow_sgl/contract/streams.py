@@ -190,6 +190,11 @@ class Streams:
         return _sealed(self.waiting | self.thinks)
 
     @cached_property
+    def begun_thinking(self) -> IntArray:
+        """Indices of the streams that think and have been prefilled, shape (t,)."""
+        return _sealed(np.nonzero(self.thinks & (self.generated > 0))[0])
+
+    @cached_property
     def member(self) -> BoolArray:
         """Which streams are in the working set: admitted, or started; shape (n,)."""
         return _sealed(~self.waiting | self.admitted)

@@ -12,7 +12,11 @@ A finite burst is another matter: when nothing new has come for a while and a li
 the engine's time (`burst_eta`) would clear the whole queue, it is cleared at once. Promising
 more for less than that would make all readers stall and still leave some waiting.
 
-What a token costs is in `supply`; producing n tokens from length l costs T / M * (n * l + n^2 / 2).
+What streams ask for is in `demand`, what a token costs in `supply`.
+
+A stream that thinks has no reader to keep. So it is asked about again in each plan, in one order
+with the newcomers: one that comes behind them, since much of its thought is still expected, may not
+go on where it would take their time.
 
 Some things that a fluid view does not see. Others will come after this newcomer: where streams
 take turns in memory, prefills go on taking the share of the time that they took lately, and what
@@ -26,16 +30,17 @@ out: on average half the hysteresis.
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from tokenflow_sgl.contract import FloatArray, IntArray, State
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.demand import FINAL_SHARE, Asking
 from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.queueing import first_of
 from tokenflow_sgl.policy.supply import Supply, supplied
-from tokenflow_sgl.policy.urgency import leeway, tolerances
+from tokenflow_sgl.policy.urgency import leeway
 
 DECISIVE: FloatArray = np.array([2.0, 150])[:, None]
 """Horizons that are looked at first: where no candidate fits, one of them nearly always says so."""
@@ -46,10 +51,6 @@ CONSIDERED = 128
 """Newcomers that one pass looks at, in order of arrival, unless it clears the whole queue."""
 YOUNG = 10.0
 """Seconds that a queue may be old to be cleared: what has waited longer gains little by it."""
-FINAL_SHARE = 0.6
-"""Share of the output still to come that a stream holds on average until the others end."""
-STOCKING = 0.1
-"""Share of its reading time that a stream's stock should have grown to, while it is small."""
 OWN_SHARE = 0.5
 """Share of a horizon that a newcomer's own prefill asks for at most: it is done in chunks that let
 the others read on, however long the prompt is, and only the newcomer waits for its end."""
@@ -64,106 +65,75 @@ UNKNOWN = 8
 """Streams that are served while no decode step has been seen that would say what others cost."""
 
 
-def admissible(state: State, config: WorkingSetConfig, queue: FloatArray | None = None) -> IntArray:
-    """Indices (into `state.streams`) of the waiting streams that join now, in their order.
+@dataclass(frozen=True, slots=True, eq=False)
+class Admission:
+    """What the test says of the streams without text, as indices into `state.streams`.
 
-    queue: what sorts the waiting streams, see `queueing.queue_keys`; None: their arrival.
+    Attributes:
+        join: Waiting streams that join now, in their order.
+        held: Streams that think and are not to be resumed now.
+        yields: Those of them that run, and take time that is promised to others.
+    """
 
-    At least one is admitted while the working set is empty, whatever the test says: an
-    engine that idles serves no reader.
+    join: IntArray
+    held: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    yields: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+def admissible(
+    state: State, config: WorkingSetConfig, queue: FloatArray | None = None
+) -> Admission:
+    """Which waiting streams join now, and which of those that think go on.
+
+    queue: what sorts them, see `queueing.queue_keys`; None: their arrival.
+
+    At least one is admitted while the working set is empty, and one that thinks is resumed while
+    nothing runs, whatever the test says: an engine that idles serves no reader.
     """
     streams = state.streams
     waiting = streams.waiting_index
-    candidates = waiting[~streams.admitted[waiting]]
-    if not len(candidates):
-        return candidates
-    members = np.nonzero(streams.member)[0]
-    whole = _burst_is_over(state, config)
-    candidates = first_of(candidates, queue, None if whole else CONSIDERED)
-    asking = Asking(state, config, members, candidates)
+    newcomers = waiting[~streams.admitted[waiting]]
+    thinking = streams.begun_thinking
+    if not len(newcomers) and not len(thinking):
+        return Admission(newcomers)
+    readers = streams.member.copy()
+    readers[thinking] = False
+    members = np.nonzero(readers)[0]
+    # The whole queue, or the head of it.
+    whole = bool(len(newcomers)) and _burst_is_over(state, config)
+    newcomers = first_of(newcomers, queue, None if whole else CONSIDERED)
+
+    def asked(some: IntArray) -> Asking:
+        if not len(thinking):
+            return Asking(state, config, members, some)
+        every = np.sort(np.concatenate([thinking, some]))
+        return Asking(state, config, members, first_of(every, queue, None))
+
+    asking = asked(newcomers)
     fits = _memory_allows(state, config, asking)
-    whole = whole and fits == len(candidates)
-    if fits and not (whole and _clears(state, config, asking)):
-        if fits > CONSIDERED:
-            fits, asking = CONSIDERED, Asking(state, config, members, candidates[:CONSIDERED])
-        fits = _time_allows(state, config, asking, fits)
-    if fits == 0 and not len(members):
-        fits = 1
-    return candidates[:fits]
-
-
-class Asking:
-    """The members and the candidates after them, and what they ask for.
-
-    Attributes:
-        members, candidates: Their indices in the state.
-        start: Where the candidates begin in what follows, of shape (n,).
-        index: Of each stream in the state.
-        length: Context in tokens.
-        final: KV in tokens that each will have come to hold, on average until the others end.
-    """
-
-    def __init__(
-        self, state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
-    ) -> None:
-        streams = state.streams
-        self._state, self._thinking_rate = state, config.thinking_rate
-        self.members, self.candidates, self.start = members, candidates, len(members)
-        self.index = index = np.concatenate([members, candidates])
-        self._generated = streams.generated.take(index)
-        self._limit = streams.limit.take(index)
-        self._answers = streams.lengths.careful.remaining(
-            streams.kind.take(index), self._generated, self._limit
-        )
-        self.length = streams.length.take(index)
-        self.final = self.length + FINAL_SHARE * self._answers.left
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the tokens that all members together still get."""
-        return math.sqrt(self._answers.variance[: self.start].sum())
-
-    @property
-    def most_spread(self) -> float:
-        """Bound of it, much cheaper: of answers that end now or at their limits (Popoviciu)."""
-        left = (self._limit - self._generated)[: self.start]
-        return math.sqrt((left * left).sum()) / 2.0
-
-    def context(self, fits: int) -> float:
-        """Mean length of the members, or of the first `fits` candidates while there are none."""
-        return float(self.length[: self.start or fits].mean())
-
-    def few(self, most: int, fits: int) -> int:
-        """How many of the first `fits` candidates leave at most so many streams that decode."""
-        decode = np.cumsum(self._limit > 1.0)[: self.start + fits]
-        return int(np.searchsorted(decode[self.start :], most, side="right"))
-
-    def demand(self, horizons: FloatArray, supply: Supply, stock: float) -> FloatArray:
-        """Engine seconds that each asks for within each horizon, shape (len(horizons), n).
-
-        By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
-        One that thinks asks for `thinking_rate` tokens per second, and has no stock.
-        """
-        state, streams = self._state, self._state.streams
-        ahead = np.maximum(leeway(state).take(self.index), 0.0)
-        np.minimum(ahead, tolerances(streams, self.index), out=ahead, where=self._generated == 0)
-        thinks = streams.thinks.take(self.index)
-        rate = np.where(thinks, self._thinking_rate, streams.rate.take(self.index))
-        read = streams.seen.take(self.index) / rate
-        kept = np.where(thinks, 0.0, stock)
-        tokens: FloatArray = np.minimum(STOCKING * (horizons + read), kept)
-        tokens += horizons - ahead
-        tokens *= rate
-        np.maximum(tokens, 0.0, out=tokens)
-        np.minimum(tokens, horizons * supply.speed, out=tokens)
-        work = self._answers.work(self.length, tokens)
-        work *= supply.token_cost
-        return work
+    if whole and fits == len(newcomers) and _clears(state, config, asking):
+        return Admission(newcomers)
+    most = min(fits, CONSIDERED)
+    if most < len(newcomers):
+        asking = asked(newcomers[:most])
+    found = asking.candidates
+    begin, go_on = _time_allows(state, config, asking)
+    fresh = streams.waiting[found]
+    join = found[:begin][fresh[:begin]]
+    if not len(join) and len(newcomers) and not len(members) and not len(thinking):
+        join = newcomers[:1]
+    place = np.arange(len(found))
+    held, late = found[~fresh & (place >= begin)], found[~fresh & (place >= go_on)]
+    if not len(streams.running_index):
+        held = held[1:]
+    return Admission(join, held, late[streams.running[late]])
 
 
 def _memory_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
-    """How many candidates, in order, can be promised KV memory until they end."""
-    wanted = np.cumsum(asking.final[asking.start :])
+    """How many new candidates, in order, can be promised KV memory until they end."""
+    wanted = np.cumsum(asking.final[asking.start :][asking.new])
+    if not len(wanted):
+        return 0
     if wanted[-1] <= memory_left(state, config, asking, asking.most_spread):
         return len(wanted)
     left = memory_left(state, config, asking, asking.spread)
@@ -171,13 +141,13 @@ def _memory_allows(state: State, config: WorkingSetConfig, asking: Asking) -> in
 
 
 def memory_left(state: State, config: WorkingSetConfig, asking: Asking, spread: float) -> float:
-    """KV tokens that can be promised beside those of the members; below 0: none.
+    """KV tokens that can be promised beside those of the streams with memory; below 0: none.
 
     spread: of their answers, as of `asking`.
     """
     memory = state.memory
     budget = config.fill * (memory.kv.total + memory.host.kv.total)
-    budget -= float(asking.final[: asking.start].sum())
+    budget -= asking.promised
     # Answers that get longer than expected and shorter ones do not quite make up for each other.
     return budget - FINAL_SHARE * spread
 
@@ -192,32 +162,45 @@ def _clears(state: State, config: WorkingSetConfig, asking: Asking) -> bool:
         return False
     if not state.streams.streaming[asking.members].all():
         return False
-    supply = supplied(state, asking.context(len(asking.candidates)), 1.0)
+    supply = supplied(state, asking.mean_length, 1.0)
     wanted = _wanted(state, asking, HORIZONS, supply)
     return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
 
 
-def _time_allows(state: State, config: WorkingSetConfig, asking: Asking, fits: int) -> int:
-    """How many of the first `fits` candidates, in order, pass the demand test at every horizon."""
-    if state.costs.decode is None:
-        return asking.few(UNKNOWN, fits)
-    supply = supplied(state, asking.context(fits), UNMEASURED)
+def _time_allows(state: State, config: WorkingSetConfig, asking: Asking) -> tuple[int, int]:
+    """How many candidates, in order, pass the demand test at every horizon.
+
+    Returns:
+        How many may begin, or be resumed; and, of those that run, how many may go on. They are only
+        stopped for more than all of the engine's time, so that the last one does not come and go.
+    """
+    count = len(asking.candidates)
+    if state.costs.decode is None or not count:
+        return asking.few(UNKNOWN), count
+    supply = supplied(state, asking.mean_length, UNMEASURED)
     if _dry(state, supply.speed) > DRY_SHARE:
-        return 0
+        return 0, count
     start, final = asking.start, asking.final
-    needed = int(final[:start].sum() + final[start : start + fits].sum())
+    needed = int(final[:start].sum() + final[start:].sum())
     shared = needed > state.memory.kv.total
     stock = config.hysteresis / 2 if shared else 0.0
     usual = ONGOING * state.prefill_share if shared else 0.0
+    most = config.eta if asking.new.all() else max(config.eta, 1.0)
+    begin = go_on = count
     for horizons in (DECISIVE, OTHERS):
-        wanted = _wanted(state, asking, horizons, supply, stock, usual)[:, :fits]
-        passes = (wanted <= config.eta * horizons).all(axis=0)
-        if not passes.all():
-            # Nothing overtakes the first one that does not fit.
-            fits = int(np.argmin(passes))
-        if not fits:
+        wanted = _wanted(state, asking, horizons, supply, stock, usual)
+        # Nothing overtakes the first one that does not fit.
+        begin = min(begin, _leading(wanted <= config.eta * horizons))
+        go_on = min(go_on, _leading(wanted <= most * horizons))
+        if not go_on:
             break
-    return fits
+    return begin, go_on
+
+
+def _leading(passes: BoolArray) -> int:
+    """How many columns there are before the first that is not all true."""
+    every: BoolArray = np.asarray(passes.all(axis=0))
+    return len(every) if every.all() else int(np.argmin(every))
 
 
 def _wanted(
@@ -233,7 +216,8 @@ def _wanted(
     usual: share of each horizon that prefills take at least. Shape (len(horizons), candidates).
     """
     due = _due(state, asking.members)
-    prefill = prefill_seconds(state, asking.candidates)
+    prefill = np.zeros(len(asking.candidates))
+    prefill[asking.new] = prefill_seconds(state, asking.candidates[asking.new])
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
     first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * horizons)
     of_each = asking.demand(horizons, supply, stock)

@@ -25,7 +25,8 @@ class WorkingSetConfig:
     `admission` the margin for unmeasured costs (`4090-b`), the share of stalled readers (Azure at
     4x) and that of a newcomer's own prefill (Mooncake). `park_target`, `safety` and the share of
     ongoing prefills were set on nine workloads of our own, and seen on these eight and Azure at 4x
-    meanwhile.
+    meanwhile. `thinking_rate` was set on one window of ServeGen's reasoning traffic, and looked at
+    on two others.
     """
 
     eta: float = setting(
@@ -54,10 +55,10 @@ class WorkingSetConfig:
         3.0, "seconds without an arrival after which a burst counts as ended", low=0.0, high=3600.0
     )
     thinking_rate: float = setting(
-        1000.0,
+        40.0,
         "tokens per second that admission counts for a stream that thinks (nothing of it can be "
-        "read yet), at most what the engine can decode; less admits newcomers earlier, and readers "
-        "stall for it",
+        "read yet), at most what the engine can decode; more admits fewer streams, which are "
+        "paused less often and get tokens before their readers need them",
         low=0.1,
         high=1000.0,
     )

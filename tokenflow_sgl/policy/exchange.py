@@ -12,9 +12,10 @@ running streams, and only if the space then really suffices:
 3. others only with hysteresis: for a newcomer if the victim can bear the switch, for a
    paused stream if the victim has clearly more leeway than it.
 
+A stream that thinks has no reader yet. It is taken as a newcomer is, in one order with those that
+have not begun (see `queueing`). What comes before it in that order may displace it, and a paused
+stream whose reader is about to stall where no reader can give way.
 A newcomer whose wait is still tolerated displaces others as a paused stream does.
-A stream that thinks has no reader yet. It is taken as a newcomer is, before those that have not
-begun, and nothing displaces it: only where memory for the next steps is missing is it paused.
 
 No stream is displaced in its first `min_run` seconds: a stream gains before it can lose
 again, which bounds thrash. A paused stream's slack only falls, so it is served at last.
@@ -27,8 +28,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenflow_sgl.contract import Cause, FloatArray, IntArray, Preempt, State
+from tokenflow_sgl.contract import BoolArray, Cause, FloatArray, IntArray, Preempt, State
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, decode_reserve
+from tokenflow_sgl.policy.admission import Admission
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.urgency import leeway, tolerances, turn, weights
 
@@ -57,35 +59,36 @@ def useful_band(state: State, config: WorkingSetConfig, index: IntArray) -> Floa
 
 
 def exchange(
-    state: State, config: WorkingSetConfig, admitted: IntArray, queue: FloatArray | None = None
+    state: State, config: WorkingSetConfig, admission: Admission, queue: FloatArray | None = None
 ) -> Exchange:
     """Plan which streams run next.
 
     Args:
         state: As it is.
         config: Parameters of the policy.
-        admitted: Indices that joined in this very pass.
-        queue: Key by which waiting streams are sorted, shape (n,); None: they all have the same.
-            Among equal ones the order of arrival counts.
+        admission: Who joined in this very pass, and which streams that think do not go on.
+        queue: Key by which streams without text are sorted, shape (n,); None: they all have the
+            same. Among equal ones the order of arrival counts.
     """
     streams, memory = state.streams, state.memory
     length = streams.length
 
     # What is loaded in part is counted as free, so it needs memory as a paused stream does.
     ready = streams.paused | streams.partly_loaded | (streams.waiting & streams.admitted)
-    ready[admitted] = True
+    ready[admission.join] = True
+    ready[admission.held] = False
     candidates = np.nonzero(ready)[0]
     # What has no text yet comes after those that stall: they were promised that they do not.
     ahead = leeway(state)[candidates]
     tolerated = np.clip(ahead, 0.0, tolerances(streams, candidates))
     ahead = np.where(streams.textless[candidates], tolerated, ahead)
     turns = turn(ahead, weights(streams, candidates))
-    second = candidates if queue is None else queue[candidates]
-    # Thinking goes on before other streams begin.
-    second = np.where(streams.waiting[candidates], second, -np.inf)
+    keys = np.zeros(len(streams)) if queue is None else queue
+    second = np.where(streams.textless[candidates], keys[candidates], -np.inf)
     first = np.lexsort((second, turns))[:CONSIDERED]
-    candidates, ahead, turns = candidates[first], ahead[first], turns[first]
-    if not len(candidates):
+    candidates, ahead, turns, second = (each[first] for each in (candidates, ahead, turns, second))
+    stopped = admission.yields[_can_be_displaced(state, config, admission.yields)]
+    if not len(candidates) and not len(stopped):
         return Exchange((), ())
 
     # What drains is as good as free: it is released before the plan can be used up.
@@ -100,13 +103,19 @@ def exchange(
     )
     rows = memory.max_running - running + drained
     need = length[candidates] + decode_reserve(memory, 1, DECODE_TARGET_STEPS)
-    movable = _movable(state, config)
+    movable = streams.running_index
+    movable = movable[_can_be_displaced(state, config, movable)]
+    thinks = streams.thinks[movable]
+    thinkers = np.setdiff1d(movable[thinks], stopped, assume_unique=True)
+    movable = movable[~thinks]
     band = useful_band(state, config, np.concatenate([candidates, movable]))
-    victims = _Victims(state, config, movable, band[len(candidates) :])
+    victims = _Victims(state, config, movable, band[len(candidates) :], thinkers, keys)
     content = ahead > CONTENT * band[: len(candidates)]
 
     run: list[int] = []
-    preempt: list[Preempt] = []
+    preempt = [Preempt(slot, Cause.NEWCOMER) for slot in streams.slot[stopped].tolist()]
+    room += int(length[stopped].sum())
+    rows += len(stopped)
     # Plain lists: one pass over them is several times faster than indexing arrays.
     rows_of_candidates = zip(
         candidates.tolist(),
@@ -116,6 +125,7 @@ def exchange(
         ahead.tolist(),
         turns.tolist(),
         weights(streams, candidates).tolist(),
+        second.tolist(),
         strict=True,
     )
     for index, tokens, is_content, newcomer, *urgency in rows_of_candidates:
@@ -136,37 +146,37 @@ def exchange(
         room -= tokens
         rows -= 1
         run.append(index)
-    if not run and not running:
+    if not run and not running and len(candidates):
         # Nothing runs and nothing fits beside the reserve: the most urgent one goes alone.
         run.append(int(candidates[0]))
     return Exchange(tuple(run), tuple(preempt))
 
 
-def _movable(state: State, config: WorkingSetConfig) -> IntArray:
-    """Indices of the running streams that may be displaced for others."""
-    streams, running = state.streams, state.streams.running_index
-    can = (
-        streams.preemptible[running]
+def _can_be_displaced(state: State, config: WorkingSetConfig, index: IntArray) -> BoolArray:
+    """Which of these running streams may be displaced for others at all."""
+    streams = state.streams
+    return np.asarray(
+        streams.preemptible[index]
         # Where no reader is ahead, there is no slack to give away.
-        & streams.streaming[running]
-        & (state.now - streams.since[running] >= config.min_run)
-        & (streams.generated[running] > 0)
-        & ~streams.thinks[running]
+        & streams.streaming[index]
+        & (state.now - streams.since[index] >= config.min_run)
+        & (streams.generated[index] > 0)
     )
-    return running[can]
 
 
 class _Candidate(NamedTuple):
     """How urgent a candidate is.
 
     newcomer: it has no text, and its wait is not tolerated any more. ahead: its leeway, at least 0
-    without text. turn, weight: see `urgency`.
+    without text. turn, weight: see `urgency`. key: what sorts it among the streams without text; of
+    a reader the least.
     """
 
     newcomer: bool
     ahead: float
     turn: float
     weight: float
+    key: float
 
 
 class _Victims:
@@ -175,12 +185,20 @@ class _Victims:
     Args:
         state: As it is.
         config: Parameters of the policy.
-        index: Of the streams that may be displaced at all, shape (m,).
+        index: Of the streams with a reader that may be displaced at all, shape (m,).
         band: Of each, see `useful_band`.
+        thinkers: Indices of those that think and may be displaced at all.
+        keys: By which streams without text are sorted, shape (n,).
     """
 
     def __init__(
-        self, state: State, config: WorkingSetConfig, index: IntArray, band: FloatArray
+        self,
+        state: State,
+        config: WorkingSetConfig,
+        index: IntArray,
+        band: FloatArray,
+        thinkers: IntArray,
+        keys: FloatArray,
     ) -> None:
         streams = state.streams
         ahead, weight = leeway(state)[index], weights(streams, index)
@@ -192,6 +210,8 @@ class _Victims:
         self._saturated = _by(index[saturated], turns[saturated])
         self._sprinters = _by(index[sprinting], -streams.generated[index[sprinting]])
         self._others = _by(index[others], turns[others])
+        self._thinkers = _by(thinkers, keys[thinkers])
+        self._keys = keys
         urgency = zip(ahead.tolist(), turns.tolist(), weight.tolist(), strict=True)
         self._urgency = dict(zip(index.tolist(), urgency, strict=True))
         self._length = streams.length
@@ -230,13 +250,16 @@ class _Victims:
             candidate.newcomer or self._urgency[self._saturated[-1]][1] > candidate.turn
         ):
             return self._saturated
+        behind = self._thinkers and self._keys[self._thinkers[-1]] > candidate.key
+        if candidate.newcomer and behind:
+            return self._thinkers
         if urgent and self._sprinters:
             return self._sprinters
         if self._others:
             ahead, _, weight = self._urgency[self._others[-1]]
             if ahead > self._least(self._others[-1], weight, candidate):
                 return self._others
-        return None
+        return self._thinkers if urgent and behind else None
 
     def _least(self, victim: int, weight: float, candidate: _Candidate) -> float:
         """Leeway that an unsaturated victim must have to be displaced."""

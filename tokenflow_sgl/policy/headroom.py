@@ -15,8 +15,9 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import State
-from tokenflow_sgl.policy.admission import HORIZONS, Asking, members_want, memory_left
+from tokenflow_sgl.policy.admission import HORIZONS, members_want, memory_left
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.demand import Asking
 from tokenflow_sgl.policy.supply import modelled
 
 WITHIN = 30.0

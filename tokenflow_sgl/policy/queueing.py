@@ -1,4 +1,4 @@
-"""Which waiting request is prefilled first: that with the highest response ratio, within bounds.
+"""Which stream without text goes first: that with the highest response ratio, within bounds.
 
 First come first served wastes most of what is possible where prefills queue: a prompt of 100,000
 tokens keeps a hundred short ones waiting. Shortest first has the least mean wait, but starves the
@@ -10,6 +10,12 @@ That alone bounds no wait. So nothing overtakes a request any more once later ar
 `overtake` times its own prefill have done so: it then waits for earlier arrivals only. Short
 requests are held up by little work, long ones by work in proportion to theirs.
 
+What a model thinks is not read, so its prefill is not all that a request needs before it has text.
+Where it thinks, the engine time of its answer counts, as far as that is expected and still to come,
+before its prefill and from then on until its thinking has ended. The longer it has thought, the
+more is expected, since a few answers take most of the tokens: so short thoughts overtake long ones,
+like short prompts long ones. That is close to Gittins' rule for lengths that are not known (J. C.
+Gittins, 1979; for jobs of unknown size Aalto, Ayesta and Righter, 2009), and grows with the wait.
 The ratio is weighted by the class, and a wait that the class tolerates does not count (`urgency`).
 
 A request with a TTFT objective goes before those without as soon as its prefill must begin to meet
@@ -25,6 +31,7 @@ import numpy as np
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.prefill import prefill_seconds
+from tokenflow_sgl.policy.supply import modelled
 from tokenflow_sgl.policy.urgency import response_turn
 
 SHORTEST_PREFILL = 1e-3
@@ -32,6 +39,9 @@ SHORTEST_PREFILL = 1e-3
 HASTE = 2.0
 """Multiple of its own prefill before the last moment at which an objective makes a request go
 first: others are in the same step, or in the one under way."""
+STAYS = 2.0
+"""A stream that thinks and runs counts as if it had waited so many times as long: two that are
+alike do not take turns."""
 
 
 def _none() -> FloatArray:
@@ -45,8 +55,8 @@ class Queue:
     Attributes:
         slot: Of each.
         arrival: Of each; with the slot it names a stream.
-        seconds: Of its prefill.
-        overtaken: Seconds of prefills of later arrivals that left the queue before it.
+        seconds: That it needs until its first text, see `_service`.
+        overtaken: Those of later arrivals that left the queue before it.
     """
 
     slot: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -100,14 +110,30 @@ def waiting_queue(state: State, before: Queue) -> Queue:
 
 
 def _service(state: State, index: IntArray) -> FloatArray:
-    """Seconds of the prefills of these streams; tokens where the costs are not known."""
+    """Seconds until these waiting streams have text; tokens where the costs are not known."""
     if state.costs.prefill is None:
         return np.maximum(state.streams.uncached[index].astype(np.float64), 1.0)
-    return np.maximum(prefill_seconds(state, index), SHORTEST_PREFILL)
+    seconds = np.maximum(prefill_seconds(state, index), SHORTEST_PREFILL)
+    thinks = state.streams.thinks[index]
+    if thinks.any():
+        seconds[thinks] += _answer_seconds(state, index[thinks])
+    return seconds
+
+
+def _answer_seconds(state: State, index: IntArray) -> FloatArray:
+    """Engine seconds of what these streams are expected to generate yet; 0.0 while unknown.
+
+    How much of it will be thinking is not known.
+    """
+    streams = state.streams
+    length = streams.length[index]
+    left = streams.expected_of(index) - streams.generated[index]
+    cost = modelled(state, float(length.mean())).token_cost if state.costs.decode else 0.0
+    return np.asarray(cost * left * (length + left / 2.0))
 
 
 def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArray:
-    """What sorts the streams that wait for their prefills, shape (n,): the least goes first.
+    """What sorts the streams without text, shape (n,): the least goes first.
 
     Among equal ones the order of arrival counts. `queue` is of this state; other streams have 0.
     """
@@ -119,6 +145,12 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
     # Those that nothing may overtake in the order of their arrival.
     keys = np.zeros(len(streams))
     keys[index] = np.where(first, -np.inf, turns)
+    begun = streams.begun_thinking
+    if len(begun):
+        seconds = np.maximum(_answer_seconds(state, begun), SHORTEST_PREFILL)
+        turns = response_turn(state.now - streams.arrival[begun], seconds, streams, begun)
+        stays = np.where(turns < 0.0, turns * STAYS, turns / STAYS)
+        keys[begun] = np.where(streams.running[begun], stays, turns)
     return keys
 
 
@@ -126,7 +158,7 @@ def first_of(index: IntArray, keys: FloatArray | None, most: int | None) -> IntA
     """The streams that go first, in their order.
 
     Args:
-        index: Of streams that wait, ascending, shape (m,).
+        index: Of streams without text, ascending, shape (m,).
         keys: As of `queue_keys`; None: they are all the same.
         most: How many are asked for; None: all.
     """

@@ -116,8 +116,8 @@ class WorkingSetPolicy:
         streams = state.streams
         queue = waiting_queue(state, memo.queue)
         keys = queue_keys(state, queue, self.config)
-        joined = admissible(state, self.config, keys)
-        outcome = exchange(state, self.config, joined, keys)
+        admission = admissible(state, self.config, keys)
+        outcome = exchange(state, self.config, admission, keys)
         share = next_share(state, self.config, memo.park_share)
         run, preempt = outcome.run, outcome.preempt
         rest = thinned(state, parked(state, self.config, share)).tolist()
@@ -132,7 +132,7 @@ class WorkingSetPolicy:
         slots = tuple(streams.slot[list(run)].tolist())
         return _Plan(
             Memo(planned=state.now, plan=slots, park_share=share, queue=queue),
-            admit=tuple(streams.slot[joined].tolist()),
+            admit=tuple(streams.slot[admission.join].tolist()),
             preempt=preempt,
         )
 

@@ -13,12 +13,12 @@ class Seam:
 
     Attributes:
         target: Dotted path of the function, method or class.
-        use: ``"subclass"``, or how it is hooked through ``HookRegistry``.
+        use: ``"subclass"``, ``"call"``, or how it is hooked through ``HookRegistry``.
         why: What breaks without it, and when it can go.
     """
 
     target: str
-    use: Literal["around", "before", "replace", "subclass"]
+    use: Literal["around", "before", "replace", "subclass", "call"]
     why: str
 
 
@@ -109,6 +109,7 @@ HOOKED = (
 _ATTENTION = (
     "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend._run_sdpa_forward_"
 )
+_BUDGET = "SGLang leaves 10 GiB of the machine's memory to others, whatever the pool's size."
 _EXACT = "SGLang's own gives results that depend on the batch."
 
 SEAMS = (
@@ -135,4 +136,6 @@ SEAMS = (
         "subclass",
         "CUDA copies.",
     ),
+    Seam("sglang.srt.mem_cache.pool_host.base.host_memory_budget_scope", "call", _BUDGET),
+    Seam("sglang.srt.mem_cache.host_memory.available_host_memory_bytes", "call", _BUDGET),
 )

@@ -5,15 +5,12 @@ from typing import Any
 import torch
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
+from tokenflow_sgl_emulator.host_pool import PlainMemory
 from tokenflow_sgl_emulator.timed.device import the_device
 
 
-class TimedHostPool(MHATokenToKVPoolHost):
+class TimedHostPool(PlainMemory, MHATokenToKVPoolHost):
     """SGLang's pool with the link's time in place of the CUDA copies."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs["pin_memory"] = False  # pinning is cudaHostRegister
-        super().__init__(*args, **kwargs)
 
     def load_to_device_per_layer(
         self,

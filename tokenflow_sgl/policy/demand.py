@@ -1,0 +1,100 @@
+"""What streams ask of the engine's time and memory, for the demand test of `admission`.
+
+Producing n tokens from length l costs T / M * (n * l + n^2 / 2), with T / M as in `supply`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
+from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.supply import Supply
+from tokenflow_sgl.policy.urgency import leeway, tolerances
+
+FINAL_SHARE = 0.6
+"""Share of the output still to come that a stream holds on average until the others end."""
+STOCKING = 0.1
+"""Share of its reading time that a stream's stock should have grown to, while it is small."""
+
+
+class Asking:
+    """The members and the candidates after them, and what they ask for.
+
+    A stream that thinks can be a candidate although it has begun: then it holds memory already.
+
+    Attributes:
+        members, candidates: Their indices in the state.
+        new: Which of the candidates wait for their prefills.
+        start: Where the candidates begin in what follows, of shape (n,).
+        index: Of each stream in the state.
+        length: Context in tokens.
+        final: KV in tokens that each will have come to hold, on average until the others end.
+    """
+
+    def __init__(
+        self, state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
+    ) -> None:
+        streams = state.streams
+        self._state, self._thinking_rate = state, config.thinking_rate
+        self.members, self.candidates, self.start = members, candidates, len(members)
+        self.index = index = np.concatenate([members, candidates])
+        self.new: BoolArray = streams.waiting[candidates]
+        self._holds = np.concatenate([np.ones(len(members), dtype=np.bool_), ~self.new])
+        self._generated = streams.generated.take(index)
+        self._limit = streams.limit.take(index)
+        self._answers = streams.lengths.careful.remaining(
+            streams.kind.take(index), self._generated, self._limit
+        )
+        self.length = streams.length.take(index)
+        self.final = self.length + FINAL_SHARE * self._answers.left
+
+    @property
+    def mean_length(self) -> float:
+        """Mean context of all streams that have memory, or of the candidates while none has."""
+        return float((self.length[self._holds] if self._holds.any() else self.length).mean())
+
+    @property
+    def promised(self) -> float:
+        """KV tokens that the streams with memory will have come to hold."""
+        return float(self.final[self._holds].sum())
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the tokens that the streams with memory together still get."""
+        return math.sqrt(self._answers.variance[self._holds].sum())
+
+    @property
+    def most_spread(self) -> float:
+        """Bound of it, much cheaper: of answers that end now or at their limits (Popoviciu)."""
+        left = (self._limit - self._generated)[self._holds]
+        return math.sqrt((left * left).sum()) / 2.0
+
+    def few(self, most: int) -> int:
+        """How many candidates, in order, leave at most so many streams that decode."""
+        decode = np.cumsum(self._limit > 1.0)
+        return int(np.searchsorted(decode[self.start :], most, side="right"))
+
+    def demand(self, horizons: FloatArray, supply: Supply, stock: float) -> FloatArray:
+        """Engine seconds that each asks for within each horizon, shape (len(horizons), n).
+
+        By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
+        One that thinks asks for `thinking_rate` tokens per second, and has no stock.
+        """
+        state, streams = self._state, self._state.streams
+        ahead = np.maximum(leeway(state).take(self.index), 0.0)
+        np.minimum(ahead, tolerances(streams, self.index), out=ahead, where=self._generated == 0)
+        thinks = streams.thinks.take(self.index)
+        rate = np.where(thinks, self._thinking_rate, streams.rate.take(self.index))
+        read = streams.seen.take(self.index) / rate
+        kept = np.where(thinks, 0.0, stock)
+        tokens: FloatArray = np.minimum(STOCKING * (horizons + read), kept)
+        tokens += horizons - ahead
+        tokens *= rate
+        np.maximum(tokens, 0.0, out=tokens)
+        np.minimum(tokens, horizons * supply.speed, out=tokens)
+        work = self._answers.work(self.length, tokens)
+        work *= supply.token_cost
+        return work
