@@ -234,6 +234,8 @@ def _pieces() -> str:
             for way, key in (("to the host", "stored"), ("back", "loaded")):
                 copies = run["emulated_device"][key]
                 number, tokens = copies["transfers"], copies["tokens"]
+                if not number:
+                    continue  # so short a run that nothing came back
                 cells = (
                     f"{link} GB/s",
                     name.removeprefix("pages of "),
