@@ -2,9 +2,9 @@
 
 After FastSwitch, section 3.1 (Dynamic Block Group Manager): a stream gets a first group of about
 1,000 tokens, of which it uses page after page; a group that is used up is followed by another one.
-What of a group is not used yet is free for the others where no other page is left: the largest rest
-is split, and its owner keeps the first half. So a page that is asked for is always there while any
-page is free.
+What of a group is not used yet is free for the others, too: while no free run is as large, the
+largest rest of a group is split, and its owner keeps the first half. So a page that is asked for is
+always there while any page is free.
 """
 
 from __future__ import annotations
@@ -58,11 +58,6 @@ class BlockGroups:
     def free_pages(self) -> Pages:
         """All pages that can be taken, in order."""
         return np.flatnonzero(~self._held)
-
-    @property
-    def runs(self) -> int:
-        """Pieces in which the pages lie that are in no group."""
-        return len(self._runs)
 
     def set_aside(self, owner: int) -> int:
         """Pages that are left of an owner's group."""
