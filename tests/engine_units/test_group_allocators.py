@@ -12,6 +12,7 @@ import torch
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
+from tokenflow_sgl.engine.kv import group_hooks
 from tokenflow_sgl.engine.kv.group_allocators import with_groups
 from tokenflow_sgl.engine.kv.group_hooks import pages_of, size_groups
 from tokenflow_sgl.engine.kv.stream_pages import StreamPages
@@ -196,6 +197,44 @@ def test_what_is_loaded_goes_on_in_the_same_run(page) -> None:
     with ours.pages.extending([request], [8]):
         more = extend(ours, [loaded], [8], page)
     assert runs(torch.cat([loaded, more])) == 1
+
+
+def test_the_hooks_say_whose_pages_are_asked_for() -> None:
+    """Around functions that allocate as SGLang's do, which know nothing of streams."""
+    ours = group_hooks._built(stock(1))
+    tree = SimpleNamespace(token_to_kv_pool_allocator=ours)
+    one, two = Request(100), Request(100)
+
+    def alloc_for_extend(batch):
+        places = ours.alloc(sum(batch.extend_lens))
+        for request, found in zip(batch.reqs, places.split(batch.extend_lens), strict=True):
+            request.locs = torch.cat([request.locs, found])
+        return places, None, batch.req_pool_indices_cpu
+
+    def alloc_for_decode(batch, token_per_req):
+        for request, found in zip(batch.reqs, ours.alloc(len(batch.reqs)).split(1), strict=True):
+            request.locs = torch.cat([request.locs, found])
+
+    def init_load_back(_tree, params):
+        params.req.locs = torch.cat([params.req.locs, ours.alloc(50)])
+
+    group_hooks._load(init_load_back, tree, SimpleNamespace(req=two))
+    two.prefix_len = 50
+    batch = SimpleNamespace(
+        tree_cache=tree,
+        reqs=[one, two],
+        extend_lens=[100, 50],
+        req_pool_indices_cpu=torch.tensor([4, 2]),
+    )
+    group_hooks._extend(alloc_for_extend, batch)
+    for _ in range(10):
+        group_hooks._decode(alloc_for_decode, batch, token_per_req=1)
+    assert [runs(each.locs) for each in (one, two)] == [1, 1]
+    assert len(one.locs) == len(two.locs) == 110
+    owner = ours.pages._owner(one)
+    assert ours.pages._book.set_aside(owner) > 0
+    group_hooks._released(None, tree, one, checkpointed=True)
+    assert ours.pages._book.set_aside(owner) == 0
 
 
 def test_rows_without_a_stream_have_pages_too() -> None:
