@@ -3,10 +3,10 @@
     python benchmarks/burst/fidelity.py --azure AzureLLMInferenceTrace_conv.csv
 
 Simulates what `run.py` measured with stock SGLang and tokenflow, with the same settings, and
-writes the differences into docs/simulate.md. Reads benchmarks/results/burst/; runs no server.
-What was measured on a trace whose file is not given (--azure, --mooncake) is left out, aloud. The
-simulated server knows of the answers' lengths what the measured one knew; a column says what.
---known-lengths takes only the runs in which it knew them.
+writes the differences into docs/simulate.md, one table for runs whose servers knew the lengths of
+all answers and one for the others. Reads benchmarks/results/burst/; runs no server. What was
+measured on a trace whose file is not given (--azure, --mooncake) is left out, aloud. The simulated
+server knows of the answers' lengths what the measured one knew. --lengths makes one table only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ FIGURES = {
     "mean TPOT, ms": ("tpot_s", "mean"),
     "stall, s": ("stall_per_request_s", "mean"),
 }
+TABLES = {"known": "fidelity", "unknown": "unknown lengths"}
+"""The page's tables, by what the measured servers knew of the answers' lengths."""
 SMALL_STALL = 0.1
 """Seconds; of less, a relative difference says nothing."""
 
@@ -41,15 +43,17 @@ def main() -> None:
     parser.add_argument("--azure", metavar="FILE", help="trace of azure-2x and azure-4x")
     parser.add_argument("--mooncake", metavar="FILE", help="trace of mooncake")
     parser.add_argument(
-        "--known-lengths", action="store_true", help="only runs whose server knew the lengths"
+        "--lengths", choices=TABLES, action="append", help="table to make; default: both"
     )
     given = parser.parse_args()
     files = {"azure": given.azure, "mooncake": given.mooncake}
-    lines = ["| workload | run | lengths | " + " | ".join(FIGURES) + " |"]
-    lines.append("| --- | --- | --- |" + " ---: |" * len(FIGURES))
+    heads = ["| workload | run | " + " | ".join(FIGURES) + " | commit |"]
+    heads.append("| --- | --- |" + " ---: |" * len(FIGURES) + " --- |")
+    tables = {name: [*heads] for name in given.lengths or TABLES}
     for workload, name, measured in track(_measured(), description="simulating"):
         known = knew_lengths(measured)
-        if given.known_lengths and not known:
+        lines = tables.get(lengths(measured))
+        if lines is None:
             continue
         trace = measured["replay"][0]
         if "FILE" in LOADS[workload].trace:
@@ -63,12 +67,14 @@ def main() -> None:
             LOADS[workload], trace, policy, page_size=int(page_size or 1), known_lengths=known
         )["tokenflow"]
         cells = [_cell(found, measured["tokenflow"], keys) for keys in FIGURES.values()]
-        lines.append(
-            "| " + " | ".join([label(workload, measured), name, lengths(measured), *cells]) + " |"
-        )
-    text = "\n".join(lines) + "\n"
-    print(text)
-    PAGE.write_text(replace_table(PAGE.read_text(), "fidelity", text))
+        cells = [label(workload, measured), name, *cells, measured["commit"]]
+        lines.append("| " + " | ".join(cells) + " |")
+    page = PAGE.read_text()
+    for which, lines in tables.items():
+        text = "\n".join(lines) + "\n"
+        print(text)
+        page = replace_table(page, TABLES[which], text)
+    PAGE.write_text(page)
 
 
 def _measured() -> list[tuple[str, str, dict[str, Any]]]:

@@ -4,6 +4,7 @@ import pytest
 
 from tokenflow_sgl.choices import Api, Sessions
 from tokenflow_sgl.replay import ReplayError, ReplayOptions
+from tokenflow_sgl.replay.stream_client import StreamClient
 
 VIRTUAL = {
     "internal_states": [
@@ -57,6 +58,26 @@ def test_this_machines_pace_makes_no_run_invalid(replayed, ask, monkeypatch):
     _, run = replayed([ask()])
     assert not run.info.invalid
     assert run.info.send_lag_p99_s is None
+
+
+def test_a_stream_may_wait_for_as_long_as_others_get_tokens(replayed, ask, rows, monkeypatch):
+    """A slow machine needs minutes for what is seconds on the server's clock."""
+    tokens = []
+    give_up = StreamClient.give_up_silent
+
+    def noted(client, timeout_s):
+        tokens.append(client.tokens)
+        give_up(client, timeout_s)
+
+    monkeypatch.setattr(StreamClient, "give_up_silent", noted)
+    monkeypatch.setattr("tokenflow_sgl.replay.base_replayer._OBSERVE_EVERY_S", 0.05)
+    options = ReplayOptions(timeout_s=1.0)
+    requests = [ask(0.0), ask(0.0, output=20)]
+    _, run = replayed(requests, options, failures={0: "hang"}, gap_s=0.15)
+    silent, other = rows(run)
+    assert "given up: nothing came for 1 s" in silent["error"]
+    assert (other["error"], other["output_tokens"]) == (None, 20)
+    assert tokens[0] == 2 + 20, "when the other one had all of them"
 
 
 def test_the_warm_up_burst_is_a_trace_of_its_own(replayed, ask, rows):

@@ -127,11 +127,13 @@ class BaseReplayer(ABC):
 
     async def _watch(self, observe: Observer, began: float) -> None:
         """Show how far it has come, and give up streams that have been silent for too long."""
-        timeout_s = self._options.timeout_s * self._target.time_scale
         while True:
             observe(self._snapshot(), time.monotonic() - began)
             await asyncio.sleep(_OBSERVE_EVERY_S)
-            self._client.give_up_silent(timeout_s)
+            self._give_up_silent()
+
+    def _give_up_silent(self) -> None:
+        self._client.give_up_silent(self._options.timeout_s * self._target.time_scale)
 
     def _is_warm_up(self, index: int, due_s: float) -> bool:
         """Whether a request is left out of the figures."""
