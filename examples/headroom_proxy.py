@@ -8,7 +8,8 @@ what it has sent itself. Answers stream through unchanged. When a client goes aw
 the connection to the server, which then ends the answer. A server that does not answer gets no
 requests until it does.
 
-It passes on `/generate`, `/v1/completions`, `/v1/chat/completions`, and questions about the model.
+It passes on `/generate`, `/v1/completions`, `/v1/chat/completions`, questions about the model, and
+what `/tokenflow/streams/{rid}` is told: to the server that has the stream.
 `/health` has each server's headroom, and is 503 when no server answers. Needs the package aiohttp.
 Exit codes: 1 if the port is taken or a server reports no headroom, 2 if an option is wrong.
 """
@@ -20,7 +21,7 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -31,6 +32,7 @@ from tokenflow_sgl.qos.classes import DEFAULT_CLASS, SHIPPED
 
 ANSWERED = ("/generate", "/v1/completions", "/v1/chat/completions")
 TOLD = ("/v1/models", "/model_info", "/server_info")
+STREAMS = "/tokenflow/streams/{rid:.+}"
 FIELD = "tokenflow_headroom_tokens"
 NEW_SERVER = 1e6
 """Headroom of a server that has not served yet and does not know its own: about the most that any
@@ -58,6 +60,7 @@ class Proxy:
 
     Attributes:
         known: Headroom of the servers that answer, by their place in `urls`.
+        streams: Servers of the answers under way whose clients gave them an id, by that id.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Proxy:
         self._urls, self._read_every = urls, read_every
         self._key = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self.known = KnownHeadroom()
+        self.streams: dict[str, int] = {}
         self._said: dict[int, str] = {}
         self._session: aiohttp.ClientSession
 
@@ -85,6 +89,7 @@ class Proxy:
         app.add_routes([web.post(path, self._pass_on) for path in ANSWERED])
         app.add_routes([web.get(path, self._pass_on) for path in TOLD])
         app.add_routes([web.get("/health", self._health)])
+        app.add_routes([web.post(STREAMS, self._tell), web.delete(STREAMS, self._tell)])
         app.cleanup_ctx.append(self._running)
         return app
 
@@ -153,21 +158,13 @@ class Proxy:
         If the client goes away, this is cancelled, and leaving the block closes the connection.
         """
         body = await request.read()
-        headers = {
-            name: value
-            for name, value in request.headers.items()
-            if name.lower() not in DROPPED | {"host", "content-length"}
-        }
+        rid = rid_of(body)
         while (server := self._server_of(request, body)) is not None:
             url, back = self._urls[server], None
+            if rid is not None:
+                self.streams[rid] = server
             try:
-                async with self._session.request(
-                    request.method,
-                    url + request.path_qs,
-                    data=body or None,
-                    headers=headers,
-                    allow_redirects=False,
-                ) as answer:
+                async with self._asking(server, request, body) as answer:
                     back = web.StreamResponse(status=answer.status, reason=answer.reason)
                     for name, value in answer.headers.items():
                         if name.lower() not in DROPPED:
@@ -186,7 +183,42 @@ class Proxy:
                 if request.transport is not None:
                     request.transport.abort()  # the client must not take it for the answer's end
                 return back
+            finally:
+                # Of two answers of one id the first that ends goes for both: then all are asked.
+                self.streams.pop(rid or "", None)
         return failure(503, "No server answers.")
+
+    def _asking(self, server: int, request: web.Request, body: bytes) -> Any:
+        """The same request to a server; a context that gives its answer."""
+        return self._session.request(
+            request.method,
+            self._urls[server] + request.path_qs,
+            data=body or None,
+            headers=passed_on(request.headers),
+            allow_redirects=False,
+        )
+
+    async def _tell(self, request: web.Request) -> web.StreamResponse:
+        """Say something of a stream: to the server that has it, else to all until one knows it."""
+        body, rid = await request.read(), request.match_info["rid"]
+        likely = [self.streams[rid]] if rid in self.streams else []
+        refused = failure(503, "No server answers.")
+        for server in likely + [each for each in self.known.tokens if each not in likely]:
+            try:
+                async with self._asking(server, request, body) as answer:
+                    if answer.status != 404:
+                        said, kind = await answer.read(), answer.content_type
+                        return web.Response(status=answer.status, body=said, content_type=kind)
+                    refused = failure(404, f"Stream {rid!r} is unknown: no server has it.")
+            except aiohttp.ClientError as error:
+                self._say(server, f"does not answer: {str(error) or type(error).__name__}")
+        return refused
+
+
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers of a request that go with it."""
+    left_out = DROPPED | {"host", "content-length"}
+    return {name: value for name, value in headers.items() if name.lower() not in left_out}
 
 
 def failure(status: int, message: str) -> web.Response:
@@ -211,6 +243,15 @@ def work_of(body: bytes) -> float:
         return 0.0  # the server will say what is wrong
     # A client may write NaN, or 1e300: one request weighs no more than a server carries.
     return min(work, NEW_SERVER) if work > 0.0 else 0.0
+
+
+def rid_of(body: bytes) -> str | None:
+    """The id that its client gives a request; None: none, or several."""
+    try:
+        rid = json.loads(body).get("rid") if b'"rid"' in body else None
+    except (AttributeError, RecursionError, ValueError):
+        return None  # the server will say what is wrong
+    return rid if isinstance(rid, str) else None
 
 
 def tokens_in(what: Any) -> float:

@@ -32,6 +32,24 @@ class WritePolicy(StrEnum):
     write_back = "write_back"
 
 
+class IoBackend(StrEnum):
+    """What copies KV between device and host in HiCache; those that can be simulated."""
+
+    kernel = "kernel"
+    """A kernel of SGLang's that gathers and scatters."""
+    direct = "direct"
+    """The copy engine, piece by piece."""
+
+
+class MemLayout(StrEnum):
+    """How HiCache's host memory is laid out; those layouts that can be simulated."""
+
+    page_first = "page_first"
+    layer_first = "layer_first"
+    page_first_direct = "page_first_direct"
+    page_head = "page_head"
+
+
 class Contender(StrEnum):
     """What a simulation can compare."""
 

@@ -103,7 +103,8 @@ READERS = (
     Metric(
         "ttfvt_seconds",
         "histogram",
-        "Time from a stream's arrival to the first token that its reader sees.",
+        "Time from a stream's arrival to the first text that its reader gets; text held back "
+        "counts when it goes out.",
         "seconds",
         CLASS,
         TTFT_SECONDS,

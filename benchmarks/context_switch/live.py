@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 
-from devices import device_profile
+from pieces import pieces_table
 from run import ROOT, keep, measure
 from suite import CONTENDERS, LOADS, WITH_PRIORITIES
 from switch_times import FILE, summary
@@ -58,10 +58,9 @@ ABLATION: Contenders = {
 
 GROUPS = (*TOKENFLOW, "--tokenflow-block-groups")
 PIECES: Contenders = {
-    **{f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (16, 64)},
+    **{f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)},
     **{f"pages of {size}, block groups": (*GROUPS, "--page-size", str(size)) for size in (1, 16)},
 }
-"""Pages of one token are those of the ablation."""
 
 
 def _switching(pattern: str) -> Contenders:
@@ -213,43 +212,7 @@ def page(text: str) -> str:
                     if name in runs
                 ]
         text = replace_table(text, table, "\n".join(lines) + "\n")
-    return replace_table(text, "pieces", _pieces())
-
-
-def _pieces() -> str:
-    """How many runs of consecutive slots the copies consist of, on either side."""
-    lines = [
-        "| link | pages | way | transfers | tokens each | runs each on the host | MB per run "
-        "| runs each on the device | KB per run | makespan |",
-        "| --- | --- | --- |" + " ---: |" * 7,
-    ]
-    for path in sorted(RESULTS.glob("pieces-*.json")):
-        kept = json.loads(path.read_text())
-        size = device_profile(kept["device"]).kv_bytes_per_token
-        link = path.stem.partition("-")[2]
-        whole = RESULTS / f"ablation-{link}.json"
-        ones = json.loads(whole.read_text())["runs"].get("all of it") if whole.exists() else None
-        runs = {"pages of 1": ones, **kept["runs"]} if ones else kept["runs"]
-        for name, run in runs.items():
-            for way, key in (("to the host", "stored"), ("back", "loaded")):
-                copies = run["emulated_device"][key]
-                number, tokens = copies["transfers"], copies["tokens"]
-                if not number:
-                    continue  # so short a run that nothing came back
-                cells = (
-                    f"{link} GB/s",
-                    name.removeprefix("pages of "),
-                    way,
-                    f"{number:,}",
-                    f"{tokens / number:,.0f}",
-                    f"{copies['host_runs'] / number:,.1f}",
-                    f"{size * tokens / copies['host_runs'] / 1e6:,.1f}",
-                    f"{copies['device_runs'] / number:,.1f}",
-                    f"{size * tokens / copies['device_runs'] / 1e3:,.0f}",
-                    f"{run['tokenflow']['makespan_s']:.1f} s",
-                )
-                lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return replace_table(text, "pieces", pieces_table())
 
 
 def _row(link: float, suite: str, name: str, run: Mapping[str, Any], base: Any) -> str:

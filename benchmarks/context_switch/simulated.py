@@ -28,6 +28,7 @@ from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.contract import Policy
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.baselines import MarkovPriorityPolicy, RandomPriorityPolicy
+from tokenflow_sgl.profiles.pieces import NO_PIECE_COSTS, PieceCosts
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.study.spread import on_cores
@@ -88,6 +89,8 @@ class Job:
     settings: dict[str, Any] = field(default_factory=dict)
     trace: str = WORKLOAD
     known_lengths: bool = False
+    page: int = 1
+    pieces: PieceCosts = NO_PIECE_COSTS
 
 
 def main() -> None:
@@ -135,13 +138,15 @@ def _all(jobs: Mapping[Any, Job], known_lengths: bool) -> dict[Any, dict[str, fl
     """What every job found, over the cores."""
     every = [dataclasses.replace(job, known_lengths=known_lengths) for job in jobs.values()]
     with on_cores() as spread:
-        done = track(spread(_run, None, every), "simulating", len(jobs))
+        done = track(spread(figures_of, None, every), "simulating", len(jobs))
         return dict(zip(jobs, done, strict=True))
 
 
-def _run(shared: None, job: Job) -> dict[str, float]:
+def figures_of(shared: None, job: Job) -> dict[str, float]:
+    """What the tables show of a simulation."""
     load = LOADS[WORKLOAD]
-    profile, options = simulated_device(load.device, load.kv_tokens, job.link)
+    profile, options = simulated_device(load.device, load.kv_tokens, job.link, job.page)
+    profile = dataclasses.replace(profile, pieces=job.pieces)
     options = dataclasses.replace(options, **job.settings)
     window = CONVERSATIONS_SECONDS if job.trace != WORKLOAD else None
     rate = "20" if window else None  # the named workload has its readers' rates
@@ -162,12 +167,16 @@ def _run(shared: None, job: Job) -> dict[str, float]:
         "ttft": seen.latency.ttft.mean,
         "ttft p95": seen.latency.ttft.p95,
         "ttft p99": seen.latency.ttft.p99,
+        "ttft p999": seen.latency.ttft.p999,
         "tbt p999": seen.latency.tbt.p999,
         "stall": seen.readers.stall_mean,
         "switches": float(done.preempted),
         "tail": done.tail,
         "held": float(done.held),
-        "stored": float(done.stored),
+        "stored": float(done.stores.tokens),
+        "copying": done.stores.seconds + done.loads.seconds,
+        "calls": float(done.stores.calls + done.loads.calls),
+        "copied": float(done.stores.tokens + done.loads.tokens),
         "amplification": done.written / done.needed if done.needed else np.nan,
     }
 

@@ -95,12 +95,14 @@ def unread(served) -> float:
 )
 def test_the_reader_has_not_begun(served, path, body) -> None:
     """Each second the buffers of all who read are looked at: of this one there is none."""
+    before = served.total("tokenflow:ttfvt_seconds_count")
     with streaming(served, path, body):
         end, looks = time.monotonic() + 60, -1.0
         while looks != (looks := served.total("tokenflow:buffer_seconds_count")):
             assert time.monotonic() < end, "its reader is believed to read"
             time.sleep(4)
         assert served.total("tokenflow:running_streams") == 1.0
+        assert served.total("tokenflow:ttfvt_seconds_count") == before, "it has seen no text"
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,8 @@ def test_the_reader_has_not_begun(served, path, body) -> None:
 )
 def test_words_are_read(served, path, body) -> None:
     """The control: as many tokens, of which nothing is held back."""
+    before = served.total("tokenflow:ttfvt_seconds_count")
     with streaming(served, path, body):
         assert unread(served) > 10.0
+        served.wait_for("ttfvt_seconds_count", before + 1)
         assert served.total("tokenflow:stalled_streams") == 0.0

@@ -179,6 +179,8 @@ def test_what_is_wrong_is_named(served, prompts) -> None:
         "rate is -1": {"rate": -1},
         "'speed' is unknown": {"speed": 5},
         "rate is missing": {},
+        "weight is 11; it must be a number between 0.1 and 10": {"weight": 11},
+        "weight is 'much'": {"rate": 20, "weight": "much"},
         "must be a JSON object": [1],
         "no JSON": "{",
     }
@@ -222,7 +224,12 @@ def test_a_request_without_a_reader_has_no_rate(served, prompts) -> None:
 def test_an_operator_cannot_break_it(served, prompts, reference) -> None:
     stream = Reading(served, prompts[8], 64, rid="mine")
     stream.wait_for(1)
-    wrong = ({"tokenflow_rate:mine": -5}, {"tokenflow_": 1}, {"tokenflow_passed_on:mine": 1 << 63})
+    wrong = (
+        {"tokenflow_rate:mine": -5},
+        {"tokenflow_weight:mine": 0},
+        {"tokenflow_": 1},
+        {"tokenflow_passed_on:mine": 1 << 63},
+    )
     for said in (HELD_FROM_2, *wrong):
         answer = served.post("/set_internal_state", {"server_args": said})
         assert answer.body == [said == HELD_FROM_2], answer
@@ -232,6 +239,26 @@ def test_an_operator_cannot_break_it(served, prompts, reference) -> None:
     stream.join(60)
     assert stream.ids == reference[8]
     served.assert_clean()
+
+
+def test_a_weight_is_in_the_next_state_of_the_policy_on_all_ranks(start, prompts, tmp_path) -> None:
+    ranks = ("--tp-size", "2", "--tokenflow-check-ranks")
+    policy = ("--scheduler", "tokenflow", "--tokenflow-policy", "weights_seen:WeightsSeen")
+    with start(*policy, *ranks, env={"TOKENFLOW_TEST_WEIGHTS": str(tmp_path)}) as served:
+        weighty = Reading(served, prompts[0], FAR)
+        weighty.wait_for(4)
+        plain = Reading(served, prompts[1], FAR)
+        plain.wait_for(4)
+        assert told(served, weighty.rid, {"weight": 4}) == (204, "")
+        assert told(served, weighty.rid, {"rate": 20, "weight": 0.5}) == (204, "")
+        assert told(served, weighty.rid, {"weight": 1}) == (204, "")
+        for stream in (weighty, plain):
+            assert told(served, stream.rid, "", "DELETE") == (204, "")
+            stream.join(60)
+        served.assert_clean()
+    seen = [json.loads(each.read_text()) for each in tmp_path.iterdir()]
+    # As the policy saw them, one after the other: all alike, then as told, and alike again.
+    assert seen == [[None, [4.0, 1.0], [0.5, 1.0], None]] * 2
 
 
 def test_a_rest_does_not_last_for_ever(start, prompts, reference) -> None:

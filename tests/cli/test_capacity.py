@@ -6,11 +6,12 @@ import json
 from contextlib import contextmanager
 
 import pytest
-from made_runs.settings import here
+from made_runs.settings import here, write_spoken
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.failing import Exit
+from tokenflow_sgl.qos.classes import QosClass
 
 TRACE = ("--trace", "4090-c?duration=10")
 
@@ -108,9 +109,43 @@ def test_draws_are_other_seeds(carrying, tmp_path) -> None:
     assert found["streams"] > 2 * 10
 
 
+def test_classes_of_a_file_are_those_of_the_server(command, monkeypatch, tmp_path) -> None:
+    """Known to the trace, which has their rates, and to each run."""
+    seen = []
+
+    def made(setup, job):
+        seen.append((setup.classes.known["voice"], setup.traces[0].requests[0].rate))
+        return 1, 1
+
+    monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
+    write_spoken(tmp_path / "day.jsonl", "4090-c?limit=4")
+    (tmp_path / "own.toml").write_text("[classes.voice]\nrate = 7\nweight = 2\n")
+    words = ("--trace", "day.jsonl", "--policy", "fcfs")
+    done = command(*words, "--classes", "own.toml")
+    assert done.exit_code == 0, done.output
+    assert seen[0] == (QosClass("voice", 7.0, weight=2.0), 7.0)
+    without = command(*words)
+    assert without.exit_code == Exit.usage
+    assert "known classes are agent, listening, reading" in " ".join(without.stderr.split())
+
+
+def test_the_server_is_as_the_options_say(carrying, tmp_path) -> None:
+    words = ("--kv-tokens", "5000", "--hicache-ratio", "3", "--page-size", "16", "--output", "here")
+    done = carrying({"fcfs": 1.0}, *words, "--device", "rtx4090")
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "here" / "capacity.json").read_text())
+    server = found["server_args"]
+    assert found["device"] == "rtx4090"
+    assert (server["max_total_tokens"], server["host_tokens"], server["page_size"]) == (
+        *(5000, 15000),
+        16,
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["--classes", "missing.toml"], "file 'missing.toml' does not exist"),
         (["--goal", "speed<=2"], "goal has 'speed<=2'; allowed is METRIC<=SECONDS"),
         (["--goal", "ttft<="], "goal has ttft<=; allowed is a number of seconds"),
         (["--share", "0"], "share is 0.0; allowed is a number above 0 and at most 1"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from tokenflow_sgl.cli.profile import profile_app
 from tokenflow_sgl.profiles import DEVICES, MODELS, DeviceProfile, load_profile
+from tokenflow_sgl.profiles.pieces import ESTIMATED, NO_PIECE_COSTS
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -64,6 +66,16 @@ def test_show_prints_draws_and_saves(tmp_path: Path) -> None:
     assert "roofline from data-sheet figures" in result.output
     assert f"{1e3 * profile.decode_seconds(64, 64 * 4096):.2f}" in result.output
     assert f"{1e3 * profile.prefill_seconds(2048, 2048 * 1024):.2f}" in result.output
+
+
+def test_show_estimates_pieces_only_when_asked(tmp_path: Path) -> None:
+    document = tmp_path / "p.json"
+    result = run("show", "rtx4090", "llama3-8b", "--estimate-pieces", "--save", document)
+    assert result.exit_code == 0, result.output
+    assert "6.0 us per call, 1.5 us per piece" in result.output
+    plain = load_profile("rtx4090", "llama3-8b")
+    assert plain.pieces == NO_PIECE_COSTS
+    assert DeviceProfile.load(document) == replace(plain, pieces=ESTIMATED)
 
 
 @pytest.mark.parametrize(

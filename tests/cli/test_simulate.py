@@ -85,6 +85,11 @@ def test_a_sweep_is_a_table_a_file_and_a_picture(invoke, tmp_path) -> None:
         (["--ray"], "ray is for sweeps; allowed is --ray with --sweep"),
         (["--policy", "nowhere:Policy"], "policy 'nowhere:Policy' cannot be loaded"),
         (["--hicache-write-policy", "never"], "Invalid value for '--hicache-write-policy'"),
+        (["--hicache-io-backend", "fast"], "Invalid value for '--hicache-io-backend'"),
+        (
+            ["--hicache-mem-layout", "page_first_direct"],
+            "hicache_mem_layout is 'page_first_direct'; allowed with the I/O backend kernel is",
+        ),
         (["--window", "abc"], "--window is 'abc'; allowed is START:SECONDS"),
     ],
 )

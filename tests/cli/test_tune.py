@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 import pytest
-from made_runs.settings import here, row
+from made_runs.settings import here, row, write_spoken
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
@@ -24,6 +24,7 @@ def command(monkeypatch, tmp_path):
         shipped = {name: getattr(WorkingSetConfig(), name) for name in SPACE}
 
         def made(setup, setting):
+            run.setups.append(setup)
             return figures(setup.trace, {**shipped, **setting})
 
         for module in ("tuning", "held_out"):
@@ -42,6 +43,7 @@ def command(monkeypatch, tmp_path):
         assert done.exit_code == 0, done.output
         return done.stdout.rstrip().splitlines()
 
+    run.setups = []
     return run
 
 
@@ -126,6 +128,20 @@ def test_a_file_is_searched_in_one_half_and_held_out_in_the_other(command, tmp_p
     titles = [line.strip() for line in lines if " requests" in line and line[0] == " "]
     assert "4 requests on " in titles[0] and titles[0].endswith(": searched")
     assert "5 requests: held-out trace 1 of 1" in titles[1]
+
+
+@pytest.mark.parametrize("halves", [True, False])
+def test_classes_of_a_file_are_those_of_the_server(command, tmp_path, halves) -> None:
+    """Known to the traces, which have their rates, and to each run, what is held out included."""
+    day, own = tmp_path / "day.jsonl", tmp_path / "own.toml"
+    write_spoken(day, "4090-c?limit=4")
+    own.write_text("[classes.voice]\nrate = 7\nweight = 2\n")
+    words = ("--trace", str(day), "--classes", str(own))
+    command(lambda _, setting: row(setting), *words, *(() if halves else ("--check", str(day))))
+    assert len(command.setups) > 12, "and on what was held out"
+    for setup in command.setups:
+        assert setup.classes.known["voice"].weight == 2.0
+        assert {request.rate for request in setup.trace.requests} == {7.0}
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokenflow_sgl.profiles import DeviceProfile, Launch
+from tokenflow_sgl.profiles import DeviceProfile, Launch, PieceCosts, Pieces
 from tokenflow_sgl_emulator.timed import device as device_module
 from tokenflow_sgl_emulator.timed import dilation, timed_streams
 from tokenflow_sgl_emulator.timed.device import CopyCount, EmulatedDevice
@@ -188,16 +188,69 @@ def test_the_machine_is_measured() -> None:
     assert dilation.machine_slowness() > 0.0
 
 
-def test_copies_are_counted_by_their_pieces() -> None:
+def test_copies_are_counted_by_their_runs() -> None:
     count = CopyCount()
-    count.add(torch.tensor([4, 5, 6, 7]), torch.tensor([10, 11, 12, 13]))
+    one = count.add(torch.tensor([4, 5, 6, 7]), torch.tensor([10, 11, 12, 13]), large=4)
+    count.issue(Pieces(calls=3, pieces=8))
+    assert one == 1
     assert asdict(count) == {
         "transfers": 1,
         "tokens": 4,
         "host_runs": 1,
         "device_runs": 1,
         "runs": 1,
+        "large_tokens": 4,
+        "calls": 3,
+        "pieces": 8,
     }
-    count.add(torch.tensor([20, 21, 2, 3]), torch.tensor([50, 7, 8, 9]))
-    assert (count.transfers, count.tokens) == (2, 8)
+    # Runs of 1, 1 and 2 tokens; only the last one is large.
+    assert count.add(torch.tensor([20, 21, 2, 3]), torch.tensor([50, 7, 8, 9]), large=2) == 3
+    assert (count.transfers, count.tokens, count.large_tokens) == (2, 8, 4 + 2)
     assert (count.host_runs, count.device_runs, count.runs) == (1 + 2, 1 + 2, 1 + 3)
+
+
+def test_a_copy_takes_what_its_pieces_cost(
+    make_profile: MakeProfile, clock: SimpleNamespace
+) -> None:
+    profile = replace(make_profile(), pieces=PieceCosts(call=0.01, set_up=0.001))
+    device = EmulatedDevice(profile, dilation=1.0)
+    link = profile.host_to_device
+    # One layer of four: 50,000 bytes take 50 ms; 30 pieces take 30 ms more, 30 calls 300 ms.
+    device.copy(200, 1, link, Pieces(calls=1, pieces=30))
+    assert timed_streams.current_stream().done_at == pytest.approx(50.0 + 0.001 + 0.08)
+    device.copy(200, 1, link, Pieces(calls=30, pieces=30))
+    assert timed_streams.current_stream().done_at == pytest.approx(50.081 + 0.001 + 0.3)
+
+
+def test_a_large_run_fills_the_link_in_each_layer(make_profile: MakeProfile) -> None:
+    # 1,000 bytes per token in 8 buffers: 125 bytes of a token lie together.
+    device = EmulatedDevice(make_profile(layers=4), dilation=1.0)
+    assert device.large == 320_000 / 125
+
+
+@pytest.mark.parametrize(
+    ("backend", "layout", "loaded", "stored"),
+    [
+        ("kernel", "page_first", Pieces(), Pieces(4, 4)),
+        ("kernel", "layer_first", Pieces(), Pieces()),
+        ("direct", "page_first_direct", Pieces(4, 16), Pieces(1, 16)),
+        # Two pages that do not follow each other.
+        ("direct", "layer_first", Pieces(16, 16), Pieces(16, 16)),
+    ],
+)
+def test_copies_are_issued_as_sglang_does(
+    backend: str,
+    layout: str,
+    loaded: Pieces,
+    stored: Pieces,
+    make_profile: MakeProfile,
+    clock: SimpleNamespace,
+) -> None:
+    device = EmulatedDevice(make_profile(layers=4), dilation=1.0)
+    slots = torch.tensor([0, 1, 6, 7]), torch.tensor([4, 5, 2, 3])
+    for layer in range(4):
+        device.load_layer(slots, layer, 2, backend, layout)
+    device.store(slots, 2, backend, layout)
+    for count, issued in ((device.loaded, loaded), (device.stored, stored)):
+        assert (count.transfers, count.tokens, count.runs) == (1, 4, 2)
+        assert (count.calls, count.pieces) == (issued.calls, issued.pieces)

@@ -73,6 +73,7 @@ def scheduler(monkeypatch):
     made.tf_pauser = Pauser(None, lambda req: None, lambda req: None)
     made.tf_paused_time = PausedTime()
     made.tf_loader = Loader(None)
+    made.tf_reporter = SimpleNamespace(leaves=lambda req, ended: None)
     made.tf_by_rid = {}
     monkeypatch.setattr(Scheduler, "_release_aborted_request", lambda self, req: None)
     monkeypatch.setattr(

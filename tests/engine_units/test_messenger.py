@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tokenflow_sgl.engine.frontend.messenger import Messenger
+from tokenflow_sgl.engine.stream_messages import Change
 
 
 class Manager:
@@ -39,7 +40,7 @@ def run(manager: Manager, *asked: tuple[str, float], held: dict[str, int | None]
         for rid, tokens in held.items():
             messenger.passed_on(rid, tokens)
         answers = await asyncio.gather(
-            *(messenger.set_rate(*each) for each in asked), return_exceptions=True
+            *(messenger.change(rid, Change(rate)) for rid, rate in asked), return_exceptions=True
         )
         for _ in range(30):
             await asyncio.sleep(0)
@@ -58,6 +59,18 @@ def test_of_several_rates_for_a_stream_the_last_one_holds() -> None:
     manager = Manager("a")
     assert run(manager, ("a", 1.0), ("a", 0.0), ("a", 7.0), held={}) == [True] * 3
     assert manager.heard == [rates(a=7.0)]
+
+
+def test_a_rate_and_a_weight_for_a_stream_both_hold() -> None:
+    manager = Manager("a")
+
+    async def main() -> None:
+        messenger = Messenger(manager)
+        changes = (Change(rate=1.0), Change(weight=3.0), Change(weight=2.0))
+        assert all(await asyncio.gather(*(messenger.change("a", each) for each in changes)))
+
+    asyncio.run(main())
+    assert manager.heard == [{"tokenflow_rate:a": 1.0, "tokenflow_weight:a": 2.0}]
 
 
 def test_each_is_told_whether_its_stream_is_known() -> None:
@@ -80,8 +93,8 @@ def test_a_failure_is_told_and_logged_and_the_next_one_goes(caplog) -> None:
     async def main() -> None:
         messenger = Messenger(manager)
         with pytest.raises(OSError, match="no scheduler"):
-            await messenger.set_rate("a", 1.0)
-        assert await messenger.set_rate("a", 2.0)
+            await messenger.change("a", Change(1.0))
+        assert await messenger.change("a", Change(2.0))
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
@@ -94,8 +107,8 @@ def test_an_asker_who_has_gone_keeps_no_other_from_its_answer() -> None:
 
     async def main() -> None:
         messenger = Messenger(manager)
-        gone = asyncio.create_task(messenger.set_rate("a", 1.0))
-        stays = asyncio.create_task(messenger.set_rate("b", 1.0))
+        gone = asyncio.create_task(messenger.change("a", Change(1.0)))
+        stays = asyncio.create_task(messenger.change("b", Change(1.0)))
         await asyncio.sleep(0)
         gone.cancel()
         assert await stays

@@ -8,9 +8,19 @@ import pytest
 from sglang.srt.managers.io_struct import SetInternalStateReq, msgpack_decode, msgpack_encode
 from tracked import Request, running
 
-from tokenflow_sgl.engine.stream_messages import is_ours, passed_on_message, rates_message, take
+from tokenflow_sgl.engine.stream_messages import (
+    Change,
+    changes_message,
+    is_ours,
+    passed_on_message,
+    take,
+)
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
+
+
+def rate_message(rid: str, rate: float) -> SetInternalStateReq:
+    return changes_message({rid: Change(rate=rate)})
 
 
 class Server:
@@ -45,25 +55,55 @@ def test_what_sglang_may_be_told_is_none_of_ours() -> None:
 
 def test_a_rate_holds_from_now_on(server) -> None:
     before = server.table.streams(()).rate[0]
-    assert server.take(rates_message({"mine": 4.0}))
+    assert server.take(rate_message("mine", 4.0))
     assert (before, server.table.streams(()).rate[0]) == (10.0, 4.0)
     assert server.unread(4.0) == 20.0
     assert server.unread(5.0) == 16.0
 
 
 def test_a_reader_rests_and_is_back(server) -> None:
-    assert server.take(rates_message({"mine": 0}))
+    assert server.take(rate_message("mine", 0))
     seen = server.table.streams(())
     assert seen.resting is not None and seen.resting[0] and seen.next_due[0] == math.inf
-    assert server.take(rates_message({"mine": 10.0}), now=60.0)
+    assert server.take(rate_message("mine", 10.0), now=60.0)
     assert not server.table.streams(()).resting[0]
     assert server.unread(60.0) == 20.0
 
 
 @pytest.mark.parametrize("rate", [-1.0, 0.05, 1001.0, math.nan, math.inf])
 def test_a_rate_that_is_none_is_not_taken(server, rate) -> None:
-    assert not server.take(rates_message({"mine": rate}))
+    assert not server.take(rate_message("mine", rate))
     assert server.table.streams(()).rate[0] == 10.0
+
+
+def test_a_weight_is_in_the_next_state(server) -> None:
+    other = running(server.table)
+    assert server.table.streams(()).weight is None, "and settled"
+    assert server.take(changes_message({"mine": Change(weight=4.0)}))
+    assert server.table.streams(()).weight.tolist() == [4.0, 1.0]
+    assert server.unread(4.0) == 20.0, "the rate is as it was"
+    assert server.table.weight[server.table.slot(other)] == 1.0
+    assert server.take(changes_message({"mine": Change(weight=1.0)}))
+    assert server.table.streams(()).weight is None
+
+
+def test_rate_and_weight_come_together(server) -> None:
+    assert server.take(changes_message({"mine": Change(rate=0.0, weight=0.5)}))
+    seen = server.table.streams(())
+    assert (seen.resting[0], seen.weight[0]) == (True, 0.5)
+
+
+def test_a_weight_wakes_a_policy_that_was_idle(server) -> None:
+    """An idle decision stands while nothing changes; a claim that changes is something."""
+    version = server.table.phases.version
+    server.take(changes_message({"mine": Change(weight=4.0)}))
+    assert server.table.phases.version > version
+
+
+@pytest.mark.parametrize("weight", [0, -1.0, 0.05, 10.5, math.nan, math.inf])
+def test_a_weight_that_is_none_is_not_taken(server, weight) -> None:
+    assert not server.take(changes_message({"mine": Change(weight=weight)}))
+    assert server.table.streams(()).weight is None
 
 
 @pytest.mark.parametrize(
@@ -71,6 +111,8 @@ def test_a_rate_that_is_none_is_not_taken(server, rate) -> None:
     [
         {"tokenflow_rate:other": 5},
         {"tokenflow_rate": 5},
+        {"tokenflow_weight:other": 5},
+        {"tokenflow_weight": 5},
         {"tokenflow_speed:mine": 5},
         {"tokenflow_passed_on:mine": 2.5},
         {"tokenflow_passed_on:mine": -2},

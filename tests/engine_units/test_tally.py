@@ -11,6 +11,7 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.tally import Tally
+from tokenflow_sgl.lifecycle.reader_updates import set_rate
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 
@@ -154,8 +155,9 @@ def test_a_class_without_readers_has_latencies_and_no_stalls(served, reader) -> 
     )
     table.move(program, Phase.RUNNING, 1.0)
     for now in (3.0, 9.0):
-        program.output_ids += [7]
+        program.output_ids += [7] * 3
         give(now, 1, 1, 1)
+        tally.hand_on()
     tally.hand_on()
     counted = {name for name, of in told.counts if of == "agents"}
     of_readers = {"effective_tokens_total", "stalls_total", "stall_seconds_total"}
@@ -164,6 +166,38 @@ def test_a_class_without_readers_has_latencies_and_no_stalls(served, reader) -> 
     assert {name for name, of in told.seen if of == "agents"} == {
         *("ttft_seconds", "ttfvt_seconds", "tbt_seconds")
     }
+
+
+@pytest.mark.parametrize("back", [None, 2.6])
+def test_a_stall_is_counted_until_its_reader_looks_away(served, back) -> None:
+    """Though no token comes with it; whether the reader is back by then or not."""
+    tally, told, give = served
+    table = tally._table
+    slow = table.requests(Phase.RUNNING)[0]
+    give(1.0, 1, 1, 1)
+    set_rate(table, slow, 0.0, 2.5)  # due after 0.1 s
+    if back is not None:
+        set_rate(table, slow, 10.0, back)
+    give(2.6, 0, 0, 0)
+    give(9.0 if back is None else 2.6, 1, 0, 0)
+    tally.hand_on()
+    assert told.counts["stall_seconds_total", "slow"] == pytest.approx(1.4)
+    assert told.counts["stalls_total", "slow"] == 1
+    assert told.counts["stalls_total", "fast"] == 0
+    assert table.readers.stall_seconds[table.slot(slow)] == pytest.approx(1.4)
+
+
+def test_a_stall_that_is_given_up_in_a_pause_is_counted(served) -> None:
+    tally, told, give = served
+    table = tally._table
+    slow = table.requests(Phase.RUNNING)[0]
+    give(1.0, 1, 1, 1)
+    table.move(slow, Phase.PAUSED, 1.0)
+    give(1.1, 0, 1, 1)
+    set_rate(table, slow, 0.0, 2.1)
+    give(2.2, 0, 0, 0)
+    tally.hand_on()
+    assert told.counts["stall_seconds_total", "slow"] == pytest.approx(1.0)
 
 
 def test_a_stall_that_the_class_tolerates_is_none(served) -> None:

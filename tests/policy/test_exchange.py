@@ -20,9 +20,9 @@ LONG = 4000.0
 CONFIG = WorkingSetConfig()
 
 
-def joined(*indices: int, held: tuple[int, ...] = (), yields: tuple[int, ...] = ()) -> Admission:
-    """Streams that admission let in in this very pass, and those that it does not let go on."""
-    return Admission(*(np.array(some, dtype=np.int64) for some in (indices, held, yields)))
+def joined(*indices: int, held: tuple[int, ...] = ()) -> Admission:
+    """Streams that admission let in in this very pass, and those that it lets displace no other."""
+    return Admission(*(np.array(some, dtype=np.int64) for some in (indices, held)))
 
 
 @pytest.fixture
@@ -339,19 +339,20 @@ def test_what_thinks_gives_way_to_a_reader_where_no_other_does(
         assert plan([thinker, reader, paused], keys=[-9.0, 0.0, 0.0]) == ([12], [11])
 
 
-def test_what_may_not_go_on_is_not_resumed(plan, make_stream) -> None:
+def test_what_is_held_gets_only_what_is_free(plan, make_stream) -> None:
     rows = [make_stream(Phase.PAUSED, slack=-40.0, thinking=True) for _ in range(2)]
     assert plan(rows, free=9_000) == ([10, 11], [])
-    assert plan(rows, free=9_000, admission=joined(held=(0,))) == ([11], [])
+    assert plan(rows, free=9_000, admission=joined(held=(0,))) == ([11, 10], []), "and comes last"
+    # A reader that can bear it gives way to the second one, not to the first.
+    rows.append(make_stream(slack=30.0))
+    assert plan(rows[1:]) == ([10], [11])
+    assert plan(rows, admission=joined(held=(0,))) == ([11], [12])
+    assert plan(rows, admission=joined(held=(0, 1))) == ([], [])
 
 
-def test_what_takes_the_time_of_others_stops(plan, make_stream) -> None:
-    rows = [make_stream(slack=-40.0, thinking=True) for _ in range(3)]
-    rows[2]["since"] = 99.8
-    stopping = joined(held=(1, 2), yields=(1, 2))
-    assert plan(rows, free=9_000, admission=stopping) == ([], [11]), "one has just begun"
-    newcomer = make_stream(Phase.WAITING, admitted=True, prompt=150)
-    assert plan([*rows, newcomer], admission=stopping) == ([13], [11]), "its memory is free"
+def test_an_idle_engine_resumes_what_is_held(plan, make_stream) -> None:
+    rows = [make_stream(Phase.PAUSED, slack=-40.0, thinking=True) for _ in range(2)]
+    assert plan(rows, admission=joined(held=(0, 1))) == ([10], [])
 
 
 def test_what_thinks_displaces_as_a_newcomer_does(plan, make_stream) -> None:

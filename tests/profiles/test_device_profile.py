@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tokenflow_sgl.profiles import DeviceProfile, Launch, Link, ProfileError
+from tokenflow_sgl.profiles import DeviceProfile, Launch, Link, PieceCosts, ProfileError
 
 
 def test_link_by_hand() -> None:
@@ -75,6 +75,7 @@ def test_file_keeps_everything(small: DeviceProfile, tmp_path: Path) -> None:
         source='a "quoted" µ',
         host_to_device=Link(1e9 / 3, 1e-6 / 7),
         launch=Launch(1 / 3, 1 / 7, 48),
+        pieces=PieceCosts(1e-5 / 3, 1e-6 / 7, 1e10 / 3),
     )
     odd.save(path)
     again = DeviceProfile.load(path)
@@ -82,13 +83,14 @@ def test_file_keeps_everything(small: DeviceProfile, tmp_path: Path) -> None:
     assert again.decode_seconds(3, 21) == odd.decode_seconds(3, 21)
 
 
-def test_a_file_of_an_earlier_release_has_no_launch_costs(
-    small: DeviceProfile, tmp_path: Path
+@pytest.mark.parametrize("name", ["launch", "pieces"])
+def test_a_file_of_an_earlier_release_has_no_such_costs(
+    small: DeviceProfile, tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / "p.json"
     small.save(path)
     content = json.loads(path.read_text())
-    del content["launch"]
+    del content[name]
     path.write_text(json.dumps(content))
     assert DeviceProfile.load(path) == small
 
@@ -135,6 +137,10 @@ def _drop(name: str) -> Callable[[Any], None]:
         (_set("prefill", "seconds", 1, 1, to=1e-9), "more work must not take less time"),
         (_set("launch", "prefill", to=-1), "launch: prefill is -1.0; allowed is 0 or more"),
         (_set("launch", "graph_rows", to=1.5), "graph_rows is 1.5; expected is a whole number"),
+        (_set("pieces", to=3), "pieces is 3; expected is an object"),
+        (_set("pieces", "call", to="x"), 'pieces: call is "x"; expected is a number'),
+        (_set("pieces", "set_up", to=-1), "pieces: set_up is -1.0; allowed is 0 or more"),
+        (_set("pieces", "colour", to=1), "pieces has unknown fields colour"),
     ],
 )
 def test_refuses_files(

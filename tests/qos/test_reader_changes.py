@@ -85,6 +85,37 @@ def test_a_resting_reader_is_due_never_and_goes_on_where_it_was() -> None:
     assert bank.slack(SLOT, 100.0)[0] == pytest.approx(3.0)
 
 
+def test_a_stall_that_is_given_up_is_reported_once_and_counted_once() -> None:
+    bank = bank_of(10.0)
+    deliver(bank, 10, 1.0)
+    change_rate(bank, 0, 0.0, 4.0)
+    assert (bank.stall_seconds[0], bank.stall_count[0]) == (2.0, 1)
+    told = bank.deliver(SLOT, np.array([0]), 4.5)
+    assert (told.stalled[0], told.was_stall[0]) == (2.0, True)
+    told = bank.deliver(SLOT, np.array([3]), 5.0)
+    assert (told.stalled[0], told.was_stall[0]) == (0.0, False)
+    assert (bank.stall_seconds[0], bank.stall_count[0]) == (2.0, 1)
+
+
+def test_what_a_reader_tolerates_is_no_stall_when_it_looks_away() -> None:
+    bank = ReaderBank(1)
+    bank.open(0, rate=10.0, arrival=0.0, expected_tokens=1000, tolerance=3.0)
+    deliver(bank, 10, 1.0)
+    change_rate(bank, 0, 0.0, 4.0)
+    assert (bank.stall_seconds[0], bank.stall_count[0]) == (2.0, 0)
+    assert not bank.deliver(SLOT, np.array([0]), 4.5).was_stall[0]
+
+
+def test_a_stall_of_a_stream_before_is_none_of_the_next() -> None:
+    bank = bank_of(10.0)
+    deliver(bank, 10, 1.0)
+    change_rate(bank, 0, 0.0, 4.0)
+    bank.close(0)
+    assert bank.deliver(SLOT, np.array([0]), 4.5).stalled[0] == 0.0
+    bank.open(0, rate=4.0, arrival=5.0, expected_tokens=10)
+    assert deliver(bank, 4, 6.0) == 0.0
+
+
 def test_a_reader_that_rested_before_its_first_token_waits_since_it_is_back() -> None:
     bank = bank_of(10.0)
     change_rate(bank, 0, 0.0, 2.0)

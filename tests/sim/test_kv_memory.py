@@ -56,6 +56,22 @@ def test_a_copy_on_the_host_makes_an_eviction_harmless() -> None:
     assert there.match(1) == (0, 60)
 
 
+@pytest.mark.parametrize(("keep", "second"), [(True, 10), (False, 70)])
+def test_a_copy_that_is_not_kept_is_made_again(keep: bool, second: int) -> None:
+    there = memory(100, 100, write_back=True, keep_copies=keep)
+    there.allocate(60)
+    there.release(1, 60, by(0.0))
+    assert there.allocate(100) == 60  # all of it leaves, and is copied
+    there.release(2, 100, by(0.0), keep=False)
+    assert there.match(1) == (0, 60)
+    there.take(1, 0)
+    there.allocate(70)
+    there.release(1, 70, by(0.0))
+    assert there.match(1) == (70, 70)
+    assert there.allocate(100) == second
+    assert there.match(1) == (0, 70)
+
+
 def test_only_what_is_new_is_written() -> None:
     written: list[int] = []
 

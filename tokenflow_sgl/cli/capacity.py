@@ -13,13 +13,16 @@ from tokenflow_sgl.cli import chosen_engine, chosen_trace
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import finite, output_folder
+from tokenflow_sgl.cli.shared_options import shares_options
 
 if TYPE_CHECKING:
     from tokenflow_sgl.sim.study.capacity_search import CapacitySetup, Carried
 
 
+@shares_options
 def capacity(
     trace: chosen_trace.Spec,
+    *,
     goal: Annotated[
         str,
         typer.Option(
@@ -55,19 +58,13 @@ def capacity(
         ),
     ] = None,
     ray: chosen_engine.OnRay = False,
-    device: chosen_engine.Device = chosen_engine.DEFAULT_DEVICE,
-    model: chosen_engine.Model = chosen_engine.DEFAULT_MODEL,
-    profile: chosen_engine.ProfileFile = None,
-    kv_tokens: chosen_engine.KvTokens = None,
-    page_size: chosen_engine.PageSize = 1,
-    hicache_ratio: chosen_engine.HicacheRatio = 2.0,
-    chunked_prefill_size: chosen_engine.ChunkedPrefillSize = None,
-    known_lengths: chosen_engine.KnownLengths = False,
+    server: chosen_engine.StudiedServer,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0,
     window: chosen_trace.Window = None,
     sample: chosen_trace.Sample = None,
     limit: chosen_trace.Limit = None,
     rate: chosen_trace.Rate = None,
+    classes: chosen_trace.Classes = None,
 ) -> None:
     """Search the highest arrival rate that one server carries under each policy, by simulation.
 
@@ -94,15 +91,7 @@ def capacity(
         specs = [trace, *(other_draw(trace, number) for number in range(1, draws))]
         if None in specs:
             raise SimulationError(f"draws is {draws}; allowed for a file is 1, for it is one draw")
-        target, options = chosen_engine.open_engine(
-            device,
-            model,
-            profile,
-            kv_tokens=kv_tokens,
-            page_size=page_size,
-            hicache_ratio=hicache_ratio,
-            chunked_prefill_size=chunked_prefill_size,
-        )
+        target, options = server.open()
         for name in names:
             settings_of(name, options)
         chosen = tuple(
@@ -114,16 +103,25 @@ def capacity(
                 sample=sample,
                 limit=limit,
                 rate=rate,
+                classes=classes,
             )
             for spec in specs
             if spec is not None
         )
-        setup = CapacitySetup(chosen, target, options, wanted, share, known_lengths)
+        setup = CapacitySetup(
+            chosen,
+            target,
+            options,
+            wanted,
+            share,
+            server.known_lengths,
+            chosen_trace.classes_of(classes),
+        )
         with new_folder(output, chosen[0].name, runs=Path("capacity-results")) as folder:
             found = _search(setup, names, console, ray=ray)
             what = json.dumps(object_of(setup, found), indent=2)
             (folder / "capacity.json").write_text(what + "\n", encoding="utf-8")
-            known = "known lengths" if known_lengths else "unknown lengths"
+            known = "known lengths" if server.known_lengths else "unknown lengths"
             title = f"{chosen[0].name} on {target.device}, {known}: {100 * share:g}% with {wanted}"
             plot_capacity(found, share, folder / "capacity.png", title)
     print_capacity(found, title)

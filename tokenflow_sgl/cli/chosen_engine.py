@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokenflow_sgl.choices import Contender, WritePolicy
+from tokenflow_sgl.choices import Contender, IoBackend, MemLayout, WritePolicy
 from tokenflow_sgl.cli.option_checks import finite
 from tokenflow_sgl.profiles import DEVICES, MODELS
 
@@ -91,6 +92,22 @@ HostWrites = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
+IoBackends = Annotated[
+    IoBackend,
+    typer.Option(
+        help="What copies KV to and from the host, as SGLang's option. Matters with a --profile "
+        "that says what pieces of copies cost.",
+        rich_help_panel=_SERVER,
+    ),
+]
+MemLayouts = Annotated[
+    MemLayout,
+    typer.Option(
+        help="Layout of host memory, as SGLang's option. page_first is page_first_direct with the "
+        "I/O backend direct.",
+        rich_help_panel=_SERVER,
+    ),
+]
 KnownLengths = Annotated[
     bool,
     typer.Option(
@@ -136,6 +153,8 @@ def open_engine(
     hicache_ratio: float,
     page_size: int = 1,
     hicache_write_policy: str = "write_through",
+    hicache_io_backend: str = "kernel",
+    hicache_mem_layout: str = "page_first",
     load_evict_overlap: bool = True,
     chunked_prefill_size: int | None = None,
     mixed_chunk: bool = False,
@@ -157,7 +176,35 @@ def open_engine(
         page_size=page_size,
         host_tokens=int(hicache_ratio * device_tokens),
         hicache_write_policy=hicache_write_policy,
+        hicache_io_backend=hicache_io_backend,
+        hicache_mem_layout=hicache_mem_layout,
         load_evict_overlap=load_evict_overlap,
         chunked_prefill_size=chunked_prefill_size,
         enable_mixed_chunk=mixed_chunk,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudiedServer:
+    """The options of a study that simulates one server under many loads or settings."""
+
+    device: Device = DEFAULT_DEVICE
+    model: Model = DEFAULT_MODEL
+    profile: ProfileFile = None
+    kv_tokens: KvTokens = None
+    page_size: PageSize = 1
+    hicache_ratio: HicacheRatio = 2.0
+    chunked_prefill_size: ChunkedPrefillSize = None
+    known_lengths: KnownLengths = False
+
+    def open(self) -> tuple[DeviceProfile, EngineOptions]:
+        """As `open_engine`."""
+        return open_engine(
+            self.device,
+            self.model,
+            self.profile,
+            kv_tokens=self.kv_tokens,
+            page_size=self.page_size,
+            hicache_ratio=self.hicache_ratio,
+            chunked_prefill_size=self.chunked_prefill_size,
+        )

@@ -79,6 +79,13 @@ def show(
     device: Annotated[DeviceName, typer.Argument(help="A device.")],
     model: Annotated[ModelName, typer.Argument(help="A model.")],
     plot: Picture = None,
+    estimate_pieces: Annotated[
+        bool,
+        typer.Option(
+            "--estimate-pieces",
+            help="With published costs of the pieces of copies; see docs/devices.md.",
+        ),
+    ] = False,
     save: Annotated[
         Path | None,
         typer.Option(
@@ -94,6 +101,12 @@ def show(
 
     with failing():
         profile = load_profile(device, model)
+    if estimate_pieces:
+        from dataclasses import replace
+
+        from tokenflow_sgl.profiles.pieces import ESTIMATED
+
+        profile = replace(profile, pieces=ESTIMATED)
     _print(console, profile)
     _write(console, profile, plot, save)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.choices import Router, WritePolicy
+from tokenflow_sgl.choices import IoBackend, MemLayout, Router, WritePolicy
 from tokenflow_sgl.cli import chosen_engine, chosen_trace
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
@@ -44,6 +44,8 @@ def simulate(
     page_size: chosen_engine.PageSize = 1,
     hicache_ratio: chosen_engine.HicacheRatio = 2.0,
     hicache_write_policy: chosen_engine.HostWrites = WritePolicy.write_through,
+    hicache_io_backend: chosen_engine.IoBackends = IoBackend.kernel,
+    hicache_mem_layout: chosen_engine.MemLayouts = MemLayout.page_first,
     load_evict_overlap: chosen_engine.LoadEvictOverlap = True,
     chunked_prefill_size: chosen_engine.ChunkedPrefillSize = None,
     mixed_chunk: chosen_engine.MixedChunk = False,
@@ -126,6 +128,8 @@ def simulate(
             page_size=page_size,
             hicache_ratio=hicache_ratio,
             hicache_write_policy=hicache_write_policy,
+            hicache_io_backend=hicache_io_backend,
+            hicache_mem_layout=hicache_mem_layout,
             load_evict_overlap=load_evict_overlap,
             chunked_prefill_size=chunked_prefill_size,
             mixed_chunk=mixed_chunk,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from tokenflow_sgl.cli import chosen_engine, chosen_trace
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import output_file
+from tokenflow_sgl.cli.shared_options import shares_options
 
 if TYPE_CHECKING:
     from tokenflow_sgl.sim.study.held_out import HeldOut
@@ -30,8 +32,10 @@ _SHOWN = {
 }
 
 
+@shares_options
 def tune(
     trace: chosen_trace.Spec,
+    *,
     objective: Annotated[
         Objective,
         typer.Option(
@@ -63,20 +67,14 @@ def tune(
             callback=output_file,
         ),
     ] = None,
-    device: chosen_engine.Device = chosen_engine.DEFAULT_DEVICE,
-    model: chosen_engine.Model = chosen_engine.DEFAULT_MODEL,
-    profile: chosen_engine.ProfileFile = None,
-    kv_tokens: chosen_engine.KvTokens = None,
-    page_size: chosen_engine.PageSize = 1,
-    hicache_ratio: chosen_engine.HicacheRatio = 2.0,
-    chunked_prefill_size: chosen_engine.ChunkedPrefillSize = None,
-    known_lengths: chosen_engine.KnownLengths = False,
+    server: chosen_engine.StudiedServer,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search, --sample, --rate.")] = 0,
     window: chosen_trace.Window = None,
     sample: chosen_trace.Sample = None,
     speed_up: chosen_trace.SpeedUp = None,
     limit: chosen_trace.Limit = None,
     rate: chosen_trace.Rate = None,
+    classes: chosen_trace.Classes = None,
 ) -> None:
     """Search tokenflow's parameters for your trace by simulation, and print the flags to use.
 
@@ -97,15 +95,7 @@ def tune(
     from tokenflow_sgl.traces.spec import other_draw
 
     with failing("No search"):
-        target, options = chosen_engine.open_engine(
-            device,
-            model,
-            profile,
-            kv_tokens=kv_tokens,
-            page_size=page_size,
-            hicache_ratio=hicache_ratio,
-            chunked_prefill_size=chunked_prefill_size,
-        )
+        target, options = server.open()
 
         def opened(spec: str) -> Setup:
             chosen = chosen_trace.open_chosen(
@@ -117,8 +107,11 @@ def tune(
                 speed_up=speed_up,
                 limit=limit,
                 rate=rate,
+                classes=classes,
             )
-            return Setup(chosen, target, options, known_lengths)
+            return Setup(
+                chosen, target, options, server.known_lengths, chosen_trace.classes_of(classes)
+            )
 
         searched = opened(trace)
         draws = [other_draw(trace, number) for number in range(1, SEEDS + 1)]
@@ -128,7 +121,7 @@ def tune(
             others = [opened(draw) for draw in draws if draw is not None]
         else:
             first, second = (
-                Setup(half, target, options, known_lengths) for half in halves(searched.trace)
+                dataclasses.replace(searched, trace=half) for half in halves(searched.trace)
             )
             searched, others = first, [second]
         found, held = _search(searched, others, objective, trials, seed, ray, console)

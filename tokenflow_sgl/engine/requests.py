@@ -27,6 +27,7 @@ from tokenflow_sgl.engine.stream_messages import is_ours, take
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+from tokenflow_sgl.engine.telemetry.sampling import Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.lifecycle.table import StreamTable
@@ -43,6 +44,7 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
     load_inquirer: Any
 
     tf_recorder: Recorder
+    tf_reporter: Reporter
     tf_classes: QosClasses
     tf_reasoning: Reasoning
     tf_table: StreamTable[Any]
@@ -129,8 +131,9 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         finally:
             self.tf_whole, self.waiting_queue = self.waiting_queue, offered
 
-    def _tf_forget(self, req: Any, *, cut_off: bool) -> None:
-        """The stream is gone; `cut_off`: its output would have been longer."""
+    def _tf_forget(self, req: Any, *, cut_off: bool, ended: float | None = None) -> None:
+        """The stream is gone; cut_off: its output would have been longer; ended: when it did."""
+        self.tf_reporter.leaves(req, ended)
         self.tf_table.forget(req, cut_off=cut_off)
         self.tf_loader.give_up(req)
         if req is self.tf_by_rid.get(rid := req.rid):  # another one may have its id by now

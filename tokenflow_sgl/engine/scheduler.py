@@ -203,9 +203,9 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_reporter.iteration(now)
         # A dict, not a set: ranks must forget in the same order.
         for req in dict.fromkeys([*ended, *self._tf_finished()]):
-            if not isinstance(req.finished_reason, FINISH_ABORT):
-                self.tf_reporter.ended(req)
-            self._tf_forget(req, cut_off=isinstance(req.finished_reason, CUT_OFF))
+            aborted = isinstance(req.finished_reason, FINISH_ABORT)
+            cut_off = isinstance(req.finished_reason, CUT_OFF)
+            self._tf_forget(req, cut_off=cut_off, ended=None if aborted else now)
         self._tf_end_aborted(self.tf_pauser.paused)
         self._tf_drop_lost(running_batch, last_batch)
         if self.tf_lengths_file is not None:

@@ -8,16 +8,19 @@ behind it. So one message can speak of many streams, and SGLang answers every me
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sglang.srt.managers.io_struct import SetInternalStateReq, SetInternalStateReqOutput
 
-from tokenflow_sgl.lifecycle.reader_updates import set_passed_on, set_rate
+from tokenflow_sgl.lifecycle.reader_updates import set_passed_on, set_rate, set_weight
 from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.qos.classes import LEAST_WEIGHT, MOST_WEIGHT
 from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
 PREFIX = "tokenflow_"
 RATE = "tokenflow_rate:"
+WEIGHT = "tokenflow_weight:"
 PASSED_ON = "tokenflow_passed_on:"
 ALL = -1
 """Instead of a number of tokens: the front end holds nothing back."""
@@ -25,9 +28,33 @@ MOST_TOKENS = 1 << 40
 """More than any answer has, and less than what a column holds."""
 
 
-def rates_message(rates: Mapping[str, float]) -> SetInternalStateReq:
-    """By request id: tokens/s that its reader reads from now on; 0: nothing."""
-    return SetInternalStateReq(server_args={RATE + rid: rate for rid, rate in rates.items()})
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is different about a stream from now on; None: it stays as it is.
+
+    Attributes:
+        rate: Tokens/s that its reader reads; 0: nothing.
+        weight: Its claim relative to other streams.
+    """
+
+    rate: float | None = None
+    weight: float | None = None
+
+    def then(self, later: Change) -> Change:
+        """This one and a later one together."""
+        return Change(
+            self.rate if later.rate is None else later.rate,
+            self.weight if later.weight is None else later.weight,
+        )
+
+
+def changes_message(changes: Mapping[str, Change]) -> SetInternalStateReq:
+    """What is to change, by request id."""
+    said = {RATE + rid: change.rate for rid, change in changes.items()}
+    said |= {WEIGHT + rid: change.weight for rid, change in changes.items()}
+    return SetInternalStateReq(
+        server_args={name: value for name, value in said.items() if value is not None}
+    )
 
 
 def passed_on_message(passed_on: Mapping[str, int | None]) -> SetInternalStateReq:
@@ -68,6 +95,8 @@ def take(
             understood = False
         elif kind + ":" == RATE and (value == 0 or LOWEST_RATE <= value <= HIGHEST_RATE):
             set_rate(table, req, float(value), now)
+        elif kind + ":" == WEIGHT and LEAST_WEIGHT <= value <= MOST_WEIGHT:
+            set_weight(table, req, float(value))
         elif kind + ":" == PASSED_ON and isinstance(value, int) and ALL <= value <= MOST_TOKENS:
             set_passed_on(table, req, None if value == ALL else value, now)
         else:

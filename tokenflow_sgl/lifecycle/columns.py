@@ -22,6 +22,8 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "streaming": np.bool_,
     "thinking": np.bool_,
     "begun": np.bool_,
+    "text_known": np.bool_,
+    "past_held": np.bool_,
     "reasoning": np.int64,
     "passed_on": np.int64,
     "counted": np.int64,
@@ -67,6 +69,10 @@ class StreamColumns:
     """It begins with reasoning that its reader does not see, and has no other token yet."""
     begun: NDArray[np.bool_]
     """Its first token was sent, whether its reader sees it or not."""
+    text_known: NDArray[np.bool_]
+    """When its reader got its first text has been told."""
+    past_held: NDArray[np.bool_]
+    """At the last look the front end would have had to say so if it held its first text back."""
     reasoning: NDArray[np.int64]
     """Leading output tokens that its reader does not see."""
     passed_on: NDArray[np.int64]
@@ -99,7 +105,7 @@ class StreamColumns:
     def blank(self, slot: int) -> None:
         """A new stream: it has made nothing yet."""
         self.preemptible[slot] = True
-        self.begun[slot] = False
+        self.begun[slot] = self.text_known[slot] = self.past_held[slot] = False
         self.generated[slot] = self.reasoning[slot] = 0
         self.on_host[slot] = self.written[slot] = 0
         self.passed_on[slot], self.counted[slot] = ALL, 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.lifecycle.columns import ALL
 from tokenflow_sgl.lifecycle.table import R, StreamTable
@@ -21,6 +23,13 @@ def set_rate(table: StreamTable[R], request: R, rate: float, now: float) -> None
     if not (rate == 0.0 and table.readers.resting[slot]):
         table.rests_since[slot] = now
     change_rate(table.readers, slot, rate, now)
+    table.phases.changed(slot)
+
+
+def set_weight(table: StreamTable[R], request: R, weight: float) -> None:
+    """The stream's claim relative to others is `weight` from now on; 1 is that of most classes."""
+    slot = table.slot(request)
+    table.weight[slot] = weight
     table.phases.changed(slot)
 
 
@@ -64,4 +73,6 @@ def set_passed_on(table: StreamTable[R], request: R, tokens: int | None, now: fl
     if tokens is not None:
         read = max(tokens - int(table.reasoning[slot]), 0)
         take_back(table.readers, slot, int(table.readers.delivered[slot]) - read, now)
+        if not table.readers.started[slot]:
+            table.last_token[slot] = math.nan
     table.phases.changed(slot)

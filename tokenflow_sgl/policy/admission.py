@@ -15,8 +15,8 @@ more for less than that would make all readers stall and still leave some waitin
 What streams ask for is in `demand`, what a token costs in `supply`.
 
 A stream that thinks has no reader to keep. So it is asked about again in each plan, in one order
-with the newcomers: one that comes behind them, since much of its thought is still expected, may not
-go on where it would take their time.
+with the newcomers: one that comes behind them, since much of its thought is still expected, takes
+no memory from others where it would take their time.
 
 Some things that a fluid view does not see. Others will come after this newcomer: where streams
 take turns in memory, prefills go on taking the share of the time that they took lately, and what
@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
+from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.demand import FINAL_SHARE, Asking
 from tokenflow_sgl.policy.prefill import prefill_seconds
@@ -71,24 +71,22 @@ class Admission:
 
     Attributes:
         join: Waiting streams that join now, in their order.
-        held: Streams that think and are not to be resumed now.
-        yields: Those of them that run, and take time that is promised to others.
+        held: Streams that think and, while paused, only get memory that is free.
     """
 
     join: IntArray
     held: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    yields: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 def admissible(
     state: State, config: WorkingSetConfig, queue: FloatArray | None = None
 ) -> Admission:
-    """Which waiting streams join now, and which of those that think go on.
+    """Which waiting streams join now, and which of those that think may displace others.
 
     queue: what sorts them, see `queueing.queue_keys`; None: their arrival.
 
-    At least one is admitted while the working set is empty, and one that thinks is resumed while
-    nothing runs, whatever the test says: an engine that idles serves no reader.
+    At least one is admitted while the working set is empty, whatever the test says: an engine that
+    idles serves no reader.
     """
     streams = state.streams
     waiting = streams.waiting_index
@@ -117,16 +115,12 @@ def admissible(
     if most < len(newcomers):
         asking = asked(newcomers[:most])
     found = asking.candidates
-    begin, go_on = _time_allows(state, config, asking)
+    begin = _time_allows(state, config, asking)
     fresh = streams.waiting[found]
     join = found[:begin][fresh[:begin]]
     if not len(join) and len(newcomers) and not len(members) and not len(thinking):
         join = newcomers[:1]
-    place = np.arange(len(found))
-    held, late = found[~fresh & (place >= begin)], found[~fresh & (place >= go_on)]
-    if not len(streams.running_index):
-        held = held[1:]
-    return Admission(join, held, late[streams.running[late]])
+    return Admission(join, found[begin:][~fresh[begin:]])
 
 
 def _memory_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
@@ -167,40 +161,28 @@ def _clears(state: State, config: WorkingSetConfig, asking: Asking) -> bool:
     return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
 
 
-def _time_allows(state: State, config: WorkingSetConfig, asking: Asking) -> tuple[int, int]:
-    """How many candidates, in order, pass the demand test at every horizon.
-
-    Returns:
-        How many may begin, or be resumed; and, of those that run, how many may go on. They are only
-        stopped for more than all of the engine's time, so that the last one does not come and go.
-    """
-    count = len(asking.candidates)
-    if state.costs.decode is None or not count:
-        return asking.few(UNKNOWN), count
+def _time_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
+    """How many candidates, in order, pass the demand test at every horizon."""
+    fits = len(asking.candidates)
+    if state.costs.decode is None or not fits:
+        return asking.few(UNKNOWN)
     supply = supplied(state, asking.mean_length, UNMEASURED)
     if _dry(state, supply.speed) > DRY_SHARE:
-        return 0, count
+        return 0
     start, final = asking.start, asking.final
     needed = int(final[:start].sum() + final[start:].sum())
     shared = needed > state.memory.kv.total
     stock = config.hysteresis / 2 if shared else 0.0
     usual = ONGOING * state.prefill_share if shared else 0.0
-    most = config.eta if asking.new.all() else max(config.eta, 1.0)
-    begin = go_on = count
     for horizons in (DECISIVE, OTHERS):
-        wanted = _wanted(state, asking, horizons, supply, stock, usual)
-        # Nothing overtakes the first one that does not fit.
-        begin = min(begin, _leading(wanted <= config.eta * horizons))
-        go_on = min(go_on, _leading(wanted <= most * horizons))
-        if not go_on:
+        wanted = _wanted(state, asking, horizons, supply, stock, usual)[:, :fits]
+        passes = (wanted <= config.eta * horizons).all(axis=0)
+        if not passes.all():
+            # Nothing overtakes the first one that does not fit.
+            fits = int(np.argmin(passes))
+        if not fits:
             break
-    return begin, go_on
-
-
-def _leading(passes: BoolArray) -> int:
-    """How many columns there are before the first that is not all true."""
-    every: BoolArray = np.asarray(passes.all(axis=0))
-    return len(every) if every.all() else int(np.argmin(every))
+    return fits
 
 
 def _wanted(

@@ -66,7 +66,7 @@ def exchange(
     Args:
         state: As it is.
         config: Parameters of the policy.
-        admission: Who joined in this very pass, and which streams that think do not go on.
+        admission: What joined in this very pass, and which streams that think displace no other.
         queue: Key by which streams without text are sorted, shape (n,); None: they all have the
             same. Among equal ones the order of arrival counts.
     """
@@ -76,8 +76,9 @@ def exchange(
     # What is loaded in part is counted as free, so it needs memory as a paused stream does.
     ready = streams.paused | streams.partly_loaded | (streams.waiting & streams.admitted)
     ready[admission.join] = True
-    ready[admission.held] = False
     candidates = np.nonzero(ready)[0]
+    held = np.zeros(len(streams), dtype=np.bool_)
+    held[admission.held] = True
     # What has no text yet comes after those that stall: they were promised that they do not.
     ahead = leeway(state)[candidates]
     tolerated = np.clip(ahead, 0.0, tolerances(streams, candidates))
@@ -85,10 +86,9 @@ def exchange(
     turns = turn(ahead, weights(streams, candidates))
     keys = np.zeros(len(streams)) if queue is None else queue
     second = np.where(streams.textless[candidates], keys[candidates], -np.inf)
-    first = np.lexsort((second, turns))[:CONSIDERED]
+    first = np.lexsort((second, turns, held[candidates]))[:CONSIDERED]
     candidates, ahead, turns, second = (each[first] for each in (candidates, ahead, turns, second))
-    stopped = admission.yields[_can_be_displaced(state, config, admission.yields)]
-    if not len(candidates) and not len(stopped):
+    if not len(candidates):
         return Exchange((), ())
 
     # What drains is as good as free: it is released before the plan can be used up.
@@ -106,16 +106,14 @@ def exchange(
     movable = streams.running_index
     movable = movable[_can_be_displaced(state, config, movable)]
     thinks = streams.thinks[movable]
-    thinkers = np.setdiff1d(movable[thinks], stopped, assume_unique=True)
-    movable = movable[~thinks]
+    movable, thinkers = movable[~thinks], movable[thinks]
     band = useful_band(state, config, np.concatenate([candidates, movable]))
     victims = _Victims(state, config, movable, band[len(candidates) :], thinkers, keys)
-    content = ahead > CONTENT * band[: len(candidates)]
+    # What is served already, or is not to take memory from others.
+    content = (ahead > CONTENT * band[: len(candidates)]) | held[candidates]
 
     run: list[int] = []
-    preempt = [Preempt(slot, Cause.NEWCOMER) for slot in streams.slot[stopped].tolist()]
-    room += int(length[stopped].sum())
-    rows += len(stopped)
+    preempt: list[Preempt] = []
     # Plain lists: one pass over them is several times faster than indexing arrays.
     rows_of_candidates = zip(
         candidates.tolist(),
@@ -130,7 +128,7 @@ def exchange(
     )
     for index, tokens, is_content, newcomer, *urgency in rows_of_candidates:
         if room < tokens or rows < 1:
-            if is_content and running:
+            if is_content and (running or run):
                 continue
             candidate = _Candidate(newcomer and urgency[0] <= 0.0, *urgency)
             chosen = victims.displace(tokens - room, 1 - rows, candidate)
@@ -146,7 +144,7 @@ def exchange(
         room -= tokens
         rows -= 1
         run.append(index)
-    if not run and not running and len(candidates):
+    if not run and not running:
         # Nothing runs and nothing fits beside the reserve: the most urgent one goes alone.
         run.append(int(candidates[0]))
     return Exchange(tuple(run), tuple(preempt))

@@ -128,7 +128,9 @@ def _answer_seconds(state: State, index: IntArray) -> FloatArray:
     streams = state.streams
     length = streams.length[index]
     left = streams.expected_of(index) - streams.generated[index]
-    cost = modelled(state, float(length.mean())).token_cost if state.costs.decode else 0.0
+    # One price for all that have no text: they are compared.
+    context = float(streams.length[streams.textless].mean())
+    cost = modelled(state, context).token_cost if state.costs.decode else 0.0
     return np.asarray(cost * left * (length + left / 2.0))
 
 
@@ -151,6 +153,8 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
         turns = response_turn(state.now - streams.arrival[begun], seconds, streams, begun)
         stays = np.where(turns < 0.0, turns * STAYS, turns / STAYS)
         keys[begun] = np.where(streams.running[begun], stays, turns)
+        if config.overtake == 0.0:
+            keys[begun] = -np.inf
     return keys
 
 

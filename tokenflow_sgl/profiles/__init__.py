@@ -7,6 +7,7 @@ from tokenflow_sgl.profiles.launch import Launch
 from tokenflow_sgl.profiles.link import Link
 from tokenflow_sgl.profiles.load import load_profile
 from tokenflow_sgl.profiles.model_shapes import MODELS, Model
+from tokenflow_sgl.profiles.pieces import PieceCosts, Pieces
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "Launch",
     "Link",
     "Model",
+    "PieceCosts",
+    "Pieces",
     "PrefillTable",
     "ProfileError",
     "load_profile",

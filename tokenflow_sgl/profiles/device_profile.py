@@ -14,6 +14,7 @@ from tokenflow_sgl.profiles import document
 from tokenflow_sgl.profiles.document import ProfileError
 from tokenflow_sgl.profiles.launch import NO_LAUNCH, Launch
 from tokenflow_sgl.profiles.link import Link
+from tokenflow_sgl.profiles.pieces import GATHERED, NO_PIECE_COSTS, PieceCosts, Pieces
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 
 
@@ -37,6 +38,7 @@ class DeviceProfile:
         decode: Seconds of decode steps, for the device.
         prefill: Seconds of prefill steps, for the device.
         launch: Seconds that steps take at least, for the CPU.
+        pieces: What the pieces of a copy cost beside its bytes.
 
     Raises:
         ProfileError: A value is outside its range.
@@ -56,6 +58,7 @@ class DeviceProfile:
     decode: DecodeTable
     prefill: PrefillTable
     launch: Launch = NO_LAUNCH
+    pieces: PieceCosts = NO_PIECE_COSTS
 
     def __post_init__(self) -> None:
         for name in ("device", "model", "source"):
@@ -126,9 +129,15 @@ class DeviceProfile:
         together = shared + rows - self.decode.at(batch, 0)
         return max(alone, rows, together, self.launch.prefill)
 
-    def load_seconds(self, tokens: int) -> float:
+    def load_seconds(self, tokens: int, issued: Pieces = GATHERED) -> float:
         """Time to bring `tokens` of KV back from host memory in one transfer."""
-        return self.host_to_device.seconds(tokens * self.kv_bytes_per_token)
+        n_bytes = tokens * self.kv_bytes_per_token
+        return self.pieces.seconds(self.host_to_device, n_bytes, issued)
+
+    def store_seconds(self, tokens: int, issued: Pieces = GATHERED) -> float:
+        """Time to copy `tokens` of KV to host memory in one transfer."""
+        n_bytes = tokens * self.kv_bytes_per_token
+        return self.pieces.seconds(self.device_to_host, n_bytes, issued)
 
     def save(self, path: Path) -> None:
         """Write the profile as JSON, numbers exactly."""
@@ -153,7 +162,8 @@ def _content(profile: DeviceProfile) -> dict[str, object]:
     for name in ("host_to_device", "device_to_host"):
         link: Link = content[name]
         content[name] = {"bandwidth": link.bandwidth, "latency": link.latency}
-    content["launch"] = asdict(profile.launch)
+    for name in ("launch", "pieces"):
+        content[name] = asdict(content[name])
     for name in ("decode", "prefill"):
         # Not asdict: it would include the table's private surface.
         content[name] = {
@@ -166,11 +176,12 @@ def _content(profile: DeviceProfile) -> dict[str, object]:
 
 def _profile(content: dict[str, Any]) -> DeviceProfile:
     # Profiles that earlier releases wrote have none.
-    content = {"launch": asdict(NO_LAUNCH), **content}
+    content = {"launch": asdict(NO_LAUNCH), "pieces": asdict(NO_PIECE_COSTS), **content}
     read = document.Fields(content, "the profile", {item.name for item in fields(DeviceProfile)})
     decode = read.inner("decode", {"batch", "context", "seconds"})
     prefill = read.inner("prefill", {"tokens", "attended", "seconds"})
     launch = read.inner("launch", {item.name for item in fields(Launch)})
+    pieces = read.inner("pieces", {item.name for item in fields(PieceCosts)})
     return DeviceProfile(
         device=read.text("device"),
         model=read.text("model"),
@@ -192,6 +203,7 @@ def _profile(content: dict[str, Any]) -> DeviceProfile:
         launch=Launch(
             launch.number("prefill"), launch.number("decode"), launch.integer("graph_rows")
         ),
+        pieces=PieceCosts(pieces.number("call"), pieces.number("set_up"), pieces.number("gather")),
     )
 
 

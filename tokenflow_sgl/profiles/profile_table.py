@@ -39,6 +39,14 @@ def facts(profile: DeviceProfile) -> Table:
             f"{link.bandwidth / 1e9:.1f} GB/s = {tokens:.0f} tokens/s, "
             f"{link.latency * 1e6:.0f} us to start",
         )
+    pieces = profile.pieces
+    if pieces.call or pieces.set_up:
+        table.add_row(
+            "pieces of copies",
+            f"{pieces.call * 1e6:.1f} us per call, {pieces.set_up * 1e6:.1f} us per piece",
+        )
+    if pieces.gather:
+        table.add_row("gathering kernels", f"{pieces.gather / 1e9:.1f} GB/s at most")
     launch = profile.launch
     if launch.prefill or launch.decode:
         table.add_row(

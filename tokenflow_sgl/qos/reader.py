@@ -53,6 +53,7 @@ _FIELDS: dict[str, tuple[DTypeLike, float]] = {
     "stall_count": (np.int64, 0),
     "effective": (np.float64, 0.0),
     "threshold": (np.float64, NOTICEABLE_STALL),
+    "given_up": (np.float64, 0.0),
 }
 
 
@@ -61,7 +62,8 @@ class Delivery:
     """What one call of `ReaderBank.deliver` did to each of its slots, in the order of the call.
 
     Attributes:
-        stalled: Seconds that playback stood still until this delivery; 0 where no token came.
+        stalled: Seconds that playback stood still until this delivery, or since the last one until
+            the reader looked away; 0 where no token came and the reader did not.
         was_stall: Whether that counts as a stall (longer than the reader's `threshold`).
         buffer_tokens: Buffer met by the first token, in tokens; 0 where the reader had not started.
         effective: Summed effective weight (7.1.3) of the tokens, with `expected_tokens` as L.
@@ -105,6 +107,8 @@ class ReaderBank:
         effective: Summed effective weight of the tokens delivered.
         threshold: Seconds beyond which a stall is counted: what the reader tolerates, at least
             `NOTICEABLE_STALL`.
+        given_up: Seconds of a stall that ended because the reader looked away, until a call of
+            `deliver` has reported them; in `stall_seconds` they are at once.
     """
 
     is_open: NDArray[np.bool_]
@@ -121,6 +125,7 @@ class ReaderBank:
     stall_count: NDArray[np.int64]
     effective: FloatArray
     threshold: FloatArray
+    given_up: FloatArray
 
     def __init__(self, capacity: int = 256, *, tau1: float = TAU1, tau2: float = TAU2) -> None:
         self._tau1, self._tau2 = decay_band(tau1, tau2)
@@ -194,7 +199,7 @@ class ReaderBank:
         """End a stream: a finished request never stalls. Nothing happens if it is not open."""
         if 0 <= slot < self.capacity:
             self.is_open[slot] = self.started[slot] = self.resting[slot] = False
-            self.next_due[slot] = math.inf
+            self.next_due[slot], self.given_up[slot] = math.inf, 0.0
 
     def deliver(self, slots: NDArray[np.int64], counts: NDArray[np.int64], now: float) -> Delivery:
         """Hand tokens to readers.
@@ -241,6 +246,11 @@ class ReaderBank:
         if stalled.any():
             self.stall_seconds[slots] += stalled
             self.stall_count[slots] += was_stall
+        given_up = self.given_up.take(slots)
+        if given_up.any():
+            stalled = stalled + given_up
+            was_stall = was_stall | noticed(given_up, self.threshold.take(slots))
+            self.given_up[slots] = 0.0
         first = got & ~reading
         if first.any():
             fresh = slots[first]

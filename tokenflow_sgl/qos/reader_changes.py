@@ -17,8 +17,9 @@ from tokenflow_sgl.qos.reader import ReaderBank
 def change_rate(bank: ReaderBank, slot: int, rate: float, now: float) -> None:
     """From `now` on the slot's reader reads at another rate; nothing happens if it is closed.
 
-    What it has not read it reads at the new rate. For a reader that rests a stall is over. One that
-    rested before its first token waits for it since it is back.
+    What it has not read it reads at the new rate. For a reader that rests a stall is over: the next
+    `deliver` reports it as it was until then, with or without a token. One that rested before its
+    first token waits for it since it is back.
 
     Args:
         bank: With the reader.
@@ -40,7 +41,8 @@ def change_rate(bank: ReaderBank, slot: int, rate: float, now: float) -> None:
     if rate == 0.0:
         if ahead < 0.0:
             bank.stall_seconds[slot] -= ahead
-            bank.stall_count[slot] += bool(noticed(np.array(-ahead)))
+            bank.stall_count[slot] += bool(noticed(np.array(-ahead), bank.threshold[slot]))
+            bank.given_up[slot] -= ahead
         bank.resting[slot], bank.unread[slot], bank.next_due[slot] = True, unread, math.inf
         return
     if not started:

@@ -10,18 +10,11 @@ from collections.abc import Callable
 import numpy as np
 
 from tokenflow_sgl.qos import NOTICEABLE_STALL
-from tokenflow_sgl.replay.answers import Answer
 from tokenflow_sgl.replay.base_replayer import BaseReplayer, p50_and_p99
-from tokenflow_sgl.replay.endpoints import Endpoint
 from tokenflow_sgl.replay.live import Observer, Snapshot
 from tokenflow_sgl.replay.probe import HttpProbe
-from tokenflow_sgl.replay.prompts import Prompts
-from tokenflow_sgl.replay.records import Record, TraceClock
-from tokenflow_sgl.replay.replay_options import ReplayOptions
+from tokenflow_sgl.replay.records import TraceClock
 from tokenflow_sgl.replay.stream import Stream
-from tokenflow_sgl.replay.stream_client import StreamClient
-from tokenflow_sgl.replay.target import Target
-from tokenflow_sgl.traces.request import Trace
 
 _PREPARED_S = 1.0
 """Requests that are due within so many seconds are written before the clock starts."""
@@ -33,23 +26,10 @@ _REFUSALS = 20
 class WallReplayer(BaseReplayer):
     """One replay under way on the wall clock; times are those of `time.monotonic()`."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        target: Target,
-        options: ReplayOptions,
-        endpoint: Endpoint,
-        records: list[Record],
-        prompts: Prompts,
-        client: StreamClient,
-        answered: Callable[[int, Answer], None] | None,
-    ) -> None:
-        super().__init__(trace, target, options, endpoint, records, prompts, client, answered)
-        self._probe = HttpProbe(target)
-        self.server_lag_s = self._probe.lag_s
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._sent = self._refusals = 0
+    _timer: asyncio.TimerHandle | None = None
+    _sent = 0
+    _refusals = 0
+    """Connections refused in a row so far."""
 
     # ---- phases ---------------------------------------------------------------------
 
@@ -64,7 +44,9 @@ class WallReplayer(BaseReplayer):
         self.clock = TraceClock(zero, self._target.time_scale)
         self._shown = (zero, 0)
         self._send_due()
-        interrupted = await self._until_over(stop, self._watch(observe, zero), self._probe.run())
+        probe = HttpProbe(self._target)
+        self.server_lag_s = probe.lag_s
+        interrupted = await self._until_over(stop, self._watch(observe, zero), probe.run())
         self._stop()
         await self._client.close()
         self.ended = time.monotonic()
@@ -92,7 +74,8 @@ class WallReplayer(BaseReplayer):
             self._send(index, due_s)
         if self._schedule.next_s is not None:
             delay = self.clock.wall_s(self._schedule.next_s) - time.monotonic()
-            self._timer = self._loop.call_later(max(0.0, delay), self._send_due)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, delay), self._send_due)
         elif not self._client.running:
             self._stop()
 

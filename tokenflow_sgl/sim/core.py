@@ -38,6 +38,7 @@ class Core:
             prefixes,
             page=options.page_size,
             write_back=options.hicache_write_policy == "write_back",
+            keep_copies=options.keep_copies,
         )
         self._shares = prefixes.any
         self.running = NO_STREAM

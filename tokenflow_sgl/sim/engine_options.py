@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenflow_sgl.choices import WritePolicy
+from tokenflow_sgl.choices import IoBackend, MemLayout, WritePolicy
 from tokenflow_sgl.errors import InputError
+from tokenflow_sgl.profiles.pieces import LAYOUTS, host_layout
 
 
 class SimulationError(InputError):
@@ -22,6 +23,12 @@ class EngineOptions:
         host_tokens: KV tokens of HiCache's host pool; 0: no HiCache, evicted KV is recomputed.
         hicache_write_policy: When KV is copied to the host: write_through, as soon as it is
             cached; write_back, when it is evicted.
+        hicache_io_backend: What copies KV to and from the host. Matters where the profile says what
+            pieces cost (`profiles.pieces`).
+        hicache_mem_layout: How it lies on the host. With `direct`, `layer_first` takes no two pages
+            as neighbours: the simulator has no addresses.
+        keep_copies: The host keeps the copy of a stream that was loaded, as in HiCache, so that its
+            next preemption copies only what is new. Else it copies all, as vLLM's swapping.
         load_evict_overlap: Loads and copies to the host go on at the same time.
         chunked_prefill_size: Tokens of a prefill step at most.
         max_prefill_tokens: New tokens that one prefill batch may hold at most.
@@ -40,6 +47,9 @@ class EngineOptions:
     page_size: int = 1
     host_tokens: int = 0
     hicache_write_policy: str = "write_through"
+    hicache_io_backend: str = "kernel"
+    hicache_mem_layout: str = "page_first"
+    keep_copies: bool = True
     load_evict_overlap: bool = True
     chunked_prefill_size: int = 8192
     max_prefill_tokens: int = 16384
@@ -63,10 +73,21 @@ class EngineOptions:
                 raise SimulationError(
                     f"{name} is {getattr(self, name)!r}; allowed is {least} or more"
                 )
-        if self.hicache_write_policy not in list(WritePolicy):
+        for name, allowed in (
+            ("hicache_write_policy", WritePolicy),
+            ("hicache_io_backend", IoBackend),
+            ("hicache_mem_layout", MemLayout),
+        ):
+            if getattr(self, name) not in list(allowed):
+                raise SimulationError(
+                    f"{name} is {getattr(self, name)!r}; allowed is " + " or ".join(allowed)
+                )
+        backend = IoBackend(self.hicache_io_backend)
+        layout = MemLayout(self.hicache_mem_layout)
+        if host_layout(backend, layout) not in LAYOUTS[backend]:
             raise SimulationError(
-                f"hicache_write_policy is {self.hicache_write_policy!r}; allowed is "
-                + " or ".join(WritePolicy)
+                f"hicache_mem_layout is {layout.value!r}; allowed with the I/O backend "
+                f"{backend} is {' or '.join(LAYOUTS[backend])}"
             )
         if not 0.0 < self.schedule_conservativeness <= 10.0:
             raise SimulationError(

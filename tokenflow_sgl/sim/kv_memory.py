@@ -38,6 +38,7 @@ class KVMemory:
         *,
         page: int = 1,
         write_back: bool = False,
+        keep_copies: bool = True,
     ) -> None:
         self.device = device // page * page
         self.host = host // page * page
@@ -46,6 +47,7 @@ class KVMemory:
         self._prefixes = prefixes
         self._page = page
         self._write_back = write_back
+        self._keep_copies = keep_copies
         self._resident: dict[int, int] = {}
         self._users: dict[int, int] = {}
         self._depth: dict[int, int] = {}  # nodes of its path that a stream keeps from eviction
@@ -140,6 +142,9 @@ class KVMemory:
 
     def release(self, stream: int, tokens: int, store: Store, *, keep: bool = True) -> None:
         """A stream that ran with `tokens` stops; unless `keep`, its own ones are gone for good."""
+        if not self._keep_copies and stream in self._on_host:
+            self._on_host_sum -= self._on_host.pop(stream)
+            self._copied(stream, 0)
         # Pages that are not full are of no use.
         full = tokens // self._page * self._page
         self.held -= self.paged(tokens) - full

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tokenflow_sgl.choices import Sessions
+from tokenflow_sgl.choices import IoBackend, MemLayout, Sessions
 from tokenflow_sgl.contract import Policy
 from tokenflow_sgl.policy import WorkingSetConfig, make_predictor
 from tokenflow_sgl.profiles import DeviceProfile
@@ -24,7 +24,7 @@ from tokenflow_sgl.sim.schedulers.by_name import make_scheduler, name_of, settin
 from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.simulated_run import SimulatedTokens, make_run
 from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.sim.step import Device
+from tokenflow_sgl.sim.step import Device, IssuedCount
 from tokenflow_sgl.traces import Trace
 from tokenflow_sgl.traces.output_limits import client_limits
 from tokenflow_sgl.traces.schedule import Schedule
@@ -48,8 +48,8 @@ class Simulation:
     done, in streams and in tokens. prefetched: tokens that came back beside the steps, waited for
     by none of them. passes: decisions of the policy. written: tokens copied to the host while their
     streams ran. needed: those of streams that were preempted then. tail: tokens that a preemption
-    had left to copy, median. held: tokens of all streams that were preempted, each time. stored:
-    tokens copied to the host in all, by the policy or by SGLang.
+    had left to copy, median. held: tokens of all streams that were preempted, each time. stores,
+    loads: all copies to the host and back, by the policy or by SGLang, and how they were issued.
     """
 
     run: Run
@@ -65,7 +65,8 @@ class Simulation:
     needed: int = 0
     tail: float = 0.0
     held: int = 0
-    stored: int = 0
+    stores: IssuedCount = field(default_factory=IssuedCount)
+    loads: IssuedCount = field(default_factory=IssuedCount)
 
 
 def simulate(
@@ -121,7 +122,13 @@ def simulate(
     prefixes = Prefixes(trace.requests, schedule.previous, options.page_size)
 
     def make(inbox: Inbox | Schedule) -> tuple[Engine, FcfsScheduler]:
-        device = Device(profile, overlap=options.load_evict_overlap)
+        device = Device(
+            profile,
+            overlap=options.load_evict_overlap,
+            page=options.page_size,
+            backend=IoBackend(options.hicache_io_backend),
+            layout=MemLayout(options.hicache_mem_layout),
+        )
         core = Core(streams, prefixes, device, options)
         lengths = make_predictor("limit" if known_lengths else predictor)
         scheduler = make_scheduler(policy, core, config, lengths)
@@ -175,7 +182,8 @@ def simulate(
         retracted=sum(scheduler.retracted for scheduler in schedulers),
         passes=sum(scheduler.passes for scheduler in policed),
         tail=float(np.median(tails)) if tails else 0.0,
-        stored=sum(engine.core.device.stored for engine in engines),
+        stores=sum((engine.core.device.stores for engine in engines), IssuedCount()),
+        loads=sum((engine.core.device.loads for engine in engines), IssuedCount()),
         **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
     )
 

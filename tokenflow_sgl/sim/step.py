@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
+from tokenflow_sgl.choices import IoBackend, MemLayout
 from tokenflow_sgl.costs import Link, Links, TransferRate, attention_work
 from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.profiles.pieces import Pieces, host_layout, load_pieces, store_pieces
 from tokenflow_sgl.sim.simulated_streams import FloatArray, IntArray
 
 NO_STREAM: IntArray = np.zeros(0, dtype=np.int64)
@@ -38,21 +40,58 @@ class Step:
     planned: float = 0.0
 
 
+@dataclass(slots=True)
+class IssuedCount:
+    """Copies in one direction: how many, their tokens and times, and how they were issued."""
+
+    transfers: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    calls: int = 0
+    pieces: int = 0
+
+    def add(self, tokens: int, seconds: float, issued: Pieces) -> None:
+        """One more copy."""
+        self.transfers += 1
+        self.tokens += tokens
+        self.seconds += seconds
+        self.calls += issued.calls
+        self.pieces += issued.pieces
+
+    def __add__(self, other: IssuedCount) -> IssuedCount:
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return IssuedCount(*(mine + theirs for mine, theirs in pairs))
+
+
 class Device:
     """Durations on the emulated device's clock, and when its links are free.
 
     Args:
         profile: Step times and links.
         overlap: Loads and stores go on at the same time, as PCIe can; else one after the other.
+        page: Tokens of a page.
+        backend: HiCache's I/O backend.
+        layout: Its layout of host memory.
 
     Attributes:
-        stored: Tokens copied to the host so far.
+        stores, loads: Copies to the host and back so far.
     """
 
-    def __init__(self, profile: DeviceProfile, *, overlap: bool = True) -> None:
+    def __init__(
+        self,
+        profile: DeviceProfile,
+        *,
+        overlap: bool = True,
+        page: int = 1,
+        backend: IoBackend = IoBackend.kernel,
+        layout: MemLayout = MemLayout.page_first,
+    ) -> None:
         self.profile = profile
-        self.stored = 0
+        self.stores, self.loads = IssuedCount(), IssuedCount()
         self._overlap = overlap
+        self._page = page
+        self._backend = backend
+        self._layout = host_layout(backend, layout)
         self._load_free = 0.0
         self._store_free = 0.0
         self._rates = TransferRate(), TransferRate()
@@ -101,7 +140,13 @@ class Device:
     def load(self, tokens: int, now: float) -> float:
         """When a copy of `tokens` from the host, asked for `now`, has ended."""
         start = max(now, self._load_free)
-        self._load_free = start + self.profile.load_seconds(tokens)
+        pages = -(-tokens // self._page)
+        issued = load_pieces(
+            self._backend, self._layout, layers=self.profile.layers, pages=pages, runs=pages
+        )
+        seconds = self.profile.load_seconds(tokens, issued)
+        self.loads.add(tokens, seconds, issued)
+        self._load_free = start + seconds
         self._rates[1].observe(tokens, self._load_free - start)
         if not self._overlap:
             self._store_free = self._load_free
@@ -119,12 +164,21 @@ class Device:
         """When a copy of `tokens` to the host, asked for `now`, has ended."""
         if not tokens:
             return now
-        link = self.profile.device_to_host
         start = max(now, self._store_free)
-        self._store_free = start + link.seconds(tokens * self.profile.kv_bytes_per_token)
+        pages = -(-tokens // self._page)
+        issued = store_pieces(
+            self._backend,
+            self._layout,
+            layers=self.profile.layers,
+            pages=pages,
+            runs=pages,
+            page_bytes=self._page * self.profile.kv_bytes_per_token,
+        )
+        seconds = self.profile.store_seconds(tokens, issued)
+        self.stores.add(tokens, seconds, issued)
+        self._store_free = start + seconds
         self._rates[0].observe(tokens, self._store_free - start)
         self._storing.append((self._store_free, tokens))
-        self.stored += tokens
         if not self._overlap:
             self._load_free = self._store_free
         return self._store_free

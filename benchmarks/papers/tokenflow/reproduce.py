@@ -190,12 +190,12 @@ def table_2(done: Mapping[Any, dict[str, float]]) -> str:
     whole = ABLATION["all of it"][1]
     cells = []
     for name, (_, seconds) in ABLATION.items():
-        row = [name, f"{seconds:.2f} s ({seconds / whole:.2f}x)"]
+        row = [name, f"{seconds:.2f} s ({seconds / whole:.2f}x, {seconds - whole:+.1f} s)"]
         for who in ("paper", "ours"):
             for link in (None, SLOW_LINK):
                 found = done["table 2", name, who, link]["makespan"]
                 base = done["table 2", "all of it", who, link]["makespan"]
-                row.append(f"{found:.1f} s ({found / base:.2f}x)")
+                row.append(f"{found:.1f} s ({found / base:.2f}x, {found - base:+.1f} s)")
         cells.append(row)
     slow = f"{SLOW_LINK / 1e9:g} GB/s"
     heads = (

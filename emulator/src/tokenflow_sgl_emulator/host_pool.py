@@ -28,7 +28,7 @@ class PlainMemory:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["pin_memory"] = False  # pinning is cudaHostRegister
-        with host_memory_budget_scope(available_host_memory_bytes()):
+        with host_memory_budget_scope(available_host_memory_bytes(allow_cgroup_fallback=True)):
             super().__init__(*args, **kwargs)
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tokenflow_sgl.traces import open_trace, write_native
 
 
 def here(function: Callable, shared: object, jobs: Sequence) -> Iterator:
@@ -23,3 +27,10 @@ def row(setting: dict, **given: float) -> dict:
         "mean_waiting_s": waiting,
         **given,
     }
+
+
+def write_spoken(path: Path, spec: str) -> None:
+    """A trace's requests, all of the class voice, which servers do not know by themselves."""
+    trace = open_trace(spec)
+    requests = (replace(each, rate=None, qos_class="voice") for each in trace.requests)
+    write_native(path, replace(trace, requests=tuple(requests)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import sys
@@ -70,8 +71,14 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
                 "SGLANG_PLATFORM": "tokenflow_emu",
                 "HF_HUB_OFFLINE": "1",
                 "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
-                "PYTHONPATH": str(SERVER_SIDE),
                 **(env or {}),
+                # What this process imports its servers import too, from the same tree.
+                "PYTHONPATH": os.pathsep.join(
+                    filter(
+                        None,
+                        [(env or {}).get("PYTHONPATH", str(SERVER_SIDE)), os.getenv("PYTHONPATH")],
+                    )
+                ),
             },
             **options,
         ) as server:

@@ -8,6 +8,7 @@ import math
 import pytest
 from made_runs.settings import here
 
+from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClass
 from tokenflow_sgl.sim import SimulationError
 from tokenflow_sgl.sim.study.capacity_plot import plot_capacity
 from tokenflow_sgl.sim.study.capacity_search import (
@@ -22,6 +23,7 @@ from tokenflow_sgl.sim.study.capacity_search import (
     run_of,
 )
 from tokenflow_sgl.sim.study.goal import parse_goal
+from tokenflow_sgl.traces import TraceError
 
 
 def searched(share_at, share: float = 0.99) -> Search:
@@ -97,6 +99,18 @@ def test_rates_are_the_trace_s_times_the_speed(setup, monkeypatch) -> None:
         assert each.monotone and not each.unbounded
         assert [tried.rate for tried in each.tried] == sorted(tried.rate for tried in each.tried)
     assert len(told) == sum(len(each.tried) for each in found)
+
+
+def test_the_server_s_classes_are_those_of_the_setup(setup) -> None:
+    voice = QosClass("voice", 7.0)
+    requests = tuple(dataclasses.replace(r, qos_class="voice") for r in setup.traces[0].requests)
+    named = dataclasses.replace(
+        setup, traces=(dataclasses.replace(setup.traces[0], requests=requests),)
+    )
+    known = dataclasses.replace(SHIPPED_CLASSES, known={"voice": voice})
+    assert run_of(dataclasses.replace(named, classes=known), ("fcfs", 1.0, 0)) == (30, 30)
+    with pytest.raises(TraceError, match="'voice'"):
+        run_of(named, ("fcfs", 1.0, 0))
 
 
 def test_draws_are_counted_together(setup, monkeypatch) -> None:

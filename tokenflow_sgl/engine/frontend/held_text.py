@@ -17,9 +17,7 @@ import msgspec
 
 from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.frontend.messenger import Messenger, messenger_of
-
-HELD = 4
-"""Tokens held back from which on the scheduler hears of it: most characters have fewer."""
+from tokenflow_sgl.lifecycle.first_text import HELD
 
 
 class _Delta(msgspec.Struct):

@@ -11,7 +11,7 @@ import logging
 from functools import lru_cache
 from typing import Any
 
-from tokenflow_sgl.engine.stream_messages import passed_on_message, rates_message
+from tokenflow_sgl.engine.stream_messages import Change, changes_message, passed_on_message
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Messenger:
     def __init__(self, manager: Any) -> None:
         self._manager = manager
         self._passed_on: dict[str, int | None] = {}
-        self._rates: dict[str, float] = {}
+        self._changes: dict[str, Change] = {}
         self._asked: dict[str, list[asyncio.Future[bool]]] = {}
         self._sending: asyncio.Task[None] | None = None
 
@@ -35,13 +35,13 @@ class Messenger:
         self._passed_on[rid] = tokens
         self._send()
 
-    async def set_rate(self, rid: str, rate: float) -> bool:
-        """Change the rate of a request's reader; returns whether the scheduler knows the stream.
+    async def change(self, rid: str, change: Change) -> bool:
+        """Change a request's rate or weight; returns whether the scheduler knows the stream.
 
-        Of several rates for one stream that come up together the last one holds.
+        Of several rates for one stream that come up together the last one holds, and so of weights.
         """
         answer = asyncio.get_running_loop().create_future()
-        self._rates[rid] = rate
+        self._changes[rid] = self._changes.get(rid, Change()).then(change)
         self._asked.setdefault(rid, []).append(answer)
         self._send()
         known: bool = await answer
@@ -52,29 +52,31 @@ class Messenger:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        while self._rates or self._passed_on:
-            rates, self._rates = self._rates, {}
+        while self._changes or self._passed_on:
+            changes, self._changes = self._changes, {}
             asked, self._asked = self._asked, {}
             passed_on, self._passed_on = self._passed_on, {}
             try:
                 if passed_on:
                     await self._tell(passed_on_message(passed_on))
-                for rid, known in (await self._known(rates)).items():
+                for rid, known in (await self._known(changes)).items():
                     _answer(asked[rid], known)
             except Exception as error:
                 logger.exception("tokenflow cannot tell the scheduler of live streams")
                 for each in asked.values():
                     _answer(each, error)
 
-    async def _known(self, rates: dict[str, float]) -> dict[str, bool]:
-        """Send the rates; which streams the scheduler knows."""
-        if not rates:
+    async def _known(self, changes: dict[str, Change]) -> dict[str, bool]:
+        """Send the changes; which streams the scheduler knows."""
+        if not changes:
             return {}
-        known = await self._tell(rates_message(rates))
-        if known or len(rates) == 1:
-            return dict.fromkeys(rates, known)
-        # At least one has ended. The rates of the others hold; to say them again changes nothing.
-        return {rid: await self._tell(rates_message({rid: rate})) for rid, rate in rates.items()}
+        known = await self._tell(changes_message(changes))
+        if known or len(changes) == 1:
+            return dict.fromkeys(changes, known)
+        # At least one has ended. Those of the others hold; to say them again changes nothing.
+        return {
+            rid: await self._tell(changes_message({rid: change})) for rid, change in changes.items()
+        }
 
     async def _tell(self, message: Any) -> bool:
         """Whether one of the schedulers understood all of it."""

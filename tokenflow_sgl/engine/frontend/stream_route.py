@@ -1,4 +1,4 @@
-"""POST and DELETE /tokenflow/streams/{rid}: change a live stream's rate, or end it.
+"""POST and DELETE /tokenflow/streams/{rid}: change a live stream's rate or weight, or end it.
 
 Access is that of SGLang's /abort_request, which names a request by its id, too: with an admin key
 it takes that key, else the API key if there is one.
@@ -14,10 +14,12 @@ from sglang.srt.utils.auth import AuthLevel, auth_level
 
 from tokenflow_sgl.engine.frontend.messenger import messenger_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
-from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, shown
+from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, check_weight, shown
+from tokenflow_sgl.engine.stream_messages import Change
 
 PATH = "/tokenflow/streams/{rid:path}"
-RATE = "rate"
+RATE, WEIGHT = "rate", "weight"
+FIELDS = f"{RATE}, {WEIGHT}, or both"
 
 
 def add_routes(app: FastAPI) -> None:
@@ -29,16 +31,22 @@ def add_routes(app: FastAPI) -> None:
     app.add_api_route(PATH, guarded(end_stream), methods=["DELETE"])
 
 
-def wanted_rate(body: Any) -> float:
-    """The rate that a body asks for; raises `RateError` for everything else that it may say."""
+def wanted(body: Any) -> Change:
+    """What a body asks for; raises `RateError` for everything else that it may say."""
     if not isinstance(body, Mapping):
-        raise RateError(f"The body is {shown(body)}; it must be a JSON object with {RATE}.")
+        raise RateError(f"The body is {shown(body)}; it must be a JSON object with {FIELDS}.")
     for key in body:
-        if key != RATE:
-            raise RateError(f"{shown(key)} is unknown; the body must have {RATE} and nothing else.")
-    if RATE not in body:
-        raise RateError(f"{RATE} is missing; it must be tokens per second, or 0 to rest.")
-    value = body[RATE]
+        if key not in (RATE, WEIGHT):
+            raise RateError(f"{shown(key)} is unknown; the body must have {FIELDS}.")
+    if not body:
+        raise RateError(f"{RATE} is missing, and so is {WEIGHT}; the body must have {FIELDS}.")
+    return Change(
+        _wanted_rate(body[RATE]) if RATE in body else None,
+        check_weight(body[WEIGHT], WEIGHT) if WEIGHT in body else None,
+    )
+
+
+def _wanted_rate(value: Any) -> float:
     if not isinstance(value, bool) and value == 0:
         return 0.0
     try:
@@ -54,22 +62,22 @@ def _manager() -> Any:
 
 
 async def change_stream(rid: str, request: Request) -> Response:
-    """Another rate for the reader of stream `rid`, from now on."""
+    """Another rate or weight for stream `rid`, from now on."""
     manager = _manager()
     try:
         try:
             body = await request.json()
         except ValueError:
-            raise RateError(f"The body is no JSON; it must be an object with {RATE}.") from None
-        rate = wanted_rate(body)
+            raise RateError(f"The body is no JSON; it must be an object with {FIELDS}.") from None
+        change = wanted(body)
     except RateError as error:
         return _refused(400, str(error))
     state = manager.rid_to_state.get(rid)
     if state is None:
         return _refused(404, f"Stream {shown(rid)} is unknown: it has ended, or never began.")
     if not getattr(state.obj, "stream", False):
-        return _refused(400, f"Request {shown(rid)} does not stream, so it has no reader's rate.")
-    if not await messenger_of(manager).set_rate(rid, rate):
+        return _refused(400, f"Request {shown(rid)} does not stream, so it has no reader.")
+    if not await messenger_of(manager).change(rid, change):
         return _refused(
             409, f"Stream {shown(rid)} has not reached the scheduler yet, or has just ended."
         )

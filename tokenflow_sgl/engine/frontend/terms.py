@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tokenflow_sgl.qos.classes import OWN_RATE, QosClass, QosClasses
+from tokenflow_sgl.qos.classes import LEAST_WEIGHT, MOST_WEIGHT, OWN_RATE, QosClass, QosClasses
 from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
 RATE_KEY = "tokenflow_rate"
@@ -24,24 +24,33 @@ the sooner the whole answer is there, the better. No class of a file can be call
 
 
 class RateError(ValueError):
-    """A request's rate cannot be used; the message is one sentence for the client."""
+    """A rate, class or weight cannot be used; the message is one sentence for the client."""
 
 
 def check_rate(value: Any, name: str = RATE_KEY) -> float:
     """`value` as a rate in tokens per second; raises `RateError` if it is none."""
-    # bool is an int to Python, but no client means a rate by it.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RateError(
-            f"{name} is {shown(value)}; it must be a number of tokens per second between "
-            f"{LOWEST_RATE:g} and {HIGHEST_RATE:g}."
-        )
+    unit, between = "tokens per second", f"between {LOWEST_RATE:g} and {HIGHEST_RATE:g}"
+    number = _number(name, value, f"a number of {unit} {between}")
     # Compared before it is converted: an int may be too large for a float, and NaN fails.
-    if not LOWEST_RATE <= value <= HIGHEST_RATE:
-        raise RateError(
-            f"{name} is {shown(value)}; it must be between {LOWEST_RATE:g} and "
-            f"{HIGHEST_RATE:g} tokens per second."
-        )
-    return float(value)
+    if not LOWEST_RATE <= number <= HIGHEST_RATE:
+        raise RateError(f"{name} is {shown(value)}; it must be {between} {unit}.")
+    return float(number)
+
+
+def check_weight(value: Any, name: str) -> float:
+    """`value` as a weight, within the bounds of a class's; raises `RateError` if it is none."""
+    allowed = f"a number between {LEAST_WEIGHT:g} and {MOST_WEIGHT:g}"
+    number = _number(name, value, allowed)
+    if not LEAST_WEIGHT <= number <= MOST_WEIGHT:
+        raise RateError(f"{name} is {shown(value)}; it must be {allowed}.")
+    return float(number)
+
+
+def _number(name: str, value: Any, allowed: str) -> int | float:
+    # bool is an int to Python, but no client means a number by it.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RateError(f"{name} is {shown(value)}; it must be {allowed}.")
+    return value
 
 
 def class_of(custom_params: Any, classes: QosClasses) -> QosClass:

@@ -11,6 +11,7 @@ from tokenflow_sgl.contract import Mode, Phase
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.telemetry.prometheus import Levels, Recorder
 from tokenflow_sgl.engine.telemetry.tally import Tally
+from tokenflow_sgl.lifecycle.first_text import last_first_text
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.qos import noticed
 
@@ -82,9 +83,16 @@ class Reporter:
             self._hand_on()
             self._sample(now)
 
-    def ended(self, request: Any) -> None:
-        """A stream is about to be forgotten."""
+    def leaves(self, request: Any, ended: float | None) -> None:
+        """A stream is about to be forgotten; `ended`: when its answer did, None: it was cut off."""
+        if not self._recorder.listens:
+            return
         slot = self._table.slot(request)
+        seconds = last_first_text(self._table, request, ended)
+        if seconds is not None:
+            self._tally.add_first_texts(np.array([slot]), np.array([seconds]))
+        if ended is None:
+            return
         name, read = self._table.qos_class(slot), self._table.streaming[slot]
         if self._table.readers.started[slot] and read and name not in self._table.unread:
             self._recorder.finished(name, bool(self._table.readers.stall_count[slot]))

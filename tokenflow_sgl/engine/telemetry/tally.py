@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+from tokenflow_sgl.lifecycle.first_text import new_first_texts
 from tokenflow_sgl.lifecycle.progress import Progress
 from tokenflow_sgl.lifecycle.table import StreamTable
 
@@ -28,6 +29,8 @@ class Tally:
         self._recorder = recorder
         # Of each step, by stream: class, seconds since its arrival, and what it got.
         self._steps: list[tuple[NDArray[np.int64], NDArray[np.float64], Progress]] = []
+        # By stream: class, and seconds to its first text.
+        self._texts: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
 
     def add(self, progress: Progress, now: float) -> None:
         """One step's deliveries."""
@@ -36,24 +39,30 @@ class Tally:
         waited = now - table.readers.arrival.take(slots)
         self._steps.append((table.class_number.take(slots), waited, progress))
 
+    def add_first_texts(self, slots: NDArray[np.int64], seconds: NDArray[np.float64]) -> None:
+        """Streams whose time to first text is known, shape (n,), and this time, shape (n,)."""
+        self._texts.append((self._table.class_number.take(slots), seconds))
+
     def hand_on(self) -> None:
         """Report what has come together since the last call."""
         steps, self._steps = self._steps, []
+        self.add_first_texts(*new_first_texts(self._table))
+        texts, self._texts = self._texts, []
         got = _joined([step.counts for _, _, step in steps])
         some = got > 0
         tokens = got[some].astype(np.int64)
-        number = _joined([number for number, _, _ in steps])[some].astype(np.int64)
+        everyone = _joined([number for number, _, _ in steps]).astype(np.int64)
+        # A stall that its reader gave up comes without a token.
         sums = {
-            "output_tokens_total": _joined([step.new for _, _, step in steps])[some],
-            "effective_tokens_total": _joined([_newly_effective(s) for _, _, s in steps])[some],
-            "stalls_total": _joined([s.delivery.was_stall for _, _, s in steps])[some],
-            "stall_seconds_total": _joined([s.delivery.stalled for _, _, s in steps])[some],
+            "output_tokens_total": _joined([step.new for _, _, step in steps]),
+            "effective_tokens_total": _joined([_newly_effective(s) for _, _, s in steps]),
+            "stalls_total": _joined([s.delivery.was_stall for _, _, s in steps]),
+            "stall_seconds_total": _joined([s.delivery.stalled for _, _, s in steps]),
+            "reasoning_tokens_total": _joined([step.reasoned for _, _, step in steps]),
         }
         for counter, values in sums.items():
-            self._count(counter, number, values)
-        everyone = _joined([number for number, _, _ in steps]).astype(np.int64)
-        reasoned = _joined([step.reasoned for _, _, step in steps])
-        self._count("reasoning_tokens_total", everyone, reasoned)
+            self._count(counter, everyone, values)
+        number = everyone[some]
         gaps = _joined([step.gaps for _, _, step in steps])[some]
         first = np.isnan(gaps)
         together = tokens > 1
@@ -63,8 +72,12 @@ class Tally:
             np.concatenate([gaps[~first], np.zeros(np.count_nonzero(together))]),
             np.concatenate([np.ones(np.count_nonzero(~first)), tokens[together] - 1]),
         )
+        self._observe(
+            "ttfvt_seconds",
+            _joined([number for number, _ in texts]).astype(np.int64),
+            np.maximum(_joined([seconds for _, seconds in texts]), 0.0),
+        )
         waited = np.maximum(_joined([waited for _, waited, _ in steps]), 0.0)
-        self._observe("ttfvt_seconds", number[first], waited[some][first])
         begun = _joined([step.begun for _, _, step in steps]) > 0
         self._observe("ttft_seconds", everyone[begun], waited[begun])
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClasses
 from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.run import simulate
 from tokenflow_sgl.sim.simulated_streams import DEFAULT_RATE
@@ -48,6 +49,7 @@ class CapacitySetup:
         goal: That a stream has to meet.
         share: Of the streams that have to meet it, above 0, at most 1.
         known_lengths: Whether the server knows when each answer ends; see `simulate`.
+        classes: Of the server.
     """
 
     traces: tuple[Trace, ...]
@@ -56,6 +58,7 @@ class CapacitySetup:
     goal: Goal
     share: float
     known_lengths: bool = False
+    classes: QosClasses = SHIPPED_CLASSES
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
@@ -221,6 +224,7 @@ def run_of(setup: CapacitySetup, job: Job) -> tuple[int, int]:
         setup.options,
         policy=policy,
         known_lengths=setup.known_lengths,
+        classes=setup.classes,
     )
     met = setup.goal.met(done.run)
     # Of all requests, not only of those that a run has reached.

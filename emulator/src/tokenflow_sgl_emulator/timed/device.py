@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
+from tokenflow_sgl.choices import IoBackend, MemLayout
 from tokenflow_sgl.profiles import DeviceProfile, Link
+from tokenflow_sgl.profiles.pieces import GATHERED, Pieces, load_pieces, store_pieces
 from tokenflow_sgl_emulator.timed.clock import now, virtual_time
 from tokenflow_sgl_emulator.timed.dilation import HIGHEST, LOWEST
 from tokenflow_sgl_emulator.timed.timed_streams import Stream, current_stream
@@ -52,13 +54,18 @@ class Slower:
     starved_seconds: float = 0.0
 
 
+LARGE_BYTES = 320_000
+"""Bytes of a piece that fill a PCIe 4 link (FastSwitch, section 2.2)."""
+
+
 @dataclass(slots=True)
 class CopyCount:
     """KV copies in one direction.
 
-    transfers: copies that SGLang asked for. tokens: of them all. host_runs, device_runs: pieces of
-    consecutive token slots on either side. runs: pieces that are consecutive on both sides, which
-    is what a copy engine without a gathering kernel would have to copy one by one.
+    transfers: copies that SGLang asked for. tokens: of them all. host_runs, device_runs: stretches
+    of consecutive token slots on either side. runs: those that are consecutive on both sides.
+    large_tokens: tokens of runs that are `LARGE_BYTES` or more in each of the device's buffers.
+    calls, pieces: how they were issued (`profiles.pieces.Pieces`).
     """
 
     transfers: int = 0
@@ -66,15 +73,37 @@ class CopyCount:
     host_runs: int = 0
     device_runs: int = 0
     runs: int = 0
+    large_tokens: int = 0
+    calls: int = 0
+    pieces: int = 0
 
-    def add(self, host_slots: torch.Tensor, device_slots: torch.Tensor) -> None:
-        """One more transfer, between these token slots."""
+    def add(self, host_slots: torch.Tensor, device_slots: torch.Tensor, large: float) -> int:
+        """One more transfer, between these token slots.
+
+        Args:
+            host_slots: On the host.
+            device_slots: On the device, in the same order.
+            large: Tokens of a run from which on it is large.
+
+        Returns:
+            Its runs.
+        """
         host_gaps, device_gaps = host_slots.diff() != 1, device_slots.diff() != 1
+        gaps = host_gaps | device_gaps
+        ends = torch.cat([gaps.nonzero().flatten() + 1, torch.tensor([len(host_slots)])])
+        lengths = ends.diff(prepend=torch.tensor([0]))
         self.transfers += 1
         self.tokens += len(host_slots)
         self.host_runs += 1 + int(host_gaps.sum())
         self.device_runs += 1 + int(device_gaps.sum())
-        self.runs += 1 + int((host_gaps | device_gaps).sum())
+        self.runs += len(lengths)
+        self.large_tokens += int(lengths[lengths >= large].sum())
+        return len(lengths)
+
+    def issue(self, issued: Pieces) -> None:
+        """How the transfer, or a layer of it, was issued."""
+        self.calls += issued.calls
+        self.pieces += issued.pieces
 
 
 class EmulatedDevice:
@@ -83,6 +112,9 @@ class EmulatedDevice:
     Args:
         profile: The target device with its model.
         dilation: Wall-clock seconds per emulated second.
+
+    Attributes:
+        large: Tokens of a run from which on it is large (`CopyCount`).
     """
 
     def __init__(self, profile: DeviceProfile, dilation: float) -> None:
@@ -96,6 +128,9 @@ class EmulatedDevice:
         self.count = StepCount()
         self.slower = {factor: Slower() for factor in SLOWER}
         self.stored, self.loaded = CopyCount(), CopyCount()
+        self._runs = 0  # of the load whose layers are being copied
+        # KV on the device is K and V of each layer, apart.
+        self.large = LARGE_BYTES * 2 * profile.layers / profile.kv_bytes_per_token
         self._computed_until: float | None = None  # None: idle, so no gap to account for
         self._began = 0.0
         self._computed = 0.0  # wall-clock seconds of the last step
@@ -134,10 +169,53 @@ class EmulatedDevice:
                 slower.late_steps += self._computed + late_s > factor * self._computed
         self._computed_until = stream.done_at
 
-    def copy(self, tokens: int, layers: int, link: Link) -> None:
+    def copy(self, tokens: int, layers: int, link: Link, issued: Pieces = GATHERED) -> None:
         """Copy that many layers of some tokens' KV over a link, on the current stream."""
         n_bytes = tokens * self.profile.kv_bytes_per_token * layers / self.profile.layers
-        current_stream().enqueue(link.seconds(n_bytes) * self.dilation)
+        seconds = self.profile.pieces.seconds(link, n_bytes, issued)
+        current_stream().enqueue(seconds * self.dilation)
+
+    def load_layer(
+        self,
+        slots: tuple[torch.Tensor, torch.Tensor],
+        layer: int,
+        page: int,
+        backend: str,
+        layout: str,
+    ) -> None:
+        """Take the time of one layer of a load.
+
+        Args:
+            slots: Of its tokens, on the host and on the device; whole pages.
+            layer: Layers of a load come in order, from 0.
+            page: Tokens of a page.
+            backend: HiCache's I/O backend.
+            layout: Its layout of host memory.
+        """
+        tokens = len(slots[0])
+        if layer == 0:
+            self._runs = self.loaded.add(*slots, self.large)
+        issued = load_pieces(
+            IoBackend(backend), MemLayout(layout), layers=1, pages=tokens // page, runs=self._runs
+        )
+        self.loaded.issue(issued)
+        self.copy(tokens, 1, self.profile.host_to_device, issued)
+
+    def store(
+        self, slots: tuple[torch.Tensor, torch.Tensor], page: int, backend: str, layout: str
+    ) -> None:
+        """Take the time of a copy of all layers to the host; arguments as above."""
+        tokens, layers = len(slots[0]), self.profile.layers
+        issued = store_pieces(
+            IoBackend(backend),
+            MemLayout(layout),
+            layers=layers,
+            pages=tokens // page,
+            runs=self.stored.add(*slots, self.large),
+            page_bytes=page * self.profile.kv_bytes_per_token,
+        )
+        self.stored.issue(issued)
+        self.copy(tokens, layers, self.profile.device_to_host, issued)
 
     def idle(self) -> None:
         """Nothing is running: what follows is no gap between steps."""

@@ -23,10 +23,8 @@ class TimedHostPool(PlainMemory, MHATokenToKVPoolHost):
         is_draft: bool = False,
     ) -> None:
         """Take the time of one layer of these token slots, from host to device."""
-        device = the_device()
-        device.copy(len(host_indices), 1, device.profile.host_to_device)
-        if layer_id == 0:
-            device.loaded.add(host_indices, device_indices)
+        slots = host_indices, device_indices
+        the_device().load_layer(slots, layer_id, self.page_size, io_backend, self.layout)
 
     def backup_from_device_all_layer(
         self,
@@ -36,6 +34,5 @@ class TimedHostPool(PlainMemory, MHATokenToKVPoolHost):
         io_backend: str,
     ) -> None:
         """Take the time of all layers of these token slots, from device to host."""
-        device = the_device()
-        device.copy(len(host_indices), self.layer_num, device.profile.device_to_host)
-        device.stored.add(host_indices, device_indices)
+        slots = host_indices, device_indices
+        the_device().store(slots, self.page_size, io_backend, self.layout)

@@ -1,0 +1,63 @@
+"""What the body of POST /tokenflow/streams/{rid} may ask for, and the sentence if it may not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tokenflow_sgl.engine.frontend.stream_route import wanted
+from tokenflow_sgl.engine.frontend.terms import RateError
+from tokenflow_sgl.engine.stream_messages import Change
+from tokenflow_sgl.qos.classes import LEAST_WEIGHT, MOST_WEIGHT, QosClass
+
+
+@pytest.mark.parametrize(
+    ("body", "change"),
+    [
+        ({"rate": 20}, Change(rate=20.0)),
+        ({"rate": 0}, Change(rate=0.0)),
+        ({"weight": 2}, Change(weight=2.0)),
+        ({"weight": LEAST_WEIGHT}, Change(weight=LEAST_WEIGHT)),
+        ({"rate": 0, "weight": MOST_WEIGHT}, Change(rate=0.0, weight=MOST_WEIGHT)),
+    ],
+)
+def test_rate_weight_or_both(body, change) -> None:
+    assert wanted(body) == change
+
+
+def refusal(body: object) -> str:
+    with pytest.raises(RateError) as caught:
+        wanted(body)
+    message = str(caught.value)
+    assert message.endswith(".") and "\n" not in message and len(message) < 180
+    return message
+
+
+@pytest.mark.parametrize(
+    "bad", [0, -1, 0.0999, 10.1, math.nan, math.inf, 10**400, "2", True, None, [2], {"a": 2}]
+)
+def test_a_bad_weight_is_refused_as_it_is_in_a_class(bad) -> None:
+    message = refusal({"weight": bad})
+    assert message.startswith("weight is ")
+    assert message.endswith("; it must be a number between 0.1 and 10.")
+    with pytest.raises(ValueError, match="weight is"):
+        QosClass("own", 10.0, weight=bad)
+
+
+def test_nothing_holds_if_one_of_the_two_is_bad() -> None:
+    assert refusal({"rate": 20, "weight": 11}).startswith("weight is 11;")
+    assert refusal({"rate": -1, "weight": 2}).startswith("rate is -1;")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "rate is missing, and so is weight; the body must have rate, weight, or both."),
+        ({"claim": 2}, "'claim' is unknown; the body must have rate, weight, or both."),
+        ([1], "The body is [1]; it must be a JSON object with rate, weight, or both."),
+        (None, "The body is None; it must be a JSON object with rate, weight, or both."),
+    ],
+)
+def test_a_body_that_says_something_else(body, said) -> None:
+    assert refusal(body) == said

@@ -1,0 +1,26 @@
+"""The two bodies, one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from conforming import AMPLE
+
+if TYPE_CHECKING:
+    from lifecycle_bodies import Rig
+
+
+@pytest.fixture(params=["SimRig", "EngineRig"], ids=["simulator", "engine"])
+def make(request: pytest.FixtureRequest) -> type[Rig]:
+    """Makes a body with so many free tokens."""
+    import lifecycle_bodies  # not before it is needed: it imports SGLang
+
+    found: type[Rig] = getattr(lifecycle_bodies, request.param)
+    return found
+
+
+@pytest.fixture
+def rig(make) -> Rig:
+    """A body with enough memory."""
+    return make(AMPLE)

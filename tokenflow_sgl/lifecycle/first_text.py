@@ -1,0 +1,55 @@
+"""When each stream's reader first got text.
+
+Tokens are delivered one by one, and the front end may hold their text back; the scheduler hears of
+it some tokens later (`set_passed_on`), and the reader has not begun after all. So when it began is
+known for sure only after a while.
+"""
+
+from __future__ import annotations
+
+from tokenflow_sgl.contract import FloatArray, IntArray
+from tokenflow_sgl.lifecycle.columns import ALL
+from tokenflow_sgl.lifecycle.table import R, StreamTable
+
+HELD = 4
+"""Tokens held back from which on the scheduler hears of it: most characters have fewer."""
+
+
+def new_first_texts(table: StreamTable[R]) -> tuple[IntArray, FloatArray]:
+    """Streams whose first text is known since the last call; this is called about once a second.
+
+    That is long enough for the front end to say that it holds text back, which it does when it has
+    `HELD` tokens of it.
+
+    Returns:
+        Their slots, and seconds from arrival to first text, both of shape (n,).
+    """
+    slots, readers = table.order(), table.readers
+    begun = readers.started.take(slots) & ~table.text_known.take(slots)
+    # Had that many at the last call, and nothing was said of them since.
+    found = slots[begun & table.past_held.take(slots)]
+    table.past_held[slots] = begun & (readers.delivered.take(slots) > HELD)
+    table.text_known[found] = True
+    return found, readers.first_token.take(found) - readers.arrival.take(found)
+
+
+def last_first_text(table: StreamTable[R], request: R, ended: float | None) -> float | None:
+    """The same of a stream that is about to be forgotten, if it was not known yet.
+
+    Args:
+        table: With the stream.
+        request: The stream.
+        ended: When its answer came to its end, whereby text that was held back goes out; None: it
+            was cut off.
+
+    Returns:
+        Seconds from arrival to first text; None: it was known, or there is none.
+    """
+    slot, readers = table.slot(request), table.readers
+    if table.text_known[slot]:
+        return None
+    arrival = float(readers.arrival[slot])
+    if readers.started[slot]:
+        return float(readers.first_token[slot]) - arrival
+    held = table.passed_on[slot] != ALL and table.generated[slot] > table.reasoning[slot]
+    return ended - arrival if held and ended is not None else None
