@@ -56,8 +56,10 @@ ABLATION: Contenders = {
 """SGLang's options; HiCache copies both ways at once, which cannot be switched off."""
 
 
+GROUPS = (*TOKENFLOW, "--tokenflow-block-groups")
 PIECES: Contenders = {
-    f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)
+    **{f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)},
+    **{f"pages of {size}, block groups": (*GROUPS, "--page-size", str(size)) for size in (1, 16)},
 }
 
 

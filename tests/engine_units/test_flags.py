@@ -63,6 +63,7 @@ OTHER = {
     "length_caution": 0.6,
     "lengths_file": "lengths.json",
     "decision_log": "decisions.jsonl",
+    "block_groups": True,
     "check_ranks": True,
     "eta": 2.0,
     "burst_eta": 3.0,
@@ -260,6 +261,18 @@ def test_hicache_is_switched_on_but_never_off(hicache, before, after) -> None:
     args = SimpleNamespace(enable_hierarchical_cache=before)
     attach(args, build({"hicache": hicache}))
     assert args.enable_hierarchical_cache is after
+
+
+def test_block_groups_need_something_to_copy() -> None:
+    asked = build({"hicache": "off", "block_groups": True})
+    with pytest.raises(UnsupportedError, match=r"^--tokenflow-block-groups does not work with .*;"):
+        attach(SimpleNamespace(enable_hierarchical_cache=False), asked)
+    for args, config in (
+        (SimpleNamespace(enable_hierarchical_cache=True), asked),
+        (SimpleNamespace(enable_hierarchical_cache=False), build({"block_groups": True})),
+    ):
+        attach(args, config)
+        assert config_of(args) is config
 
 
 def test_excluded_options_leave_the_record_untouched() -> None:

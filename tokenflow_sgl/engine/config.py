@@ -92,6 +92,11 @@ class TokenFlowConfig:
         "resumes streams, with their request ids and the figures behind the decision; rotated at "
         "32 MiB, five files; empty: no log",
     )
+    block_groups: bool = setting(
+        False,
+        "give each stream's KV runs of consecutive pages on the device, in groups of about 1,000 "
+        "tokens, so that a pause or a resume is few large copies; needs HiCache",
+    )
     check_ranks: bool = setting(
         False,
         "for debugging, with several tensor-parallel ranks: compare each rank's decisions and "

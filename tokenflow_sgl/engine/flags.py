@@ -14,7 +14,7 @@ from tokenflow_sgl.engine.config import (
     settings,
 )
 from tokenflow_sgl.engine.lengths_file import attach_lengths
-from tokenflow_sgl.engine.unsupported import check_options
+from tokenflow_sgl.engine.unsupported import check_block_groups, check_options
 from tokenflow_sgl.policy import make_policy, make_predictor
 
 PREFIX = "tokenflow_"
@@ -74,6 +74,7 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
     predictor of lengths or a file of learned ones that cannot be loaded.
     """
     check_options(server_args)
+    check_block_groups(server_args, config)
     make_policy(config.policy, config.working_set)
     make_predictor(config.lengths)
     if config.lengths_file:

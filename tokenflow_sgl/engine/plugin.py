@@ -100,7 +100,8 @@ def activate_front_end() -> None:
 
 def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
     """In the scheduler's process, before it builds one: put our class in place."""
-    if config_of(server_args) is None:
+    config = config_of(server_args)
+    if config is None:
         return
     check_seams()
     from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
@@ -108,6 +109,10 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
     HookRegistry.register(_SCHEDULER, TokenFlowScheduler, HookType.REPLACE)
     if server_args.strip_thinking_cache:
         HookRegistry.register(_OWNED_KV, owned_kv_len, HookType.AROUND)
+    if config.block_groups:
+        from tokenflow_sgl.engine.kv.group_hooks import register_groups
+
+        register_groups()
     HookRegistry.apply_hooks()
     placed = sys.modules[_SCHEDULER_MODULE].Scheduler
     if placed is not TokenFlowScheduler:

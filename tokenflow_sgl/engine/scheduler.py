@@ -10,11 +10,7 @@ import logging
 from functools import partial
 from typing import Any
 
-from sglang.srt.managers.schedule_batch import (
-    FINISH_ABORT,
-    FINISH_LENGTH,
-    NextBatchPlan,
-)
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, NextBatchPlan
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.runtime_context import get_parallel
 from sglang.utils import TypeBasedDispatcher
@@ -25,6 +21,7 @@ from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.batch_work import loaded_tokens, work_of
 from tokenflow_sgl.engine.config import config_of
+from tokenflow_sgl.engine.kv.group_hooks import size_groups
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
@@ -107,6 +104,8 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_view = View(
             self, self.tf_table, self.tf_actuator, self.tf_clock, self.tf_timer, self.tf_transfers
         )
+        if config.block_groups:
+            size_groups(self.token_to_kv_pool_allocator, self.tf_table)
         # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
         # what a resume is promised to cost.
         if self.enable_hierarchical_cache:

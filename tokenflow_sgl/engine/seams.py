@@ -15,6 +15,8 @@ _BATCH = "sglang.srt.managers.schedule_batch"
 _ADDER = "sglang.srt.managers.schedule_policy:PrefillAdder"
 _PENALTY = "sglang.srt.sampling.penaltylib"
 _CACHE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+_ALLOCATION = "sglang.srt.mem_cache.allocation"
+_ALLOCATOR = "sglang.srt.mem_cache.allocator"
 
 SEAMS: tuple[Seam, ...] = (
     *FRONT_END,
@@ -124,7 +126,12 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(f"{_CACHE}.unlock", "call", "gives them up", ("lock",)),
     Seam(f"{_CACHE}.evictable_size", "call", "counts what such a lock keeps"),
-    Seam(f"{_CACHE}.init_load_back", "call", "brings a paused stream's KV back", ("params",)),
+    Seam(
+        f"{_CACHE}.init_load_back",
+        "hook",
+        "brings a paused stream's KV back; block groups hear of which stream",
+        ("params",),
+    ),
     Seam(
         f"{_CACHE}.ready_to_load_host_cache",
         "call",
@@ -230,6 +237,40 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_ADDER}.add_one_req", "override", "recompute instead of load", ("req",)),
     Seam("sglang.srt.managers.schedule_policy:SchedulePolicy", "call", "keeps our order"),
     Seam("sglang.srt.managers.schedule_policy:CLIP_MAX_NEW_TOKENS", "call", "its reservation"),
+    # Block groups
+    Seam(
+        "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"
+        "._build_token_to_kv_pool_allocator",
+        "hook",
+        "puts an allocator with block groups in place",
+    ),
+    Seam(f"{_ALLOCATION}:alloc_for_extend", "hook", "whose pages a prefill asks for", ("batch",)),
+    Seam(
+        f"{_ALLOCATION}:alloc_for_decode",
+        "hook",
+        "whose pages a decode step asks for",
+        ("batch", "token_per_req"),
+    ),
+    Seam(f"{_CACHE}.on_release", "hook", "gives the rest of a group back", ("req", "checkpointed")),
+    Seam(f"{_ALLOCATOR}.token:TokenToKVPoolAllocator.alloc", "override", "which places serve"),
+    Seam(f"{_ALLOCATOR}.token:TokenToKVPoolAllocator.free", "override", "merges them"),
+    Seam(
+        f"{_ALLOCATOR}.paged:PagedTokenToKVPoolAllocator.alloc_extend",
+        "override",
+        "which pages serve",
+        ("prefix_lens_cpu", "seq_lens_cpu", "last_loc", "extend_num_tokens", "num_new_pages"),
+    ),
+    Seam(
+        f"{_ALLOCATOR}.paged:PagedTokenToKVPoolAllocator.alloc_decode",
+        "override",
+        "the same in a decode step",
+        ("seq_lens", "seq_lens_cpu", "last_loc"),
+    ),
+    Seam(
+        f"{_ALLOCATOR}.paged:PagedTokenToKVPoolAllocator._release_page_ids",
+        "override",
+        "merges the pages that are freed",
+    ),
     # Penalties
     Seam(f"{_PENALTY}.orchestrator:BatchedPenalizerOrchestrator", "call", "rows after a resume"),
     Seam(f"{_PENALTY}.frequency_penalty:BatchedFrequencyPenalizer", "call", "its rows"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tokenflow_sgl.engine.config import TokenFlowConfig
+
 
 class UnsupportedError(ValueError):
     """The server's options and `--scheduler tokenflow` exclude each other."""
@@ -47,6 +49,17 @@ def check_options(server_args: Any) -> None:
                 f"--scheduler tokenflow does not work with {_flag(name)} {value}: {reason}; "
                 "remove one of the two."
             )
+
+
+def check_block_groups(server_args: Any, config: TokenFlowConfig) -> None:
+    """Raise `UnsupportedError` if block groups are asked for and nothing would be copied."""
+    if not config.block_groups or config.hicache == "auto":
+        return
+    if not server_args.enable_hierarchical_cache:
+        raise UnsupportedError(
+            "--tokenflow-block-groups does not work with --tokenflow-hicache off: it makes copies "
+            "to and from host memory larger, and there are none; remove one of the two."
+        )
 
 
 def check_model(*, is_generation: bool, is_hybrid_swa: bool, is_hybrid_ssm: bool) -> None:
