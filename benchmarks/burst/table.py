@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from run import KNOWN, RESULTS, ROOT
+from run import KNOWN, PAIR, RESULTS, ROOT
 from suite import CONTENDERS, LOADS, PAGED, SENSITIVITY
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -32,19 +32,27 @@ COLUMNS: dict[str, Figure] = {
 def main() -> None:
     results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
     page = PAGE.read_text()
-    pair = (BASELINE, "tokenflow", BASELINE + KNOWN, "tokenflow" + KNOWN)
-    for name, names in (("pairs", pair), ("contenders", tuple(CONTENDERS))):
+    for name, names in (("pairs", _both(PAIR)), ("contenders", _both(CONTENDERS))):
         chosen = [name for name in LOADS if name in results]
         if name == "contenders":
-            chosen = [load for load in chosen if len(set(names) & set(results[load]["runs"])) > 2]
+            others = {*names} - {*_both(PAIR)}
+            chosen = [load for load in chosen if others & set(results[load]["runs"])]
         page = replace_table(page, name, table(results, chosen, names))
     paged = (BASELINE, *(name for name in PAGED if name.startswith(BASELINE)))
     paged += ("tokenflow", *(name for name in PAGED if name not in paged))
-    with_pages = [load for load in results if set(PAGED) & set(results[load]["runs"])]
-    page = replace_table(page, "paged", table(results, with_pages, paged))
-    tried = [load for load in results if set(SENSITIVITY) & set(results[load]["runs"])]
-    page = replace_table(page, "sensitivity", table(results, tried, ("tokenflow", *SENSITIVITY)))
+    for name, some, names in (
+        ("paged", PAGED, paged),
+        ("sensitivity", SENSITIVITY, ("tokenflow", *SENSITIVITY)),
+    ):
+        tried = [load for load in results if set(_both(some)) & set(results[load]["runs"])]
+        page = replace_table(page, name, table(results, tried, _both(names)))
     PAGE.write_text(page)
+
+
+def _both(names: Iterable[str]) -> tuple[str, ...]:
+    """Runs of these names whose servers did not know the lengths, and then those that did."""
+    names = tuple(names)
+    return (*names, *(name + KNOWN for name in names))
 
 
 def replace_table(page: str, name: str, text: str) -> str:
