@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -212,3 +213,40 @@ def test_a_client_that_leaves_the_proxy_leaves_its_server(fleet, prompts) -> Non
         server.flush_when_idle()
     aborted = [server.sglang_total("sglang:num_aborted_requests_total") for server in servers]
     assert sorted(aborted) == [0, 1]
+
+
+@pytest.mark.parametrize("rid", ["mine", None], ids=["named", "unnamed"])
+def test_what_is_said_of_a_stream_reaches_its_server_through_the_proxy(fleet, prompts, rid) -> None:
+    proxy, *_ = fleet
+    sampling = {"temperature": 0, "max_new_tokens": 3000, "ignore_eos": True}
+    body = {"input_ids": prompts[0], "stream": True, "sampling_params": sampling, "rid": rid}
+
+    def told(method: str, name: str, **said: float) -> int:
+        request = urllib.request.Request(
+            f"{proxy.server.url}/tokenflow/streams/{name}",
+            data=json.dumps(said).encode() if said else None,
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    request = urllib.request.Request(
+        f"{proxy.server.url}/generate",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=SECONDS) as response:
+        first = json.loads(response.readline().removeprefix(b"data: "))
+        name = first["meta_info"]["id"]
+        assert rid in (None, name)
+        assert told("POST", name, rate=0, weight=2) == 204
+        assert told("POST", name, weight=20) == 400
+        assert told("DELETE", name) == 204
+        answer = [line for line in response.read().splitlines() if line.startswith(b"data: {")]
+    ended = json.loads(answer[-1].removeprefix(b"data: "))
+    assert ended["meta_info"]["finish_reason"]["type"] == "abort"
+    assert told("POST", name, rate=5) == 404
