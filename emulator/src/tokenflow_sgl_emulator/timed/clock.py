@@ -32,6 +32,11 @@ class WallClock:
             if left > _SPIN_S:
                 time.sleep(left - _SPIN_S)
 
+    def sleep_until(self, moment: float) -> None:
+        """Return at `moment`, on a thread beside the scheduler's, which must not be held up."""
+        while (left := moment - self.now()) > 0:
+            time.sleep(left)
+
     def expect(self, moment: float) -> None:
         """Something will be done at `moment`; the wall clock gets there by itself."""
 
