@@ -16,7 +16,6 @@ from sglang.srt.mem_cache.hicache_storage import (
     HiCacheStorageConfig,
     HiCacheStorageExtraInfo,
 )
-from sglang.srt.mem_cache.utils import get_hash_str
 
 from tokenflow_sgl_emulator.storage.emulated_link import EmulatedLink
 from tokenflow_sgl_emulator.storage.link_faults import LinkFaults
@@ -60,8 +59,6 @@ class EmulatedStorage(HiCacheStorage):
         self._faults = LinkFaults(self._rank)
         self._lock = threading.Lock()
         self._log = Path(f"{self._settings.log}.{self._rank}") if self._settings.log else None
-        # SGLang compiles its page hash at the first query: 20 s in which a request would wait.
-        get_hash_str([0], page_size=1)
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """SGLang's host pool, from which and to which pages are copied."""
@@ -102,7 +99,7 @@ class EmulatedStorage(HiCacheStorage):
         settings, _ = self._begin("read", keys)
         with self._lock:
             through = self._faults.let_through(len(keys), self._now())
-            pages = [self._faults.read(self._store, key) for key in keys[:through]]
+            pages = self._faults.read(self._store, keys[:through])
         pages += [None] * (len(keys) - through)
         moved = sum(page is not None for page in pages)
         self._wait("read", settings, keys, moved, through < len(keys))
@@ -170,7 +167,7 @@ class EmulatedStorage(HiCacheStorage):
         )
         if dead:
             moment += settings.dead_reply_s * self._dilation
-        self._clock.sleep_until(moment)
+        self._clock.wait_until(moment)
         if self._log is not None:
             times = {"asked_s": asked, "due_s": moment / self._dilation, "end_s": self._now()}
             line = {"call": call, **times, "keys": len(keys), "pages": pages}

@@ -23,7 +23,6 @@ class LinkFaults:
         self._settings: LinkSettings | None = None
         self._since = 0.0
         self._pages = 0
-        self._before: tuple[bytes, bytes] | None = None
 
     def under(self, settings: LinkSettings, now: float) -> None:
         """These settings hold from `now` (emulated seconds) on, if they did not before."""
@@ -55,15 +54,18 @@ class LinkFaults:
         if keys and self._hit("raising", keys[0], self._held.raising):
             raise ConnectionError(f"emulated failure: {what} of {len(keys)} pages")
 
-    def read(self, store: PageStore, key: str) -> bytes | None:
-        """A page as it comes over the link; None: it does not, or it is seen to be wrong."""
+    def read(self, store: PageStore, keys: list[str]) -> list[bytes | None]:
+        """Pages as they come over the link; None: it does not, or it is seen to be wrong."""
+        # The one before the first is the last: in every call that has two, a shifted one is wrong.
+        return [self._page(store, key, keys[number - 1]) for number, key in enumerate(keys)]
+
+    def _page(self, store: PageStore, key: str, before: str) -> bytes | None:
         s = self._held
-        found = store.get(key)
-        if found is None or self._hit("missing", key, s.missing):
+        if self._hit("missing", key, s.missing):
             return None
-        before, self._before = self._before, found
-        if self._hit("shifted", key, s.shifted) and before is not None:
-            found = before
+        found = store.get(before if self._hit("shifted", key, s.shifted) else key)
+        if found is None:
+            return None
         page, kept = found
         if self._hit("corrupt", key, s.corrupt):
             middle = len(page) // 2

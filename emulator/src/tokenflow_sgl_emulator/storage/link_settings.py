@@ -7,7 +7,7 @@ from typing import Any
 
 OF_SGLANG = ("backend_name", "module_path", "class_name", "interface_v1")
 """Keys of the extra configuration that SGLang reads itself and leaves in."""
-FIXED = ("seed", "directory", "checksum", "control", "log")
+FIXED = ("seed", "directory", "control", "log")
 """Fields that a control file cannot change: they are read once."""
 
 
@@ -26,10 +26,10 @@ class LinkSettings:
         slow_factor: Both rates are divided by it.
         missing: Share of pages that a query finds and a read does not.
         corrupt: Share of pages of which one byte is wrong when they are read.
-        shifted: Share of pages in whose place the one read before them comes.
+        shifted: Share of pages in whose place the one before them in the call comes.
         raising: Share of calls that raise an error.
         dead_after_pages: Pages after which the link is dead for reading and writing; None: never.
-        dead_after_s: Seconds after which it is; None: never.
+        dead_after_s: Seconds after which it is; None: never. Both count from when they are set.
         dead_reply_s: Seconds until a call over the dead link fails.
         control: JSON file that may change all but `FIXED` fields while the server runs.
         log: File that gets a line of JSON for every call; the rank is appended to its name.

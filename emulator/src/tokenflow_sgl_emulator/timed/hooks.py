@@ -17,10 +17,11 @@ def wait_for_result(scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
     """Before a result is processed: without overlap SGLang waits by reading it.
 
     On a real device ``.tolist()`` waits; here values are there at once. With overlap SGLang waits
-    for the result's copy event itself.
+    for the result's copy event itself. Not by the stream's own method, which SGLang takes from its
+    schedule stream where the device is a CPU.
     """
     if not scheduler.enable_overlap:
-        current_stream().synchronize()
+        the_clock().wait_until(current_stream().done_at)
 
 
 def note_idle(_scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
