@@ -173,7 +173,9 @@ def test_without_overlap_a_step_takes_its_time(
     server, _ = impatient
     ((ttft, _),) = ask(server, prompt(6))
     server.flush_when_idle()
-    assert ttft == pytest.approx(whole_seconds(profile), abs=IDLE_PASS_S)
+    # Before it is computed it is looked for in the storage, in vain.
+    expected = LATENCY_S + whole_seconds(profile)
+    assert expected <= ttft <= expected + PASSES_S
 
 
 def test_sglangs_time_limit_counts_the_devices_seconds(
