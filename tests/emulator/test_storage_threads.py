@@ -1,5 +1,7 @@
 """Storage threads in virtual time: the clock stops at every end of theirs, and nowhere else."""
 
+import itertools
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +10,7 @@ import pytest
 
 from tokenflow_sgl_emulator.storage.storage_threads import WorkQueue
 from tokenflow_sgl_emulator.timed import clock as clock_module
-from tokenflow_sgl_emulator.timed.clock import VirtualClock, WallClock
+from tokenflow_sgl_emulator.timed.clock import IDLE_PASS_S, VirtualClock, WallClock
 
 
 class Storage:
@@ -80,6 +82,23 @@ def test_an_idle_server_ends_its_transfers(storage: Storage) -> None:
     assert storage.seen == [("a", 1.0), ("b", 3.0)] and storage.clock.now() == 3.0
     storage.clock.settle()
     assert storage.clock.now() == 3.0, "nothing is under way: the clock stands"
+
+
+def test_idle_passes_grow_until_a_transfer_ends(storage: Storage) -> None:
+    storage.work.put([("a", 0.1), ("b", 0.1)])
+    moments = []
+    while len(storage.seen) < 2:
+        storage.clock.idle_pass(math.inf)
+        moments.append(storage.clock.now())
+    assert 0.1 in moments and storage.seen == [("a", 0.1), ("b", 0.2)]
+    assert moments[-1] == 0.2, "the scheduler looks when it has ended, and not later"
+    passes = [b - a for a, b in itertools.pairwise(moments)]
+    assert passes[:5] == pytest.approx([IDLE_PASS_S * 2**n for n in (1, 2, 3, 4, 4)])
+    after = moments.index(0.1)
+    assert passes[after] == pytest.approx(IDLE_PASS_S), "short again when something has happened"
+    assert len(moments) < 80, "400 of them at their ordinary length"
+    storage.clock.idle_pass(math.inf)
+    assert storage.clock.now() == pytest.approx(0.2 + IDLE_PASS_S), "nothing is under way"
 
 
 def test_threads_that_are_stopped_do_not_wait_for_the_clock(storage: Storage) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,22 +90,17 @@ def prompt(seed: int, ending: int = 0) -> list[int]:
 
 def ask(server: Any, *prompts: list[int], at_s: float = 0.0) -> list[tuple[float, int]]:
     """Ask together, each `at_s` after the one before: TTFT and tokens from the storage of each."""
-    arrivals = [
-        {"at_s": at_s * number, "index": number, "of": len(prompts)}
-        for number in range(len(prompts))
-    ]
-    sampling = [
-        {"temperature": 0, "max_new_tokens": 2, "custom_params": {ARRIVAL_KEY: arrival}}
-        for arrival in arrivals
-    ]
-    answers = server.post("/generate", {"input_ids": list(prompts), "sampling_params": sampling})
-    return [
-        (
-            answer["meta_info"][STAMP_KEY][0] - arrival["at_s"],
-            (answer["meta_info"]["cached_tokens_details"] or {}).get("storage", 0),
-        )
-        for answer, arrival in zip(answers, arrivals, strict=True)
-    ]
+
+    def send(number: int) -> tuple[float, int]:
+        arrival = {"at_s": at_s * number, "index": number, "of": len(prompts)}
+        sampling = {"temperature": 0, "max_new_tokens": 2, "custom_params": {ARRIVAL_KEY: arrival}}
+        body = {"input_ids": prompts[number], "sampling_params": sampling}
+        meta = server.post("/generate", body)["meta_info"]
+        hit = (meta["cached_tokens_details"] or {}).get("storage", 0)
+        return meta[STAMP_KEY][0] - arrival["at_s"], hit
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(send, range(len(prompts))))
 
 
 def suffix_seconds(profile: DeviceProfile) -> float:

@@ -21,6 +21,8 @@ IDLE_PASS_S = 2.5e-4
 are there: about what such a pass takes on a real server."""
 PATIENCE_S = 300.0
 """Wall-clock seconds that the clock waits for threads whose work takes no virtual time."""
+LONGEST_PASS = 4
+"""So many times an idle pass doubles its length while threads sleep: 4 ms."""
 _SPIN_S = 1e-4
 """The last stretch of a wait is spun: Linux wakes a sleeper some 60 microseconds late."""
 
@@ -69,6 +71,7 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self._now = self._expected = 0.0
+        self._long_passes = 0
         self.changes = threading.Condition()
         self._workers = WeakKeyDictionary[threading.Thread, Worker]()
         self._at_work: set[Worker] = set()
@@ -89,6 +92,7 @@ class VirtualClock:
             self._sleep_until(moment)
             return
         with self.changes:
+            self._long_passes = 0
             self._rest()
             while self._asleep and self._asleep[0][0] <= moment:
                 due, _, worker, wake = heapq.heappop(self._asleep)
@@ -99,6 +103,21 @@ class VirtualClock:
                 wake.set()
                 self._rest()
             self._now = max(self._now, moment)
+
+    def idle_pass(self, latest: float) -> None:
+        """Let a pass of SGLang's loop take its time, but none beyond the moment `latest`.
+
+        While threads sleep, passes in which nothing happens grow longer, until the next one of them
+        wakes up: thousands of passes would be spent on one transfer.
+        """
+        with self.changes:
+            self._rest()
+            growth = 2 ** min(self._long_passes, LONGEST_PASS) if self._asleep else 1
+            quiet = self._now + IDLE_PASS_S * growth
+            end = min(quiet, latest, *(moment for moment, *_ in self._asleep[:1]))
+            passes = self._long_passes + 1 if end == quiet else 0
+            self.wait_until(end)
+            self._long_passes = passes
 
     def expect(self, moment: float) -> None:
         """Something will be done at `moment`."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from tokenflow_sgl_emulator.timed.clock import IDLE_PASS_S, VirtualClock, the_clock
+from tokenflow_sgl_emulator.timed.clock import VirtualClock, the_clock
 from tokenflow_sgl_emulator.timed.device import the_device
 from tokenflow_sgl_emulator.timed.timed_streams import current_stream
 from tokenflow_sgl_emulator.timed.virtual_arrivals import STAMP_KEY, VirtualArrivals
@@ -73,7 +73,7 @@ def pass_time(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs
     clock = the_clock()
     assert isinstance(clock, VirtualClock)
     if not scheduler.is_fully_idle():
-        _arrivals().idle_pass(IDLE_PASS_S)
+        _arrivals().idle_pass()
     elif _arrivals().jump():
         return None
     else:
