@@ -75,7 +75,7 @@ def main() -> None:
         for gbps in GBPS:
             options = storage_flags(read_gbps=gbps, write_gbps=1000.0, latency_us=LATENCY_US)
             options += ["--page-size", str(PAGE)]
-            servers.append((args.time_dilation, partial(_from_storage, gbps), options))
+            servers.append((args.single_dilation, partial(_from_storage, gbps), options))
         for dilation, measure, options in servers:
             for what, expected, found in _on_a_server(path, dilation, measure, profile, options):
                 difference = f"{found / expected - 1:+.1%}"
@@ -138,7 +138,7 @@ async def _from_storage(gbps: float, url: str, profile: DeviceProfile) -> list[F
     trace = [_request(0.0, STORED + AFTER_STORED, 1)]
     await _run(url, "stored", trace)
     times = []
-    for _ in range(REPEATS // 2):
+    for _ in range(REPEATS // 4):
         await asyncio.to_thread(_flush, url)
         (due,), (stream,) = await _run(url, "stored", trace)
         times.append(float(stream[0]) - due)

@@ -13,7 +13,7 @@ import pytest
 from tokenflow_sgl.costs import attention_work
 from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
-from tokenflow_sgl_emulator.timed.clock import IDLE_PASS_S, VIRTUAL_VARIABLE
+from tokenflow_sgl_emulator.timed.clock import IDLE_PASS_S, LONGEST_PASS, VIRTUAL_VARIABLE
 from tokenflow_sgl_emulator.timed.device import PROFILE_VARIABLE
 from tokenflow_sgl_emulator.timed.model_folder import write_model_folder
 from tokenflow_sgl_emulator.timed.virtual_arrivals import ARRIVAL_KEY, STAMP_KEY
@@ -130,7 +130,7 @@ def test_a_hit_takes_what_the_link_takes(server: Any, profile: DeviceProfile) ->
     # A query and one batch of pages, each with the link's latency; then the device.
     expected = 2 * LATENCY_S + FETCH_S + suffix_seconds(profile)
     load = profile.load_seconds(PREFIX)
-    assert expected <= times[0] <= expected + load + PASSES_S
+    assert expected - 1e-9 <= times[0] <= expected + load + PASSES_S
     assert times[0] == pytest.approx(times[1], rel=1e-9), "the same whenever it is asked"
 
 
@@ -171,7 +171,7 @@ def test_without_overlap_a_step_takes_its_time(
     server.flush_when_idle()
     # Before it is computed it is looked for in the storage, in vain.
     expected = LATENCY_S + whole_seconds(profile)
-    assert expected <= ttft <= expected + PASSES_S
+    assert ttft == pytest.approx(expected, abs=PASSES_S)
 
 
 def test_sglangs_time_limit_counts_the_devices_seconds(
@@ -185,4 +185,5 @@ def test_sglangs_time_limit_counts_the_devices_seconds(
     assert hit == 0
     asked = (PREFIX + SUFFIX) // PAGE * PAGE
     limit = 1.0 + 0.25 * asked / 1024
-    assert limit <= ttft - whole_seconds(profile) <= limit + PASSES_S
+    late = LATENCY_S + IDLE_PASS_S * 2**LONGEST_PASS + PASSES_S
+    assert limit <= ttft - whole_seconds(profile) <= limit + late
