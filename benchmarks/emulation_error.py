@@ -146,7 +146,10 @@ async def _from_storage(gbps: float, url: str, profile: DeviceProfile) -> list[F
     fetch = STORED * profile.kv_bytes_per_token * 8 / (gbps * 1e9) + calls * LATENCY_US * 1e-6
     work = attention_work(AFTER_STORED, STORED)
     what = f"TTFT, prefix in a storage at {gbps:g} Gbps"
-    expected = fetch + profile.prefill_seconds(AFTER_STORED, work)
+    prefill = profile.prefill_seconds(AFTER_STORED, work)
+    # From the host it is loaded layer by layer, and each layer is computed when it is there.
+    load = profile.load_seconds(STORED)
+    expected = fetch + max(load + prefill / profile.layers, prefill)
     return [(what, expected, float(np.median(times)))]
 
 
