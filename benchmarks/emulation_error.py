@@ -1,8 +1,9 @@
 """How far the emulated device is from its profile: `python benchmarks/emulation_error.py`.
 
 Compares what a client sees (TTFT and TPOT of one request, TPOT of 32 that decode together) with the
-profile's prefill and decode times, and what a prefix hit in host memory costs over one on the
-device when the rest of the prompt is long enough to hide the load.
+profile's prefill and decode times, what a prefix hit in host memory costs over one on the device
+when the rest of the prompt is long enough to hide the load, and what one in an emulated storage
+takes over its link.
 
 HTTP and the scheduler take some 16 ms of wall clock per request, which no profile contains. So
 single requests run on a second server whose time is stretched so far that this hardly counts.
@@ -12,9 +13,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+import urllib.request
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,7 @@ from tokenflow_sgl.profiles import DeviceProfile, load_profile
 from tokenflow_sgl.replay import ReplayOptions, find_target, replay
 from tokenflow_sgl.runs import Run
 from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest
+from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
 
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
 PROMPT, BATCH = 1000, 32
@@ -36,6 +41,10 @@ SHORT_ANSWER, LONG_ANSWER = 16, 384
 REPEATS, APART_S = 8, 0.25
 PREFIX, SUFFIX = 8000, 8000
 POOL = 60_000
+STORED, AFTER_STORED = 8192, 32
+LATENCY_US, GBPS = 200.0, (10.0, 80.0)
+PAGE, BATCH_PAGES = 64, 128
+"""Tokens of a page, and the pages that HiCache reads in one call."""
 
 Times = list[NDArray[np.float64]]
 Finding = tuple[str, float, float]
@@ -59,8 +68,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "profile.json"
         profile.save(path)
-        for dilation, measure in ((args.single_dilation, _alone), (args.time_dilation, _together)):
-            for what, expected, found in _on_a_server(path, dilation, measure, profile):
+        servers: list[tuple[str, Measure, Sequence[str]]] = [
+            (args.single_dilation, _alone, ()),
+            (args.time_dilation, _together, ()),
+        ]
+        for gbps in GBPS:
+            options = storage_flags(read_gbps=gbps, write_gbps=1000.0, latency_us=LATENCY_US)
+            options += ["--page-size", str(PAGE)]
+            servers.append((args.single_dilation, partial(_from_storage, gbps), options))
+        for dilation, measure, options in servers:
+            for what, expected, found in _on_a_server(path, dilation, measure, profile, options):
                 difference = f"{found / expected - 1:+.1%}"
                 numbers = (f"{expected * 1e3:.2f}", f"{found * 1e3:.2f}")
                 table.add_row(what, dilation, *numbers, difference)
@@ -70,7 +87,7 @@ def main() -> None:
 
 
 def _on_a_server(
-    path: Path, dilation: str, measure: Measure, profile: DeviceProfile
+    path: Path, dilation: str, measure: Measure, profile: DeviceProfile, more: Sequence[str]
 ) -> list[Finding]:
     launcher = (TOKENFLOW, "serve-emulated", "--profile", str(path))
     launcher += ("--time-dilation", dilation, "--")
@@ -78,6 +95,7 @@ def _on_a_server(
     options += ("--incremental-streaming-output", "--sleep-on-idle")
     options += ("--enable-hierarchical-cache", "--hicache-ratio", "4")
     options += ("--hicache-write-policy", "write_through")
+    options += tuple(more)
     with SglangServer(None, options, launcher=launcher, log_path="emulation.log") as server:
         return asyncio.run(measure(server.url, profile))
 
@@ -114,6 +132,29 @@ async def _together(url: str, profile: DeviceProfile) -> list[Finding]:
         ("TTFT, prefix on the device", alone, on_device),
         ("TTFT, prefix on the host, over the device", on_device, on_host),
     ]
+
+
+async def _from_storage(gbps: float, url: str, profile: DeviceProfile) -> list[Finding]:
+    trace = [_request(0.0, STORED + AFTER_STORED, 1)]
+    await _run(url, "stored", trace)
+    times = []
+    for _ in range(REPEATS // 4):
+        await asyncio.to_thread(_flush, url)
+        (due,), (stream,) = await _run(url, "stored", trace)
+        times.append(float(stream[0]) - due)
+    calls = 1 + math.ceil(STORED / PAGE / BATCH_PAGES)  # a query, and the reads
+    fetch = STORED * profile.kv_bytes_per_token * 8 / (gbps * 1e9) + calls * LATENCY_US * 1e-6
+    work = attention_work(AFTER_STORED, STORED)
+    what = f"TTFT, prefix in a storage at {gbps:g} Gbps"
+    expected = fetch + profile.prefill_seconds(AFTER_STORED, work)
+    return [(what, expected, float(np.median(times)))]
+
+
+def _flush(url: str) -> None:
+    """Empty device and host, once everything is written to the storage."""
+    flush = urllib.request.Request(f"{url}/flush_cache?timeout=60", method="POST")
+    with urllib.request.urlopen(flush, timeout=120):
+        pass
 
 
 def _request(

@@ -7,7 +7,7 @@ import pytest
 
 from tokenflow_sgl_emulator.timed import clock as clock_module
 from tokenflow_sgl_emulator.timed import timed_streams
-from tokenflow_sgl_emulator.timed.clock import VirtualClock
+from tokenflow_sgl_emulator.timed.clock import IDLE_PASS_S, VirtualClock
 from tokenflow_sgl_emulator.timed.timed_streams import Stream
 from tokenflow_sgl_emulator.timed.virtual_arrivals import ARRIVAL_KEY, VirtualArrivals
 
@@ -79,14 +79,16 @@ def test_other_messages_pass(clock: VirtualClock) -> None:
 
 def test_an_idle_pass_ends_at_the_next_arrival(clock: VirtualClock) -> None:
     arrivals = VirtualArrivals(clock)
-    arrivals.receive([request("now", 0.0, 0, 2), request("soon", 0.3, 1, 2)])
-    arrivals.idle_pass(0.2)
-    assert clock.now() == 0.2
-    arrivals.idle_pass(0.2)
-    assert clock.now() == 0.3
+    soon = 1.5 * IDLE_PASS_S
+    arrivals.receive([request("now", 0.0, 0, 2), request("soon", soon, 1, 2)])
+    arrivals.idle_pass()
+    assert clock.now() == IDLE_PASS_S
+    arrivals.idle_pass()
+    assert clock.now() == soon
     assert rids(arrivals.receive([])) == ["soon"]
-    arrivals.idle_pass(0.2)
-    assert clock.now() == 0.5
+    for number in range(1, 9):
+        arrivals.idle_pass()
+        assert clock.now() == pytest.approx(soon + number * IDLE_PASS_S)
 
 
 def test_what_is_aborted_reaches_sglang_before_its_abort(clock: VirtualClock) -> None:

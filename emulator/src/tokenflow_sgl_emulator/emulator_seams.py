@@ -83,7 +83,12 @@ DEVICE_REPORT = Seam(
     "Clients must learn the time dilation and whether the CPU kept up; goes when platforms can "
     "add to /server_info.",
 )
-TIMED = (*STREAMS, WAIT_FOR_RESULT, NOTE_IDLE, DEVICE_REPORT)
+PREFETCH_WAIT = Seam(
+    "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache._start_storage_prefetch_wait",
+    "around",
+    "How long a request waits for its pages from the storage is a time of the device's.",
+)
+TIMED = (*STREAMS, WAIT_FOR_RESULT, NOTE_IDLE, DEVICE_REPORT, PREFETCH_WAIT)
 """Hooked where a device is emulated (:mod:`tokenflow_sgl_emulator.timed`), and only there.
 
 On a virtual clock `WAIT_FOR_RESULT` also stamps the tokens, and `NOTE_IDLE` is hooked around."""
@@ -95,6 +100,12 @@ HOLD_ARRIVALS = Seam(
 )
 VIRTUAL = (HOLD_ARRIVALS,)
 """Hooked where the emulated device runs on a virtual clock, beside `TIMED`."""
+START_STORAGE = Seam(
+    "sglang.srt.managers.cache_controller.HiCacheController._start_storage_threads",
+    "around",
+    "SGLang compiles its page hash in the first request that needs it, which takes 20 s; and a "
+    "virtual clock must know when the threads are at work.",
+)
 
 HOOKED = (
     HOST_POOL,
@@ -103,6 +114,7 @@ HOOKED = (
     SAMPLING_HASH,
     END_ANSWERS,
     CHECK_END,
+    START_STORAGE,
 )
 """Hooked by :mod:`tokenflow_sgl_emulator.platform_plugin`, checked when a model is loaded."""
 
@@ -110,6 +122,7 @@ _ATTENTION = (
     "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend._run_sdpa_forward_"
 )
 _BUDGET = "SGLang leaves 10 GiB of the machine's memory to others, whatever the pool's size."
+_LINK = "HiCache's interface for storage backends that one writes oneself."
 _EXACT = "SGLang's own gives results that depend on the batch."
 
 SEAMS = (
@@ -136,6 +149,9 @@ SEAMS = (
         "subclass",
         "CUDA copies.",
     ),
+    Seam("sglang.srt.mem_cache.hicache_storage.HiCacheStorage", "subclass", _LINK),
+    Seam("sglang.srt.mem_cache.utils.get_hash_str", "call", START_STORAGE.why),
+    Seam("sglang.srt.utils.poll_timer.PollTimer", "subclass", PREFETCH_WAIT.why),
     Seam("sglang.srt.mem_cache.pool_host.base.host_memory_budget_scope", "call", _BUDGET),
     Seam("sglang.srt.mem_cache.host_memory.available_host_memory_bytes", "call", _BUDGET),
 )

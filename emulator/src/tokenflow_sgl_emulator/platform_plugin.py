@@ -17,8 +17,10 @@ from tokenflow_sgl_emulator.emulator_seams import (
     HOST_POOL,
     LORA_PINNING,
     NOTE_IDLE,
+    PREFETCH_WAIT,
     SAMPLING_HASH,
     SGLANG_VERSION,
+    START_STORAGE,
     STREAMS,
     TIMED,
     VIRTUAL,
@@ -46,6 +48,7 @@ def register() -> None:
     from tokenflow_sgl_emulator.answer_ends import check_end, end_answers
     from tokenflow_sgl_emulator.no_pinning import without_pinning
     from tokenflow_sgl_emulator.seeded_sampling import murmur_hash32
+    from tokenflow_sgl_emulator.storage.storage_threads import start_storage_threads
 
     add_attention_backend_choices([ATTENTION_BACKEND_NAME])
     add_deterministic_attention_backend_choices([ATTENTION_BACKEND_NAME])
@@ -55,10 +58,12 @@ def register() -> None:
     HookRegistry.register(HOST_POOL.target, _choose_host_pool, HookType.AROUND)
     HookRegistry.register(END_ANSWERS.target, end_answers, HookType.AROUND)
     HookRegistry.register(CHECK_END.target, check_end, HookType.BEFORE)
+    HookRegistry.register(START_STORAGE.target, start_storage_threads, HookType.AROUND)
     for seam in LORA_PINNING:
         HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
     if timing_is_on():
         from tokenflow_sgl_emulator.timed import hooks
+        from tokenflow_sgl_emulator.timed.prefetch_wait import start_prefetch_wait
 
         _replace_streams(timed_streams)
         if virtual_time():
@@ -68,6 +73,7 @@ def register() -> None:
         else:
             HookRegistry.register(WAIT_FOR_RESULT.target, hooks.wait_for_result, HookType.BEFORE)
             HookRegistry.register(NOTE_IDLE.target, hooks.note_idle, HookType.BEFORE)
+        HookRegistry.register(PREFETCH_WAIT.target, start_prefetch_wait, HookType.AROUND)
         HookRegistry.register(DEVICE_REPORT.target, hooks.add_report, HookType.AROUND)
     elif late_copies.lateness():
         _replace_streams(late_copies)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from tokenflow_sgl_emulator.timed.clock import IDLE_PASS_S, VirtualClock, the_clock
+from tokenflow_sgl_emulator.timed.clock import VirtualClock, the_clock
 from tokenflow_sgl_emulator.timed.device import the_device
 from tokenflow_sgl_emulator.timed.timed_streams import current_stream
 from tokenflow_sgl_emulator.timed.virtual_arrivals import STAMP_KEY, VirtualArrivals
@@ -17,10 +17,11 @@ def wait_for_result(scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
     """Before a result is processed: without overlap SGLang waits by reading it.
 
     On a real device ``.tolist()`` waits; here values are there at once. With overlap SGLang waits
-    for the result's copy event itself.
+    for the result's copy event itself. Not by the stream's own method, which SGLang takes from its
+    schedule stream where the device is a CPU.
     """
     if not scheduler.enable_overlap:
-        current_stream().synchronize()
+        the_clock().wait_until(current_stream().done_at)
 
 
 def note_idle(_scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -72,7 +73,7 @@ def pass_time(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs
     clock = the_clock()
     assert isinstance(clock, VirtualClock)
     if not scheduler.is_fully_idle():
-        _arrivals().idle_pass(IDLE_PASS_S)
+        _arrivals().idle_pass()
     elif _arrivals().jump():
         return None
     else:

@@ -11,6 +11,7 @@ moment on the same count, under `STAMP_KEY` of SGLang's `meta_info`. One trace a
 that carry nothing arrive when they come.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -73,10 +74,9 @@ class VirtualArrivals:
             self._clock.wait_until(self._moment())
         return self._runs
 
-    def idle_pass(self, seconds: float) -> None:
-        """Let some time pass, but none beyond the next arrival."""
-        moment = self._clock.now() + seconds
-        self._clock.wait_until(min(moment, self._moment()) if self._runs else moment)
+    def idle_pass(self) -> None:
+        """Let a pass of SGLang's loop take its time, but none beyond the next arrival."""
+        self._clock.idle_pass(self._moment() if self._runs else math.inf)
 
     def elapsed(self) -> float:
         """Virtual seconds since the trace's beginning."""

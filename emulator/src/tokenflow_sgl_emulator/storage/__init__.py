@@ -1,0 +1,1 @@
+"""HiCache's storage tier behind an emulated link: `emulated_storage` is the backend."""

@@ -1,0 +1,63 @@
+"""What the emulated device changes in SGLang's waiting."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tokenflow_sgl_emulator.timed import hooks, prefetch_wait
+from tokenflow_sgl_emulator.timed.clock import VirtualClock
+from tokenflow_sgl_emulator.timed.timed_streams import Stream, StreamContext
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
+    made = VirtualClock()
+    monkeypatch.setattr(hooks, "the_clock", lambda: made)
+    monkeypatch.setattr(prefetch_wait, "now", made.now)
+    return made
+
+
+@pytest.mark.parametrize(("overlap", "waited"), [(False, 3.0), (True, 0.0)])
+def test_without_overlap_a_result_is_waited_for(
+    clock: VirtualClock, overlap: bool, waited: float
+) -> None:
+    """SGLang makes the synchronising of its schedule stream do nothing on a CPU."""
+    stream: Any = Stream()
+    stream.synchronize = lambda: None
+    stream.done_at = 3.0
+    with StreamContext(stream):
+        hooks.wait_for_result(SimpleNamespace(enable_overlap=overlap))
+    assert clock.now() == waited
+
+
+@pytest.mark.parametrize("dilation", [1.0, 4.0])
+def test_a_wait_for_pages_is_timed_by_the_device(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, dilation: float
+) -> None:
+    monkeypatch.setattr(prefetch_wait, "dilation", lambda: dilation)
+    tree: Any = SimpleNamespace(_storage_prefetch_wait={})
+    operation = SimpleNamespace(handle="request")
+
+    def start(tree: Any, operation: Any) -> None:  # as SGLang's
+        if operation.handle not in tree._storage_prefetch_wait:
+            timer = prefetch_wait.PollTimer(started_at=-1e9)
+            tree._storage_prefetch_wait[operation.handle] = SimpleNamespace(timer=timer)
+
+    clock.wait_until(8.0)
+    prefetch_wait.start_prefetch_wait(start, tree, operation)
+    timer = tree._storage_prefetch_wait["request"].timer
+    assert timer.running and timer.elapsed() == 0.0
+    clock.wait_until(16.0)
+    prefetch_wait.start_prefetch_wait(start, tree, operation)
+    assert timer is tree._storage_prefetch_wait["request"].timer
+    assert timer.elapsed() == 8.0 / dilation
+    assert timer.observe(ready=False) == 0.0 and timer.observe(ready=True) == 8.0 / dilation
+    assert not timer.running and timer.elapsed() == 0.0
+    assert timer.observe(ready=False) == 0.0 and timer.running
+
+
+def test_where_sglang_sets_no_limit_there_is_no_timer(clock: VirtualClock) -> None:
+    tree: Any = SimpleNamespace(_storage_prefetch_wait={})
+    prefetch_wait.start_prefetch_wait(lambda *_: None, tree, SimpleNamespace(handle="request"))
+    assert tree._storage_prefetch_wait == {}
