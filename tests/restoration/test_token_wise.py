@@ -144,7 +144,7 @@ def test_it_rather_waits_than_to_start_a_chunk() -> None:
     assert head(wait=0.0065) == 0
     assert head(wait=0.0063) == 320
     assert head(lead=0.0065) == 0  # the step under way ends after the tail has arrived
-    assert head(lead=0.0032) == 192  # (6.4 - 3.2) / 2 ms of it
+    assert head(lead=0.0032) == 128  # (6.4 - 3.2) / 2 ms of it, in whole pages
 
 
 def test_a_page_that_would_end_last_is_left_to_the_link() -> None:
@@ -157,8 +157,8 @@ def test_a_page_that_would_end_last_is_left_to_the_link() -> None:
             page=64,
         )
 
-    assert head(0.009) == 64
-    assert head(0.011) == 64  # 11 ms for one page, 10 ms for the other: done after 11 instead of 20
+    assert head(0.009) == 64  # with a second page done after 18 ms, so after 10
+    assert head(0.011) == 64
     assert head(0.019) == 64
     assert head(0.021) == 0
 

@@ -83,9 +83,9 @@ def head_tokens(
 
     Returns:
         The fewest whole pages `c` with `lead + compute(prefix, c) >= fetch(gap - c)`, or a page
-        less where the last one would end after all of the gap has arrived. The whole gap where
-        nothing more arrives. 0: the rest of it arrives within `wait` seconds, or before the step
-        under way ends, or no later than a page of it could be computed.
+        less where both are done sooner with that. The whole gap where nothing more arrives. 0: all
+        of it arrives within `wait` seconds, or before the step under way ends, or no later than
+        a page of it could be computed.
 
     Raises:
         ValueError: `page` is below 1.
@@ -94,11 +94,10 @@ def head_tokens(
         raise ValueError(f"page is {page!r}; allowed is 1 or more")
     if gap <= 0:
         return 0
-    arrival = fetch(gap)
-    if arrival <= max(lead, wait):
+    if fetch(gap) <= max(lead, wait):
         return 0
     before, head = _around_meeting(prefix, gap, compute, fetch, page, lead)
-    return head if lead + compute(prefix, head) < arrival else before
+    return head if lead + compute(prefix, head) < fetch(gap - before) else before
 
 
 def best_split(

@@ -1,0 +1,356 @@
+"""A batch of restorations, chunk by chunk: one device that computes, and channels that load.
+
+Event by event and exact: what a chunk or a piece decides is decided with what has landed by then.
+The device computes one chunk at a time, of the first request that has anything to compute; each
+channel loads one piece at a time, of the request that its order names. So the predicted time of
+each first token follows, and how long device and channels had nothing to do.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tokenflow_sgl.contract.actions import Way
+from tokenflow_sgl.restoration.batch import Pending, io_order
+from tokenflow_sgl.restoration.channel import Channel
+from tokenflow_sgl.restoration.token_wise import Fetch, Seconds, head_tokens
+
+HeadTokens = Callable[..., int]
+"""As `head_tokens`."""
+PIECE = 256
+"""Tokens that a channel loads at a time."""
+
+
+class IoOrder(enum.Enum):
+    """Which request a channel serves first."""
+
+    IN_TURN = "in-turn"
+    """The one that the device computes first: device and channel work on the same request, and the
+    others wait for both. Best for the mean TTFT."""
+    LARGEST = "largest"
+    """`io_order`: after least slack the largest remaining recompute, as the paper. All are done a
+    little sooner where lengths differ much, most of them later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request whose KV is to be restored.
+
+    Attributes:
+        gap: Tokens whose KV is stored, >= 1.
+        suffix: Tokens behind them, which are computed in any case, >= 1.
+        way: `Way.RECOMPUTE`; `Way.LOAD`, head first, as a stock prefetch; `Way.TOKENS`, both at
+            once.
+        channel: Index of the channel that has it.
+        arrival: Seconds, on the clock of the schedule.
+        deadline: When its first token is due; infinite: never.
+        patience: Of `Way.LOAD`: seconds after its arrival from which on what has landed is enough,
+            and the rest is computed: 0.0 is SGLang's `best_effort`, infinite its `wait_complete`.
+    """
+
+    gap: int
+    suffix: int = 1
+    way: Way = Way.TOKENS
+    channel: int = 0
+    arrival: float = 0.0
+    deadline: float = math.inf
+    patience: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name in ("gap", "suffix"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed is 1 or more")
+        if self.way not in (Way.RECOMPUTE, Way.LOAD, Way.TOKENS):
+            raise ValueError(f"way is {self.way!r}; allowed is RECOMPUTE, LOAD or TOKENS")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What serves the batch.
+
+    Attributes:
+        compute: Seconds of computing.
+        channels: At least one.
+        page: Tokens of a page, >= 1.
+        chunk: Tokens of a step at most, >= 1.
+        order: Of the channels.
+        piece: Tokens that a channel loads at a time, >= 1.
+        head: Decides how far the next chunk of a head may go.
+    """
+
+    compute: Seconds
+    channels: tuple[Channel, ...]
+    page: int
+    chunk: int
+    order: IoOrder = IoOrder.IN_TURN
+    piece: int = PIECE
+    head: HeadTokens = head_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What came of one job.
+
+    Attributes:
+        ttft: Seconds from its arrival to its first token.
+        computed, loaded: Tokens of its gap, by way.
+    """
+
+    ttft: float
+    computed: int
+    loaded: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a batch.
+
+    Attributes:
+        served: Of each job, in their order.
+        seconds: Until the last first token.
+        computing: Seconds in which the device computed.
+        loading: Seconds in which each channel loaded.
+    """
+
+    served: tuple[Served, ...]
+    seconds: float
+    computing: float
+    loading: tuple[float, ...]
+
+    @property
+    def mean_ttft(self) -> float:
+        """Seconds, over the jobs."""
+        return sum(one.ttft for one in self.served) / len(self.served)
+
+
+def schedule(jobs: Sequence[Job], machine: Machine) -> Outcome:
+    """Serve a batch.
+
+    Args:
+        jobs: In the order in which the device computes them.
+        machine: What serves them.
+
+    Raises:
+        ValueError: There is no job, or one names a channel that there is not, or waits for one that
+            loads nothing.
+    """
+    if not jobs:
+        raise ValueError("jobs is empty; one is needed at least")
+    for number, job in enumerate(jobs):
+        if not 0 <= job.channel < len(machine.channels):
+            raise ValueError(f"job {number}: channel is {job.channel}; there is no such channel")
+        dead = machine.channels[job.channel].rate == 0.0
+        if dead and job.way is Way.LOAD and math.isinf(job.patience):
+            raise ValueError(f"job {number} waits without end for a channel that loads nothing")
+    return _Schedule(jobs, machine).run()
+
+
+@dataclass(slots=True, eq=False)
+class _Progress:
+    """Where one job stands.
+
+    suffix: tokens of it still to be computed. head: leading tokens of the gap that are there or
+    being computed. tail: tokens loaded or being loaded, of a load that was not given up. flying: of
+    these, being loaded. kept: loaded ones that the head begins with, of a load that was given up.
+    """
+
+    job: Job
+    suffix: int
+    head: int = 0
+    tail: int = 0
+    flying: int = 0
+    kept: int = 0
+    given_up: bool = False
+    done: float = math.nan
+
+    @property
+    def left(self) -> int:
+        """Tokens of the gap that neither is working on."""
+        return self.job.gap - self.head - self.tail
+
+    @property
+    def missing(self) -> int:
+        """Tokens of the gap that are neither there nor being computed."""
+        return self.left + self.flying
+
+    @property
+    def loads(self) -> bool:
+        """Whether a channel has something to do for it."""
+        return self.job.way is not Way.RECOMPUTE and not self.given_up and self.left > 0
+
+
+@dataclass(slots=True)
+class _Schedule:
+    jobs: Sequence[Job]
+    machine: Machine
+    now: float = 0.0
+    computing: float = 0.0
+    compute: Seconds = field(init=False)
+    progress: list[_Progress] = field(init=False)
+    loading: list[float] = field(init=False)
+    landing: list[tuple[float, int] | None] = field(init=False)  # when, and of which job
+    step: tuple[float, int] | None = field(init=False, default=None)  # when it ends, its job
+
+    def __post_init__(self) -> None:
+        # Each event asks for the order anew, and most of it has not changed since.
+        self.compute = functools.cache(self.machine.compute)
+        self.progress = [_Progress(job, job.suffix) for job in self.jobs]
+        self.loading = [0.0 for _ in self.machine.channels]
+        self.landing = [None for _ in self.machine.channels]
+
+    def run(self) -> Outcome:
+        """All events until the last first token."""
+        while any(math.isnan(one.done) for one in self.progress):
+            if self.step is None:
+                self._compute()
+            for channel, landing in enumerate(self.landing):
+                if landing is None:
+                    self._load(channel)
+            self._wait()
+        served = tuple(
+            Served(one.done - one.job.arrival, one.head - one.kept, one.tail + one.kept)
+            for one in self.progress
+        )
+        end = max(one.done for one in self.progress)
+        for channel, landing in enumerate(self.landing):
+            if landing:  # a piece that was overtaken
+                self.loading[channel] -= landing[0] - end
+        return Outcome(served, end, self.computing, tuple(self.loading))
+
+    def _wait(self) -> None:
+        """On to what happens next."""
+        times = [self.step[0]] if self.step else []
+        times += [landing[0] for landing in self.landing if landing]
+        for one in self.progress:
+            if math.isnan(one.done):
+                job = one.job
+                asked = job.arrival + self.machine.channels[job.channel].latency
+                later = (job.arrival, asked, job.arrival + job.patience)
+                times += [time for time in later if self.now < time < math.inf]
+        self.now = min(times)
+        if self.step and self.step[0] <= self.now:
+            one = self.progress[self.step[1]]
+            self.step = None
+            if not one.suffix and not one.missing:
+                one.done = self.now
+        for channel, landing in enumerate(self.landing):
+            if landing and landing[0] <= self.now:
+                self.progress[landing[1]].flying = 0
+                self.landing[channel] = None
+
+    def _compute(self) -> None:
+        """The next chunk: of the first request that has anything to compute."""
+        for number, one in enumerate(self.progress):
+            if one.job.arrival > self.now or not math.isnan(one.done):
+                continue
+            tokens = self._head(one)
+            prefix = one.head
+            if tokens:
+                one.head += tokens
+                self._overtake(one)
+            elif one.missing:
+                continue
+            # All of the gap is there or in this step: the suffix goes with it, as far as it fits.
+            suffix = 0
+            if not one.missing and (not one.tail or not tokens):
+                suffix = min(one.suffix, self.machine.chunk - tokens)
+                one.suffix -= suffix
+                if not tokens:
+                    prefix = one.job.gap + one.job.suffix - one.suffix - suffix
+            seconds = self.compute(prefix, tokens + suffix)
+            self.computing += seconds
+            self.step = self.now + seconds, number
+            return
+
+    def _head(self, one: _Progress) -> int:
+        """Tokens of its gap that the next chunk computes; 0: none."""
+        job, machine = one.job, self.machine
+        if job.way is Way.LOAD and not one.given_up:
+            if self.now < job.arrival + job.patience:
+                return 0
+            one.given_up = True
+            # It was loaded head first, so that what has landed is what computing goes on from.
+            one.head = one.kept = one.tail - one.flying
+            one.tail = one.flying = 0
+        if not one.missing:
+            return 0
+        if job.way is not Way.TOKENS:
+            return min(one.missing, machine.chunk)
+        tokens = machine.head(
+            one.head,
+            one.missing,
+            compute=self.compute,
+            fetch=self._fetch(one),
+            page=machine.page,
+        )
+        return min(tokens, machine.chunk)
+
+    def _overtake(self, one: _Progress) -> None:
+        """A piece of which a chunk computes a part is not waited for: it arrives for nothing."""
+        if one.left < 0:
+            one.tail -= one.flying
+            one.flying = 0
+
+    def _fetch(self, one: _Progress) -> Fetch:
+        """Seconds until a channel has loaded so many more for this request."""
+        channel = self.machine.channels[one.job.channel]
+        if channel.rate == 0.0:
+            return lambda tokens: math.inf
+        landing = self.landing[one.job.channel]
+        lands = landing[0] - self.now if landing else 0.0
+        before = self._before(one, lands)
+        return lambda tokens: (
+            lands if tokens <= one.flying else before + (tokens - one.flying) / channel.rate
+        )
+
+    def _before(self, one: _Progress, lands: float) -> float:
+        """Seconds until its channel serves this request: behind those that come first."""
+        channel = self.machine.channels[one.job.channel]
+        before = max(lands, one.job.arrival + channel.latency - self.now)
+        for other in self._order(one.job.channel):
+            if other is one:
+                break
+            # By the largest remaining recompute it is served until it has no more than this one.
+            ahead = other.left
+            if self.machine.order is IoOrder.LARGEST:
+                ahead -= one.left
+            before += max(ahead, 0) / channel.rate
+        return before
+
+    def _order(self, channel: int) -> list[_Progress]:
+        """Requests of a channel that it could load for now, in their order."""
+        latency = self.machine.channels[channel].latency
+        waiting = [
+            one
+            for one in self.progress
+            if one.loads and one.job.channel == channel and one.job.arrival + latency <= self.now
+        ]
+        if self.machine.order is IoOrder.IN_TURN or len(waiting) < 2:
+            return waiting
+        rate = self.machine.channels[channel].rate
+        pending = [
+            Pending(
+                self.compute(one.head, one.left),
+                one.left / rate if rate else math.inf,
+                one.job.deadline - self.now,
+            )
+            for one in waiting
+        ]
+        return [waiting[index] for index in io_order(pending)]
+
+    def _load(self, channel: int) -> None:
+        """The next piece of a channel that is free."""
+        rate = self.machine.channels[channel].rate
+        if rate == 0.0:
+            return
+        for one in self._order(channel)[:1]:
+            tokens = min(self.machine.piece, one.left)
+            one.tail += tokens
+            one.flying += tokens
+            seconds = tokens / rate
+            self.loading[channel] += seconds
+            self.landing[channel] = self.now + seconds, self.progress.index(one)
