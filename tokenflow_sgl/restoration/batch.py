@@ -5,7 +5,7 @@ recompute, decided anew after each chunk, so that I/O goes where it saves most c
 that is about to miss its objective comes before that: least slack first.
 
 Where the device computes one request after the other, as SGLang does, loading in that same order
-(`schedule.IoOrder.IN_TURN`) has the lower mean TTFT: half of the work of the first one is taken
+(`jobs.IoOrder.IN_TURN`) has the lower mean TTFT: half of the work of the first one is taken
 from the device at once, instead of a part of each. See benchmarks/papers/cacheflow.
 """
 
