@@ -3,11 +3,13 @@
 Event by event and exact: what a chunk or a piece decides is decided with what has landed by then.
 The device computes one chunk at a time, of the first request that has anything to compute; each
 channel loads one piece at a time, of the request that its order names. So the predicted time of
-each first token follows, and how long device and channels had nothing to do.
+each first token follows, and how long device and channels had nothing to do. Each step is of one
+request: what an engine gains by computing the suffixes of several in one step is left out.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from dataclasses import dataclass, field
 from tokenflow_sgl.contract.actions import Way
 from tokenflow_sgl.restoration.batch import Pending, io_order
 from tokenflow_sgl.restoration.jobs import IoOrder, Job, Machine, Outcome, Served
-from tokenflow_sgl.restoration.token_wise import Fetch, Seconds
+from tokenflow_sgl.restoration.token_wise import Fetch, Seconds, best_split, head_tokens
 
 
 def schedule(jobs: Sequence[Job], machine: Machine) -> Outcome:
@@ -51,6 +53,7 @@ class _Progress:
     """
 
     job: Job
+    way: Way
     suffix: int
     head: int = 0
     tail: int = 0
@@ -72,7 +75,7 @@ class _Progress:
     @property
     def loads(self) -> bool:
         """Whether a channel has something to do for it."""
-        return self.job.way is not Way.RECOMPUTE and not self.given_up and self.left > 0
+        return self.way is not Way.RECOMPUTE and not self.given_up and self.left > 0
 
 
 @dataclass(slots=True)
@@ -90,7 +93,7 @@ class _Schedule:
     def __post_init__(self) -> None:
         # Each event asks for the order anew, and most of it has not changed since.
         self.compute = functools.cache(self.machine.compute)
-        self.progress = [_Progress(job, job.suffix) for job in self.jobs]
+        self.progress = [_Progress(job, job.way, job.suffix) for job in self.jobs]
         self.loading = [0.0 for _ in self.machine.channels]
         self.landing = [None for _ in self.machine.channels]
 
@@ -136,15 +139,19 @@ class _Schedule:
 
     def _compute(self) -> None:
         """The next chunk: of the first request that has anything to compute."""
+        limit = math.inf  # seconds until a request that comes before can go on
         for number, one in enumerate(self.progress):
             if one.job.arrival > self.now or not math.isnan(one.done):
                 continue
-            tokens = self._head(one)
+            if math.isinf(limit):
+                self._plan(one)
+            tokens = self._within(one, self._head(one), limit)
             prefix = one.head
             if tokens:
                 one.head += tokens
                 self._overtake(one)
             elif one.missing:
+                limit = min(limit, self._fetch(one)(one.missing))
                 continue
             # All of the gap is there or in this step: the suffix goes with it, as far as it fits.
             suffix = 0
@@ -161,7 +168,7 @@ class _Schedule:
     def _head(self, one: _Progress) -> int:
         """Tokens of its gap that the next chunk computes; 0: none."""
         job, machine = one.job, self.machine
-        if job.way is Way.LOAD and not one.given_up:
+        if one.way is Way.LOAD and not one.given_up:
             if self.now < job.arrival + job.patience:
                 return 0
             one.given_up = True
@@ -170,9 +177,9 @@ class _Schedule:
             one.tail = one.flying = 0
         if not one.missing:
             return 0
-        if job.way is not Way.TOKENS:
+        if one.way is not Way.TOKENS or machine.greedy:
             return min(one.missing, machine.chunk)
-        tokens = machine.head(
+        tokens = head_tokens(
             one.head,
             one.missing,
             compute=self.compute,
@@ -180,6 +187,40 @@ class _Schedule:
             page=machine.page,
         )
         return min(tokens, machine.chunk)
+
+    def _plan(self, one: _Progress) -> None:
+        """Computing alone, the suffix in the same step, may be sooner: then nothing is loaded.
+
+        Asked for the request that is next. Of the others nothing is given up yet: what their
+        channel does for those before them is not known well enough.
+        """
+        if one.way is not Way.TOKENS or self.machine.greedy or not one.missing:
+            return
+        gap, suffix = one.job.gap, one.suffix
+        split = best_split(
+            one.head,
+            one.missing,
+            compute=self.compute,
+            fetch=self._fetch(one),
+            page=self.machine.page,
+        )
+        alone = self.compute(one.head, gap - one.head + suffix)
+        if alone <= split.seconds + self.compute(gap, suffix):
+            one.way = Way.RECOMPUTE
+            one.tail = one.flying = 0
+
+    def _within(self, one: _Progress, tokens: int, limit: float) -> int:
+        """As many of these tokens of a head as are computed in the time, in whole pages.
+
+        A request that comes before is not to wait for a chunk of this one.
+        """
+        if not tokens or one.way is not Way.TOKENS or self.machine.greedy:
+            return tokens
+        pages = range(1, tokens // self.machine.page + 1)
+        fits = bisect.bisect_right(
+            pages, limit, key=lambda pages: self.compute(one.head, pages * self.machine.page)
+        )
+        return tokens if fits == len(pages) else fits * self.machine.page
 
     def _overtake(self, one: _Progress) -> None:
         """A piece of which a chunk computes a part is not waited for: it arrives for nothing."""

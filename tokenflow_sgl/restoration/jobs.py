@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from tokenflow_sgl.contract.actions import Way
 from tokenflow_sgl.restoration.channel import Channel
-from tokenflow_sgl.restoration.token_wise import Seconds, head_tokens
+from tokenflow_sgl.restoration.token_wise import Seconds
 
-HeadTokens = Callable[..., int]
-"""As `head_tokens`."""
 PIECE = 256
 """Tokens that a channel loads at a time."""
 
@@ -36,7 +33,7 @@ class Job:
         gap: Tokens whose KV is stored, >= 1.
         suffix: Tokens behind them, which are computed in any case, >= 1.
         way: `Way.RECOMPUTE`; `Way.LOAD`, head first, as a stock prefetch; `Way.TOKENS`, both at
-            once.
+            once, or computing alone where that is done sooner.
         channel: Index of the channel that has it.
         arrival: Seconds, on the clock of the schedule.
         deadline: When its first token is due; infinite: never.
@@ -71,7 +68,8 @@ class Machine:
         chunk: Tokens of a step at most, >= 1.
         order: Of the channels.
         piece: Tokens that a channel loads at a time, >= 1.
-        head: Decides how far the next chunk of a head may go.
+        greedy: Heads are computed as long as anything is missing, whatever the channel brings
+            meanwhile: two pointers without a cost model, as in Cake.
     """
 
     compute: Seconds
@@ -80,7 +78,7 @@ class Machine:
     chunk: int
     order: IoOrder = IoOrder.IN_TURN
     piece: int = PIECE
-    head: HeadTokens = head_tokens
+    greedy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
