@@ -16,9 +16,11 @@ from tokenflow_sgl.restoration.token_wise import (
     Fetch,
     Seconds,
     Split,
+    alone_is_sooner,
     best_split,
     head_tokens,
     in_chunks,
+    tokens_within,
 )
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "Split",
     "Stored",
     "Terms",
+    "alone_is_sooner",
     "best_layers",
     "best_split",
     "boundary_bytes",
@@ -48,4 +51,5 @@ __all__ = [
     "plan",
     "schedule",
     "sharded",
+    "tokens_within",
 ]

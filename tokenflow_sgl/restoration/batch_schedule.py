@@ -9,7 +9,6 @@ request: what an engine gains by computing the suffixes of several in one step i
 
 from __future__ import annotations
 
-import bisect
 import functools
 import math
 from collections.abc import Sequence
@@ -18,7 +17,13 @@ from dataclasses import dataclass, field
 from tokenflow_sgl.contract.actions import Way
 from tokenflow_sgl.restoration.batch import Pending, io_order
 from tokenflow_sgl.restoration.jobs import IoOrder, Job, Machine, Outcome, Served
-from tokenflow_sgl.restoration.token_wise import Fetch, Seconds, best_split, head_tokens
+from tokenflow_sgl.restoration.token_wise import (
+    Fetch,
+    Seconds,
+    alone_is_sooner,
+    head_tokens,
+    tokens_within,
+)
 
 
 def schedule(jobs: Sequence[Job], machine: Machine) -> Outcome:
@@ -196,31 +201,23 @@ class _Schedule:
         """
         if one.way is not Way.TOKENS or self.machine.greedy or not one.missing:
             return
-        gap, suffix = one.job.gap, one.suffix
-        split = best_split(
+        if alone_is_sooner(
             one.head,
             one.missing,
+            one.job.gap,
+            one.suffix,
             compute=self.compute,
             fetch=self._fetch(one),
             page=self.machine.page,
-        )
-        alone = self.compute(one.head, gap - one.head + suffix)
-        if alone <= split.seconds + self.compute(gap, suffix):
+        ):
             one.way = Way.RECOMPUTE
             one.tail = one.flying = 0
 
     def _within(self, one: _Progress, tokens: int, limit: float) -> int:
-        """As many of these tokens of a head as are computed in the time, in whole pages.
-
-        A request that comes before is not to wait for a chunk of this one.
-        """
+        """As many of these tokens of a head as delay no request that comes before."""
         if not tokens or one.way is not Way.TOKENS or self.machine.greedy:
             return tokens
-        pages = range(1, tokens // self.machine.page + 1)
-        fits = bisect.bisect_right(
-            pages, limit, key=lambda pages: self.compute(one.head, pages * self.machine.page)
-        )
-        return tokens if fits == len(pages) else fits * self.machine.page
+        return tokens_within(one.head, tokens, limit, compute=self.compute, page=self.machine.page)
 
     def _overtake(self, one: _Progress) -> None:
         """A piece of which a chunk computes a part is not waited for: it arrives for nothing."""

@@ -12,6 +12,7 @@ part of one.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -133,6 +134,50 @@ def best_split(
     # Of equal ones the least computing: the device has other work.
     best = min(sorted(heads), key=done)
     return Split(best, done(best))
+
+
+def alone_is_sooner(
+    prefix: int,
+    missing: int,
+    end: int,
+    suffix: int,
+    *,
+    compute: Seconds,
+    fetch: Fetch,
+    page: int,
+    lead: float = 0.0,
+) -> bool:
+    """Whether a request has its first token sooner if nothing more is loaded for it.
+
+    What follows the stored prefix is computed in a step of its own where a tail was loaded, and in
+    the same step where none was. So a short suffix costs a whole step more, which reads all weights
+    once again, and what has landed of the tail may not be worth it.
+
+    Args:
+        prefix: Tokens whose KV is on the device.
+        missing: Tokens between these and the part of the tail that has arrived.
+        end: Tokens of the stored prefix.
+        suffix: Tokens behind it, which are computed in any case.
+        compute: Seconds of computing.
+        fetch: Seconds until the last `n` tokens that are missing have arrived.
+        page: Tokens of a page, >= 1.
+        lead: Seconds before computing can start.
+    """
+    split = best_split(prefix, missing, compute=compute, fetch=fetch, page=page, lead=lead)
+    return lead + compute(prefix, end - prefix + suffix) <= split.seconds + compute(end, suffix)
+
+
+def tokens_within(prefix: int, tokens: int, seconds: float, *, compute: Seconds, page: int) -> int:
+    """As many of these tokens as are computed in the time, in whole pages unless all are.
+
+    For a head that is computed while a request that comes before waits for its tail: the device is
+    to be free when that has landed.
+    """
+    pages = -(-tokens // page)
+    fits = bisect.bisect_right(
+        range(1, pages + 1), seconds, key=lambda some: compute(prefix, min(some * page, tokens))
+    )
+    return min(fits * page, tokens)
 
 
 def _around_meeting(
