@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.choices import IoBackend, MemLayout, Router, WritePolicy
+from tokenflow_sgl.choices import (
+    IoBackend,
+    MemLayout,
+    PrefetchPolicy,
+    Restoring,
+    Router,
+    StorageWrites,
+    WritePolicy,
+)
 from tokenflow_sgl.cli import chosen_engine, chosen_trace
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
@@ -47,6 +55,11 @@ def simulate(
     hicache_io_backend: chosen_engine.IoBackends = IoBackend.kernel,
     hicache_mem_layout: chosen_engine.MemLayouts = MemLayout.page_first,
     load_evict_overlap: chosen_engine.LoadEvictOverlap = True,
+    storage_gbps: chosen_engine.StorageGbps = 0.0,
+    storage_latency_us: chosen_engine.StorageLatency = 1000.0,
+    storage_writes: chosen_engine.StorageCopies = StorageWrites.free,
+    hicache_storage_prefetch_policy: chosen_engine.StoragePrefetch = PrefetchPolicy.timeout,
+    restore: chosen_engine.Restore = Restoring.off,
     chunked_prefill_size: chosen_engine.ChunkedPrefillSize = None,
     mixed_chunk: chosen_engine.MixedChunk = False,
     known_lengths: chosen_engine.KnownLengths = False,
@@ -131,6 +144,11 @@ def simulate(
             hicache_io_backend=hicache_io_backend,
             hicache_mem_layout=hicache_mem_layout,
             load_evict_overlap=load_evict_overlap,
+            storage_gbps=storage_gbps,
+            storage_latency_us=storage_latency_us,
+            storage_writes=storage_writes,
+            hicache_storage_prefetch_policy=hicache_storage_prefetch_policy,
+            restore=restore,
             chunked_prefill_size=chunked_prefill_size,
             mixed_chunk=mixed_chunk,
         )
