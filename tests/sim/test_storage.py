@@ -112,6 +112,17 @@ def test_one_link_serves_all_requests_in_turn(served, times_of) -> None:
     assert both[1] < 1.5
 
 
+def test_a_head_that_waits_for_its_tail_leaves_room_for_others(served) -> None:
+    # Short prompts come with it, and fit into the steps of its head.
+    trace = returning()
+    short = tuple(TraceRequest(100.0 + k / 10, 8, 2, rate=10.0) for k in range(12))
+    rows = (*trace.requests, *short)
+    trace = Trace("short", rows, Accounting(len(rows), len(rows)))
+    found = served(trace, storage_gbps=EQUAL, restore="auto")
+    assert found.storage.both == 1
+    assert found.run.requests["ended_s"].null_count == 0
+
+
 def test_copies_to_the_storage_may_take_the_link_s_time(ttft) -> None:
     # The last other prompt, 2,100 tokens, is still on its way when the first one comes back.
     trace = returning(at=43.0)

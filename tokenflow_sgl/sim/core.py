@@ -213,5 +213,9 @@ class Core:
         """The next stretch of a stream; what is left of it makes it the chunked one."""
         total = self.total(stream)
         last = prefix + tokens >= total
-        self.chunked, self.computed = (None, 0) if last else (stream, prefix + tokens)
+        if not last:
+            self.chunked, self.computed = stream, prefix + tokens
+        elif self.chunked == stream:
+            # A head that waits for its tail leaves room in a step for others, which end in it.
+            self.chunked, self.computed = None, 0
         return Chunk(stream, prefix, tokens, loaded, last)
