@@ -7,6 +7,7 @@ models' published ``config.json`` files.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ class Model:
         Each token picks its experts at random, so that none of them picks an expert with the
         probability (1 - picked / all) ** tokens.
         """
-        spared = (1.0 - self.experts_per_token / self.experts) ** tokens
+        spared = math.pow(1.0 - self.experts_per_token / self.experts, tokens)
         own = self._parameters(0)
         return BYTES_PER_VALUE * (own + (self.parameters - own) * (1.0 - spared))
 
