@@ -26,6 +26,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
 from tokenflow_sgl.policy.routing import READ_EVERY, KnownHeadroom, newcomer_work
 from tokenflow_sgl.qos.classes import DEFAULT_CLASS, SHIPPED
@@ -192,7 +193,8 @@ class Proxy:
         """The same request to a server; a context that gives its answer."""
         return self._session.request(
             request.method,
-            self._urls[server] + request.path_qs,
+            # As it came: with "/.." resolved it would lead to paths that are not passed on.
+            URL(self._urls[server] + request.path_qs, encoded=True),
             data=body or None,
             headers=passed_on(request.headers),
             allow_redirects=False,
@@ -202,17 +204,21 @@ class Proxy:
         """Say something of a stream: to the server that has it, else to all until one knows it."""
         body, rid = await request.read(), request.match_info["rid"]
         likely = [self.streams[rid]] if rid in self.streams else []
-        refused = failure(503, "No server answers.")
-        for server in likely + [each for each in self.known.tokens if each not in likely]:
+        silent = 0  # also one that is too busy to report its headroom may have the stream
+        for server in likely + [each for each in range(len(self._urls)) if each not in likely]:
             try:
                 async with self._asking(server, request, body) as answer:
                     if answer.status != 404:
                         said, kind = await answer.read(), answer.content_type
                         return web.Response(status=answer.status, body=said, content_type=kind)
-                    refused = failure(404, f"Stream {rid!r} is unknown: no server has it.")
             except aiohttp.ClientError as error:
+                silent += 1
                 self._say(server, f"does not answer: {str(error) or type(error).__name__}")
-        return refused
+        if silent == len(self._urls):
+            return failure(503, "No server answers.")
+        if silent:
+            return failure(503, f"Stream {rid!r}: no server that answers has it, some do not.")
+        return failure(404, f"Stream {rid!r} is unknown: no server has it.")
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:

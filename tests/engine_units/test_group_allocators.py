@@ -322,6 +322,7 @@ def test_groups_are_as_large_as_what_the_answer_is_expected_to_have() -> None:
 
     class Table(dict):
         readers = SimpleNamespace(expected_tokens=[40])
+        thinking, reasoning = [True], [0]
 
         def slot(self, request):
             return self[request]
@@ -331,6 +332,9 @@ def test_groups_are_as_large_as_what_the_answer_is_expected_to_have() -> None:
     assert (left(request), left(other)) == (40, 500)
     request.output_ids.extend([1] * 30)
     assert left(request) == 10
+    Table.thinking, Table.reasoning = [False], [25]
+    assert left(request) == 35, "of its text; what it thought is not expected again"
+    Table.reasoning = [0]
     request.output_ids.extend([1] * 30)
     assert left(request) == 60, "longer than expected: as long again"
     request.output_ids.extend([1] * 430)

@@ -9,6 +9,9 @@ from sglang.srt.managers.io_struct import SetInternalStateReq, msgpack_decode, m
 from tracked import Request, running
 
 from tokenflow_sgl.engine.stream_messages import (
+    PASSED_ON,
+    RATE,
+    WEIGHT,
     Change,
     changes_message,
     is_ours,
@@ -121,6 +124,16 @@ def test_a_weight_that_is_none_is_not_taken(server, weight) -> None:
 )
 def test_what_is_not_understood_changes_nothing(server, said) -> None:
     assert not server.take(SetInternalStateReq(server_args=said))
+    assert server.unread(4.0) == 20.0
+
+
+@pytest.mark.parametrize("value", ["20", None, True, [20], math.nan, 10**400])
+@pytest.mark.parametrize("kind", [RATE, WEIGHT, PASSED_ON])
+def test_a_value_of_another_type_changes_nothing(server, kind, value) -> None:
+    """SGLang decodes messages by their types; where it pickles them it does not."""
+    message = SetInternalStateReq(server_args={kind + "mine": value})
+    answer = take(message, {"mine": server.stream}.get, server.table, 4.0)
+    assert not answer.updated
     assert server.unread(4.0) == 20.0
 
 

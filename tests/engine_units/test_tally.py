@@ -200,6 +200,21 @@ def test_a_stall_that_is_given_up_in_a_pause_is_counted(served) -> None:
     assert told.counts["stall_seconds_total", "slow"] == pytest.approx(1.0)
 
 
+def test_a_stall_that_is_given_up_by_a_stream_that_ends_is_counted(served) -> None:
+    tally, told, give = served
+    table = tally._table
+    slow = table.requests(Phase.RUNNING)[0]
+    give(1.0, 1, 1, 1)
+    set_rate(table, slow, 0.0, 2.1)
+    tally.add_given_up(table.slot(slow))
+    table.forget(slow, cut_off=True)
+    tally.hand_on()
+    assert told.counts["stall_seconds_total", "slow"] == pytest.approx(1.0)
+    assert told.counts["stalls_total", "slow"] == 1
+    tally.hand_on()
+    assert told.counts["stalls_total", "slow"] == 1, "once"
+
+
 def test_a_stall_that_the_class_tolerates_is_none(served) -> None:
     tally, told, give = served
     table = tally._table

@@ -112,6 +112,49 @@ def test_servers_that_do_not_answer_are_passed_over() -> None:
     asyncio.run(main())
 
 
+def test_without_an_answer_of_each_server_no_stream_is_called_unknown() -> None:
+    async def main() -> None:
+        away, steady = Streaming(1000), Streaming(3000)
+        async with proxied(away, steady) as (client, proxy):
+            proxy.known.read(1, None)  # it was too busy to tell its headroom
+            steady.streams.add("mine")
+            assert (await client.post(path_of("mine"), data="{}")).status == 204
+
+            async def broken(request: web.Request) -> web.Response:
+                assert request.transport is not None
+                request.transport.abort()
+                return web.Response()
+
+            steady.told = broken  # type: ignore[method-assign]
+        async with proxied(away, steady) as (client, _):
+            said = await client.post(path_of("mine"), data="{}")
+            assert said.status == 503
+            message = (await said.json())["error"]["message"]
+            assert message == "Stream 'mine': no server that answers has it, some do not."
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("up", ["../..", "%2e%2e/%2e%2e", "x/../../..", "..%2f.."])
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_no_path_leads_out_of_the_streams(up, method) -> None:
+    async def main() -> None:
+        server = Streaming(1000)
+        async with proxied(server) as (client, _):
+            url = client._base_url
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            path = f"/tokenflow/streams/{up}/flush_cache"
+            head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode())
+            status = (await reader.readline()).split()[1]
+            writer.close()
+            assert status == b"404"
+            assert server.strayed == []
+            assert len(server.heard) == 1, "it was asked of a stream that it does not have"
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 def test_nothing_is_kept_of_streams_that_have_ended(leaves) -> None:
     """However many they were, and whichever end closed the connection."""

@@ -34,6 +34,8 @@ class Server:
         """Ids of streams that it knows."""
         self.heard: list[tuple[str, str, str]] = []
         """What it was told of streams: id, method and body."""
+        self.strayed: list[str] = []
+        """Paths of requests that no proxy should pass on."""
         self.left = asyncio.Event()
         """Set when a client has gone away before its answer was complete."""
         self._answer = answer
@@ -43,7 +45,13 @@ class Server:
         app.add_routes([web.get("/v1/loads", self.loads), web.get("/v1/models", at_once)])
         app.add_routes([web.post(path, self.generate) for path in headroom_proxy.ANSWERED])
         app.add_routes([web.route("*", "/tokenflow/streams/{rid:.+}", self.told)])
+        app.add_routes([web.route("*", "/{path:.*}", self.stray)])
         return app
+
+    async def stray(self, request: web.Request) -> web.Response:
+        """Whatever else a server can be asked."""
+        self.strayed.append(request.raw_path)
+        return web.Response()
 
     async def told(self, request: web.Request) -> web.Response:
         """As SGLang: 404 for what it has not, else an answer that says what it was told."""

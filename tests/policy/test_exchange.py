@@ -339,6 +339,25 @@ def test_what_thinks_gives_way_to_a_reader_where_no_other_does(
         assert plan([thinker, reader, paused], keys=[-9.0, 0.0, 0.0]) == ([12], [11])
 
 
+def test_what_thinks_gives_way_to_a_reader_also_where_nothing_may_overtake_it(
+    plan, make_stream
+) -> None:
+    first = -np.inf  # its key where `overtake` is 0
+    thinker = make_stream(slack=-40.0, thinking=True)
+    dry = make_stream(Phase.PAUSED, slack=-1.0, expected=LONG)
+    assert plan([thinker, dry], keys=[first, 0.0]) == ([11], [10])
+    newcomer = make_stream(Phase.WAITING, admitted=True, prompt=150)
+    assert plan([thinker, newcomer], keys=[first, first]) == ([], [])
+
+
+def test_what_a_patient_newcomer_may_not_take_a_reader_still_may(plan, make_stream) -> None:
+    thinker = make_stream(slack=-40.0, thinking=True)
+    patient = make_stream(Phase.WAITING, admitted=True, prompt=150, slack=-1.0, tolerance=2.0)
+    paused = make_stream(Phase.PAUSED, slack=1.5, expected=LONG)
+    assert plan([thinker, patient], keys=[-4.0, -3.0]) == ([], [])
+    assert plan([thinker, patient, paused], keys=[-4.0, -3.0, 0.0]) == ([12], [10])
+
+
 def test_what_is_held_gets_only_what_is_free(plan, make_stream) -> None:
     rows = [make_stream(Phase.PAUSED, slack=-40.0, thinking=True) for _ in range(2)]
     assert plan(rows, free=9_000) == ([10, 11], [])

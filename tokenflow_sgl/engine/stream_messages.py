@@ -91,7 +91,7 @@ def take(
     for name, value in message.server_args.items():
         kind, _, rid = name.partition(":")
         req = request(rid)
-        if req is None:
+        if req is None or isinstance(value, bool) or not isinstance(value, int | float):
             understood = False
         elif kind + ":" == RATE and (value == 0 or LOWEST_RATE <= value <= HIGHEST_RATE):
             set_rate(table, req, float(value), now)

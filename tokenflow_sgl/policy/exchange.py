@@ -130,7 +130,7 @@ def exchange(
         if room < tokens or rows < 1:
             if is_content and (running or run):
                 continue
-            candidate = _Candidate(newcomer and urgency[0] <= 0.0, *urgency)
+            candidate = _Candidate(newcomer and urgency[0] <= 0.0, not newcomer, *urgency)
             chosen = victims.displace(tokens - room, 1 - rows, candidate)
             if chosen is None:
                 # A smaller one behind may still fit. The large one stays first in line, and
@@ -165,12 +165,13 @@ def _can_be_displaced(state: State, config: WorkingSetConfig, index: IntArray) -
 class _Candidate(NamedTuple):
     """How urgent a candidate is.
 
-    newcomer: it has no text, and its wait is not tolerated any more. ahead: its leeway, at least 0
-    without text. turn, weight: see `urgency`. key: what sorts it among the streams without text; of
-    a reader the least.
+    newcomer: it has no text, and its wait is not tolerated any more. reads: it has text. ahead: its
+    leeway, at least 0 without text. turn, weight: see `urgency`. key: what sorts it among the
+    streams without text.
     """
 
     newcomer: bool
+    reads: bool
     ahead: float
     turn: float
     weight: float
@@ -215,12 +216,12 @@ class _Victims:
         self._length = streams.length
         self._config = config
         self._costs = state.costs
-        self._out_of_reach: dict[tuple[bool, float], tuple[float, int]] = {}
+        self._out_of_reach: dict[tuple[bool, bool, float], tuple[float, int]] = {}
 
     def displace(self, tokens: int, rows: int, candidate: _Candidate) -> list[int] | None:
         """Victims that free `tokens` and `rows`, or None (and then none is used up)."""
-        # Of one weight, candidates come by ascending leeway: a later one may take no more.
-        kind = candidate.newcomer, candidate.weight
+        # Of a kind, candidates come by ascending leeway and key: a later one may take no more.
+        kind = candidate.newcomer, candidate.reads, candidate.weight
         failed = self._out_of_reach.get(kind, (np.inf, 1 << 62))
         if tokens >= failed[0] or rows >= failed[1]:
             return None
@@ -248,7 +249,9 @@ class _Victims:
             candidate.newcomer or self._urgency[self._saturated[-1]][1] > candidate.turn
         ):
             return self._saturated
-        behind = self._thinkers and self._keys[self._thinkers[-1]] > candidate.key
+        behind = self._thinkers and (
+            candidate.reads or self._keys[self._thinkers[-1]] > candidate.key
+        )
         if candidate.newcomer and behind:
             return self._thinkers
         if urgent and self._sprinters:

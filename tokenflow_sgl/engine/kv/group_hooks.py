@@ -60,7 +60,10 @@ def _tokens_left(table: StreamTable[Any], request: Any) -> int:
     most = int(request.sampling_params.max_new_tokens) - made
     if request not in table:
         return max(most, 0)
-    left = int(table.readers.expected_tokens[table.slot(request)]) - made
+    slot = table.slot(request)
+    if not table.thinking[slot]:
+        made -= int(table.reasoning[slot])  # what is expected then is text
+    left = int(table.readers.expected_tokens[slot]) - made
     # One that is longer than was expected goes on for about as long again.
     return max(min(left if left > 0 else made, most), 0)
 

@@ -6,6 +6,8 @@ the host, are wrapped: each says whose pages are asked for while it runs.
 
 The book of pages is on the host. Pages that are freed are named by a tensor on the device; its copy
 to the host is begun at once and waited for when a prefill or a load wants pages, or a step later.
+A decode step waits for it, too, if it needs such pages at once. The copy lies behind the step that
+runs: behind a long prefill the scheduler's thread may stand still for it, where SGLang's would not.
 """
 
 from __future__ import annotations

@@ -88,6 +88,7 @@ class Reporter:
         if not self._recorder.listens:
             return
         slot = self._table.slot(request)
+        self._tally.add_given_up(slot)
         seconds = last_first_text(self._table, request, ended)
         if seconds is not None:
             self._tally.add_first_texts(np.array([slot]), np.array([seconds]))

@@ -16,6 +16,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.first_text import new_first_texts
 from tokenflow_sgl.lifecycle.progress import Progress
 from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.qos.playback import noticed
 
 OF_READERS = frozenset({"effective_tokens_total", "stalls_total", "stall_seconds_total"})
 """Counters that say how a reader fared."""
@@ -31,6 +32,8 @@ class Tally:
         self._steps: list[tuple[NDArray[np.int64], NDArray[np.float64], Progress]] = []
         # By stream: class, and seconds to its first text.
         self._texts: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
+        # Of streams that are gone: class, and seconds of a stall that was not reported yet.
+        self._given_up: list[tuple[int, float, bool]] = []
 
     def add(self, progress: Progress, now: float) -> None:
         """One step's deliveries."""
@@ -42,6 +45,16 @@ class Tally:
     def add_first_texts(self, slots: NDArray[np.int64], seconds: NDArray[np.float64]) -> None:
         """Streams whose time to first text is known, shape (n,), and this time, shape (n,)."""
         self._texts.append((self._table.class_number.take(slots), seconds))
+
+    def add_given_up(self, slot: int) -> None:
+        """A stream is about to be forgotten: its reader looked away in a stall, and no step since.
+
+        Steps report such a stall (`Delivery`), but there will be none for this stream.
+        """
+        seconds = float(self._table.readers.given_up[slot])
+        if seconds:
+            counts = bool(noticed(np.array(seconds), self._table.readers.threshold[slot]))
+            self._given_up.append((int(self._table.class_number[slot]), seconds, counts))
 
     def hand_on(self) -> None:
         """Report what has come together since the last call."""
@@ -56,12 +69,11 @@ class Tally:
         sums = {
             "output_tokens_total": _joined([step.new for _, _, step in steps]),
             "effective_tokens_total": _joined([_newly_effective(s) for _, _, s in steps]),
-            "stalls_total": _joined([s.delivery.was_stall for _, _, s in steps]),
-            "stall_seconds_total": _joined([s.delivery.stalled for _, _, s in steps]),
             "reasoning_tokens_total": _joined([step.reasoned for _, _, step in steps]),
         }
         for counter, values in sums.items():
             self._count(counter, everyone, values)
+        self._count_stalls(everyone, steps)
         number = everyone[some]
         gaps = _joined([step.gaps for _, _, step in steps])[some]
         first = np.isnan(gaps)
@@ -80,6 +92,26 @@ class Tally:
         waited = np.maximum(_joined([waited for _, waited, _ in steps]), 0.0)
         begun = _joined([step.begun for _, _, step in steps]) > 0
         self._observe("ttft_seconds", everyone[begun], waited[begun])
+
+    def _count_stalls(
+        self,
+        number: NDArray[np.int64],
+        steps: list[tuple[NDArray[np.int64], NDArray[np.float64], Progress]],
+    ) -> None:
+        given_up, self._given_up = self._given_up, []
+        number = np.append(number, np.array([each[0] for each in given_up], dtype=np.int64))
+        seconds = [np.array([each[1] for each in given_up])]
+        counted = [np.array([each[2] for each in given_up])]
+        self._count(
+            "stall_seconds_total",
+            number,
+            _joined([step.delivery.stalled for _, _, step in steps] + seconds),
+        )
+        self._count(
+            "stalls_total",
+            number,
+            _joined([step.delivery.was_stall for _, _, step in steps] + counted),
+        )
 
     def _count(self, counter: str, number: NDArray[np.int64], values: NDArray[Any]) -> None:
         names = self._table.class_names
