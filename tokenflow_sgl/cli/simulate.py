@@ -22,7 +22,13 @@ from tokenflow_sgl.cli import chosen_engine, chosen_trace
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import output_folder
-from tokenflow_sgl.cli.simulate_output import judge, print_bounds, print_figures, print_sweep
+from tokenflow_sgl.cli.simulate_output import (
+    judge,
+    print_bounds,
+    print_figures,
+    print_storage,
+    print_sweep,
+)
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
@@ -179,6 +185,7 @@ def simulate(
                 write_run(folder / name, simulation.run)
             shown = judge(done, folder / "report.html", console)
     print_figures(shown)
+    print_storage(done)
     if replicas == 1:
         print_bounds(chosen, target, options)
     runs = " ".join(str(folder / name) for name in names)
