@@ -50,6 +50,32 @@ class MemLayout(StrEnum):
     page_head = "page_head"
 
 
+class PrefetchPolicy(StrEnum):
+    """How long HiCache waits for its storage before it admits a request."""
+
+    wait_complete = "wait_complete"
+    timeout = "timeout"
+    best_effort = "best_effort"
+
+
+class Restoring(StrEnum):
+    """How stored KV comes back from a simulated storage."""
+
+    off = "off"
+    """As in stock SGLang."""
+    auto = "auto"
+    """Both sources at once, where that is sooner: the head computed, the tail fetched."""
+
+
+class StorageWrites(StrEnum):
+    """What copying KV to a simulated storage costs."""
+
+    free = "free"
+    """Nothing: it goes another way."""
+    shared = "shared"
+    """The time of the link that fetches come over."""
+
+
 class Contender(StrEnum):
     """What a simulation can compare."""
 

@@ -6,58 +6,19 @@ Dashboards, rules and the live view name only metrics that are in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
+from tokenflow_sgl.declared_metric import (
+    BUFFER_SECONDS,
+    PASS_SECONDS,
+    TBT_SECONDS,
+    TOKENS,
+    TTFT_SECONDS,
+    Metric,
+)
 from tokenflow_sgl.qos import NOTICEABLE_STALL
-
-PREFIX = "tokenflow:"
-
-Kind = Literal["counter", "gauge", "histogram"]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric.
-
-    Attributes:
-        name: Without the prefix; counters end in `_total`.
-        kind: Prometheus' type.
-        help: What it counts, one sentence.
-        unit: Base unit, or what is counted.
-        labels: Labels beyond SGLang's own labels of the scheduler.
-        buckets: Upper bounds of a histogram's buckets.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    unit: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-
-    @property
-    def full_name(self) -> str:
-        """As on the metrics page."""
-        return PREFIX + self.name
-
 
 LONGER = f"for longer than {NOTICEABLE_STALL:g} s"
 """Which stalls are counted; every view that shows a count of stalls says so."""
 CLASS, CAUSE, DIRECTION = ("qos_class",), ("cause",), ("direction",)
-
-BUFFER_SECONDS = (0.0, 0.5, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
-TOKENS = (0, 1, 2, 4, 8, 16, 17, 32, 64, 128, 256, 512, 1024, 4096, 16384)
-"""Bounds at one page plus one token, which a preemption may leave, for pages of 1 and of 16."""
-PASS_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
-TTFT_SECONDS = (
-    *(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75),
-    *(1, 1.5, 2, 3, 5, 7.5, 10, 20, 30, 60, 120, 300),
-)
-TBT_SECONDS = (
-    *(0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1),
-    *(0.15, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30),
-)
 
 STREAMS = (
     Metric("running_streams", "gauge", "Streams that hold KV and are served.", "streams"),
@@ -288,12 +249,51 @@ LINK = (
 )
 """SGLang counts the copies themselves: sglang:hicache_backup_*, sglang:load_back_*."""
 
+RESTORATION = (
+    Metric(
+        "restorations_total",
+        "counter",
+        "Prefixes found in storage, by how they were restored: fetched, computed (faster, or the "
+        "storage failed), or both at once.",
+        "",
+        ("way",),
+    ),
+    Metric(
+        "restored_tokens_total",
+        "counter",
+        "Tokens of these prefixes by where their KV came from: computed or fetched.",
+        "tokens",
+        ("source",),
+    ),
+    Metric(
+        "restore_seconds_total",
+        "counter",
+        "Time until all of a prefix was on the host or the device, of those that were fetched, "
+        "whole or in part.",
+        "seconds",
+    ),
+    Metric(
+        "restore_single_source_seconds_total",
+        "counter",
+        "What the faster one of computing all and fetching all of them would have taken, by the "
+        "costs measured so far.",
+        "seconds",
+    ),
+    Metric(
+        "restore_fetch_failures_total",
+        "counter",
+        "Fetches that ended early because the storage failed; what was missing was computed.",
+        "",
+    ),
+)
+
 GROUPS: dict[str, tuple[Metric, ...]] = {
     "Streams": STREAMS,
     "Readers": READERS,
     "Scheduling": SCHEDULING,
     "Context switches": SWITCHES,
     "Link to host memory": LINK,
+    "Restoration from storage": RESTORATION,
 }
 METRICS: dict[str, Metric] = {metric.name: metric for group in GROUPS.values() for metric in group}
 """By name without the prefix."""

@@ -22,6 +22,7 @@ from attacker.truth import subjects
 from servers.fixtures import BROKEN
 
 from tokenflow_sgl_emulator.models import make_tiny_model
+from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
 
 pytestmark = pytest.mark.engine
 
@@ -43,9 +44,18 @@ TOKENFLOW = ("--scheduler", "tokenflow")
 FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
 CHUNKS = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptInChunks")
 IN_CHUNKS = ("preemptions_total", "loaded_ahead_chunks_total")
+NOT_AT_ONCE = frozenset({"retract-flush", "retract-weights"})
+"""With a storage a flush has to wait for it, in a pause, too; test_restoration.py does."""
+BOTH_WAYS = ("restorations_total", "restored_tokens_total")
 # Sixteen clients ask for about 1,500 tokens at a time.
 LARGE_HOST = ("--max-total-tokens", "448", "--hicache-ratio", "6")
 SMALL_HOST = ("--max-total-tokens", "448", "--hicache-ratio", "0.5")
+RESTORED = (
+    # Tails take some hundredths of a second, so that what happens meanwhile happens often.
+    *storage_flags(prefetch_tokens=8, read_gbps=0.005, write_gbps=1.0),
+    *("--page-size", "4", "--chunked-prefill-size", "32"),
+    *("--tokenflow-restore", "splits:SplitAnywhere"),
+)
 
 
 @dataclass(frozen=True)
@@ -57,12 +67,14 @@ class Arena:
         ranks: Tensor-parallel ranks.
         expects: Metrics of ours that have to rise, so that the attack means something.
         full: The server has a limit to its queue.
+        without: What is not done to it.
     """
 
     flags: tuple[str, ...]
     ranks: int = 1
     expects: tuple[str, ...] = ("preemptions_total", "written_ahead_tokens_total")
     full: bool = False
+    without: frozenset[str] = frozenset()
 
     def all_flags(self) -> tuple[str, ...]:
         two = ("--tp-size", str(self.ranks), "--tokenflow-check-ranks") if self.ranks > 1 else ()
@@ -84,12 +96,16 @@ ARENAS = {
     "shipped, page 16": Arena((*TOKENFLOW, *LARGE_HOST, "--page-size", "16")),
     "forced, page 16, two ranks": Arena((*FORCED, *LARGE_HOST, "--page-size", "16"), ranks=2),
     "shipped, page 1, two ranks": Arena((*TOKENFLOW, *LARGE_HOST), ranks=2),
+    "restored": Arena((*FORCED, *SMALL_HOST, *RESTORED), expects=BOTH_WAYS, without=NOT_AT_ONCE),
+    "restored, two ranks": Arena(
+        (*TOKENFLOW, *SMALL_HOST, *RESTORED), ranks=2, expects=BOTH_WAYS, without=NOT_AT_ONCE
+    ),
 }
 SHORT = (
     ("forced, page 1", "shipped, page 16"),
     ("forced, page 16, small host", "shipped, page 1, short queue"),
     ("forced, page 16, two ranks",),
-    ("chunks, page 1",),
+    ("chunks, page 1", "restored"),
 )
 """Arenas that are attacked at once, a turn after the other."""
 SLOW = (
@@ -97,6 +113,7 @@ SLOW = (
     ("shipped, page 1, short queue", "forced, page 16, two ranks"),
     ("forced, page 16, small host", "shipped, page 16"),
     ("chunks, page 1", "chunks, page 16, two ranks"),
+    ("restored", "restored, two ranks"),
 )
 
 
@@ -121,7 +138,8 @@ def attack(start, known, weights):
         arena = ARENAS[name]
         env = {**LATE, **(TWO_RANKS if arena.ranks > 1 else {})}
         with start(*arena.all_flags(), env=env) as served:
-            campaign = Campaign(served, known, weights, SEED, WITHOUT, arena.full)
+            without = WITHOUT | arena.without
+            campaign = Campaign(served, known, weights, SEED, without, arena.full)
             campaign.attack(seconds, round_seconds)
             for _ in range(MORE_ROUNDS):
                 rose = {each: served.total(f"tokenflow:{each}") for each in arena.expects}

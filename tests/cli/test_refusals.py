@@ -157,6 +157,7 @@ def test_every_choice_is_one_that_the_packages_know():
     ("command", "listed"),
     [
         (["simulate"], ["least-loaded", "write_back", "rtx4090", "qwen3-8b"]),
+        (["simulate"], ["auto", "shared", "best_effort", "qwen3-30b-a3b"]),
         (["simulate"], ["fcfs", "vtc", "round-robin", "andes", "package.module:Class"]),
         (["tune"], ["p99-ttft", "effective", "h200"]),
         (["report"], ["p99", "mean", "every"]),

@@ -51,6 +51,18 @@ def test_one_policy_alone(invoke, tmp_path) -> None:
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["fcfs", "report.html"]
 
 
+def test_a_storage_is_among_the_settings(invoke, tmp_path) -> None:
+    done = invoke(
+        *("--trace", "4090-a", "--limit", "3", "--device", "rtx4090", "--policy", "fcfs-hicache"),
+        *("--storage-gbps", "10", "--restore", "auto", "--output", "here"),
+    )
+    assert done.exit_code == 0, done.output
+    settings = read_run(tmp_path / "here" / "fcfs-hicache").info.target["server_args"]
+    assert settings["storage_gbps"] == 10.0
+    assert settings["restore"] == "auto"
+    assert settings["hicache_storage_prefetch_policy"] == "timeout"
+
+
 @pytest.mark.long
 def test_a_sweep_is_a_table_a_file_and_a_picture(invoke, tmp_path) -> None:
     done = invoke(
@@ -89,6 +101,16 @@ def test_a_sweep_is_a_table_a_file_and_a_picture(invoke, tmp_path) -> None:
         (
             ["--hicache-mem-layout", "page_first_direct"],
             "hicache_mem_layout is 'page_first_direct'; allowed with the I/O backend kernel is",
+        ),
+        (["--storage-gbps", "-1"], "Invalid value for '--storage-gbps'"),
+        (["--storage-gbps", "nan"], "Invalid value for '--storage-gbps'"),
+        (["--storage-latency-us", "-1"], "Invalid value for '--storage-latency-us'"),
+        (["--storage-writes", "dear"], "Invalid value for '--storage-writes'"),
+        (["--restore", "on"], "Invalid value for '--restore'"),
+        (["--restore", "auto"], "allowed without a storage (storage_gbps) is 'off'"),
+        (
+            ["--hicache-storage-prefetch-policy", "never"],
+            "Invalid value for '--hicache-storage-prefetch-policy'",
         ),
         (["--window", "abc"], "--window is 'abc'; allowed is START:SECONDS"),
     ],

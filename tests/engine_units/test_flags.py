@@ -64,6 +64,7 @@ OTHER = {
     "lengths_file": "lengths.json",
     "decision_log": "decisions.jsonl",
     "block_groups": True,
+    "restore": "auto",
     "check_ranks": True,
     "eta": 2.0,
     "burst_eta": 3.0,

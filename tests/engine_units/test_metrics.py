@@ -17,7 +17,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import (
 from tokenflow_sgl.metrics import GROUPS, METRICS
 from tokenflow_sgl.observe import Scrape, parse
 
-MOST_SERIES, MOST_PER_CLASS = 82, 96
+MOST_SERIES, MOST_PER_CLASS = 90, 96
 """Of one scheduler, and of each rate class that its requests name; the page says so."""
 
 

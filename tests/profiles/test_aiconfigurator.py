@@ -27,6 +27,7 @@ PAIRS = [
     ("h200", "qwen3-32b"),
     ("a100", "qwen3-8b"),
     ("b200", "llama3-8b"),
+    ("h100", "qwen3-30b-a3b"),
     ("l40s", "qwen2.5-7b"),
     ("rtxpro6000", "llama3-8b"),
 ]

@@ -13,6 +13,7 @@ from tokenflow_sgl.profiles import DEVICES, MODELS
         ("qwen2.5-7b", 7_615_616_512),
         ("qwen2.5-32b", 32_763_876_352),
         ("qwen3-8b", 8_190_735_360),
+        ("qwen3-30b-a3b", 30_532_122_624),
         ("qwen3-32b", 32_762_123_264),
     ],
 )
@@ -25,6 +26,18 @@ def test_kv_and_attention_by_hand() -> None:
     llama = MODELS["llama3-8b"]
     assert llama.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2 == 131072
     assert llama.attention_flops == 4 * 32 * 4096
+
+
+def test_a_token_goes_through_some_experts() -> None:
+    moe = MODELS["qwen3-30b-a3b"]
+    # 120 of 128 experts of 3 * 2048 * 768 weights in 48 layers are left out.
+    assert moe.active_parameters == moe.parameters - 48 * 120 * 3 * 2048 * 768
+    assert moe.kv_bytes_per_token == 98304
+    assert moe.read_bytes(1) == 2 * moe.active_parameters
+    assert moe.read_bytes(8) < moe.read_bytes(64) < moe.weight_bytes
+    assert moe.read_bytes(4096) == pytest.approx(moe.weight_bytes)
+    llama = MODELS["llama3-8b"]
+    assert llama.read_bytes(1) == llama.weight_bytes == 2 * llama.active_parameters
 
 
 def test_names_are_the_keys() -> None:

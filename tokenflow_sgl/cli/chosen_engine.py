@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokenflow_sgl.choices import Contender, IoBackend, MemLayout, WritePolicy
+from tokenflow_sgl.choices import (
+    Contender,
+    IoBackend,
+    MemLayout,
+    PrefetchPolicy,
+    Restoring,
+    StorageWrites,
+    WritePolicy,
+)
 from tokenflow_sgl.cli.option_checks import finite
 from tokenflow_sgl.profiles import DEVICES, MODELS
 
@@ -108,6 +116,49 @@ MemLayouts = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
+StorageGbps = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=100_000.0,
+        callback=finite,
+        help="Gbit/s from a storage below the host pool, which keeps all that the host ever had. "
+        "0: no storage. Without a host pool there is none either.",
+        rich_help_panel=_SERVER,
+    ),
+]
+StorageLatency = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=1e9,
+        callback=finite,
+        help="Microseconds between asking the storage and the first byte.",
+        rich_help_panel=_SERVER,
+    ),
+]
+StorageCopies = Annotated[
+    StorageWrites,
+    typer.Option(
+        help="What copies to the storage cost: free, nothing; shared, the time of the same link.",
+        rich_help_panel=_SERVER,
+    ),
+]
+StoragePrefetch = Annotated[
+    PrefetchPolicy,
+    typer.Option(
+        help="How long a request waits for the storage, as SGLang's option.",
+        rich_help_panel=_SERVER,
+    ),
+]
+Restore = Annotated[
+    Restoring,
+    typer.Option(
+        help="How KV comes back from the storage: off, as in SGLang; auto, the head computed while "
+        "the tail comes, where that is sooner.",
+        rich_help_panel=_SERVER,
+    ),
+]
 KnownLengths = Annotated[
     bool,
     typer.Option(
@@ -158,6 +209,11 @@ def open_engine(
     load_evict_overlap: bool = True,
     chunked_prefill_size: int | None = None,
     mixed_chunk: bool = False,
+    storage_gbps: float = 0.0,
+    storage_latency_us: float = 1000.0,
+    storage_writes: str = "free",
+    hicache_storage_prefetch_policy: str = "timeout",
+    restore: str = "off",
 ) -> tuple[DeviceProfile, EngineOptions]:
     """The device, and SGLang's settings on it.
 
@@ -181,6 +237,11 @@ def open_engine(
         load_evict_overlap=load_evict_overlap,
         chunked_prefill_size=chunked_prefill_size,
         enable_mixed_chunk=mixed_chunk,
+        storage_gbps=storage_gbps,
+        storage_latency_us=storage_latency_us,
+        storage_writes=storage_writes,
+        hicache_storage_prefetch_policy=hicache_storage_prefetch_policy,
+        restore=restore,
     )
 
 

@@ -58,7 +58,8 @@ def list_profiles() -> None:
             f"{model.weight_bytes / 1e9:.1f}",
             str(model.kv_bytes_per_token),
         )
-    pools = plain_table("", *MODELS, right=range(1, len(MODELS) + 1))
+    heads = [name.replace("-", "\n", 1) for name in MODELS]  # or they would not fit side by side
+    pools = plain_table("", *heads, right=range(1, len(MODELS) + 1))
     pools.title = "KV pool, thousands of tokens"
     for device in DEVICES.values():
         cells = []

@@ -9,12 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.choices import IoBackend, MemLayout, Router, WritePolicy
+from tokenflow_sgl.choices import (
+    IoBackend,
+    MemLayout,
+    PrefetchPolicy,
+    Restoring,
+    Router,
+    StorageWrites,
+    WritePolicy,
+)
 from tokenflow_sgl.cli import chosen_engine, chosen_trace
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import output_folder
-from tokenflow_sgl.cli.simulate_output import judge, print_bounds, print_figures, print_sweep
+from tokenflow_sgl.cli.simulate_output import (
+    judge,
+    print_bounds,
+    print_figures,
+    print_storage,
+    print_sweep,
+)
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
@@ -47,6 +61,11 @@ def simulate(
     hicache_io_backend: chosen_engine.IoBackends = IoBackend.kernel,
     hicache_mem_layout: chosen_engine.MemLayouts = MemLayout.page_first,
     load_evict_overlap: chosen_engine.LoadEvictOverlap = True,
+    storage_gbps: chosen_engine.StorageGbps = 0.0,
+    storage_latency_us: chosen_engine.StorageLatency = 1000.0,
+    storage_writes: chosen_engine.StorageCopies = StorageWrites.free,
+    hicache_storage_prefetch_policy: chosen_engine.StoragePrefetch = PrefetchPolicy.timeout,
+    restore: chosen_engine.Restore = Restoring.off,
     chunked_prefill_size: chosen_engine.ChunkedPrefillSize = None,
     mixed_chunk: chosen_engine.MixedChunk = False,
     known_lengths: chosen_engine.KnownLengths = False,
@@ -131,6 +150,11 @@ def simulate(
             hicache_io_backend=hicache_io_backend,
             hicache_mem_layout=hicache_mem_layout,
             load_evict_overlap=load_evict_overlap,
+            storage_gbps=storage_gbps,
+            storage_latency_us=storage_latency_us,
+            storage_writes=storage_writes,
+            hicache_storage_prefetch_policy=hicache_storage_prefetch_policy,
+            restore=restore,
             chunked_prefill_size=chunked_prefill_size,
             mixed_chunk=mixed_chunk,
         )
@@ -161,6 +185,7 @@ def simulate(
                 write_run(folder / name, simulation.run)
             shown = judge(done, folder / "report.html", console)
     print_figures(shown)
+    print_storage(done)
     if replicas == 1:
         print_bounds(chosen, target, options)
     runs = " ".join(str(folder / name) for name in names)

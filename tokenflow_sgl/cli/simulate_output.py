@@ -43,6 +43,20 @@ def print_figures(shown: Figures | Comparison) -> None:
     )
 
 
+def print_storage(done: list[Simulation]) -> None:
+    """Print what came from a storage below the host pool, where there is one."""
+    console = _wide(Console())
+    for simulation in done:
+        counts = simulation.storage
+        if counts.fetched or counts.unused:
+            console.print(
+                f"{simulation.run.info.name}: {counts.fetched:,} tokens from the storage, and "
+                f"{counts.unused:,} for nothing; {counts.both:,} requests by both sources, with "
+                f"{counts.heads:,} tokens computed beside.",
+                highlight=False,
+            )
+
+
 def print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> None:
     """Print what no scheduler can beat; nothing for traces whose later turns wait for answers."""
     from tokenflow_sgl.sim.study.bounds import bounds

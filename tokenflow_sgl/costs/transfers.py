@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 MEMORY_TOKENS = 20_000
-"""Tokens after which an old copy has lost 63 % of its weight."""
+"""What `TransferRate` remembers of the link to the host, whose rate stays what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,14 @@ class Links:
 
 
 class TransferRate:
-    """The rate of one direction. Copies wait for each other, so their times add up."""
+    """The rate of one direction. Copies wait for each other, so their times add up.
 
-    def __init__(self) -> None:
+    Args:
+        memory: Tokens after which an old copy has lost 63 % of its weight.
+    """
+
+    def __init__(self, memory: float = MEMORY_TOKENS) -> None:
+        self._memory = memory
         self._tokens = 0.0
         self._seconds = 0.0
 
@@ -51,7 +56,7 @@ class TransferRate:
         """A copy of `tokens` took `seconds`; what took no time says nothing."""
         if tokens <= 0 or not 0.0 < seconds < math.inf:
             return
-        keep = math.exp(-tokens / MEMORY_TOKENS)
+        keep = math.exp(-tokens / self._memory)
         self._tokens = self._tokens * keep + tokens
         self._seconds = self._seconds * keep + seconds
 

@@ -21,8 +21,15 @@ ATTRIBUTE = "_tokenflow"
 
 Underscore attributes survive its pickling and stay writable after it is resolved.
 """
+RESTORE_ATTRIBUTE = "_tokenflow_restore"
+"""The same for `restore`, which works with SGLang's own scheduler, too."""
+NO_PLANNER = "off"
 HIDDEN, SHOWN = "hidden", "shown"
-CHOICES = {"hicache": ("auto", "off"), "mixed_chunk": ("auto", "off"), "thinking": (HIDDEN, SHOWN)}
+CHOICES = {
+    "hicache": ("auto", "off"),
+    "mixed_chunk": ("auto", "off"),
+    "thinking": (HIDDEN, SHOWN),
+}
 """What settings may be that are one of a few words."""
 
 
@@ -97,6 +104,12 @@ class TokenFlowConfig:
         "give each stream's KV runs of consecutive pages on the device, in groups of about 1,000 "
         "tokens, so that a pause or a resume is few large copies; needs HiCache",
     )
+    restore: str = setting(
+        NO_PLANNER,
+        "auto: a prefix that lies in HiCache's storage is computed from its head while its tail is "
+        "fetched, until they meet; works with either scheduler; off: SGLang fetches all of it or "
+        "computes; or package.module:Class of your own, which decides where they meet",
+    )
     check_ranks: bool = setting(
         False,
         "for debugging, with several tensor-parallel ranks: compare each rank's decisions and "
@@ -168,6 +181,12 @@ def build(values: dict[str, Any]) -> TokenFlowConfig:
             **{name: value for name, value in values.items() if name in policy}
         ),
     )
+
+
+def restoring_planner(server_args: Any) -> str:
+    """The planner of restorations, with whichever scheduler; NO_PLANNER: there are none."""
+    planner: str = getattr(server_args, RESTORE_ATTRIBUTE, NO_PLANNER)
+    return planner
 
 
 def config_of(server_args: Any) -> TokenFlowConfig | None:

@@ -9,12 +9,15 @@ from typing import Any
 from tokenflow_sgl.engine.config import (
     ATTRIBUTE,
     CHOICES,
+    NO_PLANNER,
+    RESTORE_ATTRIBUTE,
     TokenFlowConfig,
     build,
     settings,
 )
 from tokenflow_sgl.engine.lengths_file import attach_lengths
-from tokenflow_sgl.engine.unsupported import check_block_groups, check_options
+from tokenflow_sgl.engine.restore.planners import make_planner
+from tokenflow_sgl.engine.unsupported import check_block_groups, check_options, check_restore
 from tokenflow_sgl.policy import make_policy, make_predictor
 
 PREFIX = "tokenflow_"
@@ -67,6 +70,22 @@ def config_from(namespace: argparse.Namespace) -> TokenFlowConfig | None:
     return build(given)
 
 
+def planner_from(namespace: argparse.Namespace) -> str:
+    """The planner of restorations that the parsed flags ask for; NO_PLANNER: none."""
+    return getattr(namespace, PREFIX + "restore", None) or NO_PLANNER
+
+
+def attach_restore(server_args: Any, planner: str) -> None:
+    """Switch restorations on for `server_args` (a record that is not resolved yet).
+
+    Raises `UnsupportedError` for options that exclude them, and `ConfigError` for a planner that
+    cannot be loaded.
+    """
+    check_restore(server_args)
+    make_planner(planner)
+    setattr(server_args, RESTORE_ATTRIBUTE, planner)
+
+
 def attach(server_args: Any, config: TokenFlowConfig) -> None:
     """Switch the scheduler on for `server_args` (a record that is not resolved yet).
 
@@ -83,3 +102,5 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
     if config.hicache == "auto" and not server_args.enable_hierarchical_cache:
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
         server_args.enable_hierarchical_cache = True
+    if config.restore != NO_PLANNER:
+        attach_restore(server_args, config.restore)

@@ -7,8 +7,8 @@ from typing import Any
 from sglang.srt.entrypoints.engine import Engine as SGLangEngine
 from sglang.srt.plugins import load_plugins
 
-from tokenflow_sgl.engine.config import build
-from tokenflow_sgl.engine.flags import PREFIX, SCHEDULERS, attach
+from tokenflow_sgl.engine.config import NO_PLANNER, build
+from tokenflow_sgl.engine.flags import PREFIX, SCHEDULERS, attach, attach_restore
 from tokenflow_sgl.engine.plugin import activate_front_end
 from tokenflow_sgl.policy import ConfigError
 
@@ -17,7 +17,8 @@ class Engine(SGLangEngine):  # type: ignore[misc]
     """`sglang.Engine` that also takes `scheduler` and `tokenflow_*` keywords.
 
     scheduler: "default" or "tokenflow". Every `--tokenflow-*` flag is a keyword of the
-    same name, e.g. `tokenflow_eta=0.8`. Everything else goes to SGLang's ServerArgs.
+    same name, e.g. `tokenflow_eta=0.8`; with "default" only `tokenflow_restore`. Everything else
+    goes to SGLang's ServerArgs.
 
     Raises `ConfigError` for a bad value and `UnsupportedError` for options that exclude
     the scheduler.
@@ -31,14 +32,17 @@ class Engine(SGLangEngine):  # type: ignore[misc]
             for name in list(kwargs)
             if name.startswith(PREFIX)
         }
+        planner = NO_PLANNER
         if scheduler == "default":
+            planner = ours.pop("restore", NO_PLANNER)
             if ours:
                 raise ConfigError(
                     f"{PREFIX}{min(ours)} is set, but scheduler is 'default'; "
                     "add scheduler='tokenflow' or leave it out"
                 )
-            super().__init__(**kwargs)
-            return
+            if planner == NO_PLANNER:
+                super().__init__(**kwargs)
+                return
         load_plugins()
         server_args = kwargs.pop("server_args", None)
         if server_args is None:
@@ -46,6 +50,9 @@ class Engine(SGLangEngine):  # type: ignore[misc]
             server_args = self.server_args_class(**kwargs)
         elif kwargs:
             raise TypeError(f"server_args is given; {min(kwargs)} must be set on it")
-        attach(server_args, build(ours))
-        activate_front_end()
+        if planner == NO_PLANNER:
+            attach(server_args, build(ours))
+            activate_front_end()
+        else:
+            attach_restore(server_args, planner)
         super().__init__(server_args=server_args)

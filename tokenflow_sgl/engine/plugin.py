@@ -12,8 +12,14 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from tokenflow_sgl.engine.config import config_of
-from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
+from tokenflow_sgl.engine.config import NO_PLANNER, config_of, restoring_planner
+from tokenflow_sgl.engine.flags import (
+    add_arguments,
+    attach,
+    attach_restore,
+    config_from,
+    planner_from,
+)
 from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
 from tokenflow_sgl.engine.frontend.loads import LoadDecoder
 from tokenflow_sgl.engine.frontend.stream_route import add_routes
@@ -54,6 +60,8 @@ def _after_from_cli_args(result: Any, _cls: type, args: argparse.Namespace) -> A
         if config is not None:
             attach(result, config)
             activate_front_end()
+        elif (planner := planner_from(args)) != NO_PLANNER:
+            attach_restore(result, planner)
     except (ConfigError, UnsupportedError, SeamError) as error:
         raise SystemExit(f"tokenflow: {error}") from None
     return result
@@ -100,25 +108,38 @@ def activate_front_end() -> None:
 
 def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
     """In the scheduler's process, before it builds one: put our class in place."""
-    config = config_of(server_args)
-    if config is None:
+    config, planner = config_of(server_args), restoring_planner(server_args)
+    if config is None and planner == NO_PLANNER:
         return
     check_seams()
-    from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
-
-    HookRegistry.register(_SCHEDULER, TokenFlowScheduler, HookType.REPLACE)
-    if server_args.strip_thinking_cache:
+    scheduler = _scheduler(config is not None)
+    HookRegistry.register(_SCHEDULER, scheduler, HookType.REPLACE)
+    if config is not None and server_args.strip_thinking_cache:
         HookRegistry.register(_OWNED_KV, owned_kv_len, HookType.AROUND)
-    if config.block_groups:
+    if config is not None and config.block_groups:
         from tokenflow_sgl.engine.kv.group_hooks import register_groups
 
         register_groups()
+    if planner != NO_PLANNER:
+        from tokenflow_sgl.engine.restore.restore_hooks import register_restorations
+
+        register_restorations()
     HookRegistry.apply_hooks()
     placed = sys.modules[_SCHEDULER_MODULE].Scheduler
-    if placed is not TokenFlowScheduler:
+    if placed is not scheduler:
         # apply_hooks() logs its failures and goes on; a server without the scheduler that
         # was asked for must not start.
         raise SeamError(
             f"tokenflow could not put its scheduler in place: {_SCHEDULER} is "
             f"{placed.__module__}.{placed.__qualname__}. Another plugin may have replaced it."
         )
+
+
+def _scheduler(policed: bool) -> type:
+    if policed:
+        from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
+
+        return TokenFlowScheduler
+    from tokenflow_sgl.engine.restore.restoring_scheduler import StockRestoringScheduler
+
+    return StockRestoringScheduler

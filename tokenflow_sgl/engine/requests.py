@@ -12,7 +12,6 @@ from typing import Any
 
 from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import ScheduleBatch
-from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import is_health_check_generate_req
 
 from tokenflow_sgl.contract import Phase
@@ -22,11 +21,11 @@ from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, class_or_default
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.reasoning import Reasoning
+from tokenflow_sgl.engine.restore.restoring_scheduler import RestoringScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.stream_messages import is_ours, take
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
-from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.sampling import Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
@@ -36,14 +35,13 @@ from tokenflow_sgl.qos.classes import QosClasses
 logger = logging.getLogger(__name__)
 
 
-class TrackingScheduler(Scheduler):  # type: ignore[misc]
+class TrackingScheduler(RestoringScheduler):
     """Requests come, go, and are thrown out; `TokenFlowScheduler` builds what keeps the books."""
 
     # SGLang's own, which this class also assigns.
     waiting_queue: list[Any]
     load_inquirer: Any
 
-    tf_recorder: Recorder
     tf_reporter: Reporter
     tf_classes: QosClasses
     tf_reasoning: Reasoning
@@ -98,6 +96,13 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
             self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
         elif req.to_finish is None and not is_health_check_generate_req(req):
             self._tf_track(req)
+
+    def _tf_requeue(self, req: Any) -> None:
+        if req.output_ids:
+            return self.tf_pauser.hold(req)
+        super()._tf_requeue(req)
+        if req in self.tf_table:
+            self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
 
     @contextmanager
     def _tf_offering(self, offered: list[Any]) -> Iterator[None]:
@@ -277,9 +282,6 @@ class TrackingScheduler(Scheduler):  # type: ignore[misc]
         self.tf_table.move(req, Phase.PAUSED, self.tf_clock.now)
         self.tf_paused_time.begin(req)
         self._tf_hand_over(req)
-        req.storage_prefetch_retry_attempts = 0
-        req.storage_prefetch_last_match_len = None
-        req.staged_prefetch_plan = None
         self._prefetch_kvcache(req)
         req.time_stats.set_wait_queue_entry_time()
 

@@ -16,11 +16,11 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.utils import TypeBasedDispatcher
 
 from tokenflow_sgl.contract import Decision, Mode, Phase
-from tokenflow_sgl.costs import StepTimer
+from tokenflow_sgl.costs import StepCosts, StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.batch_work import loaded_tokens, work_of
-from tokenflow_sgl.engine.config import config_of
+from tokenflow_sgl.engine.config import NO_PLANNER, config_of
 from tokenflow_sgl.engine.kv.group_hooks import size_groups
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
@@ -37,7 +37,6 @@ from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.telemetry.applied import report_applied, report_resumed
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener, open_log
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
-from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import check_model
@@ -61,13 +60,6 @@ class TokenFlowScheduler(TrackingScheduler):
     policy: Any
 
     # ---- construction ---------------------------------------------------------------
-
-    def init_metrics_collector(self) -> None:
-        """Add our metrics to SGLang's."""
-        super().init_metrics_collector()
-        self.tf_recorder = Recorder()
-        if self.metrics_collector_context.current_scheduler_metrics_enabled:
-            self.tf_recorder = PrometheusRecorder(self.metrics_collector.labels)
 
     def init_schedule_policy(self) -> None:
         """Build the policy, the table of streams and what serves them."""
@@ -106,6 +98,8 @@ class TokenFlowScheduler(TrackingScheduler):
         )
         if config.block_groups:
             size_groups(self.token_to_kv_pool_allocator, self.tf_table)
+        if config.restore != NO_PLANNER:
+            self._tf_restore(config.restore)
         # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
         # what a resume is promised to cost.
         if self.enable_hierarchical_cache:
@@ -150,12 +144,8 @@ class TokenFlowScheduler(TrackingScheduler):
             self.tf_lengths_file.close()
         super().release_host_resources()
 
-    def _tf_lag(self) -> int:
-        """Iterations between a step's launch and the one that waits for it; see StepTimer."""
-        synchronous = self.device == "cpu" and type(self.forward_stream).__module__.startswith(
-            "torch."
-        )
-        return 1 if self.enable_overlap and not synchronous else 0
+    def _tf_costs(self) -> StepCosts:
+        return self.tf_timer.costs()
 
     # ---- the shared clock -----------------------------------------------------------
 
@@ -296,4 +286,4 @@ class TokenFlowScheduler(TrackingScheduler):
 
     def get_prefill_adder_class(self) -> Any:
         """The adder that admits by need while the policy decides."""
-        return self.tf_adder
+        return self._tf_with_restorations(self.tf_adder)

@@ -6,6 +6,7 @@ An SGLang upgrade is a walk through this table; `seam_check` holds it against an
 from __future__ import annotations
 
 from tokenflow_sgl.engine.front_end_seams import FRONT_END
+from tokenflow_sgl.engine.restore.restore_seams import RESTORE
 from tokenflow_sgl.engine.seam import Seam
 
 SUPPORTED_SGLANG = "0.5.23"
@@ -20,6 +21,7 @@ _ALLOCATOR = "sglang.srt.mem_cache.allocator"
 
 SEAMS: tuple[Seam, ...] = (
     *FRONT_END,
+    *RESTORE,
     # Scheduler methods that we override
     Seam(f"{_SCHEDULER}.init_schedule_policy", "override", "builds the policy and the tables"),
     Seam(f"{_SCHEDULER}.init_request_dispatcher", "override", "registers the shared clock"),
@@ -85,7 +87,12 @@ SEAMS: tuple[Seam, ...] = (
         "writes learned lengths when the server shuts down",
     ),
     # Scheduler methods that we call
-    Seam(f"{_SCHEDULER}._prefetch_kvcache", "call", "re-queues as the engine does", ("req",)),
+    Seam(
+        f"{_SCHEDULER}._prefetch_kvcache",
+        "override",
+        "re-queues as the engine does; a fetch that begins may be one from the tail",
+        ("req", "storage_hit_end"),
+    ),
     Seam(
         "sglang.srt.observability.trace:TraceReqContext.trace_event",
         "call",

@@ -40,15 +40,44 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_options(server_args: Any) -> None:
-    """Raise `UnsupportedError` for the first option that excludes the scheduler."""
+def check_options(server_args: Any, ours: str = "--scheduler tokenflow") -> None:
+    """Raise `UnsupportedError` for the first option that excludes the scheduler, or `ours`."""
     for name, plain, reason in _OPTIONS:
         value = getattr(server_args, name, plain)
         if value != plain:
             raise UnsupportedError(
-                f"--scheduler tokenflow does not work with {_flag(name)} {value}: {reason}; "
-                "remove one of the two."
+                f"{ours} does not work with {_flag(name)} {value}: {reason}; remove one of the two."
             )
+
+
+def check_restore(server_args: Any) -> None:
+    """Raise `UnsupportedError` if prefixes cannot be restored from both sides with these options.
+
+    What keeps the scheduler from serving keeps restorations, too: they hand requests back to the
+    queue as it does.
+    """
+    check_options(server_args, "--tokenflow-restore")
+    storage = getattr(server_args, "hicache_storage_backend", None)
+    if storage is None or not server_args.enable_hierarchical_cache:
+        raise UnsupportedError(
+            "--tokenflow-restore fetches prefixes from HiCache's storage, and there is none; "
+            "add --enable-hierarchical-cache --hicache-storage-backend, or leave it out."
+        )
+    if server_args.hicache_write_policy == "write_through_selective":
+        raise UnsupportedError(
+            "--tokenflow-restore does not work with --hicache-write-policy "
+            "write_through_selective: it may keep no copy of a computed head, and SGLang's tree "
+            "takes no fetched tail behind it; remove one of the two."
+        )
+
+
+def check_prefill(chunk_size: int | None) -> None:
+    """Raise `UnsupportedError` if prompts are not prefilled in chunks."""
+    if chunk_size is None or chunk_size <= 0:
+        raise UnsupportedError(
+            "--tokenflow-restore does not work without chunked prefill: the computed head "
+            "ends where a chunk does; give --chunked-prefill-size, or leave one of the two out."
+        )
 
 
 def check_block_groups(server_args: Any, config: TokenFlowConfig) -> None:

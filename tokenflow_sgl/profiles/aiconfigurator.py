@@ -50,8 +50,10 @@ _ATTENDED = (
 )
 
 
-def engine(model: Model, system: str) -> EngineHandle:
-    """aiconfigurator-core's engine for a model on one device of `system`.
+def engine(model: Model, system: str, ranks: int = 1) -> EngineHandle:
+    """aiconfigurator-core's engine for a model on one device of `system`, or a group of `ranks`.
+
+    The ranks share each layer, and each expert of one (tensor parallelism).
 
     Raises:
         ProfileError: The package is not installed.
@@ -69,7 +71,7 @@ def engine(model: Model, system: str) -> EngineHandle:
         # By its shape and not by its name: that works for models that the package does not list.
         with tempfile.TemporaryDirectory(prefix="tokenflow-") as folder:
             (Path(folder) / "config.json").write_text(json.dumps(_config(model)))
-            return EngineHandle.compile(folder, system, BACKEND)
+            return EngineHandle.compile(folder, system, BACKEND, tp_size=ranks, moe_tp_size=ranks)
 
 
 def tables(handle: EngineHandle) -> tuple[DecodeTable, PrefillTable]:
@@ -125,7 +127,13 @@ def _prefill(handle: EngineHandle, tokens: int, attended: float) -> float:
 
 def _config(model: Model) -> dict[str, object]:
     """The model as the ``config.json`` that the package reads."""
+    experts = {
+        "num_experts": model.experts,
+        "num_experts_per_tok": model.experts_per_token,
+        "moe_intermediate_size": model.intermediate,
+    }
     return {
+        **(experts if model.experts > 1 else {}),
         "architectures": [model.architecture],
         "hidden_act": "silu",
         "hidden_size": model.hidden,

@@ -1,11 +1,13 @@
 """Models that profiles are made for: their shape, and what follows from it in bytes and FLOPs.
 
-All are dense decoder-only transformers with grouped-query attention and gated MLPs, with weights
-and KV in bfloat16. The shapes are those of the models' published ``config.json`` files.
+All are decoder-only transformers with grouped-query attention and gated MLPs, dense or, where said,
+a mixture of experts in each layer, with weights and KV in bfloat16. The shapes are those of the
+models' published ``config.json`` files.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,13 +24,15 @@ class Model:
         architecture: Class name in its ``config.json``.
         layers: Transformer layers.
         hidden: Width of the residual stream.
-        intermediate: Width of the MLP.
+        intermediate: Width of the MLP, or of each expert.
         heads: Query heads.
         kv_heads: Key and value heads.
         head_dim: Width of a head.
         vocabulary: Rows of the embedding; the output matrix is a second one of that size.
         qkv_bias: Query, key and value projections have biases.
         qk_norm: Queries and keys are normalised by head.
+        experts: MLPs of a layer; 1: it is dense.
+        experts_per_token: Of these, those that a token goes through.
     """
 
     name: str
@@ -43,16 +47,38 @@ class Model:
     vocabulary: int
     qkv_bias: bool = False
     qk_norm: bool = False
+    experts: int = 1
+    experts_per_token: int = 1
 
     @property
     def parameters(self) -> int:
         """Number of weights."""
+        return self._parameters(self.experts)
+
+    @property
+    def active_parameters(self) -> int:
+        """Number of weights that a token goes through."""
+        return self._parameters(self.experts_per_token)
+
+    def read_bytes(self, tokens: float) -> float:
+        """Bytes of the weights that a step of `tokens` tokens reads.
+
+        Each token picks its experts at random, so that none of them picks an expert with the
+        probability (1 - picked / all) ** tokens.
+        """
+        spared = math.pow(1.0 - self.experts_per_token / self.experts, tokens)
+        own = self._parameters(0)
+        return BYTES_PER_VALUE * (own + (self.parameters - own) * (1.0 - spared))
+
+    def _parameters(self, experts: int) -> int:
+        """Number of weights with so many experts in each layer."""
         projected = (self.heads + 2 * self.kv_heads) * self.head_dim
         attention = self.hidden * projected + self.heads * self.head_dim * self.hidden
         small = 2 * self.hidden  # the two norms of a layer
         small += projected if self.qkv_bias else 0
         small += 2 * self.head_dim if self.qk_norm else 0
-        layer = attention + 3 * self.hidden * self.intermediate + small
+        small += self.hidden * self.experts if self.experts > 1 else 0  # the router
+        layer = attention + experts * 3 * self.hidden * self.intermediate + small
         return 2 * self.vocabulary * self.hidden + self.layers * layer + self.hidden
 
     @property
@@ -138,6 +164,21 @@ MODELS: Mapping[str, Model] = _by_name(
         head_dim=128,
         vocabulary=151936,
         qk_norm=True,
+    ),
+    Model(
+        name="qwen3-30b-a3b",
+        hub_id="Qwen/Qwen3-30B-A3B",
+        architecture="Qwen3MoeForCausalLM",
+        layers=48,
+        hidden=2048,
+        intermediate=768,
+        heads=32,
+        kv_heads=4,
+        head_dim=128,
+        vocabulary=151936,
+        qk_norm=True,
+        experts=128,
+        experts_per_token=8,
     ),
     Model(
         name="qwen3-32b",

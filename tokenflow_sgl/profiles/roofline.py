@@ -7,10 +7,11 @@ large kernels reach, plus a constant for launches and the engine's own work:
     decode  = max((W + S * K) / (0.85 * bandwidth), 2 P * B / (0.6 * flops)) + 1.5 ms
     prefill = max((2 P * N + a * A) / (0.6 * flops), W / (0.85 * bandwidth)) + 2 ms
 
-with W weight bytes, P weights, K KV bytes per token, B rows, S the KV tokens that they read,
-N new tokens, A attention work (sum of n_i * (prefix_i + n_i / 2)) and a = 4 * layers * heads *
-head_dim FLOPs per query and key. The embedding counts as if it were multiplied, so that 2 P per
-token is 2 to 7 % too much.
+with W weight bytes that the step reads, P weights that a token goes through (of a mixture of
+experts fewer than all), K KV bytes per token, B rows, S the KV tokens that they read, N new
+tokens, A attention work (sum of n_i * (prefix_i + n_i / 2)) and a = 4 * layers * heads * head_dim
+FLOPs per query and key. The embedding counts as if it were multiplied, so that 2 P per token is 2
+to 10 % too much.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ _ATTENDED = (32, 1024, 2048, 4096, 6144, *range(8192, 32768, 4096), 32768, 49152
 
 def decode_seconds(device: Device, model: Model, batch: float, context: float) -> float:
     """Time of a decode step of `batch` rows with `context` KV tokens each on average."""
-    read = model.weight_bytes + batch * context * model.kv_bytes_per_token
+    read = model.read_bytes(batch) + batch * context * model.kv_bytes_per_token
     traffic = read / (BANDWIDTH_EFFICIENCY * device.bandwidth)
-    compute = 2 * model.parameters * batch / (COMPUTE_EFFICIENCY * device.flops)
+    compute = 2 * model.active_parameters * batch / (COMPUTE_EFFICIENCY * device.flops)
     return max(traffic, compute) + DECODE_OVERHEAD
 
 
 def prefill_seconds(device: Device, model: Model, tokens: float, attended: float) -> float:
     """Time of a prefill of `tokens` new tokens that attend to `attended` keys on average."""
-    work = 2 * model.parameters * tokens + model.attention_flops * tokens * attended
+    work = 2 * model.active_parameters * tokens + model.attention_flops * tokens * attended
     compute = work / (COMPUTE_EFFICIENCY * device.flops)
-    traffic = model.weight_bytes / (BANDWIDTH_EFFICIENCY * device.bandwidth)
+    traffic = model.read_bytes(tokens) / (BANDWIDTH_EFFICIENCY * device.bandwidth)
     return max(compute, traffic) + PREFILL_OVERHEAD
 
 

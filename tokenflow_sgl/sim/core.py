@@ -12,6 +12,7 @@ from tokenflow_sgl.sim.kv_memory import KVMemory
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
 from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Device, Step
+from tokenflow_sgl.sim.storage import Storage
 
 
 class Core:
@@ -24,6 +25,8 @@ class Core:
         computed: Tokens of its prompt that are done.
         full: SGLang's batch_is_full: no admission is tried until a stream leaves.
         room_at: When the last eviction's copy ends that a step waits for (write-back).
+        busy_until: When the step under way ends, as the engine says before it plans.
+        storage: The tier below the host pool; None: there is none.
     """
 
     def __init__(
@@ -46,7 +49,10 @@ class Core:
         self.chunked: int | None = None
         self.computed = 0
         self.full = False
-        self.room_at = 0.0
+        self.room_at = self.busy_until = 0.0
+        self.storage: Storage | None = None
+        if options.storage_gbps and options.host_tokens:
+            self.storage = Storage(self.memory, prefixes, device.profile, options)
         self._loading: dict[int, int] = {}  # tokens that a stream will have on the device
         self._ended: list[int] = []
         self._ended_before: list[int] = []
@@ -55,6 +61,37 @@ class Core:
         """A request comes in."""
         self.streams.arrive(stream, time)
         self.waiting.append(stream)
+        if self.storage is not None:
+            self.storage.arrive(stream, int(self.streams.prompt[stream]), time)
+
+    def total(self, stream: int) -> int:
+        """Tokens whose KV a stream needs before it decodes."""
+        return int(self.streams.prompt[stream] + self.streams.generated[stream])
+
+    def ready(self, stream: int, now: float) -> bool:
+        """Whether a waiting stream has what it waits for from the storage."""
+        lead = max(self.busy_until - now, 0.0)
+        total = self.total(stream)
+        return self.storage is None or self.storage.ready(stream, total, now, lead)
+
+    def head(self, stream: int, computed: int, now: float) -> int:
+        """Tokens behind the computed ones that are not to come from the storage, at most."""
+        total = self.total(stream)
+        if self.storage is None:
+            return total
+        lead = max(self.busy_until - now, 0.0)
+        head = self.storage.head(stream, computed, total, now, lead)
+        return total if head is None else head
+
+    def join(self, stream: int, now: float) -> None:
+        """The tail of the chunked stream, if all of it has landed, follows its computed head."""
+        tail = self.storage.tail(stream, self.computed, now) if self.storage is not None else 0
+        if self.storage is None or not tail or tail > self.memory.free:
+            return
+        self.allocate(tail, now)
+        self.memory.extend(stream, self.computed, self.computed + tail)
+        self.storage.joined(stream, self.computed, now)
+        self.computed += tail
 
     def length(self, rows: IntArray) -> IntArray:
         """Tokens of KV that running streams hold: all but the last one's."""
@@ -130,6 +167,7 @@ class Core:
 
         Call after `SimulatedStreams.deliver`.
         """
+        self._note(end)
         for chunk in step.chunks:
             if self._shares:
                 self.memory.extend(chunk.stream, chunk.prefix, chunk.prefix + chunk.tokens)
@@ -153,6 +191,7 @@ class Core:
 
     def forget(self, now: float, *, at_once: bool) -> None:
         """Free the KV of streams that ended, one step after their end: so late SGLang knows."""
+        self._note(now)
         gone = self._ended_before + (self._ended if at_once else [])
         self._ended_before = [] if at_once else self._ended
         self._ended = []
@@ -161,6 +200,10 @@ class Core:
         if gone:
             self.full = False
 
+    def _note(self, now: float) -> None:
+        if self.storage is not None:
+            self.storage.moment = now
+
     @property
     def ending(self) -> bool:
         """Streams have ended whose memory is not free yet."""
@@ -168,7 +211,11 @@ class Core:
 
     def chunk_of(self, stream: int, prefix: int, tokens: int, loaded: int) -> Chunk:
         """The next stretch of a stream; what is left of it makes it the chunked one."""
-        total = int(self.streams.prompt[stream] + self.streams.generated[stream])
+        total = self.total(stream)
         last = prefix + tokens >= total
-        self.chunked, self.computed = (None, 0) if last else (stream, prefix + tokens)
+        if not last:
+            self.chunked, self.computed = stream, prefix + tokens
+        elif self.chunked == stream:
+            # A head that waits for its tail leaves room in a step for others, which end in it.
+            self.chunked, self.computed = None, 0
         return Chunk(stream, prefix, tokens, loaded, last)

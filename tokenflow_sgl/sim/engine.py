@@ -127,6 +127,7 @@ class Engine:
                 core.arrive(stream, due)
             core.forget(planned, at_once=idle)
             core.memory.settle(planned)
+            core.busy_until = self.now
             step = self._scheduler.plan(planned)
             if step is not None:
                 self._started = self._execute(step, until)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from tokenflow_sgl.choices import IoBackend, MemLayout, WritePolicy
+from tokenflow_sgl.choices import (
+    IoBackend,
+    MemLayout,
+    PrefetchPolicy,
+    Restoring,
+    StorageWrites,
+    WritePolicy,
+)
 from tokenflow_sgl.errors import InputError
 from tokenflow_sgl.profiles.pieces import LAYOUTS, host_layout
 
@@ -30,6 +38,14 @@ class EngineOptions:
         keep_copies: The host keeps the copy of a stream that was loaded, as in HiCache, so that its
             next preemption copies only what is new. Else it copies all, as vLLM's swapping.
         load_evict_overlap: Loads and copies to the host go on at the same time.
+        storage_gbps: Gbit per second from a storage below the host pool; 0.0: no storage. Without a
+            host pool there is none either.
+        storage_latency_us: Microseconds between asking it and the first byte.
+        storage_writes: What copies to it cost: free, or shared, the time of the same link.
+        hicache_storage_prefetch_policy: How long a request waits for it: wait_complete, timeout or
+            best_effort.
+        restore: How stored KV comes back: off, as SGLang does; auto, the head computed while the
+            tail comes, where that is sooner.
         chunked_prefill_size: Tokens of a prefill step at most.
         max_prefill_tokens: New tokens that one prefill batch may hold at most.
         max_running_requests: Streams that hold a row at once.
@@ -51,6 +67,11 @@ class EngineOptions:
     hicache_mem_layout: str = "page_first"
     keep_copies: bool = True
     load_evict_overlap: bool = True
+    storage_gbps: float = 0.0
+    storage_latency_us: float = 1000.0
+    storage_writes: str = "free"
+    hicache_storage_prefetch_policy: str = "timeout"
+    restore: str = "off"
     chunked_prefill_size: int = 8192
     max_prefill_tokens: int = 16384
     max_running_requests: int = 4096
@@ -77,11 +98,22 @@ class EngineOptions:
             ("hicache_write_policy", WritePolicy),
             ("hicache_io_backend", IoBackend),
             ("hicache_mem_layout", MemLayout),
+            ("storage_writes", StorageWrites),
+            ("hicache_storage_prefetch_policy", PrefetchPolicy),
+            ("restore", Restoring),
         ):
             if getattr(self, name) not in list(allowed):
                 raise SimulationError(
                     f"{name} is {getattr(self, name)!r}; allowed is " + " or ".join(allowed)
                 )
+        for name in ("storage_gbps", "storage_latency_us"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise SimulationError(f"{name} is {value!r}; allowed is 0 or more")
+        if self.restore != Restoring.off and not self.storage_gbps:
+            raise SimulationError(
+                f"restore is {self.restore!r}; allowed without a storage (storage_gbps) is 'off'"
+            )
         backend = IoBackend(self.hicache_io_backend)
         layout = MemLayout(self.hicache_mem_layout)
         if host_layout(backend, layout) not in LAYOUTS[backend]:

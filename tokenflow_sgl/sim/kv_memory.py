@@ -28,6 +28,7 @@ class KVMemory:
         held: Tokens of running streams, those being prefilled, and the prefixes of both.
         evicted, lost: Tokens that left the device with a copy on the host, and without one.
         copied: Tokens of each stream's own part that have a copy on the host.
+        backup: Is told of a node, and how many tokens of it the host has; None: nothing is.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class KVMemory:
         self._on_host_sum = 0
         self._arrives: dict[int, float] = {}  # when a running stream's last copy is there
         self.copied: IntArray = np.zeros(len(prefixes.paths), dtype=np.int64)
+        self.backup: Callable[[int, int], None] | None = None
 
     @property
     def free(self) -> int:
@@ -83,6 +85,10 @@ class KVMemory:
             if there < self._prefixes.tokens[node]:
                 break
         return resident, reach
+
+    def there(self, node: int) -> int:
+        """Leading tokens of a node that are on device or host."""
+        return max(self._resident.get(node, 0), self._on_host.get(node, 0))
 
     def evictable(self, stream: int) -> int:
         """Of the tokens on the device that a stream would find: those that no stream holds."""
@@ -187,7 +193,7 @@ class KVMemory:
     def write(self, stream: int, tokens: int, store: Store) -> None:
         """Copy the next `tokens` of a running stream's own part to the host."""
         self._arrives[stream] = store(tokens)
-        self._keep_on_host(stream, int(self.copied[stream]) + tokens)
+        self.keep_on_host(stream, int(self.copied[stream]) + tokens)
 
     def settle(self, now: float) -> None:
         """Copies that have ended by `now` make their tokens evictable."""
@@ -234,9 +240,12 @@ class KVMemory:
 
     def _write(self, node: int) -> None:
         """The host has all of the node that the device has; it is the last one used."""
-        self._keep_on_host(node, max(self._resident[node], self._on_host.get(node, 0)))
+        self.keep_on_host(node, max(self._resident[node], self._on_host.get(node, 0)))
 
-    def _keep_on_host(self, node: int, tokens: int) -> None:
+    def keep_on_host(self, node: int, tokens: int) -> None:
+        """The host has so many tokens of a node; what was unused longest makes room."""
+        if self.backup is not None:
+            self.backup(node, tokens)
         self._on_host_sum += tokens - self._on_host.pop(node, 0)
         self._on_host[node] = tokens
         self._copied(node, tokens)

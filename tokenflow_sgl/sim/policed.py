@@ -71,7 +71,8 @@ class PolicedScheduler(FcfsScheduler):
         """When the policy is to be asked again though nothing happens."""
         if not len(self._present()):
             return math.inf
-        return min(self._asked_at(now), max(self.body.lands_at, now))
+        lands = min(self.body.lands_at, super().wakes_at(now))
+        return min(self._asked_at(now), max(lands, now))
 
     def _asked_at(self, now: float) -> float:
         if not self._follows:

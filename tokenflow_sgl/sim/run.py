@@ -25,6 +25,7 @@ from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.simulated_run import SimulatedTokens, make_run
 from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import Device, IssuedCount
+from tokenflow_sgl.sim.storage import StorageCounts
 from tokenflow_sgl.traces import Trace
 from tokenflow_sgl.traces.output_limits import client_limits
 from tokenflow_sgl.traces.schedule import Schedule
@@ -50,6 +51,7 @@ class Simulation:
     streams ran. needed: those of streams that were preempted then. tail: tokens that a preemption
     had left to copy, median. held: tokens of all streams that were preempted, each time. stores,
     loads: all copies to the host and back, by the policy or by SGLang, and how they were issued.
+    storage: what came from below the host.
     """
 
     run: Run
@@ -67,6 +69,7 @@ class Simulation:
     held: int = 0
     stores: IssuedCount = field(default_factory=IssuedCount)
     loads: IssuedCount = field(default_factory=IssuedCount)
+    storage: StorageCounts = field(default_factory=StorageCounts)
 
 
 def simulate(
@@ -184,6 +187,10 @@ def simulate(
         tail=float(np.median(tails)) if tails else 0.0,
         stores=sum((engine.core.device.stores for engine in engines), IssuedCount()),
         loads=sum((engine.core.device.loads for engine in engines), IssuedCount()),
+        storage=sum(
+            (core.storage.counts for core in (e.core for e in engines) if core.storage is not None),
+            StorageCounts(),
+        ),
         **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
     )
 

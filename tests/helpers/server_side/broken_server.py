@@ -15,6 +15,7 @@ from sglang.srt.server_args import prepare_server_args
 
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl_emulator.host_pool import TorchCopies
 
@@ -56,6 +57,17 @@ def receive_and_look_at_its_own(self, tick) -> None:
         self.now = max(self.now, local_time())
 
 
+arrives = Restorations.begin_pass
+
+
+def take_all_for_arrived(self, measured) -> None:
+    """The tail is joined while the link still brings it."""
+    arrives(self, measured)
+    for each in self._of.values():
+        if each.operation.host_indices is not None:
+            each.operation.completed_tokens = each.arrived = len(each.operation.host_indices)
+
+
 match os.environ["TOKENFLOW_TEST_BREAK"]:
     case "no-drain":
         Pauser.preempt = release_without_draining
@@ -69,6 +81,8 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         SharedClock.receive = receive_and_look_at_its_own
     case "no-landing":
         Loader.landed = land_at_once
+    case "early-join":
+        Restorations.begin_pass = take_all_for_arrived
     case "no-guard":
         Loader.guard = wait_for_nothing
 

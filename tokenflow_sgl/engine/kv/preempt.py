@@ -81,6 +81,10 @@ class Pauser:
         """The engine itself has taken this request's KV away: it is paused, too."""
         self.paused[request] = None
         self._names.add(request)
+        # As SGLang does with what it retracts: it may be looked for in the storage anew.
+        request.storage_prefetch_retry_attempts = 0
+        request.storage_prefetch_last_match_len = None
+        request.staged_prefetch_plan = None
         self._on_released(request)
 
     def resume(self, requests: Iterable[Any]) -> None:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.contract import Cause, Mode
-from tokenflow_sgl.metrics import METRICS, Metric
+from tokenflow_sgl.declared_metric import Metric
+from tokenflow_sgl.metrics import METRICS
 
 PERCENTILES = (10, 50, 90)
 """Of the unread output of a class's streams."""
@@ -111,6 +112,10 @@ class PrometheusRecorder(Recorder):
             self._at("preemptions_total", cause=cause.value)
         for source in SOURCES:
             self._at("resumes_total", source=source)
+        for way in ("both", "computed", "fetched"):
+            self._at("restorations_total", way=way)
+        for source in ("computed", "fetched"):
+            self._at("restored_tokens_total", source=source)
         self._set_mode(Mode.IDLE)
 
     def _at(self, name: str, **labels: str) -> Any:

@@ -14,6 +14,7 @@ from tokenflow_sgl.observe.dashboards.panels import (
     quantile,
     rate,
 )
+from tokenflow_sgl.observe.dashboards.restore_row import RESTORATION
 
 NO_SWITCH = "no stream has been preempted yet"
 NO_COPY = "nothing has been copied yet"
@@ -242,5 +243,5 @@ SCHEDULER_BOARD = Board(
     "Scheduler and memory",
     "What the scheduler does with the streams, and what that costs in memory, copies and time.",
     VARIABLES,
-    (SCHEDULER, MEMORY, SWITCHES),
+    (SCHEDULER, MEMORY, SWITCHES, RESTORATION),
 )

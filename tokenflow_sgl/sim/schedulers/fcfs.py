@@ -52,7 +52,8 @@ class FcfsScheduler:
 
     def wakes_at(self, now: float) -> float:
         """When the plan may change though nothing comes or goes; infinite: never."""
-        return math.inf
+        storage = self.core.storage
+        return math.inf if storage is None else storage.wakes_at(now)
 
     def present(self) -> list[int]:
         """Streams that are here, in no particular order."""
@@ -92,7 +93,8 @@ class FcfsScheduler:
         chunks: list[Chunk] = []
         if core.chunked is not None:
             stream = core.chunked
-            left = self.total(stream) - core.computed
+            core.join(stream, now)
+            left = min(self.total(stream) - core.computed, core.head(stream, core.computed, now))
             room = budget.total if budget.total > 0 else budget.chunk
             tokens = min(left, self.chunk_left(stream, budget), room, core.memory.free)
             if tokens <= 0:
@@ -103,6 +105,8 @@ class FcfsScheduler:
         for stream in offered:
             if budget.spent:
                 break
+            if not core.ready(stream, now):
+                continue
             taken = len(core.running) + len(chunks)
             if taken >= core.options.max_running_requests and not self.rows_for(
                 stream, budget, now
@@ -138,7 +142,7 @@ class FcfsScheduler:
         if need >= budget.total - core.memory.evictable(stream):
             return None
         prefix = max(resident, reach)
-        tokens = total - prefix
+        tokens = min(total - prefix, core.head(stream, prefix, now))
         if core.memory.paged(tokens) > budget.chunk:
             tokens = (prefix + budget.chunk // page * page) // page * page - prefix
         if tokens <= 0:
@@ -210,7 +214,7 @@ class FcfsScheduler:
 
     def total(self, stream: int) -> int:
         """Tokens whose KV a stream needs before it decodes."""
-        return int(self.core.streams.prompt[stream] + self.core.streams.generated[stream])
+        return self.core.total(stream)
 
     def requeue(self, stream: int, now: float) -> None:
         """A stream was thrown out: it waits in the queue, and is computed anew."""

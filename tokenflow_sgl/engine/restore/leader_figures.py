@@ -1,0 +1,31 @@
+"""What only the leader of the ranks measures, and all of them decide restorations by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tokenflow_sgl.costs import attention_work
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures of one pass.
+
+    now: seconds. rate: tokens per second of the link to the storage; NaN: unknown. step_end: when
+    the step that runs will have ended. prefill: coefficients of `StepCosts`; None: unknown.
+    """
+
+    now: float = 0.0
+    rate: float = math.nan
+    step_end: float = 0.0
+    prefill: tuple[float, float, float] | None = None
+
+    def compute(self, prefix: int, tokens: int, chunk: int) -> float:
+        """Seconds of computing `tokens` behind `prefix` in chunks; 0.0 while unknown."""
+        if self.prefill is None or not tokens:
+            return 0.0
+        constant, per_token, per_work = self.prefill
+        # The attention of all chunks together is that of one.
+        work = attention_work(float(tokens), float(prefix))
+        return constant * math.ceil(tokens / chunk) + per_token * tokens + per_work * work

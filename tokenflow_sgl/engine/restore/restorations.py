@@ -1,0 +1,278 @@
+"""Requests whose prefix is computed from its head while its tail is fetched from storage.
+
+How a request goes: SGLang's prefetch for it is made one from the tail (`tail_fetch`). While that is
+under way the request is admitted, and the chunks of its prefill end where the tail will have
+arrived (`restoration.head_tokens`). When computing more of the head would not pay it goes back to
+the queue; its head is in the prefix tree. When the tail has arrived up to the head, the fetch is
+made an ordinary one, of just the pages behind the head, and SGLang does the rest: it enters them in
+the tree, loads them, and computes the end of the prompt.
+
+So what is not joined yet belongs to SGLang's prefetch, whatever becomes of the request, and what is
+joined to its tree. What SGLang drops (abort, flush) is dropped here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sglang.srt.mem_cache.common import match_kv_cache
+
+from tokenflow_sgl.costs import TransferRate
+from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.planners import Planner
+from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
+from tokenflow_sgl.engine.restore.tail_join import end_fetch, join_fetch
+from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+from tokenflow_sgl.engine.unsupported import undisturbed_reason
+
+LONGEST_QUERY = 1.0
+"""Seconds for which a request waits for the storage to say what it has, at most; less if computing
+takes less."""
+SHORT = 0.004
+"""Seconds: rather than compute a chunk for what arrives this soon, the request waits."""
+LINK_MEMORY = 3000
+"""Tokens that the rate of the link to the storage is measured by: others may use it, too."""
+BATCHES_LATE = 4
+"""The link is late when nothing has arrived for the time of so many batches."""
+
+
+class Restorations:
+    """Those under way.
+
+    Args:
+        tree_cache: SGLang's prefix tree.
+        chunk_size: Tokens of a prefill step at most.
+        planner: Decides how much of a head is computed.
+        recorder: Is told what was restored how.
+    """
+
+    def __init__(
+        self, tree_cache: Any, chunk_size: int, planner: Planner, recorder: Recorder
+    ) -> None:
+        self._tree = tree_cache
+        self._page = int(tree_cache.page_size)
+        self._chunk_size = chunk_size
+        self._planner = planner
+        self._recorder = recorder
+        self._of: dict[Any, Restoration] = {}  # by SGLang's handle of the request
+        self._measured = Measured()
+        self._paused = False
+        self.rate = TransferRate(LINK_MEMORY)
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self._of)
+
+    def begin_pass(self, measured: Measured) -> None:
+        """A pass of the scheduler begins; SGLang's prefetches were looked at."""
+        self._measured = measured
+        ongoing = self._tree.ongoing_prefetch
+        for handle, each in list(self._of.items()):
+            info = ongoing.get(handle)
+            if info is None or info.operation is not each.operation:
+                del self._of[handle]  # dropped by SGLang
+                continue
+            if math.isnan(each.began):
+                each.began = measured.now
+            arrived = int(each.operation.completed_tokens)
+            if arrived != each.arrived or not self._on_link(each):
+                each.arrived, each.arrived_at = arrived, measured.now
+
+    def pause(self) -> None:
+        """The engine is paused: no head goes on, so no tail is kept for one.
+
+        What is kept would keep the caches from being flushed, and the weights may change now.
+        """
+        self._paused = True
+        for each in list(self._of.values()):
+            if each.allocated:
+                self.drop(each.request)
+
+    def go_on(self) -> None:
+        """The engine is not paused any more."""
+        self._paused = False
+
+    def watch(self, request: Any) -> None:
+        """SGLang may have begun a prefetch for this request: from now on it is one of ours."""
+        handle = request.cache_request_handle
+        info = self._tree.ongoing_prefetch.get(handle)
+        if info is None or tail_of(info.operation) is not None:
+            return
+        operation = info.operation
+        if info.host_indices is not None or operation.pool_transfers or operation.prefix_keys:
+            return
+        if undisturbed_reason(request) is not None:
+            return
+        mark(operation, self._page, self.rate, self._measured.rate)
+        self._of[handle] = Restoration(request, operation)
+
+    # ---- a request that waits -------------------------------------------------------
+
+    def may_start(self, handle: Any) -> bool | None:
+        """Whether SGLang may admit a waiting request; None: it is none of ours."""
+        each = self._of.get(handle)
+        if each is None:
+            return None
+        if not each.allocated:
+            return self._asked_long_enough(each)
+        head = self._head_of(each.request)
+        chunk = self._next_chunk(each, head)
+        if chunk is None:
+            return True
+        if chunk == 0:
+            return self._join(each, head)
+        each.chunk = chunk
+        return True
+
+    def chunk_of(self, request: Any) -> int | None:
+        """Tokens of the head that this request may compute in its first chunk; None: any."""
+        each = self._of.get(request.cache_request_handle)
+        return None if each is None or not each.chunk else each.chunk
+
+    def _asked_long_enough(self, each: Restoration) -> bool:
+        request, now = each.request, self._measured.now
+        missing = len(request.full_untruncated_fill_ids) - int(request.prefix_len)
+        patience = min(self._compute(int(request.prefix_len), missing) or math.inf, LONGEST_QUERY)
+        if now - each.began <= patience:
+            return False
+        handle = request.cache_request_handle
+        self._tree.cache_controller.terminate_prefetch(each.operation)
+        self._tree.revoke_pending_prefetch(handle)
+        del self._of[handle]
+        return True
+
+    # ---- a request whose head is being computed -------------------------------------
+
+    def next_chunk(self, request: Any) -> int | None:
+        """Tokens that the request whose prompt is prefilled in part computes next.
+
+        Returns:
+            0: none, it goes back to the queue. None: as SGLang likes, there is nothing to meet.
+        """
+        each = self._of.get(request.cache_request_handle)
+        if each is None:
+            return None
+        chunk = self._next_chunk(each, int(request.extend_end))
+        each.chunk = chunk or 0
+        return chunk
+
+    # ---- both -----------------------------------------------------------------------
+
+    def _next_chunk(self, each: Restoration, head: int) -> int | None:
+        """The same, behind the first `head` tokens; 0, too, if the tail has arrived so far."""
+        gap = each.end - each.arrived - head
+        if head >= each.end:
+            self.drop(each.request)  # another request's, or all computed
+            return None
+        if gap <= 0:
+            return 0
+        chunk = gap if each.fetched else self._meet(each, head, gap)
+        known = self._measured.rate > 0.0 and self._measured.prefill is not None
+        if chunk >= gap and not each.arrived and (known or each.fetched):
+            self.drop(each.request)  # computing alone is faster, or nothing comes
+            self._count("computed", each.end - each.start, 0)
+            return None
+        if known and 0 < chunk <= self._chunk_size:
+            each.tail.enough = min(each.tail.enough, each.end - head - chunk)
+        return chunk
+
+    def _meet(self, each: Restoration, head: int, gap: int) -> int:
+        measured = self._measured
+        ahead = sum(other.left for other in self._before(each))
+        late = self._late(each)
+
+        def fetch(tokens: int) -> float:
+            if not tokens:
+                return 0.0
+            return (ahead + tokens) / measured.rate + late if measured.rate > 0.0 else math.inf
+
+        return self._planner.head_tokens(
+            head,
+            gap,
+            compute=self._compute,
+            fetch=fetch,
+            page=self._page,
+            lead=max(measured.step_end - measured.now, 0.0),
+            wait=SHORT,
+        )
+
+    def _late(self, each: Restoration) -> float:
+        """Seconds that the link is behind its rate; it may have died."""
+        measured = self._measured
+        if not measured.rate > 0.0:
+            return 0.0
+        since = measured.now - each.arrived_at
+        expected = BATCHES_LATE * each.tail.batch * self._page / measured.rate
+        return since if since > expected + SHORT else 0.0
+
+    def _on_link(self, each: Restoration) -> bool:
+        """Whether its pages are what the link brings now."""
+        return each.allocated and not self._before(each)
+
+    def _before(self, each: Restoration) -> list[Restoration]:
+        """Those whose fetches come first: SGLang's I/O thread does one after the other."""
+        found = []
+        for other in self._of.values():
+            if other is each:
+                break
+            if not other.fetched and other.allocated:
+                found.append(other)
+        return found
+
+    def _compute(self, prefix: int, tokens: int) -> float:
+        return self._measured.compute(prefix, tokens, self._chunk_size)
+
+    def _head_of(self, request: Any) -> int:
+        """Tokens of it that are in the prefix tree."""
+        request.refresh_fill_ids()
+        ids = request.full_untruncated_fill_ids
+        limit = request._compute_max_prefix_len(len(ids))
+        match_kv_cache(request, self._tree, ids, max_prefix_len=limit)
+        return int(request.prefix_len) + int(request.host_hit_length)
+
+    # ---- the end --------------------------------------------------------------------
+
+    def keeps(self, operation: Any) -> bool:
+        """SGLang's fetch has ended: whether its pages wait for the head."""
+        each = self._of.get(operation.handle)
+        if each is None or each.operation is not operation:
+            return False
+        each.fetched, each.arrived = True, int(operation.completed_tokens)
+        if each.left:
+            self._recorder.count("restore_fetch_failures_total", 1)
+        if self._paused:
+            self.drop(each.request)
+        return True
+
+    def drop(self, request: Any) -> None:
+        """Its fetch is of no use any more."""
+        handle = request.cache_request_handle
+        each = self._of.pop(handle, None)
+        if each is not None:
+            end_fetch(self._tree, handle, each.operation, each.arrived)
+
+    def _join(self, each: Restoration, head: int) -> bool:
+        """Whether the tail has arrived up to the head; then it was joined."""
+        start, whole = each.start, each.end
+        if whole - head > each.arrived:
+            return False
+        del self._of[each.request.cache_request_handle]
+        join_fetch(self._tree, each.request, each.operation, head, whole, each.arrived)
+        computed = max(head - start, 0)
+        self._count("both" if computed else "fetched", computed, whole - head)
+        rate = self._measured.rate
+        fetching = (whole - start) / rate if rate > 0.0 else math.inf
+        single = min(self._compute(start, whole - start) or math.inf, fetching)
+        if single < math.inf:
+            taken = self._measured.now - each.began
+            self._recorder.count("restore_seconds_total", taken)
+            self._recorder.count("restore_single_source_seconds_total", single)
+        return True
+
+    def _count(self, way: str, computed: int, fetched: int) -> None:
+        self._recorder.count("restorations_total", 1, way=way)
+        self._recorder.count("restored_tokens_total", computed, source="computed")
+        self._recorder.count("restored_tokens_total", fetched, source="fetched")

@@ -1,0 +1,76 @@
+"""Admission of requests that are restored: chunks of their prompts end where the tail begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
+
+from tokenflow_sgl.engine.prefill_adder import whole_chunk
+from tokenflow_sgl.engine.restore.restorations import Restorations
+
+
+def restoring_adder(
+    base: type[PrefillAdder], restorations: Restorations, align: int | None
+) -> type[PrefillAdder]:
+    """A PrefillAdder like `base` that serves restorations; one class per scheduler.
+
+    align: tokens that the engine cuts chunks of prompts into; None: pages.
+    """
+
+    class RestoringAdder(base):  # type: ignore[misc]
+        # SGLang's own, which this class also assigns.
+        rem_chunk_tokens: int
+        chunked_req_limit: int | None
+        log_device_hit_tokens: int
+
+        def add_one_req(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
+            head = restorations.chunk_of(req)
+            if head is None:
+                return super().add_one_req(req, has_chunked_req, *args, **kwargs)
+            if has_chunked_req or self.new_chunked_req is not None:
+                # SGLang prefills one prompt in part at a time; the next request may be a short one.
+                return AddReqResult.CONTINUE
+            given = self.rem_chunk_tokens
+            self.rem_chunk_tokens = limit = min(given, whole_chunk(head, self.page_size, align))
+            result = super().add_one_req(req, has_chunked_req, *args, **kwargs)
+            self.rem_chunk_tokens = given - (limit - self.rem_chunk_tokens)
+            if not self.can_run_list or self.can_run_list[-1] is not req:
+                return result
+            if self.new_chunked_req is not req:
+                restorations.drop(req)  # all of it is computed in one chunk
+            return self.budget_state()
+
+        def _select_prefill_admission(
+            self, req: Any, *, has_chunked_req: bool = False, **kwargs: Any
+        ) -> Any:
+            # A restoration leaves room in its step, and no second prompt may be prefilled in part.
+            found = super()._select_prefill_admission(
+                req, has_chunked_req=has_chunked_req, **kwargs
+            )
+            second = has_chunked_req or self.new_chunked_req is not None
+            if second and not isinstance(found, AddReqResult) and found.is_chunked:
+                return AddReqResult.OTHER
+            return found
+
+        def _account_prefill_cache_admission(self, req: Any, prefix_len: int) -> None:
+            # Of a head that was evicted or flushed meanwhile only the rest was computed before.
+            req.already_computed = min(int(req.already_computed), prefix_len)
+            before = self.log_device_hit_tokens
+            super()._account_prefill_cache_admission(req, prefix_len)
+            # A head that was computed just now is no hit.
+            hit = self.log_device_hit_tokens - before
+            self.log_device_hit_tokens -= min(hit, req.already_computed)
+
+        def add_chunked_req(self, req: Any) -> Any:
+            head = restorations.chunk_of(req)
+            if head is not None:
+                limit = whole_chunk(head, self.page_size, align)
+                given = self.chunked_req_limit
+                self.chunked_req_limit = limit if given is None else min(given, limit)
+            left = super().add_chunked_req(req)
+            if left is None:
+                restorations.drop(req)
+            return left
+
+    return RestoringAdder

@@ -1,0 +1,85 @@
+"""The ledger's rows for restorations."""
+
+from __future__ import annotations
+
+from tokenflow_sgl.engine.seam import Seam
+
+_SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
+_ADDER = "sglang.srt.managers.schedule_policy:PrefillAdder"
+_CACHE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+_HYBRID = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller"
+_CONTROLLER = f"{_HYBRID}:HybridCacheController"
+
+RESTORE: tuple[Seam, ...] = (
+    Seam(
+        f"{_SCHEDULER}._process_hicache_events",
+        "override",
+        "what has arrived decides what is computed next",
+    ),
+    Seam(f"{_SCHEDULER}.continue_generation", "override", "restores again", ("recv_req",)),
+    Seam(f"{_CONTROLLER}.allocate_storage_hit", "hook", "turns the order of the pages round"),
+    Seam(
+        f"{_CONTROLLER}._page_transfer_with_stable_layout",
+        "hook",
+        "fetches in small batches, and ends where the head begins",
+        ("operation",),
+    ),
+    Seam(
+        f"{_CONTROLLER}._page_transfer_kv_batch",
+        "call",
+        "fetches a batch",
+        ("operation", "batch_hashes", "batch_host_indices", "extra_info", "kv_derived_transfers"),
+    ),
+    Seam(f"{_CONTROLLER}.terminate_prefetch", "call", "ends a fetch", ("operation",)),
+    Seam(
+        f"{_CONTROLLER}.append_host_mem_release",
+        "call",
+        "gives host memory back that the head has made needless",
+        ("host_indices",),
+    ),
+    Seam(
+        "sglang.srt.managers.cache_controller:PrefetchAck",
+        "call",
+        "reports a batch",
+        ("rid", "completed_tokens", "operation"),
+    ),
+    Seam(
+        f"{_CACHE}.check_prefetch_progress",
+        "hook",
+        "admits a request whose head is to be computed",
+        ("request",),
+    ),
+    Seam(
+        f"{_CACHE}._handle_prefetch_result",
+        "hook",
+        "keeps what has arrived until the head meets it, and enters it then",
+        ("operation",),
+    ),
+    Seam(
+        f"{_CACHE}.inc_host_lock_ref", "call", "locks the node that the head ends at", ("node_id",)
+    ),
+    Seam(f"{_CACHE}.dec_host_lock_ref", "call", "unlocks the one before", ("node_id", "params")),
+    Seam(
+        f"{_CACHE}._resolve_storage_prefetch_tokens",
+        "call",
+        "tells SGLang's metrics what is not fetched",
+        ("request", "num_tokens"),
+    ),
+    Seam(f"{_CACHE}._finish_storage_prefetch", "call", "the same", ("request", "reason")),
+    Seam(f"{_CACHE}._retire_ongoing_prefetch", "call", "drops a fetch", ("request",)),
+    Seam(f"{_CACHE}.revoke_pending_prefetch", "call", "drops a query", ("request",)),
+    Seam(f"{_CACHE}._all_reduce", "call", "all ranks decide by the leader's figures"),
+    Seam(
+        "sglang.srt.mem_cache.common:checkpoint_kv_cache",
+        "call",
+        "hands a computed head to the prefix tree",
+        ("req", "tree_cache"),
+    ),
+    Seam(
+        f"{_ADDER}._account_prefill_cache_admission",
+        "override",
+        "a computed head is no hit",
+        ("req", "prefix_len"),
+    ),
+    Seam(f"{_ADDER}.add_chunked_req", "override", "the head ends where a chunk does", ("req",)),
+)

@@ -1,0 +1,55 @@
+"""One request whose prefix is restored from both sides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tokenflow_sgl.engine.restore.tail_fetch import TailFetch, tail_of
+
+
+@dataclass(eq=False, slots=True)
+class Restoration:
+    """How far its head and its tail are.
+
+    request: SGLang's. operation: its fetch from the tail. began: when that was first looked at.
+    arrived: tokens of the tail. arrived_at: when the last ones did, or when its turn on the link
+    came. fetched: no more will come. chunk: tokens of the head to compute next.
+    """
+
+    request: Any
+    operation: Any
+    began: float = math.nan
+    arrived: int = 0
+    arrived_at: float = math.nan
+    fetched: bool = False
+    chunk: int = 0
+
+    @property
+    def tail(self) -> TailFetch:
+        """How it is fetched."""
+        tail = tail_of(self.operation)
+        assert tail is not None, "it was marked when it began"
+        return tail
+
+    @property
+    def allocated(self) -> bool:
+        """Whether the storage has said what it has, and host memory is there for it."""
+        return self.operation.host_indices is not None
+
+    @property
+    def start(self) -> int:
+        """Tokens before those that were looked for in the storage."""
+        return int(self.operation.storage_start)
+
+    @property
+    def end(self) -> int:
+        """Behind the last token that the storage has."""
+        assert self.tail.end is not None, "the storage has not said what it has"
+        return self.tail.end
+
+    @property
+    def left(self) -> int:
+        """Tokens that its fetch still brings."""
+        return max(min(len(self.operation.host_indices), self.tail.enough) - self.arrived, 0)

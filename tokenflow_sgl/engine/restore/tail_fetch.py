@@ -1,0 +1,143 @@
+"""Fetches from HiCache's storage that begin with the last page (CacheFlow's I/O pointer).
+
+SGLang fetches a request's pages in the order of their keys. Here the keys of an operation are
+reversed when its host memory is allocated, so everything that SGLang does with it (the ranks' least
+common progress, the ownership of host memory, aborts) means "from the tail". It is fetched in
+smaller batches: the computed head meets the tail at the end of one.
+
+The batches run in SGLang's I/O thread, everything else in the scheduler's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.managers.cache_controller import PrefetchAck
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from tokenflow_sgl.costs import TransferRate
+from tokenflow_sgl.engine.shared_clock import local_time
+
+logger = logging.getLogger(__name__)
+
+_CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController"
+_ATTRIBUTE = "tokenflow_tail"
+BATCH_SECONDS = 0.006
+"""Time that a batch should take: what the head may have to wait for the tail at most."""
+BATCH_TOKENS = (128, 2048)
+"""Tokens of the smallest and of the largest batch."""
+ALL = 1 << 60
+
+Function = Callable[..., Any]
+
+
+class TailFetch:
+    """One operation of SGLang's, fetched from the tail.
+
+    Attributes:
+        batch: Pages of a batch, the same on all ranks.
+        enough: Tokens from the tail after which the rest is computed: the link is free then.
+        end: Behind the last token; None until the storage has said how much it has.
+    """
+
+    def __init__(self, batch: int, rate: TransferRate) -> None:
+        self.batch = batch
+        self.enough = ALL
+        self.end: int | None = None
+        self._rate = rate
+
+    def fetch(self, controller: Any, operation: Any) -> None:
+        """Fetch batch by batch; the ranks agree on each, so all of them report as many."""
+        page, pages, goes_on = int(controller.page_size), 0, True
+        keys, slots = operation.hash_value, operation.host_indices
+        for first in range(0, len(keys), self.batch):
+            some = keys[first : first + self.batch]
+            if operation.is_terminated() or pages * page >= self.enough:
+                goes_on = False
+            if goes_on:
+                got = self._get(
+                    controller, operation, some, slots[first * page : (first + len(some)) * page]
+                )
+                pages += got
+                goes_on = got == len(some)
+            controller.prefetch_sync_queue.put(
+                PrefetchAck(
+                    rid=operation.request_id,
+                    completed_tokens=pages * page,
+                    operation=operation,
+                )
+            )
+
+    def _get(self, controller: Any, operation: Any, keys: list[str], slots: Any) -> int:
+        began = local_time()
+        try:
+            got = int(
+                controller._page_transfer_kv_batch(
+                    operation, keys, slots, HiCacheStorageExtraInfo(), []
+                )
+            )
+        except Exception as error:
+            logger.warning(
+                "tokenflow: fetching KV failed (%s: %s); what is missing is computed",
+                type(error).__name__,
+                error,
+            )
+            return 0
+        if got == len(keys):
+            self._rate.observe(len(slots), local_time() - began)
+        return got
+
+
+def mark(operation: Any, page: int, rate: TransferRate, expected: float) -> None:
+    """From now on this operation is one that is fetched from the tail.
+
+    Args:
+        operation: SGLang's, whose host memory is not allocated yet.
+        page: Tokens of a page.
+        rate: Is told how long the batches take.
+        expected: Tokens per second of the link, the same on all ranks; NaN: unknown.
+    """
+    least, most = BATCH_TOKENS
+    tokens = min(max(expected * BATCH_SECONDS, least), most) if expected > 0.0 else least
+    setattr(operation, _ATTRIBUTE, TailFetch(max(int(tokens) // page, 1), rate))
+
+
+def unmark(operation: Any) -> None:
+    """It is an ordinary one from now on."""
+    setattr(operation, _ATTRIBUTE, None)
+
+
+def tail_of(operation: Any) -> TailFetch | None:
+    """How an operation is fetched from the tail; None: it is an ordinary one."""
+    found: TailFetch | None = getattr(operation, _ATTRIBUTE, None)
+    return found
+
+
+def register_fetches() -> None:
+    """Declare the hooks, in the scheduler's process before it has a cache."""
+    HookRegistry.register(f"{_CONTROLLER}.allocate_storage_hit", _allocate, HookType.AROUND)
+    HookRegistry.register(
+        f"{_CONTROLLER}._page_transfer_with_stable_layout", _transfer, HookType.AROUND
+    )
+
+
+def _allocate(
+    original: Function, controller: Any, operation: Any, hit_tokens: int, **kwargs: Any
+) -> Any:
+    slots, tokens = original(controller, operation, hit_tokens, **kwargs)
+    tail = tail_of(operation)
+    if slots is not None and tail is not None:
+        tail.end = int(operation.storage_start) + hit_tokens
+        # SGLang cuts it to what was allocated: then it is the tail that is fetched.
+        operation.hash_value = operation.hash_value[::-1]
+    return slots, tokens
+
+
+def _transfer(original: Function, controller: Any, operation: Any) -> Any:
+    tail = tail_of(operation)
+    if tail is None:
+        return original(controller, operation)
+    return tail.fetch(controller, operation)

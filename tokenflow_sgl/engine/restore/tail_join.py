@@ -1,0 +1,71 @@
+"""Makes a fetch from the tail an ordinary one of SGLang's, or ends it.
+
+SGLang owns what a fetch has brought until its tree has it. Here only the order of the pages is
+turned round, and the fetch is said to have begun where the computed head ends; everything else
+(the tree's entry, memory, accounting of storage hits) is SGLang's own end of a fetch.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from tokenflow_sgl.engine.restore.tail_fetch import unmark
+
+
+def join_fetch(tree: Any, request: Any, operation: Any, head: int, end: int, arrived: int) -> None:
+    """Enter the tail behind a request's head into the tree's host memory.
+
+    Args:
+        tree: SGLang's.
+        request: Was matched with the tree just now.
+        operation: Its fetch from the tail.
+        head: Tokens of it that the tree has.
+        end: Behind the last token of the tail.
+        arrived: Tokens of the tail that are on the host, at least those behind the head.
+    """
+    handle, page, wanted = request.cache_request_handle, int(tree.page_size), end - head
+    controller, info = tree.cache_controller, tree.ongoing_prefetch[handle]
+    controller.terminate_prefetch(operation)  # what is still under way SGLang gives back itself
+    controller.append_host_mem_release(info.host_indices[wanted:arrived])
+    begin = head - int(operation.storage_start)
+    slots = info.host_indices[:wanted].reshape(-1, page).flip(0).reshape(-1)
+
+    joined = copy.copy(operation)
+    unmark(joined)
+    joined.hash_value = operation.hash_value[: wanted // page][::-1]
+    joined.host_indices, joined.completed_tokens = slots, wanted
+    joined.storage_start, joined.storage_hit_count = head, wanted
+
+    # The lock on the node at which the fetch began goes over to the one at which the head ends.
+    anchor = request.best_match_node
+    lock = tree.inc_host_lock_ref(anchor).to_dec_params()
+    tree.dec_host_lock_ref(info.anchor_node_id, info.anchor_lock_params)
+    controller.prefetch_tokens_occupied -= len(info.prefetch_key) - wanted
+    tree._resolve_storage_prefetch_tokens(handle, len(info.host_indices) - wanted)
+    tree.ongoing_prefetch[handle] = info._replace(
+        anchor_node_id=anchor,
+        anchor_lock_params=lock,
+        prefetch_key=info.prefetch_key[begin : begin + wanted],
+        host_indices=slots,
+        operation=joined,
+    )
+    if request.already_computed:
+        # SGLang divided its hits by where they came from when the head was begun.
+        request.cached_tokens_storage += wanted
+    tree._handle_prefetch_result(joined)
+
+
+def end_fetch(tree: Any, handle: Any, operation: Any, arrived: int) -> None:
+    """Give up what a fetch has brought, and end it.
+
+    Args:
+        tree: SGLang's.
+        handle: Of the request.
+        operation: Its fetch from the tail, whose host memory is allocated.
+        arrived: Tokens that it has brought.
+    """
+    tree.cache_controller.terminate_prefetch(operation)
+    tree._finish_storage_prefetch(handle, fulfilled_tokens=0, reason=None)
+    slots = tree.ongoing_prefetch[handle].host_indices
+    tree._retire_ongoing_prefetch(handle, slots[:arrived], None)

@@ -1,0 +1,63 @@
+"""Restoration from storage: how prefixes came back, and what that saved."""
+
+from __future__ import annotations
+
+from tokenflow_sgl.observe.dashboards.panels import SERVER, Kind, Panel, Query, Row, rate
+
+NO_RESTORE = "no prefix has been restored from storage yet"
+
+RESTORATION = Row(
+    "Restoration from storage",
+    (
+        Panel(
+            "Prefixes by way",
+            "Prefixes found in storage, per second: computed and fetched at once, only fetched, or "
+            "only computed (--tokenflow-restore).",
+            "short",
+            tuple(
+                Query(rate("tokenflow:restorations_total", where=f'{SERVER},way="{way}"'), way)
+                for way in ("both", "fetched", "computed")
+            ),
+            Kind.STACKED,
+            width=6,
+        ),
+        Panel(
+            "Tokens by source",
+            "Tokens of these prefixes per second by where their KV came from.",
+            "short",
+            tuple(
+                Query(
+                    rate("tokenflow:restored_tokens_total", where=f'{SERVER},source="{source}"'),
+                    source,
+                    NO_RESTORE,
+                )
+                for source in ("fetched", "computed")
+            ),
+            Kind.STACKED,
+            width=6,
+        ),
+        Panel(
+            "Time against a single source",
+            "Time of the restorations over what the faster one of computing all and fetching all "
+            "would have taken, by the measured costs. Below 1: both at once saved time.",
+            "percentunit",
+            (
+                Query(
+                    rate("tokenflow:restore_seconds_total")
+                    + " / "
+                    + rate("tokenflow:restore_single_source_seconds_total"),
+                    "restored / single source",
+                    NO_RESTORE,
+                ),
+            ),
+            width=6,
+        ),
+        Panel(
+            "Failed fetches",
+            "Fetches per second that the storage ended early. What was missing was computed.",
+            "short",
+            (Query(rate("tokenflow:restore_fetch_failures_total"), "failed"),),
+            width=6,
+        ),
+    ),
+)

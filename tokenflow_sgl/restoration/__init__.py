@@ -1,0 +1,55 @@
+"""How stored KV comes back to the device soonest: computed, loaded, or both at once. Pure plans.
+
+After CacheFlow (arXiv 2604.25080). `token_wise` and `layer_wise` divide one prefix, `plan` chooses
+between them and either source alone, `batch` orders the loads of several requests, `batch_schedule`
+plays a batch through, and `multi_gpu` says what tensor parallelism and pipeline stages change.
+"""
+
+from tokenflow_sgl.restoration.batch import Pending, io_order
+from tokenflow_sgl.restoration.batch_schedule import schedule
+from tokenflow_sgl.restoration.channel import Channel
+from tokenflow_sgl.restoration.jobs import IoOrder, Job, Machine, Outcome, Served
+from tokenflow_sgl.restoration.layer_wise import LayerSplit, best_layers
+from tokenflow_sgl.restoration.multi_gpu import Pipeline, boundary_bytes, sharded
+from tokenflow_sgl.restoration.plan import Plan, Reason, Stored, Terms, crossover_length, plan
+from tokenflow_sgl.restoration.token_wise import (
+    Fetch,
+    Seconds,
+    Split,
+    alone_is_sooner,
+    best_split,
+    head_tokens,
+    in_chunks,
+    tokens_within,
+)
+
+__all__ = [
+    "Channel",
+    "Fetch",
+    "IoOrder",
+    "Job",
+    "LayerSplit",
+    "Machine",
+    "Outcome",
+    "Pending",
+    "Pipeline",
+    "Plan",
+    "Reason",
+    "Seconds",
+    "Served",
+    "Split",
+    "Stored",
+    "Terms",
+    "alone_is_sooner",
+    "best_layers",
+    "best_split",
+    "boundary_bytes",
+    "crossover_length",
+    "head_tokens",
+    "in_chunks",
+    "io_order",
+    "plan",
+    "schedule",
+    "sharded",
+    "tokens_within",
+]
