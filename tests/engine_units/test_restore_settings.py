@@ -107,6 +107,22 @@ def test_a_planner_that_fails_is_replaced_and_said_once(name, caplog) -> None:
     assert [name in record.getMessage() for record in caplog.records] == [True]
 
 
+class Stubborn(Half):
+    def alone(self, *given: object, **known: object) -> bool:
+        raise RuntimeError("no idea")
+
+
+def test_computing_alone_is_chosen_by_planners_that_can(caplog) -> None:
+    slow = {**ASKED, "fetch": lambda tokens: tokens * 1.0}
+    slow.pop("wait")
+    asked = (0, 320, 320, 20)
+    assert make_planner("auto").alone(*asked, **slow)
+    assert not make_planner(f"{__name__}:Half").alone(*asked, **slow), "what it plans is done"
+    stubborn = make_planner(f"{__name__}:Stubborn")
+    assert stubborn.alone(*asked, **slow) == stubborn.alone(*asked, **slow) is True
+    assert len(caplog.records) == 1
+
+
 def test_chunks_of_a_head_cost_what_their_steps_cost() -> None:
     figures = Measured(prefill=(0.004, 2e-5, 1e-9))
     chunks = [(0, 4096), (4096, 4096), (8192, 1000)]

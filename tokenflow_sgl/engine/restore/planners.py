@@ -6,7 +6,7 @@ import logging
 from typing import Any, Protocol
 
 from tokenflow_sgl.policy.named_class import load_class
-from tokenflow_sgl.restoration import Fetch, Seconds, head_tokens
+from tokenflow_sgl.restoration import Fetch, Seconds, alone_is_sooner, head_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,24 @@ class Planner(Protocol):
 
 
 class MeetingPoint:
-    """Head and tail are done at the same time."""
+    """Head and tail are done at the same time, unless computing alone is sooner."""
+
+    def alone(
+        self,
+        prefix: int,
+        missing: int,
+        end: int,
+        suffix: int,
+        *,
+        compute: Seconds,
+        fetch: Fetch,
+        page: int,
+        lead: float,
+    ) -> bool:
+        """See `restoration.alone_is_sooner`."""
+        return alone_is_sooner(
+            prefix, missing, end, suffix, compute=compute, fetch=fetch, page=page, lead=lead
+        )
 
     def head_tokens(
         self,
@@ -53,11 +70,24 @@ class MeetingPoint:
 
 
 class GuardedPlanner:
-    """A planner of the user's, until it fails or says what cannot be; then `MeetingPoint`."""
+    """A planner of the user's, until it fails or says what cannot be; then `MeetingPoint`.
+
+    It need not have `alone`: then what it plans is done.
+    """
 
     def __init__(self, name: str, planner: Planner) -> None:
         self._name = name
         self._planner: Planner = planner
+
+    def alone(self, prefix: int, missing: int, end: int, suffix: int, **known: Any) -> bool:
+        """As the planner says, if it says anything."""
+        if not hasattr(self._planner, "alone"):
+            return False
+        try:
+            return bool(self._planner.alone(prefix, missing, end, suffix, **known))
+        except Exception:
+            self._give_up()
+            return self.alone(prefix, missing, end, suffix, **known)
 
     def head_tokens(self, prefix: int, gap: int, *, page: int, **known: Any) -> int:
         """As the planner says, in whole pages or the whole gap."""
@@ -69,12 +99,15 @@ class GuardedPlanner:
                 )
             return said
         except Exception:
-            logger.exception("tokenflow: the planner %s failed; auto goes on", self._name)
-            self._planner = MeetingPoint()
+            self._give_up()
             return int(self._planner.head_tokens(prefix, gap, page=page, **known))
 
+    def _give_up(self) -> None:
+        logger.exception("tokenflow: the planner %s failed; auto goes on", self._name)
+        self._planner = MeetingPoint()
 
-def make_planner(name: str) -> Planner:
+
+def make_planner(name: str) -> MeetingPoint | GuardedPlanner:
     """The planner of a name.
 
     Args:

@@ -20,22 +20,20 @@ from sglang.srt.mem_cache.common import match_kv_cache
 
 from tokenflow_sgl.costs import TransferRate
 from tokenflow_sgl.engine.restore.leader_figures import Measured
-from tokenflow_sgl.engine.restore.planners import Planner
+from tokenflow_sgl.engine.restore.outlook import SHORT, Outlook
+from tokenflow_sgl.engine.restore.planners import GuardedPlanner, MeetingPoint
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
 from tokenflow_sgl.engine.restore.tail_join import end_fetch, join_fetch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
+from tokenflow_sgl.restoration import tokens_within
 
 LONGEST_QUERY = 1.0
 """Seconds for which a request waits for the storage to say what it has, at most; less if computing
 takes less."""
-SHORT = 0.004
-"""Seconds: rather than compute a chunk for what arrives this soon, the request waits."""
 LINK_MEMORY = 3000
 """Tokens that the rate of the link to the storage is measured by: others may use it, too."""
-BATCHES_LATE = 4
-"""The link is late when nothing has arrived for the time of so many batches."""
 
 
 class Restorations:
@@ -49,7 +47,11 @@ class Restorations:
     """
 
     def __init__(
-        self, tree_cache: Any, chunk_size: int, planner: Planner, recorder: Recorder
+        self,
+        tree_cache: Any,
+        chunk_size: int,
+        planner: MeetingPoint | GuardedPlanner,
+        recorder: Recorder,
     ) -> None:
         self._tree = tree_cache
         self._page = int(tree_cache.page_size)
@@ -57,7 +59,7 @@ class Restorations:
         self._planner = planner
         self._recorder = recorder
         self._of: dict[Any, Restoration] = {}  # by SGLang's handle of the request
-        self._measured = Measured()
+        self._outlook = Outlook(self._of.values(), self._page, chunk_size)
         self._paused = False
         self.rate = TransferRate(LINK_MEMORY)
 
@@ -68,7 +70,7 @@ class Restorations:
 
     def begin_pass(self, measured: Measured) -> None:
         """A pass of the scheduler begins; SGLang's prefetches were looked at."""
-        self._measured = measured
+        self._outlook.measured = measured
         ongoing = self._tree.ongoing_prefetch
         for handle, each in list(self._of.items()):
             info = ongoing.get(handle)
@@ -78,7 +80,7 @@ class Restorations:
             if math.isnan(each.began):
                 each.began = measured.now
             arrived = int(each.operation.completed_tokens)
-            if arrived != each.arrived or not self._on_link(each):
+            if arrived != each.arrived or not self._outlook.on_link(each):
                 each.arrived, each.arrived_at = arrived, measured.now
 
     def pause(self) -> None:
@@ -106,7 +108,7 @@ class Restorations:
             return
         if undisturbed_reason(request) is not None:
             return
-        mark(operation, self._page, self.rate, self._measured.rate)
+        mark(operation, self._page, self.rate, self._outlook.measured.rate)
         self._of[handle] = Restoration(request, operation)
 
     # ---- a request that waits -------------------------------------------------------
@@ -118,6 +120,8 @@ class Restorations:
             return None
         if not each.allocated:
             return self._asked_long_enough(each)
+        if each.probe:
+            return True
         head = self._head_of(each.request)
         chunk = self._next_chunk(each, head)
         if chunk is None:
@@ -133,9 +137,11 @@ class Restorations:
         return None if each is None or not each.chunk else each.chunk
 
     def _asked_long_enough(self, each: Restoration) -> bool:
-        request, now = each.request, self._measured.now
+        request, now = each.request, self._outlook.now
         missing = len(request.full_untruncated_fill_ids) - int(request.prefix_len)
-        patience = min(self._compute(int(request.prefix_len), missing) or math.inf, LONGEST_QUERY)
+        patience = min(
+            self._outlook.compute(int(request.prefix_len), missing) or math.inf, LONGEST_QUERY
+        )
         if now - each.began <= patience:
             return False
         handle = request.cache_request_handle
@@ -153,7 +159,7 @@ class Restorations:
             0: none, it goes back to the queue. None: as SGLang likes, there is nothing to meet.
         """
         each = self._of.get(request.cache_request_handle)
-        if each is None:
+        if each is None or each.probe:
             return None
         chunk = self._next_chunk(each, int(request.extend_end))
         each.chunk = chunk or 0
@@ -169,61 +175,61 @@ class Restorations:
             return None
         if gap <= 0:
             return 0
+        known = self._outlook.known
         chunk = gap if each.fetched else self._meet(each, head, gap)
-        known = self._measured.rate > 0.0 and self._measured.prefill is not None
-        if chunk >= gap and not each.arrived and (known or each.fetched):
-            self.drop(each.request)  # computing alone is faster, or nothing comes
-            self._count("computed", each.end - each.start, 0)
+        alone = chunk >= gap and not each.arrived and (known or each.fetched)
+        if alone or (known and not each.fetched and self._alone(each, head, gap)):
+            self._compute_alone(each)
             return None
+        if known:
+            chunk = self._behind_others(each, head, chunk)
+            each.landing = math.inf if chunk else self._outlook.now + self._outlook.fetch(each)(gap)
         if known and 0 < chunk <= self._chunk_size:
             each.tail.enough = min(each.tail.enough, each.end - head - chunk)
         return chunk
 
+    def _compute_alone(self, each: Restoration) -> None:
+        """It is faster, or nothing comes; but the link may have got faster, so it is measured."""
+        self._count("computed", each.end - each.start, 0)
+        if each.fetched or each.arrived:
+            self.drop(each.request)
+            return
+        each.probe, each.chunk, each.landing = True, 0, math.inf
+        each.tail.enough = 1  # a batch is begun as long as there is less
+
     def _meet(self, each: Restoration, head: int, gap: int) -> int:
-        measured = self._measured
-        ahead = sum(other.left for other in self._before(each))
-        late = self._late(each)
-
-        def fetch(tokens: int) -> float:
-            if not tokens:
-                return 0.0
-            return (ahead + tokens) / measured.rate + late if measured.rate > 0.0 else math.inf
-
         return self._planner.head_tokens(
             head,
             gap,
-            compute=self._compute,
-            fetch=fetch,
+            compute=self._outlook.compute,
+            fetch=self._outlook.fetch(each),
             page=self._page,
-            lead=max(measured.step_end - measured.now, 0.0),
+            lead=self._outlook.lead,
             wait=SHORT,
         )
 
-    def _late(self, each: Restoration) -> float:
-        """Seconds that the link is behind its rate; it may have died."""
-        measured = self._measured
-        if not measured.rate > 0.0:
-            return 0.0
-        since = measured.now - each.arrived_at
-        expected = BATCHES_LATE * each.tail.batch * self._page / measured.rate
-        return since if since > expected + SHORT else 0.0
+    def _alone(self, each: Restoration, head: int, gap: int) -> bool:
+        suffix = len(each.request.full_untruncated_fill_ids) - each.end
+        return self._planner.alone(
+            head,
+            gap,
+            each.end,
+            suffix,
+            compute=self._outlook.compute,
+            fetch=self._outlook.fetch(each),
+            page=self._page,
+            lead=self._outlook.lead,
+        )
 
-    def _on_link(self, each: Restoration) -> bool:
-        """Whether its pages are what the link brings now."""
-        return each.allocated and not self._before(each)
-
-    def _before(self, each: Restoration) -> list[Restoration]:
-        """Those whose fetches come first: SGLang's I/O thread does one after the other."""
-        found = []
-        for other in self._of.values():
-            if other is each:
-                break
-            if not other.fetched and other.allocated:
-                found.append(other)
-        return found
-
-    def _compute(self, prefix: int, tokens: int) -> float:
-        return self._measured.compute(prefix, tokens, self._chunk_size)
+    def _behind_others(self, each: Restoration, head: int, chunk: int) -> int:
+        """As many of these tokens as delay none that came before and waits for its tail."""
+        soonest = min((other.landing for other in self._outlook.before(each)), default=math.inf)
+        if math.isinf(soonest):
+            return chunk
+        step = min(chunk, self._chunk_size)
+        within = soonest - self._outlook.now - self._outlook.lead
+        fits = tokens_within(head, step, within, compute=self._outlook.compute, page=self._page)
+        return chunk if fits >= step else fits
 
     def _head_of(self, request: Any) -> int:
         """Tokens of it that are in the prefix tree."""
@@ -243,7 +249,7 @@ class Restorations:
         each.fetched, each.arrived = True, int(operation.completed_tokens)
         if each.left:
             self._recorder.count("restore_fetch_failures_total", 1)
-        if self._paused:
+        if self._paused or each.probe:
             self.drop(each.request)
         return True
 
@@ -263,11 +269,11 @@ class Restorations:
         join_fetch(self._tree, each.request, each.operation, head, whole, each.arrived)
         computed = max(head - start, 0)
         self._count("both" if computed else "fetched", computed, whole - head)
-        rate = self._measured.rate
+        rate = self._outlook.measured.rate
         fetching = (whole - start) / rate if rate > 0.0 else math.inf
-        single = min(self._compute(start, whole - start) or math.inf, fetching)
+        single = min(self._outlook.compute(start, whole - start) or math.inf, fetching)
         if single < math.inf:
-            taken = self._measured.now - each.began
+            taken = self._outlook.now - each.began
             self._recorder.count("restore_seconds_total", taken)
             self._recorder.count("restore_single_source_seconds_total", single)
         return True

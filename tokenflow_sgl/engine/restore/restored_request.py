@@ -15,7 +15,9 @@ class Restoration:
 
     request: SGLang's. operation: its fetch from the tail. began: when that was first looked at.
     arrived: tokens of the tail. arrived_at: when the last ones did, or when its turn on the link
-    came. fetched: no more will come. chunk: tokens of the head to compute next.
+    came. fetched: no more will come. chunk: tokens of the head to compute next. landing: when all
+    of its tail will have arrived, while it waits for that; else infinite. probe: it is computed
+    alone, and its fetch only measures the link.
     """
 
     request: Any
@@ -25,6 +27,8 @@ class Restoration:
     arrived_at: float = math.nan
     fetched: bool = False
     chunk: int = 0
+    landing: float = math.inf
+    probe: bool = False
 
     @property
     def tail(self) -> TailFetch:
