@@ -32,6 +32,7 @@ class Outlook:
         self._page = page
         self._chunk_size = chunk_size
         self.measured = Measured()
+        self._moved_at = 0.0
 
     @property
     def now(self) -> float:
@@ -54,7 +55,7 @@ class Outlook:
 
     def fetch(self, each: Restoration) -> Fetch:
         """Seconds until so many more of its tokens have arrived; infinite while unknown."""
-        rate, late = self.measured.rate, self._late(each)
+        rate, late = self.measured.rate, self._late
         ahead = sum(other.left for other in self._fetched_before(each))
 
         def seconds(tokens: int) -> float:
@@ -67,6 +68,10 @@ class Outlook:
     def on_link(self, each: Restoration) -> bool:
         """Whether its pages are what the link brings now."""
         return each.allocated and not self._fetched_before(each)
+
+    def link_moved(self) -> None:
+        """Something has arrived, or the link has something to bring again."""
+        self._moved_at = self.now
 
     def before(self, each: Restoration) -> list[Restoration]:
         """Those that began before this one."""
@@ -81,10 +86,12 @@ class Outlook:
         """SGLang's I/O thread does one after the other."""
         return [other for other in self.before(each) if other.allocated and not other.fetched]
 
-    def _late(self, each: Restoration) -> float:
-        """Seconds that the link is behind its rate; it may have died."""
-        if not self.measured.rate > 0.0:
+    @property
+    def _late(self) -> float:
+        """Seconds since anything has arrived, if that is too long; the link may have died."""
+        waits = [each.tail.batch for each in self._all if each.allocated and not each.fetched]
+        if not waits or not self.measured.rate > 0.0:
             return 0.0
-        since = self.now - each.arrived_at
-        expected = BATCHES_LATE * each.tail.batch * self._page / self.measured.rate
+        since = self.now - self._moved_at
+        expected = BATCHES_LATE * max(waits) * self._page / self.measured.rate
         return since if since > expected + SHORT else 0.0

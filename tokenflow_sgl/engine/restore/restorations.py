@@ -80,8 +80,10 @@ class Restorations:
             if math.isnan(each.began):
                 each.began = measured.now
             arrived = int(each.operation.completed_tokens)
-            if arrived != each.arrived or not self._outlook.on_link(each):
-                each.arrived, each.arrived_at = arrived, measured.now
+            begins = each.allocated and not each.looked_at and self._outlook.on_link(each)
+            if arrived != each.arrived or begins:
+                self._outlook.link_moved()
+            each.arrived, each.looked_at = arrived, each.allocated
 
     def pause(self) -> None:
         """The engine is paused: no head goes on, so no tail is kept for one.
@@ -104,7 +106,9 @@ class Restorations:
         if info is None or tail_of(info.operation) is not None:
             return
         operation = info.operation
-        if info.host_indices is not None or operation.pool_transfers or operation.prefix_keys:
+        if info.host_indices is not None or operation.pool_transfers:
+            return
+        if operation.prefix_keys is not None or request.positional_embed_overrides is not None:
             return
         if undisturbed_reason(request) is not None:
             return
@@ -142,7 +146,7 @@ class Restorations:
         patience = min(
             self._outlook.compute(int(request.prefix_len), missing) or math.inf, LONGEST_QUERY
         )
-        if now - each.began <= patience:
+        if not now - each.began > patience:  # nor before it was looked at for the first time
             return False
         handle = request.cache_request_handle
         self._tree.cache_controller.terminate_prefetch(each.operation)
@@ -181,7 +185,7 @@ class Restorations:
         if alone or (known and not each.fetched and self._alone(each, head, gap)):
             self._compute_alone(each)
             return None
-        if known:
+        if known and not each.fetched:
             chunk = self._behind_others(each, head, chunk)
             each.landing = math.inf if chunk else self._outlook.now + self._outlook.fetch(each)(gap)
         if known and 0 < chunk <= self._chunk_size:
@@ -223,7 +227,13 @@ class Restorations:
 
     def _behind_others(self, each: Restoration, head: int, chunk: int) -> int:
         """As many of these tokens as delay none that came before and waits for its tail."""
-        soonest = min((other.landing for other in self._outlook.before(each)), default=math.inf)
+        # One that has landed, or that was not looked at since, holds nothing up.
+        landings = [
+            other.landing
+            for other in self._outlook.before(each)
+            if not other.fetched and other.landing > self._outlook.now
+        ]
+        soonest = min(landings, default=math.inf)
         if math.isinf(soonest):
             return chunk
         step = min(chunk, self._chunk_size)
@@ -257,8 +267,11 @@ class Restorations:
         """Its fetch is of no use any more."""
         handle = request.cache_request_handle
         each = self._of.pop(handle, None)
-        if each is not None:
-            end_fetch(self._tree, handle, each.operation, each.arrived)
+        if each is None:
+            return
+        info = self._tree.ongoing_prefetch.get(handle)
+        if info is not None and info.operation is each.operation:  # else SGLang has dropped it
+            end_fetch(self._tree, handle, each.operation)
 
     def _join(self, each: Restoration, head: int) -> bool:
         """Whether the tail has arrived up to the head; then it was joined."""
@@ -266,9 +279,10 @@ class Restorations:
         if whole - head > each.arrived:
             return False
         del self._of[each.request.cache_request_handle]
-        join_fetch(self._tree, each.request, each.operation, head, whole, each.arrived)
-        computed = max(head - start, 0)
-        self._count("both" if computed else "fetched", computed, whole - head)
+        fetched = join_fetch(self._tree, each.request, each.operation, head, whole, each.arrived)
+        computed = max(whole - start - fetched, 0)
+        both = "both" if fetched else "computed"
+        self._count(both if computed else "fetched", computed, fetched)
         rate = self._outlook.measured.rate
         fetching = (whole - start) / rate if rate > 0.0 else math.inf
         single = min(self._outlook.compute(start, whole - start) or math.inf, fetching)

@@ -14,17 +14,17 @@ class Restoration:
     """How far its head and its tail are.
 
     request: SGLang's. operation: its fetch from the tail. began: when that was first looked at.
-    arrived: tokens of the tail. arrived_at: when the last ones did, or when its turn on the link
-    came. fetched: no more will come. chunk: tokens of the head to compute next. landing: when all
-    of its tail will have arrived, while it waits for that; else infinite. probe: it is computed
-    alone, and its fetch only measures the link.
+    arrived: tokens of the tail. looked_at: since host memory was allocated for it. fetched: no more
+    will come. chunk: tokens of the head to compute next. landing: when all of its tail will have
+    arrived, while it waits for that; else infinite. probe: it is computed alone, and its fetch only
+    measures the link.
     """
 
     request: Any
     operation: Any
     began: float = math.nan
     arrived: int = 0
-    arrived_at: float = math.nan
+    looked_at: bool = False
     fetched: bool = False
     chunk: int = 0
     landing: float = math.inf

@@ -132,6 +132,9 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
 
     def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
         """Note when the step that is launched will have ended."""
+        if self.tf_restorations is not None and self.tf_restorations.any:
+            # What was begun and waits for its tail is not to wait for another request's end.
+            running_batch.batch_is_full = False
         plan = super().get_next_batch_to_run(running_batch, last_batch)
         if self.tf_restorations is not None:
             work = work_of(plan.batch_to_run, crowded=False)

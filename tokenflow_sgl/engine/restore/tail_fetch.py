@@ -29,6 +29,8 @@ BATCH_SECONDS = 0.006
 """Time that a batch should take: what the head may have to wait for the tail at most."""
 BATCH_TOKENS = (128, 2048)
 """Tokens of the smallest and of the largest batch."""
+LONGEST_BATCH = 8.0
+"""A batch counts as so many times what it was expected to take, at most."""
 ALL = 1 << 60
 
 Function = Callable[..., Any]
@@ -87,7 +89,11 @@ class TailFetch:
             )
             return 0
         if got == len(keys):
-            self._rate.observe(len(slots), local_time() - began)
+            seconds, known = local_time() - began, self._rate.rate
+            if known > 0.0:
+                # One long pause must not keep the link from being used for hours.
+                seconds = min(seconds, LONGEST_BATCH * len(slots) / known)
+            self._rate.observe(len(slots), seconds)
         return got
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tokenflow_sgl.engine.restore.tail_fetch import unmark
 
 
-def join_fetch(tree: Any, request: Any, operation: Any, head: int, end: int, arrived: int) -> None:
+def join_fetch(tree: Any, request: Any, operation: Any, head: int, end: int, arrived: int) -> int:
     """Enter the tail behind a request's head into the tree's host memory.
 
     Args:
@@ -23,6 +23,9 @@ def join_fetch(tree: Any, request: Any, operation: Any, head: int, end: int, arr
         head: Tokens of it that the tree has.
         end: Behind the last token of the tail.
         arrived: Tokens of the tail that are on the host, at least those behind the head.
+
+    Returns:
+        Tokens that the tree did not have.
     """
     handle, page, wanted = request.cache_request_handle, int(tree.page_size), end - head
     controller, info = tree.cache_controller, tree.ongoing_prefetch[handle]
@@ -50,22 +53,24 @@ def join_fetch(tree: Any, request: Any, operation: Any, head: int, end: int, arr
         host_indices=slots,
         operation=joined,
     )
+    tree._handle_prefetch_result(joined)
+    # None where the host had no memory for the head: SGLang's tree takes no tail behind it then.
+    entered = int(tree.prefetch_loaded_tokens_by_reqid.get(handle, 0))
     if request.already_computed:
         # SGLang divided its hits by where they came from when the head was begun.
-        request.cached_tokens_storage += wanted
-    tree._handle_prefetch_result(joined)
+        request.cached_tokens_storage += entered
+    return entered
 
 
-def end_fetch(tree: Any, handle: Any, operation: Any, arrived: int) -> None:
+def end_fetch(tree: Any, handle: Any, operation: Any) -> None:
     """Give up what a fetch has brought, and end it.
 
     Args:
         tree: SGLang's.
         handle: Of the request.
         operation: Its fetch from the tail, whose host memory is allocated.
-        arrived: Tokens that it has brought.
     """
     tree.cache_controller.terminate_prefetch(operation)
     tree._finish_storage_prefetch(handle, fulfilled_tokens=0, reason=None)
     slots = tree.ongoing_prefetch[handle].host_indices
-    tree._retire_ongoing_prefetch(handle, slots[:arrived], None)
+    tree._retire_ongoing_prefetch(handle, slots[: operation.completed_tokens], None)

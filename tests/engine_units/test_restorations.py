@@ -1,0 +1,134 @@
+"""Restorations beside a tree that only pretends: what SGLang does meanwhile hurts nothing."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.outlook import BATCHES_LATE, Outlook
+from tokenflow_sgl.engine.restore.planners import make_planner
+from tokenflow_sgl.engine.restore.restorations import LONGEST_QUERY, Restorations
+from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.tail_fetch import mark
+from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+
+PAGE = 16
+
+
+class Tree:
+    """Keeps what it is told to end."""
+
+    page_size = PAGE
+
+    def __init__(self) -> None:
+        self.ongoing_prefetch: dict[str, Any] = {}
+        self.ended: list[tuple[str, int]] = []
+        self.revoked: list[str] = []
+        self.cache_controller = SimpleNamespace(terminate_prefetch=lambda operation: None)
+
+    def _finish_storage_prefetch(self, handle: str, fulfilled_tokens: int, reason: None) -> None:
+        pass
+
+    def _retire_ongoing_prefetch(self, handle: str, slots: list[int], pools: None) -> None:
+        del self.ongoing_prefetch[handle]
+        self.ended.append((handle, len(slots)))
+
+    def revoke_pending_prefetch(self, handle: str) -> None:
+        del self.ongoing_prefetch[handle]
+        self.revoked.append(handle)
+
+
+def operation() -> Any:
+    """SGLang's, before the storage has said what it has."""
+    made = SimpleNamespace(host_indices=None, completed_tokens=0, storage_start=0, handle="r")
+    made.pool_transfers, made.prefix_keys = None, None
+    return made
+
+
+def allocate(tree: Tree, handle: str, tokens: int = 320) -> Any:
+    """The storage has said that it has so many tokens."""
+    info = tree.ongoing_prefetch[handle]
+    info.operation.host_indices = info.host_indices = list(range(tokens))
+    info.operation.tokenflow_tail.end = tokens
+    return info.operation
+
+
+@pytest.fixture
+def made(monkeypatch) -> tuple[Restorations, Tree, Any]:
+    """One request, `r`, whose prefetch has just begun."""
+    where = "tokenflow_sgl.engine.restore.restorations.undisturbed_reason"
+    monkeypatch.setattr(where, lambda request: None)
+    tree = Tree()
+    restorations = Restorations(tree, 64, make_planner("auto"), Recorder())
+    request = SimpleNamespace(
+        cache_request_handle="r",
+        positional_embed_overrides=None,
+        full_untruncated_fill_ids=[0] * 340,
+        prefix_len=0,
+    )
+    tree.ongoing_prefetch["r"] = SimpleNamespace(operation=operation(), host_indices=None)
+    restorations.watch(request)
+    assert restorations.any
+    return restorations, tree, request
+
+
+def test_what_sglang_has_dropped_in_this_very_pass_is_not_ended_twice(made) -> None:
+    restorations, tree, request = made
+    allocate(tree, "r")
+    tree.ongoing_prefetch.clear()  # an abort, just before the pause
+    restorations.pause()
+    restorations.drop(request)
+    assert tree.ended == []
+    assert not restorations.any
+
+
+def test_a_pause_gives_back_all_that_has_arrived(made) -> None:
+    restorations, tree, _ = made
+    restorations.pause()
+    assert restorations.any, "the storage is still being asked"
+    allocate(tree, "r").completed_tokens = 48  # while paused, so that no pass has seen it
+    restorations.pause()
+    assert tree.ended == [("r", 48)]
+
+
+def test_a_fetch_that_ends_in_a_pause_is_not_kept(made) -> None:
+    restorations, tree, _ = made
+    restorations.pause()
+    fetched = allocate(tree, "r")
+    fetched.completed_tokens = 320
+    assert restorations.keeps(fetched)
+    assert tree.ended == [("r", 320)]
+
+
+def test_a_query_is_waited_for_and_not_for_ever(made) -> None:
+    restorations, tree, _ = made
+    assert restorations.may_start("r") is False, "it was not looked at yet"
+    restorations.begin_pass(Measured(10.0))
+    assert restorations.may_start("r") is False
+    restorations.begin_pass(Measured(10.0 + LONGEST_QUERY / 2))
+    assert restorations.may_start("r") is False
+    restorations.begin_pass(Measured(10.1 + LONGEST_QUERY))
+    assert restorations.may_start("r") is True
+    assert tree.revoked == ["r"]
+    assert restorations.may_start("r") is None
+
+
+def test_a_link_that_brings_nothing_is_late_for_all() -> None:
+    fetches = [operation(), operation()]
+    for each in fetches:
+        mark(each, PAGE, None, math.nan)
+        each.host_indices = [0] * 320
+    hung, later = (Restoration(None, each) for each in fetches)
+    outlook = Outlook([hung, later], PAGE, 64)
+    outlook.measured = Measured(5.0, rate=1000.0)
+    outlook.link_moved()
+    expected = BATCHES_LATE * hung.tail.batch * PAGE / 1000.0
+    assert outlook.fetch(later)(100) == pytest.approx((320 + 100) / 1000.0)
+    outlook.measured = Measured(6.0 + expected, rate=1000.0)
+    late = outlook.fetch(later)(100)
+    assert late == pytest.approx((320 + 100) / 1000.0 + 1.0 + expected)
+    assert outlook.fetch(later)(0) == 0.0
