@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.outlook import BATCHES_LATE, Outlook
@@ -23,23 +24,16 @@ class Tree:
     """Keeps what it is told to end."""
 
     page_size = PAGE
+    tree_components = (ComponentType.FULL,)
 
     def __init__(self) -> None:
         self.ongoing_prefetch: dict[str, Any] = {}
-        self.ended: list[tuple[str, int]] = []
-        self.revoked: list[str] = []
-        self.cache_controller = SimpleNamespace(terminate_prefetch=lambda operation: None)
+        self.released: list[tuple[str, int]] = []
 
-    def _finish_storage_prefetch(self, handle: str, fulfilled_tokens: int, reason: None) -> None:
-        pass
-
-    def _retire_ongoing_prefetch(self, handle: str, slots: list[int], pools: None) -> None:
-        del self.ongoing_prefetch[handle]
-        self.ended.append((handle, len(slots)))
-
-    def revoke_pending_prefetch(self, handle: str) -> None:
-        del self.ongoing_prefetch[handle]
-        self.revoked.append(handle)
+    def release_aborted_request(self, handle: str) -> None:
+        """As SGLang: what has arrived is given back."""
+        fetch = self.ongoing_prefetch.pop(handle).operation
+        self.released.append((handle, fetch.completed_tokens))
 
 
 def operation() -> Any:
@@ -82,7 +76,7 @@ def test_what_sglang_has_dropped_in_this_very_pass_is_not_ended_twice(made) -> N
     tree.ongoing_prefetch.clear()  # an abort, just before the pause
     restorations.pause()
     restorations.drop(request)
-    assert tree.ended == []
+    assert tree.released == []
     assert not restorations.any
 
 
@@ -92,7 +86,7 @@ def test_a_pause_gives_back_all_that_has_arrived(made) -> None:
     assert restorations.any, "the storage is still being asked"
     allocate(tree, "r").completed_tokens = 48  # while paused, so that no pass has seen it
     restorations.pause()
-    assert tree.ended == [("r", 48)]
+    assert tree.released == [("r", 48)]
 
 
 def test_a_fetch_that_ends_in_a_pause_is_not_kept(made) -> None:
@@ -101,7 +95,19 @@ def test_a_fetch_that_ends_in_a_pause_is_not_kept(made) -> None:
     fetched = allocate(tree, "r")
     fetched.completed_tokens = 320
     assert restorations.keeps(fetched)
-    assert tree.ended == [("r", 320)]
+    assert tree.released == [("r", 320)]
+
+
+def test_models_with_windows_or_states_keep_sglangs_way(made) -> None:
+    restorations, tree, request = made
+    restorations.drop(request)
+    tree.ongoing_prefetch["r"] = SimpleNamespace(operation=operation(), host_indices=None)
+    tree.tree_components = (ComponentType.FULL, ComponentType.SWA)
+    restorations.watch(request)
+    assert not restorations.any
+    tree.tree_components = Tree.tree_components
+    restorations.watch(request)
+    assert restorations.any
 
 
 def test_a_query_is_waited_for_and_not_for_ever(made) -> None:
@@ -113,7 +119,7 @@ def test_a_query_is_waited_for_and_not_for_ever(made) -> None:
     assert restorations.may_start("r") is False
     restorations.begin_pass(Measured(10.1 + LONGEST_QUERY))
     assert restorations.may_start("r") is True
-    assert tree.revoked == ["r"]
+    assert tree.released == [("r", 0)]
     assert restorations.may_start("r") is None
 
 

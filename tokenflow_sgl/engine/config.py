@@ -25,11 +25,7 @@ RESTORE_ATTRIBUTE = "_tokenflow_restore"
 """The same for `restore`, which works with SGLang's own scheduler, too."""
 NO_PLANNER = "off"
 HIDDEN, SHOWN = "hidden", "shown"
-CHOICES = {
-    "hicache": ("auto", "off"),
-    "mixed_chunk": ("auto", "off"),
-    "thinking": (HIDDEN, SHOWN),
-}
+CHOICES = {"hicache": ("auto", "off"), "mixed_chunk": ("auto", "off"), "thinking": (HIDDEN, SHOWN)}
 """What settings may be that are one of a few words."""
 
 

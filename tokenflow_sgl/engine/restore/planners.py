@@ -35,38 +35,8 @@ class Planner(Protocol):
 class MeetingPoint:
     """Head and tail are done at the same time, unless computing alone is sooner."""
 
-    def alone(
-        self,
-        prefix: int,
-        missing: int,
-        end: int,
-        suffix: int,
-        *,
-        compute: Seconds,
-        fetch: Fetch,
-        page: int,
-        lead: float,
-    ) -> bool:
-        """See `restoration.alone_is_sooner`."""
-        return alone_is_sooner(
-            prefix, missing, end, suffix, compute=compute, fetch=fetch, page=page, lead=lead
-        )
-
-    def head_tokens(
-        self,
-        prefix: int,
-        gap: int,
-        *,
-        compute: Seconds,
-        fetch: Fetch,
-        page: int,
-        lead: float,
-        wait: float,
-    ) -> int:
-        """See `restoration.head_tokens`."""
-        return head_tokens(
-            prefix, gap, compute=compute, fetch=fetch, page=page, lead=lead, wait=wait
-        )
+    head_tokens = staticmethod(head_tokens)
+    alone = staticmethod(alone_is_sooner)
 
 
 class GuardedPlanner:

@@ -17,6 +17,7 @@ import math
 from typing import Any
 
 from sglang.srt.mem_cache.common import match_kv_cache
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from tokenflow_sgl.costs import TransferRate
 from tokenflow_sgl.engine.restore.leader_figures import Measured
@@ -24,7 +25,7 @@ from tokenflow_sgl.engine.restore.outlook import SHORT, Outlook
 from tokenflow_sgl.engine.restore.planners import GuardedPlanner, MeetingPoint
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
-from tokenflow_sgl.engine.restore.tail_join import end_fetch, join_fetch
+from tokenflow_sgl.engine.restore.tail_join import join_fetch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.restoration import tokens_within
@@ -108,6 +109,8 @@ class Restorations:
         operation = info.operation
         if info.host_indices is not None or operation.pool_transfers:
             return
+        if tuple(self._tree.tree_components) != (ComponentType.FULL,):
+            return  # windows and states do not come page by page
         if operation.prefix_keys is not None or request.positional_embed_overrides is not None:
             return
         if undisturbed_reason(request) is not None:
@@ -148,10 +151,7 @@ class Restorations:
         )
         if not now - each.began > patience:  # nor before it was looked at for the first time
             return False
-        handle = request.cache_request_handle
-        self._tree.cache_controller.terminate_prefetch(each.operation)
-        self._tree.revoke_pending_prefetch(handle)
-        del self._of[handle]
+        self.drop(request)
         return True
 
     # ---- a request whose head is being computed -------------------------------------
@@ -271,7 +271,7 @@ class Restorations:
             return
         info = self._tree.ongoing_prefetch.get(handle)
         if info is not None and info.operation is each.operation:  # else SGLang has dropped it
-            end_fetch(self._tree, handle, each.operation)
+            self._tree.release_aborted_request(handle)
 
     def _join(self, each: Restoration, head: int) -> bool:
         """Whether the tail has arrived up to the head; then it was joined."""
@@ -281,8 +281,8 @@ class Restorations:
         del self._of[each.request.cache_request_handle]
         fetched = join_fetch(self._tree, each.request, each.operation, head, whole, each.arrived)
         computed = max(whole - start - fetched, 0)
-        both = "both" if fetched else "computed"
-        self._count(both if computed else "fetched", computed, fetched)
+        way = "fetched" if not computed else "both" if fetched else "computed"
+        self._count(way, computed, fetched)
         rate = self._outlook.measured.rate
         fetching = (whole - start) / rate if rate > 0.0 else math.inf
         single = min(self._outlook.compute(start, whole - start) or math.inf, fetching)

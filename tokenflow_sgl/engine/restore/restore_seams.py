@@ -65,9 +65,7 @@ RESTORE: tuple[Seam, ...] = (
         "tells SGLang's metrics what is not fetched",
         ("request", "num_tokens"),
     ),
-    Seam(f"{_CACHE}._finish_storage_prefetch", "call", "the same", ("request", "reason")),
-    Seam(f"{_CACHE}._retire_ongoing_prefetch", "call", "drops a fetch", ("request",)),
-    Seam(f"{_CACHE}.revoke_pending_prefetch", "call", "drops a query", ("request",)),
+    Seam(f"{_CACHE}.release_aborted_request", "call", "drops a fetch or a query", ("request",)),
     Seam(f"{_CACHE}._all_reduce", "call", "all ranks decide by the leader's figures"),
     Seam(
         "sglang.srt.mem_cache.common:checkpoint_kv_cache",

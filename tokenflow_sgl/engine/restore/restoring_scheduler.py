@@ -132,11 +132,12 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
 
     def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
         """Note when the step that is launched will have ended."""
-        if self.tf_restorations is not None and self.tf_restorations.any:
+        some = self.tf_restorations is not None and self.tf_restorations.any
+        if some:
             # What was begun and waits for its tail is not to wait for another request's end.
             running_batch.batch_is_full = False
         plan = super().get_next_batch_to_run(running_batch, last_batch)
-        if self.tf_restorations is not None:
+        if some:
             work = work_of(plan.batch_to_run, crowded=False)
             begins = max(local_time(), self.tf_step_end)
             self.tf_step_end = begins + seconds_of(work, self._tf_costs())

@@ -1,4 +1,4 @@
-"""Makes a fetch from the tail an ordinary one of SGLang's, or ends it.
+"""Makes a fetch from the tail an ordinary one of SGLang's.
 
 SGLang owns what a fetch has brought until its tree has it. Here only the order of the pages is
 turned round, and the fetch is said to have begun where the computed head ends; everything else
@@ -60,17 +60,3 @@ def join_fetch(tree: Any, request: Any, operation: Any, head: int, end: int, arr
         # SGLang divided its hits by where they came from when the head was begun.
         request.cached_tokens_storage += entered
     return entered
-
-
-def end_fetch(tree: Any, handle: Any, operation: Any) -> None:
-    """Give up what a fetch has brought, and end it.
-
-    Args:
-        tree: SGLang's.
-        handle: Of the request.
-        operation: Its fetch from the tail, whose host memory is allocated.
-    """
-    tree.cache_controller.terminate_prefetch(operation)
-    tree._finish_storage_prefetch(handle, fulfilled_tokens=0, reason=None)
-    slots = tree.ongoing_prefetch[handle].host_indices
-    tree._retire_ongoing_prefetch(handle, slots[: operation.completed_tokens], None)
