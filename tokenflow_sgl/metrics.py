@@ -266,6 +266,13 @@ RESTORATION = (
         ("source",),
     ),
     Metric(
+        "restore_copied_ahead_tokens_total",
+        "counter",
+        "Fetched tokens of these prefixes that were on the device already when the head met the "
+        "tail; the others are copied then.",
+        "tokens",
+    ),
+    Metric(
         "restore_seconds_total",
         "counter",
         "Time until all of a prefix was on the host or the device, of those that were fetched, "

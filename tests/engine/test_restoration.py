@@ -32,6 +32,7 @@ SLOW = 0.004
 """Gigabits/s: the tail takes about a second, so that the head is begun before it is there."""
 FAST = 10.0
 WRITE_BACK = ("--hicache-write-policy", "write_back", "--max-total-tokens", "512")
+AHEAD = "tokenflow:restore_copied_ahead_tokens_total"
 SAME = 1e-4
 """Difference of log probabilities up to which they are the same."""
 TRIES = 6
@@ -152,6 +153,7 @@ def wanted(stock) -> tuple[Said, Said]:
 def test_every_split_gives_the_same_tokens(stock, wanted) -> None:
     stock.check_splits((0, 16, 64, 208, 320, 384, 400), wanted)
     stock.served.assert_clean()
+    assert stock.served.total(AHEAD) > 0.0
 
 
 @pytest.mark.parametrize(
@@ -171,6 +173,8 @@ def test_under_other_settings_too(start, wanted, tmp_path, page, flags) -> None:
         server.computed()
         server.check_splits((64, 192, 320), wanted)
         server.served.assert_clean()
+        # The device has no memory to spare where it is to write back.
+        assert (server.served.total(AHEAD) > 0.0) == (not crowd)
 
 
 def test_the_head_goes_on_where_the_host_has_the_beginning(stock, wanted) -> None:
@@ -272,3 +276,11 @@ def test_a_tail_that_is_joined_too_soon_would_be_noticed(start, wanted, tmp_path
             except OSError:
                 return  # the server did not survive it
         raise AssertionError("pages that have not arrived are read")
+
+
+def test_a_tail_that_was_not_copied_would_be_noticed(start, wanted, tmp_path) -> None:
+    with restoring(start, tmp_path, page=16, break_="no-tail-copy") as server:
+        server.computed()
+        server.split(64)
+        assert any(not all(map(Said.like, server.both(), wanted)) for _ in range(TRIES))
+        assert server.served.total(AHEAD) > 0.0

@@ -25,6 +25,7 @@ class Tree:
 
     page_size = PAGE
     tree_components = (ComponentType.FULL,)
+    cache_controller = SimpleNamespace(mem_pool_device_allocator=None)
 
     def __init__(self) -> None:
         self.ongoing_prefetch: dict[str, Any] = {}
@@ -113,11 +114,11 @@ def test_models_with_windows_or_states_keep_sglangs_way(made) -> None:
 def test_a_query_is_waited_for_and_not_for_ever(made) -> None:
     restorations, tree, _ = made
     assert restorations.may_start("r") is False, "it was not looked at yet"
-    restorations.begin_pass(Measured(10.0))
+    restorations.begin_pass(Measured(10.0), 0)
     assert restorations.may_start("r") is False
-    restorations.begin_pass(Measured(10.0 + LONGEST_QUERY / 2))
+    restorations.begin_pass(Measured(10.0 + LONGEST_QUERY / 2), 0)
     assert restorations.may_start("r") is False
-    restorations.begin_pass(Measured(10.1 + LONGEST_QUERY))
+    restorations.begin_pass(Measured(10.1 + LONGEST_QUERY), 0)
     assert restorations.may_start("r") is True
     assert tree.released == [("r", 0)]
     assert restorations.may_start("r") is None
@@ -126,7 +127,7 @@ def test_a_query_is_waited_for_and_not_for_ever(made) -> None:
 def test_a_link_that_brings_nothing_is_late_for_all() -> None:
     fetches = [operation(), operation()]
     for each in fetches:
-        mark(each, PAGE, None, math.nan)
+        mark(each, PAGE, None, math.nan, None)
         each.host_indices = [0] * 320
     hung, later = (Restoration(None, each) for each in fetches)
     outlook = Outlook([hung, later], PAGE, 64)

@@ -11,9 +11,10 @@ import pytest
 from tokenflow_sgl.engine.config import restoring_planner
 from tokenflow_sgl.engine.flags import add_arguments, attach_restore, planner_from
 from tokenflow_sgl.engine.restore.leader_figures import Measured
-from tokenflow_sgl.engine.restore.planners import MeetingPoint, make_planner
+from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.unsupported import UnsupportedError, check_prefill
 from tokenflow_sgl.policy import ConfigError
+from tokenflow_sgl.restoration import head_tokens
 
 STORED = {
     "enable_hierarchical_cache": True,
@@ -103,7 +104,7 @@ def test_a_planner_that_fails_is_replaced_and_said_once(name, caplog) -> None:
     planner = make_planner(f"{__name__}:{name}")
     with caplog.at_level(logging.ERROR):
         heads = [planner.head_tokens(0, 320, **ASKED) for _ in range(3)]
-    assert heads == [MeetingPoint().head_tokens(0, 320, **ASKED)] * 3
+    assert heads == [head_tokens(0, 320, **ASKED)] * 3
     assert [name in record.getMessage() for record in caplog.records] == [True]
 
 

@@ -1,8 +1,9 @@
 """How stored KV comes back to the device soonest: computed, loaded, or both at once. Pure plans.
 
 After CacheFlow (arXiv 2604.25080). `token_wise` and `layer_wise` divide one prefix, `plan` chooses
-between them and either source alone, `batch` orders the loads of several requests, `batch_schedule`
-plays a batch through, and `multi_gpu` says what tensor parallelism and pipeline stages change.
+between them and either source alone, `next_head` decides before each chunk, `batch` orders the
+loads of several requests, `batch_schedule` plays a batch through, and `multi_gpu` says what tensor
+parallelism and pipeline stages change.
 """
 
 from tokenflow_sgl.restoration.batch import Pending, io_order
@@ -11,6 +12,7 @@ from tokenflow_sgl.restoration.channel import Channel
 from tokenflow_sgl.restoration.jobs import IoOrder, Job, Machine, Outcome, Served
 from tokenflow_sgl.restoration.layer_wise import LayerSplit, best_layers
 from tokenflow_sgl.restoration.multi_gpu import Pipeline, boundary_bytes, sharded
+from tokenflow_sgl.restoration.next_head import HeadPlanner, Known, MeetingPoint, next_head
 from tokenflow_sgl.restoration.plan import Plan, Reason, Stored, Terms, crossover_length, plan
 from tokenflow_sgl.restoration.token_wise import (
     Fetch,
@@ -26,10 +28,13 @@ from tokenflow_sgl.restoration.token_wise import (
 __all__ = [
     "Channel",
     "Fetch",
+    "HeadPlanner",
     "IoOrder",
     "Job",
+    "Known",
     "LayerSplit",
     "Machine",
+    "MeetingPoint",
     "Outcome",
     "Pending",
     "Pipeline",
@@ -48,6 +53,7 @@ __all__ = [
     "head_tokens",
     "in_chunks",
     "io_order",
+    "next_head",
     "plan",
     "schedule",
     "sharded",

@@ -10,13 +10,12 @@ token-wise), by the planner that runs live: `tokenflow_sgl.restoration`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from tokenflow_sgl.choices import PrefetchPolicy, Restoring, StorageWrites
 from tokenflow_sgl.costs import attention_work
-from tokenflow_sgl.restoration import Seconds, alone_is_sooner, head_tokens, in_chunks
+from tokenflow_sgl.restoration import Known, MeetingPoint, in_chunks, next_head
 from tokenflow_sgl.sim.storage_link import Fetch, StorageLink
 
 if TYPE_CHECKING:
@@ -31,15 +30,6 @@ TIMEOUT_SECONDS, TIMEOUT_PER_TOKEN = 1.0, 0.25 / 1024
 """How long the policy `timeout` waits for a prefetch: SGLang's defaults."""
 GBIT = 8e-9
 """Gbit of a byte."""
-
-
-class _Rules(TypedDict):
-    """What the planner's questions have in common."""
-
-    compute: Seconds
-    fetch: Callable[[int], float]
-    page: int
-    lead: float
 
 
 @dataclass(slots=True)
@@ -194,19 +184,19 @@ class Storage:
         if one is None or not self._both:
             return None
         self._link.advance(now)
-        missing = one.end - computed - self._landed(one)
-        rules: _Rules = {
+        known: Known = {
             "compute": self._compute,
             "fetch": lambda tokens: self._link.seconds(one.fetch, tokens, now),
             "page": self._options.page_size,
             "lead": lead,
         }
-        if alone_is_sooner(computed, missing, one.end, prompt - one.end, **rules):
+        landed, suffix = self._landed(one), prompt - one.end
+        head = next_head(MeetingPoint(), computed, one.end, landed, suffix, known)
+        if head is None:
             self._link.give_up(one.fetch, now)
-            self.counts.unused += self._landed(one)
+            self.counts.unused += landed
             self._forget(stream)
-            return None
-        return head_tokens(computed, missing, **rules)
+        return head
 
     def _keep(self, node: int, tokens: int) -> None:
         """The host has so many tokens of a node: what is new goes to the storage."""

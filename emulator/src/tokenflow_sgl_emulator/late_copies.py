@@ -10,6 +10,7 @@ The streams take the place of ``torch.cpu.Stream`` and its family.
 """
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -52,17 +53,20 @@ class Stream:
         self.submitted = 0
         self.done = 0
         self._work: deque[Callable[[], None]] = deque()
+        self._lock = threading.RLock()  # restorations submit from a thread of their own
 
     def submit(self, work: Callable[[], None]) -> None:
         """Add a copy."""
-        self._work.append(work)
-        self.submitted += 1
+        with self._lock:
+            self._work.append(work)
+            self.submitted += 1
 
     def catch_up(self, mark: int) -> None:
         """Do the work up to the ``mark``-th."""
-        while self.done < mark:
-            self._work.popleft()()
-            self.done += 1
+        with self._lock:
+            while self.done < mark:
+                self._work.popleft()()
+                self.done += 1
 
     def wait_event(self, event: "Event") -> None:
         """What comes after may rely on the event: it happens now."""

@@ -16,6 +16,7 @@ from sglang.srt.server_args import prepare_server_args
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.restore.restorations import Restorations
+from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl_emulator.host_pool import TorchCopies
 
@@ -60,12 +61,20 @@ def receive_and_look_at_its_own(self, tick) -> None:
 arrives = Restorations.begin_pass
 
 
-def take_all_for_arrived(self, measured) -> None:
+def take_all_for_arrived(self, measured, needed) -> None:
     """The tail is joined while the link still brings it."""
-    arrives(self, measured)
+    arrives(self, measured, needed)
     for each in self._of.values():
         if each.operation.host_indices is not None:
             each.operation.completed_tokens = each.arrived = len(each.operation.host_indices)
+
+
+copies = TailCopies._submit
+
+
+def copy_but_the_first(self, host, device) -> None:
+    """One page of a tail is said to be on the device, and is not."""
+    copies(self, host[self._tree.page_size :], device[self._tree.page_size :])
 
 
 match os.environ["TOKENFLOW_TEST_BREAK"]:
@@ -83,6 +92,8 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         Loader.landed = land_at_once
     case "early-join":
         Restorations.begin_pass = take_all_for_arrived
+    case "no-tail-copy":
+        TailCopies._submit = copy_but_the_first
     case "no-guard":
         Loader.guard = wait_for_nothing
 

@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 from tokenflow_sgl.policy.named_class import load_class
-from tokenflow_sgl.restoration import Fetch, Seconds, alone_is_sooner, head_tokens
+from tokenflow_sgl.restoration import HeadPlanner, MeetingPoint
 
 logger = logging.getLogger(__name__)
 
 PLANNERS = ("auto",)
 """Names that `make_planner` knows, beside package.module:Class."""
-
-
-class Planner(Protocol):
-    """Decides anew before each chunk."""
-
-    def head_tokens(
-        self,
-        prefix: int,
-        gap: int,
-        *,
-        compute: Seconds,
-        fetch: Fetch,
-        page: int,
-        lead: float,
-        wait: float,
-    ) -> int:
-        """See `restoration.head_tokens`."""
-        ...
-
-
-class MeetingPoint:
-    """Head and tail are done at the same time, unless computing alone is sooner."""
-
-    head_tokens = staticmethod(head_tokens)
-    alone = staticmethod(alone_is_sooner)
 
 
 class GuardedPlanner:
@@ -45,9 +20,9 @@ class GuardedPlanner:
     It need not have `alone`: then what it plans is done.
     """
 
-    def __init__(self, name: str, planner: Planner) -> None:
+    def __init__(self, name: str, planner: HeadPlanner) -> None:
         self._name = name
-        self._planner: Planner = planner
+        self._planner: HeadPlanner = planner
 
     def alone(self, prefix: int, missing: int, end: int, suffix: int, **known: Any) -> bool:
         """As the planner says, if it says anything."""
@@ -77,7 +52,7 @@ class GuardedPlanner:
         self._planner = MeetingPoint()
 
 
-def make_planner(name: str) -> MeetingPoint | GuardedPlanner:
+def make_planner(name: str) -> HeadPlanner:
     """The planner of a name.
 
     Args:
@@ -88,5 +63,5 @@ def make_planner(name: str) -> MeetingPoint | GuardedPlanner:
     """
     if name in PLANNERS:
         return MeetingPoint()
-    planner: Planner = load_class(name, "restore", ("off", *PLANNERS), ("head_tokens",))
+    planner: HeadPlanner = load_class(name, "restore", ("off", *PLANNERS), ("head_tokens",))
     return GuardedPlanner(name, planner)

@@ -20,21 +20,25 @@ from sglang.srt.mem_cache.common import match_kv_cache
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from tokenflow_sgl.costs import TransferRate
+from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.leader_figures import Measured
-from tokenflow_sgl.engine.restore.outlook import SHORT, Outlook
-from tokenflow_sgl.engine.restore.planners import GuardedPlanner, MeetingPoint
+from tokenflow_sgl.engine.restore.outlook import Outlook
+from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
 from tokenflow_sgl.engine.restore.tail_join import join_fetch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
-from tokenflow_sgl.restoration import tokens_within
+from tokenflow_sgl.restoration import HeadPlanner
 
 LONGEST_QUERY = 1.0
 """Seconds for which a request waits for the storage to say what it has, at most; less if computing
 takes less."""
 LINK_MEMORY = 3000
 """Tokens that the rate of the link to the storage is measured by: others may use it, too."""
+SPARE = 1.125
+"""Device memory that is taken for a tail is so many times what it is expected to need."""
 
 
 class Restorations:
@@ -51,16 +55,16 @@ class Restorations:
         self,
         tree_cache: Any,
         chunk_size: int,
-        planner: MeetingPoint | GuardedPlanner,
+        planner: HeadPlanner,
         recorder: Recorder,
     ) -> None:
         self._tree = tree_cache
         self._page = int(tree_cache.page_size)
         self._chunk_size = chunk_size
-        self._planner = planner
-        self._recorder = recorder
+        self._record = RestorationRecord(recorder)
         self._of: dict[Any, Restoration] = {}  # by SGLang's handle of the request
         self._outlook = Outlook(self._of.values(), self._page, chunk_size)
+        self._chunks = HeadChunks(planner, self._outlook, self._page, chunk_size)
         self._paused = False
         self.rate = TransferRate(LINK_MEMORY)
 
@@ -69,14 +73,25 @@ class Restorations:
         """Whether there is one."""
         return bool(self._of)
 
-    def begin_pass(self, measured: Measured) -> None:
-        """A pass of the scheduler begins; SGLang's prefetches were looked at."""
+    @property
+    def held_tokens(self) -> int:
+        """Tokens of device memory that copies of tails have, of which SGLang's tree knows none."""
+        return sum(each.copies.held for each in self._of.values())
+
+    def begin_pass(self, measured: Measured, needed: int) -> None:
+        """A pass of the scheduler begins; SGLang's prefetches were looked at.
+
+        Args:
+            measured: The figures of this pass.
+            needed: Tokens of device memory that the next step may take.
+        """
         self._outlook.measured = measured
         ongoing = self._tree.ongoing_prefetch
         for handle, each in list(self._of.items()):
             info = ongoing.get(handle)
             if info is None or info.operation is not each.operation:
                 del self._of[handle]  # dropped by SGLang
+                each.copies.give_back()
                 continue
             if math.isnan(each.began):
                 each.began = measured.now
@@ -85,6 +100,14 @@ class Restorations:
             if arrived != each.arrived or begins:
                 self._outlook.link_moved()
             each.arrived, each.looked_at = arrived, each.allocated
+            self._copy_ahead(each)
+        if self.held_tokens and self._room() < needed:
+            self.give_memory_back()
+
+    def give_memory_back(self) -> None:
+        """SGLang needs the device memory: tails are copied when they have joined."""
+        for each in self._of.values():
+            each.copies.give_back()
 
     def pause(self) -> None:
         """The engine is paused: no head goes on, so no tail is kept for one.
@@ -115,7 +138,8 @@ class Restorations:
             return
         if undisturbed_reason(request) is not None:
             return
-        mark(operation, self._page, self.rate, self._outlook.measured.rate)
+        copies = TailCopies(self._tree, operation)
+        mark(operation, self._page, self.rate, self._outlook.measured.rate, copies)
         self._of[handle] = Restoration(request, operation)
 
     # ---- a request that waits -------------------------------------------------------
@@ -173,73 +197,41 @@ class Restorations:
 
     def _next_chunk(self, each: Restoration, head: int) -> int | None:
         """The same, behind the first `head` tokens; 0, too, if the tail has arrived so far."""
-        gap = each.end - each.arrived - head
         if head >= each.end:
             self.drop(each.request)  # another request's, or all computed
             return None
-        if gap <= 0:
+        if each.end - each.arrived <= head:
             return 0
-        known = self._outlook.known
-        chunk = gap if each.fetched else self._meet(each, head, gap)
-        alone = chunk >= gap and not each.arrived and (known or each.fetched)
-        if alone or (known and not each.fetched and self._alone(each, head, gap)):
+        chunk = self._chunks.next(each, head)
+        if chunk is None:
             self._compute_alone(each)
-            return None
-        if known and not each.fetched:
-            chunk = self._behind_others(each, head, chunk)
-            each.landing = math.inf if chunk else self._outlook.now + self._outlook.fetch(each)(gap)
-        if known and 0 < chunk <= self._chunk_size:
+        elif self._outlook.known and 0 < chunk <= self._chunk_size:
             each.tail.enough = min(each.tail.enough, each.end - head - chunk)
         return chunk
 
     def _compute_alone(self, each: Restoration) -> None:
         """It is faster, or nothing comes; but the link may have got faster, so it is measured."""
-        self._count("computed", each.end - each.start, 0)
+        self._record.alone(each)
         if each.fetched or each.arrived:
             self.drop(each.request)
             return
+        each.copies.give_back()
         each.probe, each.chunk, each.landing = True, 0, math.inf
         each.tail.enough = 1  # a batch is begun as long as there is less
 
-    def _meet(self, each: Restoration, head: int, gap: int) -> int:
-        return self._planner.head_tokens(
-            head,
-            gap,
-            compute=self._outlook.compute,
-            fetch=self._outlook.fetch(each),
-            page=self._page,
-            lead=self._outlook.lead,
-            wait=SHORT,
-        )
+    def _copy_ahead(self, each: Restoration) -> None:
+        """Take device memory for its tail if it is the next one to arrive, and there is plenty."""
+        waits = each.allocated and not each.fetched and not each.probe and not each.copies.asked
+        if waits and self._outlook.on_link(each):
+            tokens = math.ceil(self._chunks.tail(each) * SPARE / self._page) * self._page
+            others = len(each.request.full_untruncated_fill_ids) - each.start + self._chunk_size
+            each.copies.reserve(tokens, others)
 
-    def _alone(self, each: Restoration, head: int, gap: int) -> bool:
-        suffix = len(each.request.full_untruncated_fill_ids) - each.end
-        return self._planner.alone(
-            head,
-            gap,
-            each.end,
-            suffix,
-            compute=self._outlook.compute,
-            fetch=self._outlook.fetch(each),
-            page=self._page,
-            lead=self._outlook.lead,
-        )
-
-    def _behind_others(self, each: Restoration, head: int, chunk: int) -> int:
-        """As many of these tokens as delay none that came before and waits for its tail."""
-        # One that has landed, or that was not looked at since, holds nothing up.
-        landings = [
-            other.landing
-            for other in self._outlook.before(each)
-            if not other.fetched and other.landing > self._outlook.now
-        ]
-        soonest = min(landings, default=math.inf)
-        if math.isinf(soonest):
-            return chunk
-        step = min(chunk, self._chunk_size)
-        within = soonest - self._outlook.now - self._outlook.lead
-        fits = tokens_within(head, step, within, compute=self._outlook.compute, page=self._page)
-        return chunk if fits >= step else fits
+    def _room(self) -> int:
+        """Tokens of device memory that SGLang can take."""
+        tree = self._tree
+        available: int = tree.token_to_kv_pool_allocator.available_size()
+        return available + int(tree.evictable_size())
 
     def _head_of(self, request: Any) -> int:
         """Tokens of it that are in the prefix tree."""
@@ -258,7 +250,7 @@ class Restorations:
             return False
         each.fetched, each.arrived = True, int(operation.completed_tokens)
         if each.left:
-            self._recorder.count("restore_fetch_failures_total", 1)
+            self._record.failed()
         if self._paused or each.probe:
             self.drop(each.request)
         return True
@@ -269,30 +261,22 @@ class Restorations:
         each = self._of.pop(handle, None)
         if each is None:
             return
+        each.copies.give_back()
         info = self._tree.ongoing_prefetch.get(handle)
         if info is not None and info.operation is each.operation:  # else SGLang has dropped it
             self._tree.release_aborted_request(handle)
 
     def _join(self, each: Restoration, head: int) -> bool:
         """Whether the tail has arrived up to the head; then it was joined."""
-        start, whole = each.start, each.end
-        if whole - head > each.arrived:
+        if each.end - head > each.arrived:
             return False
-        del self._of[each.request.cache_request_handle]
-        fetched = join_fetch(self._tree, each.request, each.operation, head, whole, each.arrived)
-        computed = max(whole - start - fetched, 0)
-        way = "fetched" if not computed else "both" if fetched else "computed"
-        self._count(way, computed, fetched)
-        rate = self._outlook.measured.rate
-        fetching = (whole - start) / rate if rate > 0.0 else math.inf
-        single = min(self._outlook.compute(start, whole - start) or math.inf, fetching)
-        if single < math.inf:
-            taken = self._outlook.now - each.began
-            self._recorder.count("restore_seconds_total", taken)
-            self._recorder.count("restore_single_source_seconds_total", single)
+        request = each.request
+        del self._of[request.cache_request_handle]
+        fetched = join_fetch(self._tree, request, each.operation, head, each.end, each.arrived)
+        ahead = 0
+        if fetched and each.copies.held:
+            self._head_of(request)  # now with its tail
+            ahead = each.copies.hand_over(request)
+        each.copies.give_back()
+        self._record.joined(each, fetched, ahead, self._outlook)
         return True
-
-    def _count(self, way: str, computed: int, fetched: int) -> None:
-        self._recorder.count("restorations_total", 1, way=way)
-        self._recorder.count("restored_tokens_total", computed, source="computed")
-        self._recorder.count("restored_tokens_total", fetched, source="fetched")

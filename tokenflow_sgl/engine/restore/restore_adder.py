@@ -25,6 +25,12 @@ def restoring_adder(
         log_device_hit_tokens: int
 
         def add_one_req(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
+            result = self._add(req, has_chunked_req, *args, **kwargs)
+            if result is AddReqResult.NO_TOKEN:
+                restorations.give_memory_back()
+            return result
+
+        def _add(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             head = restorations.chunk_of(req)
             if head is None:
                 return super().add_one_req(req, has_chunked_req, *args, **kwargs)

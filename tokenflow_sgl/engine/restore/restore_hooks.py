@@ -8,9 +8,14 @@ from typing import Any
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.engine.restore.restorations import Restorations
+from tokenflow_sgl.engine.restore.tail_copies import handing_over
 from tokenflow_sgl.engine.restore.tail_fetch import register_fetches
 
 _TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
+_CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController"
+_POOL_STATS = (
+    "sglang.srt.managers.scheduler_components.pool_stats_observer.SchedulerPoolStatsObserver"
+)
 _ATTRIBUTE = "tokenflow_restorations"
 
 Function = Callable[..., Any]
@@ -21,6 +26,9 @@ def register_restorations() -> None:
     register_fetches()
     HookRegistry.register(f"{_TREE}.check_prefetch_progress", _progress, HookType.AROUND)
     HookRegistry.register(f"{_TREE}._handle_prefetch_result", _fetched, HookType.AROUND)
+    HookRegistry.register(f"{_CONTROLLER}.load", _load, HookType.AROUND)
+    HookRegistry.register(f"{_TREE}._component_available_size", _available, HookType.AROUND)
+    HookRegistry.register(f"{_POOL_STATS}.session_held_tokens", _held, HookType.AROUND)
 
 
 def attach_restorations(tree_cache: Any, restorations: Restorations) -> None:
@@ -39,3 +47,21 @@ def _fetched(original: Function, tree: Any, operation: Any) -> Any:
     if restorations is not None and restorations.keeps(operation):
         return None
     return original(tree, operation)
+
+
+def _load(original: Function, controller: Any, host_indices: Any, *args: Any, **kwargs: Any) -> Any:
+    copies = handing_over(controller)
+    if copies is None or kwargs.get("extra_pools"):
+        return original(controller, host_indices, *args, **kwargs)
+    return copies.load(host_indices, kwargs["node_id"])
+
+
+def _available(original: Function, tree: Any, component_type: Any) -> int:
+    # The memory of the copies is there already: nothing is to be evicted for it.
+    copies = handing_over(tree.cache_controller)
+    return int(original(tree, component_type)) + (0 if copies is None else copies.held)
+
+
+def _held(original: Function, observer: Any) -> int:
+    restorations: Restorations | None = getattr(observer.tree_cache, _ATTRIBUTE, None)
+    return int(original(observer)) + (0 if restorations is None else restorations.held_tokens)

@@ -30,6 +30,48 @@ RESTORE: tuple[Seam, ...] = (
         "fetches a batch",
         ("operation", "batch_hashes", "batch_host_indices", "extra_info", "kv_derived_transfers"),
     ),
+    Seam(
+        f"{_CONTROLLER}.load",
+        "hook",
+        "gives the tree the copies of a tail that are on the device already",
+        ("host_indices", "priority", "node_id", "extra_pools"),
+    ),
+    Seam(f"{_CONTROLLER}._move_op_indices", "call", "copies a batch to the device", ("op",)),
+    Seam(
+        f"{_CONTROLLER}._l2_load_transfers",
+        "call",
+        "copies a batch to the device",
+        ("host_indices", "device_indices", "pool_transfers"),
+    ),
+    Seam(f"{_CONTROLLER}._num_tokens_by_pool", "call", "acknowledges a copy", ("op",)),
+    Seam(f"{_CONTROLLER}._transfer_num_bytes", "call", "acknowledges a copy", ("op",)),
+    Seam(
+        "sglang.srt.mem_cache.l2_transfer:L2TransferEngine.submit_host_to_device",
+        "call",
+        "copies a batch to the device",
+        ("transfers", "transfer_layer_id_max", "start_event", "on_layer_done"),
+    ),
+    Seam(
+        "sglang.srt.managers.cache_controller:HiCacheAck",
+        "call",
+        "acknowledges a copy",
+        ("start_event", "finish_event", "node_ids", "num_tokens", "num_tokens_by_pool"),
+    ),
+    Seam(
+        "sglang.srt.managers.scheduler_components.pool_stats_observer:"
+        "SchedulerPoolStatsObserver.session_held_tokens",
+        "hook",
+        "tells SGLang's checks of the device memory of copies",
+    ),
+    Seam(
+        f"{_CACHE}._component_available_size",
+        "hook",
+        "evicts nothing for a tail that is on the device already",
+        ("component_type",),
+    ),
+    Seam(f"{_CACHE}.load_back", "call", "the tree has a copied tail on the device", ("node_id",)),
+    Seam(f"{_CACHE}.evict_for_alloc", "call", "makes room for the copies of a tail", ("params",)),
+    Seam(f"{_SCHEDULER}.flush_cache", "override", "gives the memory of copies back"),
     Seam(f"{_CONTROLLER}.terminate_prefetch", "call", "ends a fetch", ("operation",)),
     Seam(
         f"{_CONTROLLER}.append_host_mem_release",

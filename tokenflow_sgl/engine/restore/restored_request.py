@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import TailFetch, tail_of
 
 
@@ -36,6 +37,11 @@ class Restoration:
         tail = tail_of(self.operation)
         assert tail is not None, "it was marked when it began"
         return tail
+
+    @property
+    def copies(self) -> TailCopies:
+        """Of its tail, to the device."""
+        return self.tail.copies
 
     @property
     def allocated(self) -> bool:

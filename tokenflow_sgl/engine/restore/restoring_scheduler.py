@@ -86,7 +86,9 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
         restorations = self.tf_restorations
         if restorations is None or not restorations.any:
             return
-        restorations.begin_pass(self._tf_measured(restorations))
+        decoding = 2 * len(self.running_batch.reqs) * int(self.page_size)  # one step ahead
+        needed = decoding + int(self.chunked_prefill_size)
+        restorations.begin_pass(self._tf_measured(restorations), needed)
         req = self.chunked_req
         if req is None or req is self._pending_chunked_abort_req or req.to_finish is not None:
             return
@@ -129,6 +131,12 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
         super().continue_generation(recv_req)
         if self.tf_restorations is not None:
             self.tf_restorations.go_on()
+
+    def flush_cache(self, *args: Any, **kwargs: Any) -> Any:
+        """Hold no device memory: all of it is free after a flush."""
+        if self.tf_restorations is not None:
+            self.tf_restorations.give_memory_back()
+        return super().flush_cache(*args, **kwargs)
 
     def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
         """Note when the step that is launched will have ended."""

@@ -19,6 +19,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.costs import TransferRate
+from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.shared_clock import local_time
 
 logger = logging.getLogger(__name__)
@@ -41,12 +42,14 @@ class TailFetch:
 
     Attributes:
         batch: Pages of a batch, the same on all ranks.
+        copies: Of what has arrived, to the device.
         enough: Tokens from the tail after which the rest is computed: the link is free then.
         end: Behind the last token; None until the storage has said how much it has.
     """
 
-    def __init__(self, batch: int, rate: TransferRate) -> None:
+    def __init__(self, batch: int, rate: TransferRate, copies: TailCopies) -> None:
         self.batch = batch
+        self.copies = copies
         self.enough = ALL
         self.end: int | None = None
         self._rate = rate
@@ -64,6 +67,7 @@ class TailFetch:
                     controller, operation, some, slots[first * page : (first + len(some)) * page]
                 )
                 pages += got
+                self.copies.copy(pages * page)
                 goes_on = got == len(some)
             controller.prefetch_sync_queue.put(
                 PrefetchAck(
@@ -97,7 +101,9 @@ class TailFetch:
         return got
 
 
-def mark(operation: Any, page: int, rate: TransferRate, expected: float) -> None:
+def mark(
+    operation: Any, page: int, rate: TransferRate, expected: float, copies: TailCopies
+) -> None:
     """From now on this operation is one that is fetched from the tail.
 
     Args:
@@ -105,10 +111,11 @@ def mark(operation: Any, page: int, rate: TransferRate, expected: float) -> None
         page: Tokens of a page.
         rate: Is told how long the batches take.
         expected: Tokens per second of the link, the same on all ranks; NaN: unknown.
+        copies: Of what arrives, to the device.
     """
     least, most = BATCH_TOKENS
     tokens = min(max(expected * BATCH_SECONDS, least), most) if expected > 0.0 else least
-    setattr(operation, _ATTRIBUTE, TailFetch(max(int(tokens) // page, 1), rate))
+    setattr(operation, _ATTRIBUTE, TailFetch(max(int(tokens) // page, 1), rate, copies))
 
 
 def unmark(operation: Any) -> None:

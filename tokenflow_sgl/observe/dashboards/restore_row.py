@@ -19,7 +19,7 @@ RESTORATION = Row(
                 for way in ("both", "fetched", "computed")
             ),
             Kind.STACKED,
-            width=6,
+            width=5,
         ),
         Panel(
             "Tokens by source",
@@ -34,7 +34,7 @@ RESTORATION = Row(
                 for source in ("fetched", "computed")
             ),
             Kind.STACKED,
-            width=6,
+            width=5,
         ),
         Panel(
             "Time against a single source",
@@ -50,14 +50,30 @@ RESTORATION = Row(
                     NO_RESTORE,
                 ),
             ),
-            width=6,
+            width=5,
+        ),
+        Panel(
+            "Copied ahead",
+            "Share of the fetched tokens that were on the device when the head met the tail. The "
+            "others are copied then: memory was short, or costs were not known yet.",
+            "percentunit",
+            (
+                Query(
+                    rate("tokenflow:restore_copied_ahead_tokens_total")
+                    + " / "
+                    + rate("tokenflow:restored_tokens_total", where=f'{SERVER},source="fetched"'),
+                    "copied ahead",
+                    NO_RESTORE,
+                ),
+            ),
+            width=5,
         ),
         Panel(
             "Failed fetches",
             "Fetches per second that the storage ended early. What was missing was computed.",
             "short",
             (Query(rate("tokenflow:restore_fetch_failures_total"), "failed"),),
-            width=6,
+            width=4,
         ),
     ),
 )

@@ -1,0 +1,78 @@
+"""How much of a head is computed next, by what is known of the device, the link and the others."""
+
+from __future__ import annotations
+
+import math
+
+from tokenflow_sgl.engine.restore.outlook import SHORT, Outlook
+from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.restoration import HeadPlanner, Known, next_head, tokens_within
+
+
+class HeadChunks:
+    """Asked anew before each chunk.
+
+    Args:
+        planner: Decides for each request alone.
+        outlook: What is known.
+        page: Tokens of a page.
+        chunk_size: Tokens of a prefill step at most.
+    """
+
+    def __init__(self, planner: HeadPlanner, outlook: Outlook, page: int, chunk_size: int) -> None:
+        self._planner = planner
+        self._outlook = outlook
+        self._page = page
+        self._chunk_size = chunk_size
+
+    def next(self, each: Restoration, head: int) -> int | None:
+        """Tokens behind the first `head` ones; the tail has not arrived so far.
+
+        Returns:
+            0: none yet. None: all are computed, as what comes is of no use.
+        """
+        gap = each.end - each.arrived - head
+        if each.fetched:
+            return gap if each.arrived else None  # no more comes
+        if not self._outlook.known:
+            return self._meet(each, head, gap)
+        suffix = len(each.request.full_untruncated_fill_ids) - each.end
+        known = self._known(each)
+        chunk = next_head(self._planner, head, each.end, each.arrived, suffix, known, SHORT)
+        if chunk is None:
+            return None
+        chunk = self._behind_others(each, head, chunk)
+        each.landing = math.inf if chunk else self._outlook.now + self._outlook.fetch(each)(gap)
+        return chunk
+
+    def tail(self, each: Restoration) -> int:
+        """Tokens that it will have to fetch, by what is known before its head is begun."""
+        gap = each.end - each.start
+        return gap - self._meet(each, each.start, gap) if self._outlook.known else 0
+
+    def _meet(self, each: Restoration, head: int, gap: int) -> int:
+        return self._planner.head_tokens(head, gap, wait=SHORT, **self._known(each))
+
+    def _known(self, each: Restoration) -> Known:
+        return {
+            "compute": self._outlook.compute,
+            "fetch": self._outlook.fetch(each),
+            "page": self._page,
+            "lead": self._outlook.lead,
+        }
+
+    def _behind_others(self, each: Restoration, head: int, chunk: int) -> int:
+        """As many of these tokens as delay none that came before and waits for its tail."""
+        # One that has landed, or that was not looked at since, holds nothing up.
+        landings = [
+            other.landing
+            for other in self._outlook.before(each)
+            if not other.fetched and other.landing > self._outlook.now
+        ]
+        soonest = min(landings, default=math.inf)
+        if math.isinf(soonest):
+            return chunk
+        step = min(chunk, self._chunk_size)
+        within = soonest - self._outlook.now - self._outlook.lead
+        fits = tokens_within(head, step, within, compute=self._outlook.compute, page=self._page)
+        return chunk if fits >= step else fits
