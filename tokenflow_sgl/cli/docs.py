@@ -31,7 +31,7 @@ The flags from `--tokenflow-eta` on belong to the policy `working-set`.
 _METRICS_INTRO = """\
 # Metrics
 
-<!-- Generated from metrics.py: tokenflow docs metrics > docs/metrics.md -->
+<!-- Generated from tokenflow_sgl/metrics: tokenflow docs metrics > docs/metrics.md -->
 
 With `--scheduler tokenflow` and SGLang's `--enable-metrics`, the page `/metrics` has these metrics
 beside SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded.
@@ -40,7 +40,7 @@ beside SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded.
 **Labels.** Every series has SGLang's own labels of the scheduler (`model_name`, `engine_type`,
 `tp_rank`, `pp_rank`, `moe_ep_rank`, ...). The column "labels" names the additional ones. Only
 `qos_class` comes from a request: it is one of the server's classes, `custom`, `default` or
-`not-streamed` ([rates.md](rates.md)). So the number of series is bounded: at most 82 per scheduler
+`not-streamed` ([rates.md](rates.md)). So the number of series is bounded: at most 91 per scheduler
 and 96 for each class.
 
 **When they change.** Gauges and per-token counters are updated once a second while the scheduler

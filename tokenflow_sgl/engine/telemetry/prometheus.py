@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.contract import Cause, Mode
-from tokenflow_sgl.declared_metric import Metric
-from tokenflow_sgl.metrics import METRICS
+from tokenflow_sgl.metrics import METRICS, Metric
 
 PERCENTILES = (10, 50, 90)
 """Of the unread output of a class's streams."""
