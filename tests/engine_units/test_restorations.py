@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from tokenflow_sgl.engine.restore.leader_figures import Measured
-from tokenflow_sgl.engine.restore.outlook import BATCHES_LATE, Outlook
+from tokenflow_sgl.engine.restore.outlook import BATCHES_LATE, Landings, Outlook
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restorations import LONGEST_QUERY, Restorations
 from tokenflow_sgl.engine.restore.restored_request import Restoration
@@ -131,11 +132,44 @@ def test_a_link_that_brings_nothing_is_late_for_all() -> None:
         each.host_indices = [0] * 320
     hung, later = (Restoration(None, each) for each in fetches)
     outlook = Outlook([hung, later], PAGE, 64)
-    outlook.measured = Measured(5.0, rate=1000.0)
-    outlook.link_moved()
+    outlook.begin_pass(Measured(5.0, rate=1000.0), moved=False)
+    assert (hung.on_link, later.on_link) == (True, False)
     expected = BATCHES_LATE * hung.tail.batch * PAGE / 1000.0
     assert outlook.fetch(later)(100) == pytest.approx((320 + 100) / 1000.0)
-    outlook.measured = Measured(6.0 + expected, rate=1000.0)
+    outlook.begin_pass(Measured(6.0 + expected, rate=1000.0), moved=False)
     late = outlook.fetch(later)(100)
     assert late == pytest.approx((320 + 100) / 1000.0 + 1.0 + expected)
     assert outlook.fetch(later)(0) == 0.0
+    outlook.begin_pass(Measured(7.0 + expected, rate=1000.0), moved=True)
+    assert outlook.fetch(later)(100) == pytest.approx((320 + 100) / 1000.0)
+
+
+def test_a_fetch_that_begins_behind_a_dead_one_does_not_wake_the_link() -> None:
+    fetches = [operation() for _ in range(3)]
+    for each in fetches:
+        mark(each, PAGE, None, math.nan, None)
+    hung, later, last = (Restoration(None, each) for each in fetches)
+    outlook = Outlook([hung, later, last], PAGE, 64)
+    now = 5.0
+    for begun in range(3):
+        fetches[begun].host_indices = [0] * 320
+        outlook.begin_pass(Measured(now, rate=1000.0), moved=False)
+        now += 1.0
+    assert outlook.fetch(hung)(100) == pytest.approx(0.1 + 2.0)
+    hung.fetched = True  # given up
+    outlook.begin_pass(Measured(now, rate=1000.0), moved=False)
+    assert later.on_link
+    assert outlook.fetch(last)(100) == pytest.approx((320 + 100) / 1000.0)
+
+
+def test_the_soonest_landing_before_any_of_them() -> None:
+    rng = random.Random(5)
+    for _ in range(200):
+        landings, said = Landings(), {}
+        for _ in range(12):
+            number, time = rng.randrange(10), float(rng.randrange(20))
+            landings.add(number, time)
+            said[number] = min(said.get(number, math.inf), time)
+            asked = rng.randrange(12)
+            before = [time for number, time in said.items() if number < asked]
+            assert landings.soonest(asked) == min(before, default=math.inf)

@@ -42,7 +42,9 @@ class HeadChunks:
         if chunk is None:
             return None
         chunk = self._behind_others(each, head, chunk)
-        each.landing = math.inf if chunk else self._outlook.now + self._outlook.fetch(each)(gap)
+        each.landing = math.inf
+        if not chunk:
+            self._outlook.waits(each, self._outlook.fetch(each)(gap))
         return chunk
 
     def tail(self, each: Restoration) -> int:
@@ -63,13 +65,7 @@ class HeadChunks:
 
     def _behind_others(self, each: Restoration, head: int, chunk: int) -> int:
         """As many of these tokens as delay none that came before and waits for its tail."""
-        # One that has landed, or that was not looked at since, holds nothing up.
-        landings = [
-            other.landing
-            for other in self._outlook.before(each)
-            if not other.fetched and other.landing > self._outlook.now
-        ]
-        soonest = min(landings, default=math.inf)
+        soonest = self._outlook.soonest_landing(each)
         if math.isinf(soonest):
             return chunk
         step = min(chunk, self._chunk_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Collection
 
@@ -33,6 +34,35 @@ class Outlook:
         self._chunk_size = chunk_size
         self.measured = Measured()
         self._moved_at = 0.0
+        self._late = 0.0
+        self._landings = Landings()
+
+    def begin_pass(self, measured: Measured, moved: bool) -> None:
+        """Look at all of them, once: there may be hundreds.
+
+        Args:
+            measured: The figures of this pass.
+            moved: Whether something has arrived since the last one.
+        """
+        self.measured = measured
+        self._landings = Landings()
+        ahead, slowest = 0, 0
+        for number, each in enumerate(self._all):
+            each.number, each.ahead, before = number, ahead, each.on_link
+            # SGLang's I/O thread does one after the other.
+            each.on_link = each.allocated and not each.fetched and not slowest
+            moved = moved or (each.on_link and not before)
+            if each.allocated and not each.fetched:
+                ahead, slowest = ahead + each.left, max(slowest, each.tail.batch)
+                if each.landing > self.now:  # else it holds nothing up any more
+                    self._landings.add(number, each.landing)
+        if moved:
+            self._moved_at = self.now
+        self._late = 0.0
+        if slowest and measured.rate > 0.0:
+            since = self.now - self._moved_at
+            expected = BATCHES_LATE * slowest * self._page / measured.rate
+            self._late = since if since > expected + SHORT else 0.0
 
     @property
     def now(self) -> float:
@@ -56,42 +86,43 @@ class Outlook:
     def fetch(self, each: Restoration) -> Fetch:
         """Seconds until so many more of its tokens have arrived; infinite while unknown."""
         rate, late = self.measured.rate, self._late
-        ahead = sum(other.left for other in self._fetched_before(each))
 
         def seconds(tokens: int) -> float:
             if not tokens:
                 return 0.0
-            return (ahead + tokens) / rate + late if rate > 0.0 else math.inf
+            return (each.ahead + tokens) / rate + late if rate > 0.0 else math.inf
 
         return seconds
 
-    def on_link(self, each: Restoration) -> bool:
-        """Whether its pages are what the link brings now."""
-        return each.allocated and not self._fetched_before(each)
+    def waits(self, each: Restoration, seconds: float) -> None:
+        """Its head is computed; its tail will have arrived after so many seconds."""
+        each.landing = self.now + seconds
+        self._landings.add(each.number, each.landing)
 
-    def link_moved(self) -> None:
-        """Something has arrived, or the link has something to bring again."""
-        self._moved_at = self.now
+    def soonest_landing(self, each: Restoration) -> float:
+        """When the first one of those that came before and wait has its tail, else infinite."""
+        return self._landings.soonest(each.number)
 
-    def before(self, each: Restoration) -> list[Restoration]:
-        """Those that began before this one."""
-        found: list[Restoration] = []
-        for other in self._all:
-            if other is each:
-                break
-            found.append(other)
-        return found
 
-    def _fetched_before(self, each: Restoration) -> list[Restoration]:
-        """SGLang's I/O thread does one after the other."""
-        return [other for other in self.before(each) if other.allocated and not other.fetched]
+class Landings:
+    """When those that wait will have their tails, and the soonest one before any of them."""
 
-    @property
-    def _late(self) -> float:
-        """Seconds since anything has arrived, if that is too long; the link may have died."""
-        waits = [each.tail.batch for each in self._all if each.allocated and not each.fetched]
-        if not waits or not self.measured.rate > 0.0:
-            return 0.0
-        since = self.now - self._moved_at
-        expected = BATCHES_LATE * max(waits) * self._page / self.measured.rate
-        return since if since > expected + SHORT else 0.0
+    def __init__(self) -> None:
+        # Of each the numbers grow and the times fall: others do not matter.
+        self._numbers: list[int] = []
+        self._times: list[float] = []
+
+    def add(self, number: int, time: float) -> None:
+        """The one of this number has its tail at this time."""
+        if time >= self.soonest(number + 1):
+            return
+        at = bisect.bisect_left(self._numbers, number)
+        end = at
+        while end < len(self._times) and self._times[end] >= time:
+            end += 1
+        self._numbers[at:end], self._times[at:end] = [number], [time]
+
+    def soonest(self, number: int) -> float:
+        """Of those with lower numbers; infinite: none waits."""
+        at = bisect.bisect_left(self._numbers, number)
+        return self._times[at - 1] if at else math.inf

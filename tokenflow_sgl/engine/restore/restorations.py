@@ -85,8 +85,7 @@ class Restorations:
             measured: The figures of this pass.
             needed: Tokens of device memory that the next step may take.
         """
-        self._outlook.measured = measured
-        ongoing = self._tree.ongoing_prefetch
+        ongoing, moved = self._tree.ongoing_prefetch, False
         for handle, each in list(self._of.items()):
             info = ongoing.get(handle)
             if info is None or info.operation is not each.operation:
@@ -96,11 +95,12 @@ class Restorations:
             if math.isnan(each.began):
                 each.began = measured.now
             arrived = int(each.operation.completed_tokens)
-            begins = each.allocated and not each.looked_at and self._outlook.on_link(each)
-            if arrived != each.arrived or begins:
-                self._outlook.link_moved()
-            each.arrived, each.looked_at = arrived, each.allocated
-            self._copy_ahead(each)
+            moved = moved or arrived != each.arrived
+            each.arrived = arrived
+        self._outlook.begin_pass(measured, moved)
+        for each in self._of.values():
+            if each.on_link and not each.probe and not each.copies.asked:
+                self._copy_ahead(each)
         if self.held_tokens and self._room() < needed:
             self.give_memory_back()
 
@@ -220,12 +220,10 @@ class Restorations:
         each.tail.enough = 1  # a batch is begun as long as there is less
 
     def _copy_ahead(self, each: Restoration) -> None:
-        """Take device memory for its tail if it is the next one to arrive, and there is plenty."""
-        waits = each.allocated and not each.fetched and not each.probe and not each.copies.asked
-        if waits and self._outlook.on_link(each):
-            tokens = math.ceil(self._chunks.tail(each) * SPARE / self._page) * self._page
-            others = len(each.request.full_untruncated_fill_ids) - each.start + self._chunk_size
-            each.copies.reserve(tokens, others)
+        """Take device memory for its tail, which arrives next, if there is plenty."""
+        tokens = math.ceil(self._chunks.tail(each) * SPARE / self._page) * self._page
+        others = len(each.request.full_untruncated_fill_ids) - each.start + self._chunk_size
+        each.copies.reserve(tokens, others)
 
     def _room(self) -> int:
         """Tokens of device memory that SGLang can take."""

@@ -15,21 +15,23 @@ class Restoration:
     """How far its head and its tail are.
 
     request: SGLang's. operation: its fetch from the tail. began: when that was first looked at.
-    arrived: tokens of the tail. looked_at: since host memory was allocated for it. fetched: no more
-    will come. chunk: tokens of the head to compute next. landing: when all of its tail will have
-    arrived, while it waits for that; else infinite. probe: it is computed alone, and its fetch only
-    measures the link.
+    arrived: tokens of the tail. fetched: no more will come. chunk: tokens of the head to compute
+    next. landing: when all of its tail will have arrived, while it waits for that; else infinite.
+    probe: it is computed alone, and its fetch only measures the link. As of this pass, number: its
+    place among all; ahead: tokens that the link brings before its own; on_link: its own come next.
     """
 
     request: Any
     operation: Any
     began: float = math.nan
     arrived: int = 0
-    looked_at: bool = False
     fetched: bool = False
     chunk: int = 0
     landing: float = math.inf
     probe: bool = False
+    number: int = 0
+    ahead: int = 0
+    on_link: bool = False
 
     @property
     def tail(self) -> TailFetch:
