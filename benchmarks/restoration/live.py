@@ -16,36 +16,20 @@ import argparse
 import json
 import os
 import random
-import sys
-import tempfile
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.demo.server import SglangServer
+from storing_server import CONTENDERS, PAGE_TOKENS, storing
+
 from tokenflow_sgl.profiles import DeviceProfile, load_profile
 from tokenflow_sgl.restoration import best_split, in_chunks
-from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "restoration"
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- live: begin -->", "<!-- live: end -->"
-CONTENDERS = {
-    "wait_complete": ("wait_complete", ()),
-    "timeout": ("timeout", ()),
-    "best_effort": ("best_effort", ()),
-    "restore": ("wait_complete", ("--tokenflow-restore", "auto")),
-    "restore, tokenflow": (
-        "wait_complete",
-        ("--tokenflow-restore", "auto", "--scheduler", "tokenflow"),
-    ),
-}
-"""SGLang's prefetch policy, and our options."""
 COMPUTE = "computed"
-SUFFIX, PAGE_TOKENS = 64, 64
+SUFFIX = 64
 
 
 def main() -> None:
@@ -57,7 +41,7 @@ def main() -> None:
     parser.add_argument("--prefix", type=int, default=32768, help="tokens in storage")
     parser.add_argument("--chunk", type=int, default=4096, help="tokens of a prefill step")
     parser.add_argument("--gbps", type=float, nargs="+", default=[10, 20, 30, 40, 80])
-    parser.add_argument("--prompts", type=int, default=3)
+    parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--contender", action="append", choices=CONTENDERS, help="default: all")
     args = parser.parse_args()
     profile = load_profile(args.device, args.model)
@@ -75,63 +59,22 @@ def main() -> None:
 
 def measure(profile: DeviceProfile, contender: str, args: argparse.Namespace) -> dict[str, Any]:
     """TTFT in emulated seconds by rate, and of computing."""
-    policy, ours = CONTENDERS[contender]
     rng = random.Random(3)
     prompts = [
         [rng.randrange(1000, 30000) for _ in range(args.prefix + SUFFIX)]
         for _ in range(args.prompts)
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        file, control = Path(folder) / "profile.json", Path(folder) / "control.json"
-        profile.save(file)
-        options = (
-            *("--page-size", str(PAGE_TOKENS), "--chunked-prefill-size", str(args.chunk)),
-            *("--max-total-tokens", str(3 * args.prefix), "--hicache-ratio", "3"),
-            *("--context-length", str(2 * args.prefix), "--random-seed", "1", "--sleep-on-idle"),
-            *storage_flags(policy=policy, write_gbps=400, control=str(control)),
-            *ours,
-        )
-        launcher = [sys.executable, "-m", "tokenflow_sgl_emulator.serve", "--profile", str(file)]
-        launcher += ["--virtual-time", "--"]
-        log = Path(folder) / "log"
-        with SglangServer(None, options, launcher=launcher, log_path=log, env={}) as server:
-            computed = [ask(server.url, prompt)[0] for prompt in prompts]
-            said: dict[str, Any] = {COMPUTE: computed[-1]}
-            for gbps in args.gbps:
-                control.write_text(json.dumps({"read_gbps": gbps}))
-                for prompt in prompts:
-                    ttft, stored = ask(server.url, prompt)
-                    print(f"  {gbps:g} Gbit/s: {ttft:.3f} s, {stored} tokens fetched", flush=True)
-                said[f"{gbps:g}"] = ttft
+    with storing(
+        profile, contender, chunk=args.chunk, pool=3 * args.prefix, longest=2 * args.prefix
+    ) as server:
+        said: dict[str, Any] = {COMPUTE: [server.ask([prompt])[0][0] for prompt in prompts][-1]}
+        for gbps in args.gbps:
+            server.link(gbps)
+            for prompt in prompts:
+                ttft, stored = server.ask([prompt])[0]
+                print(f"  {gbps:g} Gbit/s: {ttft:.3f} s, {stored} tokens fetched", flush=True)
+            said[f"{gbps:g}"] = ttft
     return said
-
-
-def ask(url: str, prompt: list[int]) -> tuple[float, int]:
-    """TTFT, and tokens from the storage; then only the storage has the prompt."""
-    arrival = {"at_s": 0.0, "index": 0, "of": 1}
-    sampling = {
-        "max_new_tokens": 2,
-        "ignore_eos": True,
-        "custom_params": {"emulated_arrival": arrival},
-    }
-    meta = json.loads(post(url, "/generate", {"input_ids": prompt, "sampling_params": sampling}))[
-        "meta_info"
-    ]
-    while True:
-        try:
-            post(url, "/flush_cache", {})
-            break
-        except urllib.error.HTTPError:  # copies are still under way
-            time.sleep(0.1)
-    return meta["emulated_s"][0], (meta["cached_tokens_details"] or {}).get("storage", 0)
-
-
-def post(url: str, path: str, body: dict[str, Any]) -> bytes:
-    request = urllib.request.Request(
-        url + path, json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=600) as answer:
-        return bytes(answer.read())
 
 
 def best(profile: DeviceProfile, gbps: float, args: argparse.Namespace) -> float:

@@ -131,3 +131,11 @@ def test_chunks_of_a_head_cost_what_their_steps_cost() -> None:
     assert figures.compute(0, 9192, 4096) == pytest.approx(of_each)
     assert figures.compute(100, 0, 4096) == 0.0
     assert Measured().compute(0, 4096, 4096) == 0.0, "not known"
+
+
+def test_a_short_step_takes_as_long_as_a_decode_step() -> None:
+    figures = Measured(prefill=(0.0, 2e-5, 1e-9), shortest=0.005)
+    assert figures.compute(2048, 64, 4096) == 0.005
+    whole = figures.compute(0, 4096, 4096)
+    assert whole == pytest.approx(2e-5 * 4096 + 1e-9 * 4096**2 / 2)
+    assert figures.compute(0, 4096 + 64, 4096) == pytest.approx(whole + 0.005)

@@ -222,7 +222,7 @@ def test_decisions_follow_the_link() -> None:
 
 
 def test_a_step_of_its_own_may_cost_the_suffix_more_than_the_split_saves() -> None:
-    def alone(suffix: int, *, step: float, missing: int = 2048) -> bool:
+    def alone(suffix: int, *, step: float, missing: int = 2048, gain: float = 0.0) -> bool:
         return alone_is_sooner(
             0,
             missing,
@@ -231,11 +231,13 @@ def test_a_step_of_its_own_may_cost_the_suffix_more_than_the_split_saves() -> No
             compute=in_chunks(lambda n, prefix: max(step, 20e-6 * n), 8192),
             fetch=lambda n: n * 100e-6,
             page=64,
+            gain=gain,
         )
 
     # 41 ms of computing and 205 ms of loading: the split saves 7 ms.
     assert not alone(64, step=0.001)
     assert alone(64, step=0.010)
+    assert alone(64, step=0.001, gain=0.010)  # which is less than is asked for
     assert not alone(0, step=0.010)  # nothing follows
     assert not alone(64, step=0.001, missing=0)  # all has landed
     assert alone(64, step=0.050, missing=64)

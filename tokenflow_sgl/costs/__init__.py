@@ -3,9 +3,10 @@
 from tokenflow_sgl.costs.model import StepCosts, attention_work, prefix_of
 from tokenflow_sgl.costs.online import OnlineCosts
 from tokenflow_sgl.costs.steps import StepTimer, Work
-from tokenflow_sgl.costs.transfers import Link, Links, TransferRate
+from tokenflow_sgl.costs.transfers import LatestRate, Link, Links, TransferRate
 
 __all__ = [
+    "LatestRate",
     "Link",
     "Links",
     "OnlineCosts",

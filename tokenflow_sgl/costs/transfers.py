@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
+from statistics import median
 
 MEMORY_TOKENS = 20_000
 """What `TransferRate` remembers of the link to the host, whose rate stays what it is."""
+LATEST = 5
+"""Copies that `LatestRate` looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,9 @@ class Links:
 
 
 class TransferRate:
-    """The rate of one direction. Copies wait for each other, so their times add up.
+    """The rate of one direction. Copies wait for each other, so their times add up."""
 
-    Args:
-        memory: Tokens after which an old copy has lost 63 % of its weight.
-    """
-
-    def __init__(self, memory: float = MEMORY_TOKENS) -> None:
-        self._memory = memory
+    def __init__(self) -> None:
         self._tokens = 0.0
         self._seconds = 0.0
 
@@ -56,7 +55,7 @@ class TransferRate:
         """A copy of `tokens` took `seconds`; what took no time says nothing."""
         if tokens <= 0 or not 0.0 < seconds < math.inf:
             return
-        keep = math.exp(-tokens / self._memory)
+        keep = math.exp(-tokens / MEMORY_TOKENS)
         self._tokens = self._tokens * keep + tokens
         self._seconds = self._seconds * keep + seconds
 
@@ -64,3 +63,25 @@ class TransferRate:
     def rate(self) -> float:
         """Tokens per second; NaN before the first copy."""
         return self._tokens / self._seconds if self._seconds > 0.0 else math.nan
+
+
+class LatestRate:
+    """The rate of a link that others use, too: the median of the latest copies' rates.
+
+    A mean over time would be held up by the slow copies, of which one takes as long as many fast
+    ones: after a link has become eight times as fast, it would take dozens of copies to say so. The
+    median says so after three, and one copy that was held up does not count.
+    """
+
+    def __init__(self) -> None:
+        self._rates: deque[float] = deque(maxlen=LATEST)
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A copy of `tokens` took `seconds`; what took no time says nothing."""
+        if tokens > 0 and 0.0 < seconds < math.inf:
+            self._rates.append(tokens / seconds)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second; NaN before the first copy."""
+        return median(self._rates) if self._rates else math.nan

@@ -48,6 +48,7 @@ class HeadPlanner(Protocol):
         fetch: Fetch,
         page: int,
         lead: float = 0.0,
+        gain: float = 0.0,
     ) -> bool:
         """See `restoration.alone_is_sooner`."""
         ...
@@ -78,14 +79,15 @@ def next_head(
         landed: Tokens of it, from its end, that have arrived, fewer than `end - prefix`.
         suffix: Tokens behind it, which are computed in any case.
         known: Of the device and the link.
-        wait: Seconds that waiting is rather chosen for than to start a chunk.
+        wait: Seconds that are not worth a step more: waiting is rather chosen for than to start a
+            chunk, and computing alone than to save less.
 
     Returns:
         0: none, the rest arrives soon enough. None: all of it is computed, with the suffix, and
         what is loaded of it is of no use.
     """
     missing = end - landed - prefix
-    if planner.alone(prefix, missing, end, suffix, **known):
+    if planner.alone(prefix, missing, end, suffix, gain=wait, **known):
         return None
     head = planner.head_tokens(prefix, missing, wait=wait, **known)
     return None if head >= missing and not landed else head

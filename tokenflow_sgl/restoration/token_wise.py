@@ -146,6 +146,7 @@ def alone_is_sooner(
     fetch: Fetch,
     page: int,
     lead: float = 0.0,
+    gain: float = 0.0,
 ) -> bool:
     """Whether a request has its first token sooner if nothing more is loaded for it.
 
@@ -162,9 +163,11 @@ def alone_is_sooner(
         fetch: Seconds until the last `n` tokens that are missing have arrived.
         page: Tokens of a page, >= 1.
         lead: Seconds before computing can start.
+        gain: Seconds that loading more must save.
     """
     split = best_split(prefix, missing, compute=compute, fetch=fetch, page=page, lead=lead)
-    return lead + compute(prefix, end - prefix + suffix) <= split.seconds + compute(end, suffix)
+    alone = lead + compute(prefix, end - prefix + suffix)
+    return alone <= split.seconds + compute(end, suffix) + gain
 
 
 def tokens_within(prefix: int, tokens: int, seconds: float, *, compute: Seconds, page: int) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 from sglang.srt.mem_cache.common import match_kv_cache
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
-from tokenflow_sgl.costs import TransferRate
+from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.outlook import Outlook
@@ -35,8 +35,6 @@ from tokenflow_sgl.restoration import HeadPlanner
 LONGEST_QUERY = 1.0
 """Seconds for which a request waits for the storage to say what it has, at most; less if computing
 takes less."""
-LINK_MEMORY = 3000
-"""Tokens that the rate of the link to the storage is measured by: others may use it, too."""
 SPARE = 1.125
 """Device memory that is taken for a tail is so many times what it is expected to need."""
 
@@ -66,7 +64,7 @@ class Restorations:
         self._outlook = Outlook(self._of.values(), self._page, chunk_size)
         self._chunks = HeadChunks(planner, self._outlook, self._page, chunk_size)
         self._paused = False
-        self.rate = TransferRate(LINK_MEMORY)
+        self.rate = LatestRate()
 
     @property
     def any(self) -> bool:

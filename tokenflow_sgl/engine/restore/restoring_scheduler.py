@@ -98,26 +98,28 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
 
     def _tf_measured(self, restorations: Restorations) -> Measured:
         """The leader's figures, on all ranks."""
-        prefill = self._tf_costs().prefill
+        costs = self._tf_costs()
         rate = restorations.rate.rate
         said = [
             local_time(),
             UNKNOWN if math.isnan(rate) else rate,
             self.tf_step_end,
-            *(prefill or (UNKNOWN,) * 3),
+            costs.decode_seconds(1, 0),
+            *(costs.prefill or (UNKNOWN,) * 3),
         ]
         if self.server_args.tp_size > 1:
             leads = get_parallel().attn_tp_rank == 0
             figures = torch.tensor(said if leads else [math.inf] * len(said), dtype=torch.float64)
             self.tree_cache._all_reduce(figures, torch.distributed.ReduceOp.MIN)
             said = figures.tolist()
-        now, rate, step_end, *costs = said
-        known = costs[0] != UNKNOWN
+        now, rate, step_end, shortest, *prefill = said
+        known = prefill[0] != UNKNOWN
         return Measured(
             now,
             math.nan if rate == UNKNOWN else rate,
             step_end,
-            (costs[0], costs[1], costs[2]) if known else None,
+            (prefill[0], prefill[1], prefill[2]) if known else None,
+            shortest,
         )
 
     def pause_generation(self, recv_req: Any) -> None:

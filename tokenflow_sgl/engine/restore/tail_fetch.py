@@ -18,7 +18,7 @@ from sglang.srt.managers.cache_controller import PrefetchAck
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from tokenflow_sgl.costs import TransferRate
+from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.shared_clock import local_time
 
@@ -47,7 +47,7 @@ class TailFetch:
         end: Behind the last token; None until the storage has said how much it has.
     """
 
-    def __init__(self, batch: int, rate: TransferRate, copies: TailCopies) -> None:
+    def __init__(self, batch: int, rate: LatestRate, copies: TailCopies) -> None:
         self.batch = batch
         self.copies = copies
         self.enough = ALL
@@ -101,9 +101,7 @@ class TailFetch:
         return got
 
 
-def mark(
-    operation: Any, page: int, rate: TransferRate, expected: float, copies: TailCopies
-) -> None:
+def mark(operation: Any, page: int, rate: LatestRate, expected: float, copies: TailCopies) -> None:
     """From now on this operation is one that is fetched from the tail.
 
     Args:

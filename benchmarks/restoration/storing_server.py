@@ -1,0 +1,112 @@
+"""Real SGLang on an emulated device with an emulated link to its storage, asked for prompts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
+
+CONTENDERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "wait_complete": ("wait_complete", ()),
+    "timeout": ("timeout", ()),
+    "best_effort": ("best_effort", ()),
+    "restore": ("wait_complete", ("--tokenflow-restore", "auto")),
+    "restore, tokenflow": (
+        "wait_complete",
+        ("--tokenflow-restore", "auto", "--scheduler", "tokenflow"),
+    ),
+}
+"""SGLang's prefetch policy, and our options."""
+PAGE_TOKENS = 64
+
+
+class StoringServer:
+    """One that runs.
+
+    Args:
+        url: Its address.
+        control: File with the settings of its link.
+    """
+
+    def __init__(self, url: str, control: Path) -> None:
+        self._url = url
+        self._control = control
+
+    def link(self, gbps: float) -> None:
+        """From now on the storage is read at this rate."""
+        self._control.write_text(json.dumps({"read_gbps": gbps}))
+
+    def ask(self, prompts: Sequence[list[int]]) -> list[tuple[float, int]]:
+        """All of them at the same time: TTFT in emulated seconds and tokens from the storage.
+
+        Afterwards only the storage has their KV.
+        """
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            said = list(pool.map(self._ask, range(len(prompts)), prompts, repeat(len(prompts))))
+        while True:
+            try:
+                self._post("/flush_cache", {})
+                return said
+            except urllib.error.HTTPError:  # copies are still under way
+                time.sleep(0.1)
+
+    def _ask(self, index: int, prompt: list[int], of: int) -> tuple[float, int]:
+        sampling = {
+            "max_new_tokens": 2,
+            "ignore_eos": True,
+            "custom_params": {"emulated_arrival": {"at_s": 0.0, "index": index, "of": of}},
+        }
+        body = {"input_ids": prompt, "sampling_params": sampling}
+        meta = json.loads(self._post("/generate", body))["meta_info"]
+        return meta["emulated_s"][0], (meta["cached_tokens_details"] or {}).get("storage", 0)
+
+    def _post(self, path: str, body: dict[str, Any]) -> bytes:
+        request = urllib.request.Request(
+            self._url + path, json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            return bytes(answer.read())
+
+
+@contextmanager
+def storing(
+    profile: DeviceProfile, contender: str, *, chunk: int, pool: int, longest: int
+) -> Iterator[StoringServer]:
+    """A server while it is needed.
+
+    Args:
+        profile: The device.
+        contender: One of `CONTENDERS`.
+        chunk: Tokens of a prefill step.
+        pool: Tokens of KV on the device; the host has three times as many.
+        longest: Tokens of a request at most.
+    """
+    policy, ours = CONTENDERS[contender]
+    with tempfile.TemporaryDirectory() as folder:
+        file, control = Path(folder) / "profile.json", Path(folder) / "control.json"
+        profile.save(file)
+        options = (
+            *("--page-size", str(PAGE_TOKENS), "--chunked-prefill-size", str(chunk)),
+            *("--max-total-tokens", str(pool), "--hicache-ratio", "3"),
+            *("--context-length", str(longest), "--random-seed", "1", "--sleep-on-idle"),
+            *storage_flags(policy=policy, write_gbps=400, control=str(control)),
+            *ours,
+        )
+        launcher = [sys.executable, "-m", "tokenflow_sgl_emulator.serve", "--profile", str(file)]
+        launcher += ["--virtual-time", "--"]
+        log = Path(folder) / "log"
+        with SglangServer(None, options, launcher=launcher, log_path=log, env={}) as server:
+            yield StoringServer(server.url, control)
