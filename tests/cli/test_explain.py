@@ -85,7 +85,7 @@ def test_a_time_that_a_log_of_days_has_twice_needs_its_date(explain) -> None:
 def test_a_log_without_events_is_an_error(explain) -> None:
     code, output = explain([])
     assert code == 1
-    assert "has no events: no stream was admitted, paused or resumed" in output
+    assert "has no events: no stream was admitted, paused, resumed or restored" in output
 
 
 LONG = [f"{hash_}{number:028x}" for number, hash_ in enumerate(("7f3a", "7f3b", "90aa"))]

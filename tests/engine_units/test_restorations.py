@@ -13,6 +13,7 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.outlook import BATCHES_LATE, Landings, Outlook
 from tokenflow_sgl.engine.restore.planners import make_planner
+from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import LONGEST_QUERY, Restorations
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.tail_fetch import mark
@@ -59,7 +60,7 @@ def made(monkeypatch) -> tuple[Restorations, Tree, Any]:
     where = "tokenflow_sgl.engine.restore.restorations.undisturbed_reason"
     monkeypatch.setattr(where, lambda request: None)
     tree = Tree()
-    restorations = Restorations(tree, 64, make_planner("auto"), Recorder())
+    restorations = Restorations(tree, 64, make_planner("auto"), RestorationRecord(Recorder(), None))
     request = SimpleNamespace(
         cache_request_handle="r",
         positional_embed_overrides=None,
@@ -123,6 +124,32 @@ def test_a_query_is_waited_for_and_not_for_ever(made) -> None:
     assert restorations.may_start("r") is True
     assert tree.released == [("r", 0)]
     assert restorations.may_start("r") is None
+
+
+def test_the_log_is_told_what_the_other_ways_would_have_taken(made) -> None:
+    _, tree, request = made
+    request.rid = "r"
+    told = []
+    log = SimpleNamespace(restored=told.append)
+    record = RestorationRecord(Recorder(), log)
+    fetch = allocate(tree, "r")
+    each = Restoration(request, fetch, began=4.0)
+    outlook = Outlook([each], PAGE, 64)
+    outlook.begin_pass(Measured(4.5), moved=False)
+    record.alone(each, outlook)
+    outlook.begin_pass(Measured(5.0, rate=1000.0, prefill=(0.0, 0.001, 0.0)), moved=False)
+    record.joined(each, 128, 0, outlook)
+    each.fetched = True
+    record.alone(each, outlook)
+    alike = {"rid": "r", "failed": False}
+    known = {"compute": 0.32, "fetch": 0.32, "took": 1.0}
+    assert told == [
+        alike | {"way": "computed", "computed": 320, "fetched": 0, "seconds": {"took": 0.5}},
+        alike | {"way": "both", "computed": 192, "fetched": 128, "seconds": known},
+        alike
+        | {"way": "computed", "computed": 320, "fetched": 0, "seconds": known}
+        | {"failed": True},
+    ]
 
 
 def test_a_link_that_brings_nothing_is_late_for_all() -> None:

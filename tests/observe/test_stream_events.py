@@ -169,7 +169,9 @@ def test_rotated_files_are_read_in_their_order(tmp_path) -> None:
     assert [line["time"] for line in read_log(tmp_path / "log")] == [2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("text", ["what?\n", "{}\n", "[1]\n", '{"time": 3}\n'])
+@pytest.mark.parametrize(
+    "text", ["what?\n", "{}\n", "[1]\n", '{"time": 3}\n', '{"time": 3, "restored": {}}\n']
+)
 def test_other_files_are_refused(tmp_path, text) -> None:
     (tmp_path / "log").write_text(text)
     with pytest.raises(LogError, match="line 1 is not one of a log of decisions"):
@@ -212,6 +214,41 @@ def test_the_command_answers_why_a_stream_was_paused(explained) -> None:
     assert "1 running, 1 paused, 1 waiting" in output
     assert "5 events in the log: 2 paused" in output
     assert "2026-11-22 12:03:04 to 2026-11-22 12:04:04" in output
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (
+            {"way": "both", "computed": 448, "fetched": 1600},
+            "448 tokens of its stored prefix were computed while 1,600 came from the storage, in "
+            "0.023 s; computing all takes 0.047 s; fetching all takes 0.026 s",
+        ),
+        (
+            {"way": "fetched", "computed": 0, "fetched": 2048, "seconds": {"took": 0.2}},
+            "all 2,048 tokens of its stored prefix were fetched, in 0.200 s",
+        ),
+        (
+            {"way": "computed", "computed": 2048, "fetched": 0},
+            "all 2,048 tokens of its stored prefix are computed, as that is soonest; computing "
+            "all takes 0.047 s; fetching all takes 0.026 s",
+        ),
+        (
+            {"way": "computed", "computed": 2048, "fetched": 0, "failed": True, "seconds": {}},
+            "all 2,048 tokens of its stored prefix are computed, as the storage failed",
+        ),
+    ],
+)
+def test_a_restoration_says_why_it_went_its_way(log, told, why) -> None:
+    made, _, path = log
+    seconds = {"compute": 0.047, "fetch": 0.026, "took": 0.0234}
+    made.restored({"rid": "req-7", "failed": False, "seconds": seconds} | told)
+    (event,) = events(read_log(path))
+    assert (event.rid, event.what, event.why) == ("req-7", "restored", why)
+    result = CliRunner().invoke(app, ["explain", str(path)], env={"COLUMNS": "400"})
+    assert result.exit_code == 0
+    assert why in result.output
+    assert "1 events in the log: 1 restored" in result.output
 
 
 def test_identifiers_are_cut_where_they_differ() -> None:

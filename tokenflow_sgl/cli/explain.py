@@ -1,4 +1,4 @@
-"""``tokenflow explain``: why a stream was paused, from the log of decisions."""
+"""``tokenflow explain``: what happened to streams, and why, from the log of decisions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -52,7 +52,7 @@ def explain(
         int, typer.Option(min=1, help="Most events to show: the latest, or the nearest to --at.")
     ] = MOST_SHOWN,
 ) -> None:
-    """Show which streams were admitted, paused and scheduled to run, when, and why.
+    """Show which streams were admitted, paused, scheduled to run and restored, when, and why.
 
     Start the server with --tokenflow-decision-log FILE. Exits with 1 if there is no such event in
     the log. Example:
@@ -67,7 +67,9 @@ def explain(
     names = short_names(identifiers(lines))
     found = list(events(lines, names))
     if not found:
-        _fail(f"{log} has no events: no stream was admitted, paused or resumed", Exit.failed)
+        _fail(
+            f"{log} has no events: no stream was admitted, paused, resumed or restored", Exit.failed
+        )
     chosen = found
     if stream is not None:
         stream = _stream(stream, found)
@@ -159,15 +161,21 @@ def _show(console: Console, found: Sequence[Event], names: Mapping[str, str]) ->
     one_day = len({_local(event.time).date() for event in found}) == 1
     for event in found:
         moment = _local(event.time).strftime("%H:%M:%S.%f" if one_day else "%Y-%m-%d %H:%M:%S.%f")
-        memory = 1 - event.line["device_free"] / event.line["device_total"]
-        counts = event.line["streams"]
-        why = (
-            f"{event.why} ({counts['running']} running, {counts['paused']} paused, "
-            f"{counts['waiting']} waiting, memory {memory:.0%} taken)"
-        )
-        style = styles.get(event.what, "")
+        style, why = styles.get(event.what, ""), event.why + _state(event.line)
         table.add_row(moment[:-5], names[event.rid], Text(event.what, style=style), Text(why))
     console.print(table)
+
+
+def _state(line: Mapping[str, Any]) -> str:
+    """The server's state in a pass; a restoration has none."""
+    if "streams" not in line:
+        return ""
+    memory = 1 - line["device_free"] / line["device_total"]
+    counts = line["streams"]
+    return (
+        f" ({counts['running']} running, {counts['paused']} paused, "
+        f"{counts['waiting']} waiting, memory {memory:.0%} taken)"
+    )
 
 
 def _local(moment: float) -> datetime.datetime:

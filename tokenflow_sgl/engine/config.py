@@ -92,8 +92,8 @@ class TokenFlowConfig:
     decision_log: str = setting(
         "",
         "file for tokenflow explain: a JSON line for every pass that pauses, admits, starts or "
-        "resumes streams, with their request ids and the figures behind the decision; rotated at "
-        "32 MiB, five files; empty: no log",
+        "resumes streams, and for every prefix restored from storage, with request ids and the "
+        "figures behind the decision; rotated at 32 MiB, five files; empty: no log",
     )
     block_groups: bool = setting(
         False,

@@ -96,10 +96,11 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_view = View(
             self, self.tf_table, self.tf_actuator, self.tf_clock, self.tf_timer, self.tf_transfers
         )
+        log = open_log(config.decision_log, ranks, self.tf_table.request)
         if config.block_groups:
             size_groups(self.token_to_kv_pool_allocator, self.tf_table)
         if config.restore != NO_PLANNER:
-            self._tf_restore(config.restore)
+            self._tf_restore(config.restore, log)
         # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
         # what a resume is promised to cost.
         if self.enable_hierarchical_cache:
@@ -115,9 +116,7 @@ class TokenFlowScheduler(TrackingScheduler):
             make_policy(config.policy, config.working_set),
             config.policy,
             self.tf_table.phases,
-            DecisionListener(
-                self.tf_recorder, open_log(config.decision_log, ranks, self.tf_table.request)
-            ),
+            DecisionListener(self.tf_recorder, log),
         )
         logger.info(
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",

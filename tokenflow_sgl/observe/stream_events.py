@@ -34,7 +34,7 @@ class Event:
     Attributes:
         time: Unix seconds.
         rid: The stream's request id.
-        what: "admitted", "scheduled" (to start or resume), "loading" or "paused".
+        what: "admitted", "scheduled" (to start or resume), "loading", "paused" or "restored".
         why: In words.
         line: The whole line of the log.
     """
@@ -73,17 +73,31 @@ def _lines(path: Path, file: Iterable[str]) -> Iterator[dict[str, Any]]:
             return
         try:
             line = json.loads(text)
-            line["time"], line["preempt"], line["candidates"]
+            line["time"], *_parts(line)
         except (ValueError, KeyError, TypeError):
             raise LogError(f"{path}, line {number} is not one of a log of decisions") from None
         yield line
 
 
+def _parts(line: dict[str, Any]) -> tuple[Any, ...]:
+    """What a line must have: it is of a restoration, or of a pass."""
+    if "restored" in line:
+        return line["restored"]["rid"], line["restored"]["way"]
+    return line["preempt"], line["candidates"]
+
+
 def identifiers(lines: Iterable[dict[str, Any]]) -> set[str]:
     """All request ids that a log mentions, also of streams without an event."""
-    return {
+    passes = []
+    restored = set()
+    for line in lines:
+        if "restored" in line:
+            restored.add(line["restored"]["rid"])
+        else:
+            passes.append(line)
+    return restored | {
         rid
-        for line in lines
+        for line in passes
         for rid in (
             *(each["rid"] for each in (*line["preempt"], *line["candidates"])),
             *line["admit"],
@@ -131,6 +145,10 @@ def events(
     offered: set[str] = set()
     for line in lines:
         moment = line["time"]
+        if "restored" in line:
+            told = line["restored"]
+            yield Event(moment, told["rid"], "restored", _restored(told), line)
+            continue
         for rid in line["admit"]:
             yield Event(moment, rid, "admitted", "its reader can be served", line)
         for each in line["preempt"]:
@@ -144,6 +162,24 @@ def events(
             if rid not in offered:
                 yield Event(moment, rid, "scheduled", _state(line, rid), line)
         offered = {*line["take_up"], *line["load"]}
+
+
+def _restored(told: dict[str, Any]) -> str:
+    """How a stored prefix came back, and what the other ways would have taken."""
+    computed, fetched, seconds = told["computed"], told["fetched"], told["seconds"]
+    if not computed:
+        story = f"all {fetched:,} tokens of its stored prefix were fetched"
+    elif not fetched:
+        because = "the storage failed" if told["failed"] else "that is soonest"
+        story = f"all {computed:,} tokens of its stored prefix are computed, as {because}"
+    else:
+        story = f"{computed:,} tokens of its stored prefix were computed while {fetched:,} came"
+        story += " from the storage, which failed then" if told["failed"] else " from the storage"
+    if fetched and "took" in seconds:
+        story += f", in {seconds['took']:.3f} s"
+    ways = (("compute", "computing all takes"), ("fetch", "fetching all takes"))
+    known = [f"{words} {seconds[way]:.3f} s" for way, words in ways if way in seconds]
+    return story + "".join(f"; {each}" for each in known)
 
 
 def _because(line: dict[str, Any], rid: str, cause: str, name: Callable[[str], str]) -> str:

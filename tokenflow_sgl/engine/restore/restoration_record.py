@@ -1,4 +1,4 @@
-"""What is counted of restorations."""
+"""What is counted and told of restorations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
 
@@ -13,15 +14,17 @@ class RestorationRecord:
     """By the way they went.
 
     Args:
-        recorder: Is told.
+        recorder: Is told of all.
+        log: Is told of each, with what the other ways would have taken; None: none is kept.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, log: DecisionLog | None) -> None:
         self._recorder = recorder
+        self._log = log
 
-    def alone(self, each: Restoration) -> None:
+    def alone(self, each: Restoration, outlook: Outlook) -> None:
         """All of it is computed."""
-        self._count("computed", each.end - each.start, 0)
+        self._count(each, 0, outlook)
 
     def failed(self) -> None:
         """A fetch has ended and not brought all that it was to bring."""
@@ -36,20 +39,35 @@ class RestorationRecord:
             ahead: Those of them that were on the device already.
             outlook: What is known.
         """
-        whole = each.end - each.start
-        computed = max(whole - fetched, 0)
-        self._count(
-            "fetched" if not computed else "both" if fetched else "computed", computed, fetched
-        )
+        computing, fetching = self._count(each, fetched, outlook)
         self._recorder.count("restore_copied_ahead_tokens_total", ahead)
-        rate = outlook.measured.rate
-        fetching = whole / rate if rate > 0.0 else math.inf
-        single = min(outlook.compute(each.start, whole) or math.inf, fetching)
+        single = min(computing, fetching)
         if single < math.inf:
             self._recorder.count("restore_seconds_total", outlook.now - each.began)
             self._recorder.count("restore_single_source_seconds_total", single)
 
-    def _count(self, way: str, computed: int, fetched: int) -> None:
+    def _count(self, each: Restoration, fetched: int, outlook: Outlook) -> tuple[float, float]:
+        """Returns the seconds of computing and of fetching all; infinite while unknown."""
+        whole = each.end - each.start
+        computed = max(whole - fetched, 0)
+        way = "fetched" if not computed else "both" if fetched else "computed"
         self._recorder.count("restorations_total", 1, way=way)
         self._recorder.count("restored_tokens_total", computed, source="computed")
         self._recorder.count("restored_tokens_total", fetched, source="fetched")
+        rate = outlook.measured.rate
+        computing = outlook.compute(each.start, whole) or math.inf
+        fetching = whole / rate if rate > 0.0 else math.inf
+        if self._log is not None:
+            told = {"compute": computing, "fetch": fetching, "took": outlook.now - each.began}
+            known = {name: round(time, 4) for name, time in told.items() if math.isfinite(time)}
+            self._log.restored(
+                {
+                    "rid": str(each.request.rid),
+                    "way": way,
+                    "computed": computed,
+                    "fetched": fetched,
+                    "failed": each.fetched and each.left > 0,
+                    "seconds": known,
+                }
+            )
+        return computing, fetching

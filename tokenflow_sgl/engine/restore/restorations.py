@@ -28,7 +28,6 @@ from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
 from tokenflow_sgl.engine.restore.tail_join import join_fetch
-from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.restoration import HeadPlanner
 
@@ -46,7 +45,7 @@ class Restorations:
         tree_cache: SGLang's prefix tree.
         chunk_size: Tokens of a prefill step at most.
         planner: Decides how much of a head is computed.
-        recorder: Is told what was restored how.
+        record: Is told what was restored how.
     """
 
     def __init__(
@@ -54,12 +53,12 @@ class Restorations:
         tree_cache: Any,
         chunk_size: int,
         planner: HeadPlanner,
-        recorder: Recorder,
+        record: RestorationRecord,
     ) -> None:
         self._tree = tree_cache
         self._page = int(tree_cache.page_size)
         self._chunk_size = chunk_size
-        self._record = RestorationRecord(recorder)
+        self._record = record
         self._of: dict[Any, Restoration] = {}  # by SGLang's handle of the request
         self._outlook = Outlook(self._of.values(), self._page, chunk_size)
         self._chunks = HeadChunks(planner, self._outlook, self._page, chunk_size)
@@ -209,7 +208,7 @@ class Restorations:
 
     def _compute_alone(self, each: Restoration) -> None:
         """It is faster, or nothing comes; but the link may have got faster, so it is measured."""
-        self._record.alone(each)
+        self._record.alone(each, self._outlook)
         if each.fetched or each.arrived:
             self.drop(each.request)
             return

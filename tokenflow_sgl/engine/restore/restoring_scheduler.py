@@ -16,10 +16,12 @@ from tokenflow_sgl.engine.batch_work import work_of
 from tokenflow_sgl.engine.config import restoring_planner
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.planners import make_planner
+from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.restore_adder import restoring_adder
 from tokenflow_sgl.engine.restore.restore_hooks import attach_restorations
 from tokenflow_sgl.engine.shared_clock import local_time
+from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
 from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.unsupported import check_prefill
 
@@ -49,14 +51,14 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
         if self.metrics_collector_context.current_scheduler_metrics_enabled:
             self.tf_recorder = PrometheusRecorder(self.metrics_collector.labels)
 
-    def _tf_restore(self, planner: str) -> None:
+    def _tf_restore(self, planner: str, log: DecisionLog | None = None) -> None:
         """From now on prefixes are restored from both sides, as a planner of this name says."""
         check_prefill(self.chunked_prefill_size)
         self.tf_restorations = Restorations(
             self.tree_cache,
             int(self.chunked_prefill_size),
             make_planner(planner),
-            self.tf_recorder,
+            RestorationRecord(self.tf_recorder, log),
         )
         attach_restorations(self.tree_cache, self.tf_restorations)
 

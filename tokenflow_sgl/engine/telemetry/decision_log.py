@@ -1,4 +1,4 @@
-"""The opt-in log of decisions: one JSON line per pass that did something, for `tokenflow explain`.
+"""The opt-in log of decisions, for `tokenflow explain`: a JSON line per pass that did something.
 
 It holds request ids, which metrics never do; so it goes to a file of the operator's choice and
 nowhere else. It is rotated, and busy servers leave lines out rather than slow down.
@@ -69,14 +69,22 @@ class DecisionLog:
             self._left_out += 1
             return
         self._quiet_until = now + 1.0 / LINES_PER_SECOND
+        if self._write(lambda: self._line(now, state, decision)):
+            self._left_out = 0
+
+    def restored(self, told: dict[str, Any]) -> None:
+        """A stored prefix was restored, one way or the other (`RestorationRecord`)."""
+        self._write(lambda: {"time": round(self._clock(), 3), "restored": told})
+
+    def _write(self, line: Callable[[], dict[str, Any]]) -> bool:
         record = logging.LogRecord(__name__, logging.INFO, "", 0, "", None, None)
         try:
-            record.msg = json.dumps(self._line(now, state, decision), separators=(",", ":"))
+            record.msg = json.dumps(line(), separators=(",", ":"))
         except Exception:
             self._handler.handleError(record)
-            return
-        self._left_out = 0
+            return False
         self._handler.handle(record)
+        return True
 
     def close(self) -> None:
         """Close the file."""
