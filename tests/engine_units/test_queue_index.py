@@ -84,6 +84,14 @@ def scheduler() -> Any:
     return made
 
 
+def test_memory_that_is_lent_to_copies_is_free(scheduler) -> None:
+    scheduler.token_to_kv_pool_allocator = SimpleNamespace(available_size=lambda: 100)
+    scheduler.tree_cache = SimpleNamespace(evictable_size=lambda: 20)
+    assert scheduler.tf_actuator.free == 120
+    scheduler.tf_restorations = SimpleNamespace(held_tokens=7)
+    assert scheduler.tf_actuator.free == 127
+
+
 def test_no_stream_is_dropped_while_all_are_somewhere(scheduler, monkeypatch) -> None:
     looked = []
     monkeypatch.setattr(scheduler.tf_table, "lost", lambda held: looked.append(held) or [])

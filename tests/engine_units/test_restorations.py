@@ -16,6 +16,7 @@ from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import LONGEST_QUERY, Restorations
 from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
@@ -124,6 +125,70 @@ def test_a_query_is_waited_for_and_not_for_ever(made) -> None:
     assert restorations.may_start("r") is True
     assert tree.released == [("r", 0)]
     assert restorations.may_start("r") is None
+
+
+def with_memory(tree: Tree, monkeypatch, free: int) -> list[int]:
+    """Copies can be made; returns the tokens that they take, in turn."""
+    taken: list[int] = []
+
+    def reserve(self: Any, tokens: int, leave: int) -> None:
+        if tokens + leave <= free:
+            taken.append(tokens)
+            self._slots = [0] * tokens
+
+    monkeypatch.setattr(TailCopies, "reserve", reserve)
+    monkeypatch.setattr(TailCopies, "asked", property(lambda self: self._slots is not None))
+    tree.token_to_kv_pool_allocator = SimpleNamespace(
+        available_size=lambda: free - sum(taken), free_page_ids=lambda pages: taken.clear()
+    )
+    tree.evictable_size = lambda: 0
+    monkeypatch.setattr(TailCopies, "_free", lambda self, slots: taken.clear())
+    return taken
+
+
+KNOWN = {"rate": 1000.0, "prefill": (0.0, 0.001, 0.0)}
+
+
+@pytest.mark.parametrize("needed", [0, 1500])
+def test_memory_that_the_next_step_needs_is_not_taken_for_copies(made, monkeypatch, needed):
+    restorations, tree, _ = made
+    taken = with_memory(tree, monkeypatch, free=2000)
+    allocate(tree, "r")
+    restorations.begin_pass(Measured(5.0, **KNOWN), needed)
+    assert bool(taken) == (needed == 0), "else it would be given back in the same pass"
+    assert restorations.held_tokens == sum(taken)
+
+
+def test_a_request_that_waits_is_looked_at_again_when_something_arrives(made, monkeypatch) -> None:
+    restorations, tree, _ = made
+    fetch, looked = allocate(tree, "r"), []
+    each = next(iter(restorations._of.values()))
+    monkeypatch.setattr(restorations, "_head_of", lambda request: looked.append(1) or 160)
+    restorations.begin_pass(Measured(5.0, **KNOWN, step_end=5.2), 0)
+    assert restorations.may_start("r") is False
+    assert math.isfinite(each.landing)
+    for _ in range(3):
+        assert restorations.may_start("r") is False
+    assert len(looked) == 1
+    fetch.completed_tokens = 16
+    restorations.begin_pass(Measured(5.01, **KNOWN, step_end=5.2), 0)
+    restorations.may_start("r")
+    assert len(looked) == 2
+    restorations.begin_pass(Measured(each.landing + 1.0, **KNOWN), 0)
+    restorations.may_start("r")
+    assert len(looked) == 3, "and when it should have landed"
+
+
+def test_a_fetch_that_takes_anothers_place_gives_its_memory_back(made, monkeypatch) -> None:
+    restorations, tree, request = made
+    taken = with_memory(tree, monkeypatch, free=2000)
+    allocate(tree, "r")
+    restorations.begin_pass(Measured(5.0, **KNOWN), 0)
+    assert taken
+    tree.ongoing_prefetch["r"] = SimpleNamespace(operation=operation(), host_indices=None)
+    restorations.watch(request)
+    assert not taken
+    assert restorations.held_tokens == 0
 
 
 def test_the_log_is_told_what_the_other_ways_would_have_taken(made) -> None:

@@ -44,6 +44,7 @@ class Controller:
         self.waited: list[tuple[str, str]] = []
         self.copied: dict[int, int] = {}
         self.broken = False
+        self.devices: list[str] = []
         self.mem_pool_device_allocator = allocator
         self.load_fence_stream = Stream("forward", self.waited)
         self.ack_load_queue: list[Any] = []
@@ -97,6 +98,7 @@ def made(request, monkeypatch) -> tuple[TailCopies, Tree, Controller]:
     tree = Tree(controller)
 
     class Device:
+        set_device = staticmethod(controller.devices.append)
         current_stream = staticmethod(lambda: Stream("schedule", controller.waited))
         stream = staticmethod(lambda stream: _Context())
 
@@ -181,6 +183,33 @@ def test_a_copy_that_fails_is_made_when_the_tail_joins(made) -> None:
     controller.broken = False
     assert copies.hand_over(SimpleNamespace(best_match_node=7)) == 0
     assert [controller.copied[slot] for slot in tree.device.tolist()] == HOST.tolist()
+
+
+@pytest.mark.parametrize("backend", ["kernel", "direct"])
+def test_copying_waits_for_nothing_on_the_host(made, backend, monkeypatch) -> None:
+    """What would wait on a GPU: to bring an index to the host, or to the device otherwise."""
+    copies, tree, controller = made
+    controller.io_backend = backend
+    copies.reserve(24, leave=0)
+
+    def waits(*given: Any, **options: Any) -> Any:
+        raise AssertionError("the host waits for the device")
+
+    to = torch.Tensor.to
+    monkeypatch.setattr(torch, "unique", waits)
+    monkeypatch.setattr(torch.Tensor, "cpu", waits)
+    monkeypatch.setattr(
+        torch.Tensor,
+        "to",
+        lambda self, *given, **options: (
+            to(self, *given, **options) if options.get("non_blocking") else waits()
+        ),
+    )
+    copies.copy(16)
+    assert controller.devices == ["cpu"], "a thread begins with the first device"
+    tree.wants = torch.cat((torch.arange(40, 44), HOST[4:20]))
+    assert copies.hand_over(SimpleNamespace(best_match_node=7)) == 12
+    assert free(controller) == POOL - len(tree.wants)
 
 
 def test_device_pages_that_are_not_alike_are_left_to_sglang() -> None:

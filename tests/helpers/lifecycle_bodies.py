@@ -180,6 +180,7 @@ class EngineRig:
         self.batch = Batch()
         self.scheduler: Any = SimpleNamespace(
             chunked_req=None,
+            tf_restorations=None,
             waiting_queue=[],
             result_queue=[],
             page_size=1,

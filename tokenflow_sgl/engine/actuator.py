@@ -60,10 +60,16 @@ class EngineActuator:
 
     @property
     def free(self) -> int:
-        """Device KV tokens that can be allocated: free, or in the tree and not locked."""
+        """Device KV tokens that can be had at once: free, unlocked in the tree, or lent to copies.
+
+        Copies of a restoration's tail give their memory back when SGLang lacks it. The request's
+        own need has it in already.
+        """
         scheduler = self._scheduler
         available: int = scheduler.token_to_kv_pool_allocator.available_size()
-        return available + int(scheduler.tree_cache.evictable_size())
+        restorations = scheduler.tf_restorations
+        lent = 0 if restorations is None else restorations.held_tokens
+        return available + int(scheduler.tree_cache.evictable_size()) + lent
 
     @property
     def promised(self) -> int:

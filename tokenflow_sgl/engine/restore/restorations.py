@@ -97,7 +97,7 @@ class Restorations:
         self._outlook.begin_pass(measured, moved)
         for each in self._of.values():
             if each.on_link and not each.probe and not each.copies.asked:
-                self._copy_ahead(each)
+                self._copy_ahead(each, needed)
         if self.held_tokens and self._room() < needed:
             self.give_memory_back()
 
@@ -105,6 +105,11 @@ class Restorations:
         """SGLang needs the device memory: tails are copied when they have joined."""
         for each in self._of.values():
             each.copies.give_back()
+
+    def end_copies(self) -> None:
+        """The device memory goes away: nothing may be written there any more."""
+        self.give_memory_back()
+        self._tree.cache_controller.l2_transfer_engine.host_to_device_stream.synchronize()
 
     def pause(self) -> None:
         """The engine is paused: no head goes on, so no tail is kept for one.
@@ -135,6 +140,8 @@ class Restorations:
             return
         if undisturbed_reason(request) is not None:
             return
+        if handle in self._of:  # SGLang has dropped that one, and no pass has begun since
+            self._of.pop(handle).copies.give_back()
         copies = TailCopies(self._tree, operation)
         mark(operation, self._page, self.rate, self._outlook.measured.rate, copies)
         self._of[handle] = Restoration(request, operation)
@@ -150,6 +157,9 @@ class Restorations:
             return self._asked_long_enough(each)
         if each.probe:
             return True
+        if each.arrived == each.seen and self._outlook.now < each.landing < math.inf:
+            return False  # as in the pass before: to look at hundreds again takes long
+        each.seen = each.arrived
         head = self._head_of(each.request)
         chunk = self._next_chunk(each, head)
         if chunk is None:
@@ -216,11 +226,11 @@ class Restorations:
         each.probe, each.chunk, each.landing = True, 0, math.inf
         each.tail.enough = 1  # a batch is begun as long as there is less
 
-    def _copy_ahead(self, each: Restoration) -> None:
+    def _copy_ahead(self, each: Restoration, needed: int) -> None:
         """Take device memory for its tail, which arrives next, if there is plenty."""
         tokens = math.ceil(self._chunks.tail(each) * SPARE / self._page) * self._page
-        others = len(each.request.full_untruncated_fill_ids) - each.start + self._chunk_size
-        each.copies.reserve(tokens, others)
+        own = len(each.request.full_untruncated_fill_ids) - each.start + self._chunk_size
+        each.copies.reserve(tokens, own + needed)  # or it would be given back at once
 
     def _room(self) -> int:
         """Tokens of device memory that SGLang can take."""

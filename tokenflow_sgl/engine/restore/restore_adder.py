@@ -23,6 +23,7 @@ def restoring_adder(
         rem_chunk_tokens: int
         chunked_req_limit: int | None
         log_device_hit_tokens: int
+        log_hit_tokens: int
 
         def add_one_req(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             result = self._add(req, has_chunked_req, *args, **kwargs)
@@ -65,8 +66,9 @@ def restoring_adder(
             before = self.log_device_hit_tokens
             super()._account_prefill_cache_admission(req, prefix_len)
             # A head that was computed just now is no hit.
-            hit = self.log_device_hit_tokens - before
-            self.log_device_hit_tokens -= min(hit, req.already_computed)
+            computed = min(self.log_device_hit_tokens - before, req.already_computed)
+            self.log_device_hit_tokens -= computed
+            self.log_hit_tokens -= computed  # SGLang adds the whole prefix elsewhere
 
         def add_chunked_req(self, req: Any) -> Any:
             head = restorations.chunk_of(req)

@@ -16,6 +16,7 @@ _CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridC
 _POOL_STATS = (
     "sglang.srt.managers.scheduler_components.pool_stats_observer.SchedulerPoolStatsObserver"
 )
+_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 _ATTRIBUTE = "tokenflow_restorations"
 
 Function = Callable[..., Any]
@@ -29,6 +30,7 @@ def register_restorations() -> None:
     HookRegistry.register(f"{_CONTROLLER}.load", _load, HookType.AROUND)
     HookRegistry.register(f"{_TREE}._component_available_size", _available, HookType.AROUND)
     HookRegistry.register(f"{_POOL_STATS}.session_held_tokens", _held, HookType.AROUND)
+    HookRegistry.register(f"{_UPDATER}.release_memory_occupation", _released, HookType.AROUND)
 
 
 def attach_restorations(tree_cache: Any, restorations: Restorations) -> None:
@@ -65,3 +67,12 @@ def _available(original: Function, tree: Any, component_type: Any) -> int:
 def _held(original: Function, observer: Any) -> int:
     restorations: Restorations | None = getattr(observer.tree_cache, _ATTRIBUTE, None)
     return int(original(observer)) + (0 if restorations is None else restorations.held_tokens)
+
+
+def _released(original: Function, updater: Any, request: Any) -> Any:
+    # SGLang takes the memory away before it flushes the tree.
+    tree = None if updater.scheduler is None else updater.scheduler.tree_cache
+    restorations: Restorations | None = getattr(tree, _ATTRIBUTE, None)
+    if restorations is not None and restorations.any:
+        restorations.end_copies()
+    return original(updater, request)

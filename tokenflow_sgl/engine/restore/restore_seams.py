@@ -64,6 +64,13 @@ RESTORE: tuple[Seam, ...] = (
         "tells SGLang's checks of the device memory of copies",
     ),
     Seam(
+        "sglang.srt.managers.scheduler_components.weight_updater:"
+        "SchedulerWeightUpdaterManager.release_memory_occupation",
+        "hook",
+        "ends copies before the memory goes away",
+        ("recv_req",),
+    ),
+    Seam(
         f"{_CACHE}._component_available_size",
         "hook",
         "evicts nothing for a tail that is on the device already",

@@ -15,16 +15,18 @@ class Restoration:
     """How far its head and its tail are.
 
     request: SGLang's. operation: its fetch from the tail. began: when that was first looked at.
-    arrived: tokens of the tail. fetched: no more will come. chunk: tokens of the head to compute
-    next. landing: when all of its tail will have arrived, while it waits for that; else infinite.
-    probe: it is computed alone, and its fetch only measures the link. As of this pass, number: its
-    place among all; ahead: tokens that the link brings before its own; on_link: its own come next.
+    arrived: tokens of the tail. seen: those when its next chunk was last decided. fetched: no more
+    will come. chunk: tokens of the head to compute next. landing: when all of its tail will have
+    arrived, while it waits for that; else infinite. probe: it is computed alone, and its fetch only
+    measures the link. As of this pass, number: its place among all; ahead: tokens that the link
+    brings before its own; on_link: its own come next.
     """
 
     request: Any
     operation: Any
     began: float = math.nan
     arrived: int = 0
+    seen: int = -1
     fetched: bool = False
     chunk: int = 0
     landing: float = math.inf

@@ -138,7 +138,8 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
 
     def flush_cache(self, *args: Any, **kwargs: Any) -> Any:
         """Hold no device memory: all of it is free after a flush."""
-        if self.tf_restorations is not None:
+        idle = self.is_fully_idle(ignore_waiting=self._engine_paused)  # else it will be refused
+        if self.tf_restorations is not None and idle:
             self.tf_restorations.give_memory_back()
         return super().flush_cache(*args, **kwargs)
 

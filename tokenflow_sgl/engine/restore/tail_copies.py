@@ -6,7 +6,9 @@ arrived, and the tree is given the copies with the tail (`hand_over`). Until the
 to neither a request nor the tree: SGLang's checks are told of it (`restore_hooks`), and it is given
 back when SGLang needs it or the restoration ends.
 
-Nothing waits on the host for a copy: whatever uses the memory next waits on the device.
+Nothing waits on the host for a copy: whatever uses the memory next waits on the device. So indices
+stay on the device; to bring them to the host, or from it in the ordinary way, would wait for all
+copies, and these may wait for a step that runs.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class TailCopies:
         self._controller = tree.cache_controller
         self._operation = operation
         self._lock = threading.Lock()
-        self._slots: torch.Tensor | None = None  # on the CPU
+        self._slots: torch.Tensor | None = None  # on the device
+        self._targets: torch.Tensor | None = None  # the same, where the copies want it
         self._copied = self._ahead = 0
         self._over = not _copies_by_page(self._controller)
 
@@ -71,8 +74,11 @@ class TailCopies:
         if allocator.available_size() + self._tree.evictable_size() < tokens + leave:
             return
         slots = self._allocate(tokens)
+        targets = slots
+        if slots is not None and self._controller.io_backend == "direct":
+            targets = slots.cpu()
         with self._lock:
-            self._slots = slots
+            self._slots, self._targets = slots, targets
 
     def copy(self, arrived: int) -> None:
         """Copy what has arrived of the tail, as far as there is device memory for it."""
@@ -80,12 +86,13 @@ class TailCopies:
             end = min(arrived, self.held)
             if self._over or end <= self._copied:
                 return
-            assert self._slots is not None
+            assert self._targets is not None
+            span = slice(self._copied, end)
             try:
-                self._submit(
-                    self._operation.host_indices[self._copied : end],
-                    self._slots[self._copied : end],
-                )
+                # This thread begins with the first device; to leave another one's stream would
+                # set that again, and take memory there.
+                get_device_module().set_device(self._controller.device)
+                self._submit(self._operation.host_indices[span], self._targets[span])
             except Exception as error:
                 self._over = True  # the rest is copied when it is handed over
                 logger.warning(
@@ -97,7 +104,7 @@ class TailCopies:
     def give_back(self) -> None:
         """The device memory is SGLang's again, and none is taken any more."""
         with self._lock:
-            slots, self._slots, self._over = self._slots, None, True
+            slots, self._slots, self._targets, self._over = self._slots, None, None, True
         if slots is not None:
             self._free(slots)
 
@@ -141,19 +148,25 @@ class TailCopies:
         fresh = self._allocate(missing) if missing else None
         if missing and fresh is None:
             return None
-        device = slots[index]
+        device = slots[self._there(index)]
         if fresh is not None:
-            device[~known] = fresh
-        left = ~known | (index >= copied)
-        self._ahead = len(host) - int(left.sum())
-        if bool(left.any()):
-            self._submit(host[left], device[left])
+            device[self._there(torch.nonzero(~known)[:, 0])] = fresh
+        left = torch.nonzero(~known | (index >= copied))[:, 0]
+        self._ahead = len(host) - len(left)
+        if len(left):
+            targets = device[self._there(left)]
+            self._stream.wait_stream(get_device_module().current_stream())  # which finds them
+            self._submit(host[left], targets)
         unused = torch.ones(len(slots), dtype=torch.bool)
         unused[index[known]] = False
-        self._slots = slots[unused]  # those of what was computed meanwhile
-        device = device.to(self._controller.device)
+        # Those of what was computed meanwhile.
+        self._slots = slots[self._there(torch.nonzero(unused)[:, 0])]
         self._acknowledge(CacheOperation(host, device, node_id))
         return device
+
+    def _there(self, index: torch.Tensor) -> torch.Tensor:
+        """An index of the host's on the device, without waiting for it."""
+        return index.to(self._controller.device, non_blocking=True)
 
     def _allocate(self, tokens: int) -> torch.Tensor | None:
         """Device memory for copies, behind whatever the device still does with it."""
@@ -161,18 +174,16 @@ class TailCopies:
         lacking = tokens - allocator.available_size()
         if lacking > 0:
             self._tree.evict_for_alloc(EvictParams(num_tokens=lacking))
-        slots = allocator.alloc(tokens)
+        slots: torch.Tensor | None = allocator.alloc(tokens)
         fence = self._controller.load_fence_stream
         if fence is not None:
             self._stream.wait_stream(fence)
         self._stream.wait_stream(get_device_module().current_stream())
-        return None if slots is None else slots.cpu()
+        return slots
 
     def _submit(self, host: torch.Tensor, device: torch.Tensor) -> None:
         controller = self._controller
         with get_device_module().stream(self._stream):
-            if controller.io_backend != "direct":
-                device = device.to(controller.device)
             host, device, _ = controller._move_op_indices(CacheOperation(host, device, -1))
             controller.l2_transfer_engine.submit_host_to_device(
                 controller._l2_load_transfers(host, device),
@@ -197,8 +208,10 @@ class TailCopies:
 
     def _free(self, slots: torch.Tensor) -> None:
         get_device_module().current_stream().wait_stream(self._stream)
-        controller = self._controller
-        controller.mem_pool_device_allocator.free(slots.to(controller.device))
+        allocator = self._controller.mem_pool_device_allocator
+        page = int(allocator.page_size)
+        # They are whole pages, so that SGLang need not look for each page's tokens, and wait.
+        allocator.free_page_ids(slots[::page] // page)
 
     @property
     def _stream(self) -> Any:

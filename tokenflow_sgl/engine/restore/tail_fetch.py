@@ -30,8 +30,6 @@ BATCH_SECONDS = 0.006
 """Time that a batch should take: what the head may have to wait for the tail at most."""
 BATCH_TOKENS = (128, 2048)
 """Tokens of the smallest and of the largest batch."""
-LONGEST_BATCH = 8.0
-"""A batch counts as so many times what it was expected to take, at most."""
 ALL = 1 << 60
 
 Function = Callable[..., Any]
@@ -63,12 +61,15 @@ class TailFetch:
             if operation.is_terminated() or pages * page >= self.enough:
                 goes_on = False
             if goes_on:
+                began = local_time()
                 got = self._get(
                     controller, operation, some, slots[first * page : (first + len(some)) * page]
                 )
                 pages += got
                 self.copies.copy(pages * page)
                 goes_on = got == len(some)
+                if goes_on:  # what copying takes of this thread's time is not there for the link
+                    self._rate.observe(len(some) * page, local_time() - began)
             controller.prefetch_sync_queue.put(
                 PrefetchAck(
                     rid=operation.request_id,
@@ -78,9 +79,8 @@ class TailFetch:
             )
 
     def _get(self, controller: Any, operation: Any, keys: list[str], slots: Any) -> int:
-        began = local_time()
         try:
-            got = int(
+            return int(
                 controller._page_transfer_kv_batch(
                     operation, keys, slots, HiCacheStorageExtraInfo(), []
                 )
@@ -92,13 +92,6 @@ class TailFetch:
                 error,
             )
             return 0
-        if got == len(keys):
-            seconds, known = local_time() - began, self._rate.rate
-            if known > 0.0:
-                # One long pause must not keep the link from being used for hours.
-                seconds = min(seconds, LONGEST_BATCH * len(slots) / known)
-            self._rate.observe(len(slots), seconds)
-        return got
 
 
 def mark(operation: Any, page: int, rate: LatestRate, expected: float, copies: TailCopies) -> None:
