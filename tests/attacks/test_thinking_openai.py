@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from openai import OpenAI
-from servers.fixtures import COLD, respelled
+from servers.fixtures import respelled
 
 from tokenflow_sgl_emulator.tokenizer import make_tokenizer
 
@@ -47,7 +47,7 @@ def thinking(start, models, tmp_path_factory) -> Thinker:
     tokenizer = make_tokenizer(512)
     messages = [{"role": "user", "content": QUESTION}]
     asked = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    with start("--max-total-tokens", "4000", launcher=COLD) as stock:
+    with start("--max-total-tokens", "4000") as stock:
         [said] = stock.outputs([asked])
     end = next(
         place

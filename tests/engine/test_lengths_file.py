@@ -37,7 +37,7 @@ def test_a_file_that_is_none_of_ours_stops_the_start(start, tmp_path) -> None:
     path = tmp_path / "lengths.json"
     path.write_text("{}")
     flags = ("--scheduler", "tokenflow", "--tokenflow-lengths-file", str(path))
-    wrong = start(*flags, launcher=COLD)
-    with pytest.raises(ServerError, match=r"lengths\.json' is no file of learned lengths"), wrong:
+    sentence = r"lengths\.json' is no file of learned lengths"
+    with pytest.raises(ServerError, match=sentence), start(*flags):
         pass
     assert path.read_text() == "{}"

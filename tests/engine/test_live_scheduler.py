@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.fixtures import COLD
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
@@ -243,7 +242,7 @@ def test_a_wrong_option_stops_the_start_with_a_sentence(start) -> None:
     """One of SGLang's and one of ours; test_flags.py has the rest."""
 
     def refused(flags: tuple[str, ...], sentence: str) -> None:
-        wrong = start("--scheduler", "tokenflow", *flags, launcher=COLD)
+        wrong = start("--scheduler", "tokenflow", *flags)
         with pytest.raises(ServerError, match=sentence), wrong:
             pass
 
