@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import random
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -192,6 +193,27 @@ def test_the_head_goes_on_where_the_host_has_the_beginning(stock, wanted) -> Non
         raise AssertionError("the head was never begun behind a cached prefix")
     assert stock.ask(stock._fork).like(wanted[1])
     stock.served.flush_when_idle()
+
+
+def test_what_two_prompts_share_is_fetched_once(stock, wanted) -> None:
+    """Also where the first of the two is aborted."""
+    stock.split(0)
+    own = (SUFFIX - 1) // 16 * 16  # what only the fork has
+    for _ in range(TRIES):
+        before = len(stock.served.log())
+        calls = [lambda ids=ids: stock.ask(ids) for ids in (stock._prompt, stock._fork)]
+        said = stock.served.together(calls)
+        assert all(map(Said.like, said, wanted))
+        stock.served.flush_when_idle()
+        fetched = re.findall(r"prefetch success .* completed=(\d+)", stock.served.log()[before:])
+        if sum(map(int, fetched)) == stock.end + own:
+            break
+    else:
+        raise AssertionError(f"each fetches all of its prefix: {fetched}")
+    calls = [lambda: stock.served.leave(stock._prompt, 0.4), lambda: stock.ask(stock._fork)]
+    assert stock.served.together(calls)[1].like(wanted[1])
+    stock.served.flush_when_idle()
+    stock.served.assert_clean()
 
 
 def test_clients_that_leave_do_not_hurt_the_others(stock, wanted) -> None:

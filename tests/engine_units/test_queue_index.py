@@ -88,7 +88,7 @@ def test_memory_that_is_lent_to_copies_is_free(scheduler) -> None:
     scheduler.token_to_kv_pool_allocator = SimpleNamespace(available_size=lambda: 100)
     scheduler.tree_cache = SimpleNamespace(evictable_size=lambda: 20)
     assert scheduler.tf_actuator.free == 120
-    scheduler.tf_restorations = SimpleNamespace(held_tokens=7)
+    scheduler.tf_restorations = SimpleNamespace(copy_memory=SimpleNamespace(held_tokens=7))
     assert scheduler.tf_actuator.free == 127
 
 

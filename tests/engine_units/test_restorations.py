@@ -33,6 +33,7 @@ class Tree:
     def __init__(self) -> None:
         self.ongoing_prefetch: dict[str, Any] = {}
         self.released: list[tuple[str, int]] = []
+        self.fetched_again: list[Any] = []
 
     def release_aborted_request(self, handle: str) -> None:
         """As SGLang: what has arrived is given back."""
@@ -52,6 +53,7 @@ def allocate(tree: Tree, handle: str, tokens: int = 320) -> Any:
     info = tree.ongoing_prefetch[handle]
     info.operation.host_indices = info.host_indices = list(range(tokens))
     info.operation.tokenflow_tail.end = tokens
+    info.operation.hash_value = [str(page) for page in range(tokens // PAGE)][::-1]
     return info.operation
 
 
@@ -61,17 +63,24 @@ def made(monkeypatch) -> tuple[Restorations, Tree, Any]:
     where = "tokenflow_sgl.engine.restore.restorations.undisturbed_reason"
     monkeypatch.setattr(where, lambda request: None)
     tree = Tree()
-    restorations = Restorations(tree, 64, make_planner("auto"), RestorationRecord(Recorder(), None))
+    record = RestorationRecord(Recorder(), None)
+    restorations = Restorations(tree, 64, make_planner("auto"), record, tree.fetched_again.append)
+    request = begin(restorations, tree, "r")
+    assert restorations.any
+    return restorations, tree, request
+
+
+def begin(restorations: Restorations, tree: Tree, handle: str) -> Any:
+    """SGLang has begun a prefetch for a request."""
     request = SimpleNamespace(
-        cache_request_handle="r",
+        cache_request_handle=handle,
         positional_embed_overrides=None,
         full_untruncated_fill_ids=[0] * 340,
         prefix_len=0,
     )
-    tree.ongoing_prefetch["r"] = SimpleNamespace(operation=operation(), host_indices=None)
+    tree.ongoing_prefetch[handle] = SimpleNamespace(operation=operation(), host_indices=None)
     restorations.watch(request)
-    assert restorations.any
-    return restorations, tree, request
+    return request
 
 
 def test_what_sglang_has_dropped_in_this_very_pass_is_not_ended_twice(made) -> None:
@@ -156,7 +165,7 @@ def test_memory_that_the_next_step_needs_is_not_taken_for_copies(made, monkeypat
     allocate(tree, "r")
     restorations.begin_pass(Measured(5.0, **KNOWN), needed)
     assert bool(taken) == (needed == 0), "else it would be given back in the same pass"
-    assert restorations.held_tokens == sum(taken)
+    assert restorations.copy_memory.held_tokens == sum(taken)
 
 
 def test_a_request_that_waits_is_looked_at_again_when_something_arrives(made, monkeypatch) -> None:
@@ -188,7 +197,26 @@ def test_a_fetch_that_takes_anothers_place_gives_its_memory_back(made, monkeypat
     tree.ongoing_prefetch["r"] = SimpleNamespace(operation=operation(), host_indices=None)
     restorations.watch(request)
     assert not taken
-    assert restorations.held_tokens == 0
+    assert restorations.copy_memory.held_tokens == 0
+
+
+@pytest.mark.parametrize("ends", ["joined", "aborted"])
+def test_a_shared_beginning_is_waited_for(made, monkeypatch, ends) -> None:
+    restorations, tree, _ = made
+    second = begin(restorations, tree, "s")
+    allocate(tree, "r", tokens=256)
+    fetch = allocate(tree, "s", tokens=320)
+    restorations.begin_pass(Measured(5.0, **KNOWN), 0)
+    assert fetch.tokenflow_tail.enough == 64, "the other one brings the rest"
+    assert restorations.may_start("s") is False
+    del tree.ongoing_prefetch["r"]
+    restorations.begin_pass(Measured(5.1, **KNOWN), 0)
+    cached = 256 if ends == "joined" else 128
+    monkeypatch.setattr(restorations, "_head_of", lambda request: cached)
+    assert restorations.may_start("s") is (ends == "joined")
+    assert tree.fetched_again == ([] if ends == "joined" else [second])
+    assert tree.released == ([] if ends == "joined" else [("s", 0)])
+    assert restorations.any == (ends == "joined")
 
 
 def test_the_log_is_told_what_the_other_ways_would_have_taken(made) -> None:

@@ -68,7 +68,7 @@ class EngineActuator:
         scheduler = self._scheduler
         available: int = scheduler.token_to_kv_pool_allocator.available_size()
         restorations = scheduler.tf_restorations
-        lent = 0 if restorations is None else restorations.held_tokens
+        lent = 0 if restorations is None else restorations.copy_memory.held_tokens
         return available + int(scheduler.tree_cache.evictable_size()) + lent
 
     @property

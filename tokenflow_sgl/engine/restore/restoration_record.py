@@ -48,14 +48,14 @@ class RestorationRecord:
 
     def _count(self, each: Restoration, fetched: int, outlook: Outlook) -> tuple[float, float]:
         """Returns the seconds of computing and of fetching all; infinite while unknown."""
-        whole = each.end - each.start
+        whole = each.whole
         computed = max(whole - fetched, 0)
         way = "fetched" if not computed else "both" if fetched else "computed"
         self._recorder.count("restorations_total", 1, way=way)
         self._recorder.count("restored_tokens_total", computed, source="computed")
         self._recorder.count("restored_tokens_total", fetched, source="fetched")
         rate = outlook.measured.rate
-        computing = outlook.compute(each.start, whole) or math.inf
+        computing = outlook.compute(each.end - whole, whole) or math.inf
         fetching = whole / rate if rate > 0.0 else math.inf
         if self._log is not None:
             told = {"compute": computing, "fetch": fetching, "took": outlook.now - each.began}

@@ -13,18 +13,22 @@ joined to its tree. What SGLang drops (abort, flush) is dropped here.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.mem_cache.common import match_kv_cache
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from tokenflow_sgl.costs import LatestRate
+from tokenflow_sgl.engine.restore.copy_memory import CopyMemory
 from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.shared_prefix import leader_of
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
 from tokenflow_sgl.engine.restore.tail_join import join_fetch
@@ -34,8 +38,6 @@ from tokenflow_sgl.restoration import HeadPlanner
 LONGEST_QUERY = 1.0
 """Seconds for which a request waits for the storage to say what it has, at most; less if computing
 takes less."""
-SPARE = 1.125
-"""Device memory that is taken for a tail is so many times what it is expected to need."""
 
 
 class Restorations:
@@ -46,6 +48,11 @@ class Restorations:
         chunk_size: Tokens of a prefill step at most.
         planner: Decides how much of a head is computed.
         record: Is told what was restored how.
+        fetch_again: Begins a fetch for a request anew.
+
+    Attributes:
+        copy_memory: What copies of tails have of the device's.
+        rate: Of the link to the storage.
     """
 
     def __init__(
@@ -54,14 +61,19 @@ class Restorations:
         chunk_size: int,
         planner: HeadPlanner,
         record: RestorationRecord,
+        fetch_again: Callable[[Any], object],
     ) -> None:
         self._tree = tree_cache
         self._page = int(tree_cache.page_size)
         self._chunk_size = chunk_size
         self._record = record
+        self._fetch_again = fetch_again
         self._of: dict[Any, Restoration] = {}  # by SGLang's handle of the request
         self._outlook = Outlook(self._of.values(), self._page, chunk_size)
         self._chunks = HeadChunks(planner, self._outlook, self._page, chunk_size)
+        self.copy_memory = CopyMemory(
+            self._of.values(), tree_cache, self._outlook, self._chunks, chunk_size
+        )
         self._paused = False
         self.rate = LatestRate()
 
@@ -69,11 +81,6 @@ class Restorations:
     def any(self) -> bool:
         """Whether there is one."""
         return bool(self._of)
-
-    @property
-    def held_tokens(self) -> int:
-        """Tokens of device memory that copies of tails have, of which SGLang's tree knows none."""
-        return sum(each.copies.held for each in self._of.values())
 
     def begin_pass(self, measured: Measured, needed: int) -> None:
         """A pass of the scheduler begins; SGLang's prefetches were looked at.
@@ -94,22 +101,10 @@ class Restorations:
             arrived = int(each.operation.completed_tokens)
             moved = moved or arrived != each.arrived
             each.arrived = arrived
+            if each.allocated and not each.placed:
+                self._place(each)
         self._outlook.begin_pass(measured, moved)
-        for each in self._of.values():
-            if each.on_link and not each.probe and not each.copies.asked:
-                self._copy_ahead(each, needed)
-        if self.held_tokens and self._room() < needed:
-            self.give_memory_back()
-
-    def give_memory_back(self) -> None:
-        """SGLang needs the device memory: tails are copied when they have joined."""
-        for each in self._of.values():
-            each.copies.give_back()
-
-    def end_copies(self) -> None:
-        """The device memory goes away: nothing may be written there any more."""
-        self.give_memory_back()
-        self._tree.cache_controller.l2_transfer_engine.host_to_device_stream.synchronize()
+        self.copy_memory.begin_pass(needed)
 
     def pause(self) -> None:
         """The engine is paused: no head goes on, so no tail is kept for one.
@@ -157,6 +152,8 @@ class Restorations:
             return self._asked_long_enough(each)
         if each.probe:
             return True
+        if each.leader is not None and not self._led(each, each.leader):
+            return False
         if each.arrived == each.seen and self._outlook.now < each.landing < math.inf:
             return False  # as in the pass before: to look at hundreds again takes long
         each.seen = each.arrived
@@ -168,6 +165,25 @@ class Restorations:
             return self._join(each, head)
         each.chunk = chunk
         return True
+
+    def _place(self, each: Restoration) -> None:
+        """Fetch only what no other one brings."""
+        each.placed = True
+        before = itertools.takewhile(lambda other: other is not each, self._of.values())
+        each.leader, each.shared = leader_of(each, before, self._page)
+        if each.leader is not None:
+            each.tail.enough = max(each.end - each.shared, 0)
+
+    def _led(self, each: Restoration, leader: Restoration) -> bool:
+        """Whether the one that brings its beginning has done so; its fetch begins anew if not."""
+        if self._of.get(leader.request.cache_request_handle) is leader and not leader.probe:
+            return False
+        each.leader = None
+        if self._head_of(each.request) >= each.shared:
+            return True
+        self.drop(each.request)  # the other one was aborted, or is computed alone
+        self._fetch_again(each.request)
+        return False
 
     def chunk_of(self, request: Any) -> int | None:
         """Tokens of the head that this request may compute in its first chunk; None: any."""
@@ -225,18 +241,6 @@ class Restorations:
         each.copies.give_back()
         each.probe, each.chunk, each.landing = True, 0, math.inf
         each.tail.enough = 1  # a batch is begun as long as there is less
-
-    def _copy_ahead(self, each: Restoration, needed: int) -> None:
-        """Take device memory for its tail, which arrives next, if there is plenty."""
-        tokens = math.ceil(self._chunks.tail(each) * SPARE / self._page) * self._page
-        own = len(each.request.full_untruncated_fill_ids) - each.start + self._chunk_size
-        each.copies.reserve(tokens, own + needed)  # or it would be given back at once
-
-    def _room(self) -> int:
-        """Tokens of device memory that SGLang can take."""
-        tree = self._tree
-        available: int = tree.token_to_kv_pool_allocator.available_size()
-        return available + int(tree.evictable_size())
 
     def _head_of(self, request: Any) -> int:
         """Tokens of it that are in the prefix tree."""

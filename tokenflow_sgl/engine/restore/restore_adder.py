@@ -28,7 +28,7 @@ def restoring_adder(
         def add_one_req(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             result = self._add(req, has_chunked_req, *args, **kwargs)
             if result is AddReqResult.NO_TOKEN:
-                restorations.give_memory_back()
+                restorations.copy_memory.give_back()
             return result
 
         def _add(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:

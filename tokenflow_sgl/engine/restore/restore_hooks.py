@@ -66,7 +66,9 @@ def _available(original: Function, tree: Any, component_type: Any) -> int:
 
 def _held(original: Function, observer: Any) -> int:
     restorations: Restorations | None = getattr(observer.tree_cache, _ATTRIBUTE, None)
-    return int(original(observer)) + (0 if restorations is None else restorations.held_tokens)
+    return int(original(observer)) + (
+        0 if restorations is None else restorations.copy_memory.held_tokens
+    )
 
 
 def _released(original: Function, updater: Any, request: Any) -> Any:
@@ -74,5 +76,5 @@ def _released(original: Function, updater: Any, request: Any) -> Any:
     tree = None if updater.scheduler is None else updater.scheduler.tree_cache
     restorations: Restorations | None = getattr(tree, _ATTRIBUTE, None)
     if restorations is not None and restorations.any:
-        restorations.end_copies()
+        restorations.copy_memory.end()
     return original(updater, request)

@@ -19,7 +19,9 @@ class Restoration:
     will come. chunk: tokens of the head to compute next. landing: when all of its tail will have
     arrived, while it waits for that; else infinite. probe: it is computed alone, and its fetch only
     measures the link. As of this pass, number: its place among all; ahead: tokens that the link
-    brings before its own; on_link: its own come next.
+    brings before its own; on_link: its own come next. placed: a leader was looked for. leader:
+    another one that brings its beginning, too, up to the token `shared`; None: no other does, or
+    not any more.
     """
 
     request: Any
@@ -34,6 +36,9 @@ class Restoration:
     number: int = 0
     ahead: int = 0
     on_link: bool = False
+    placed: bool = False
+    leader: Restoration | None = None
+    shared: int = 0
 
     @property
     def tail(self) -> TailFetch:
@@ -62,6 +67,11 @@ class Restoration:
         """Behind the last token that the storage has."""
         assert self.tail.end is not None, "the storage has not said what it has"
         return self.tail.end
+
+    @property
+    def whole(self) -> int:
+        """Tokens of its stored prefix that no other one brings."""
+        return self.end - max(self.start, self.shared)
 
     @property
     def left(self) -> int:

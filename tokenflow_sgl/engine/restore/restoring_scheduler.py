@@ -59,6 +59,7 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
             int(self.chunked_prefill_size),
             make_planner(planner),
             RestorationRecord(self.tf_recorder, log),
+            self._prefetch_kvcache,
         )
         attach_restorations(self.tree_cache, self.tf_restorations)
 
@@ -140,7 +141,7 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
         """Hold no device memory: all of it is free after a flush."""
         idle = self.is_fully_idle(ignore_waiting=self._engine_paused)  # else it will be refused
         if self.tf_restorations is not None and idle:
-            self.tf_restorations.give_memory_back()
+            self.tf_restorations.copy_memory.give_back()
         return super().flush_cache(*args, **kwargs)
 
     def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:

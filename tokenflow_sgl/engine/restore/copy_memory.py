@@ -1,0 +1,79 @@
+"""Device memory for copies of tails: taken where there is plenty, given back when it is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
+from tokenflow_sgl.engine.restore.outlook import Outlook
+from tokenflow_sgl.engine.restore.restored_request import Restoration
+
+SPARE = 1.125
+"""Device memory that is taken for a tail is so many times what it is expected to need."""
+
+
+class CopyMemory:
+    """Of all restorations.
+
+    Args:
+        restorations: Those under way.
+        tree_cache: SGLang's prefix tree.
+        outlook: What is known.
+        chunks: Say how long a tail will be.
+        chunk_size: Tokens of a prefill step at most.
+    """
+
+    def __init__(
+        self,
+        restorations: Collection[Restoration],
+        tree_cache: Any,
+        outlook: Outlook,
+        chunks: HeadChunks,
+        chunk_size: int,
+    ) -> None:
+        self._all = restorations
+        self._tree = tree_cache
+        self._outlook = outlook
+        self._chunks = chunks
+        self._chunk_size = chunk_size
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens of device memory of which SGLang's tree knows nothing."""
+        return sum(each.copies.held for each in self._all)
+
+    def begin_pass(self, needed: int) -> None:
+        """Take some for the tail that arrives next, and give all back where it gets scarce.
+
+        Args:
+            needed: Tokens that the next step may take.
+        """
+        for each in self._all:
+            if each.on_link and not each.probe and each.leader is None and not each.copies.asked:
+                self._take(each, needed)
+        if self.held_tokens and self._room() < needed:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """SGLang needs the memory: tails are copied when they have joined."""
+        for each in self._all:
+            each.copies.give_back()
+
+    def end(self) -> None:
+        """The device's memory goes away: nothing may be written there any more."""
+        self.give_back()
+        self._tree.cache_controller.l2_transfer_engine.host_to_device_stream.synchronize()
+
+    def _take(self, each: Restoration, needed: int) -> None:
+        page = int(self._tree.page_size)
+        tokens = math.ceil(self._chunks.tail(each) * SPARE / page) * page
+        own = len(each.request.full_untruncated_fill_ids) - each.start + self._chunk_size
+        each.copies.reserve(tokens, own + needed)  # or it would be given back at once
+
+    def _room(self) -> int:
+        """Tokens that SGLang can take."""
+        tree = self._tree
+        available: int = tree.token_to_kv_pool_allocator.available_size()
+        return available + int(tree.evictable_size())
