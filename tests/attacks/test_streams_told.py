@@ -35,6 +35,7 @@ class Reading(threading.Thread):
         self.came: list[tuple[float, int]] = []
         self.ids: list[int] = []
         self.reason: Any = None
+        self.left = False
         self.start()
 
     def ends_after(self, answer: list[int]) -> None:
@@ -46,6 +47,7 @@ class Reading(threading.Thread):
 
     def leave(self) -> None:
         """The client has gone, and closes its end of the connection."""
+        self.left = True
         self.connection.sock.shutdown(socket.SHUT_RDWR)
 
     def run(self) -> None:
@@ -55,14 +57,21 @@ class Reading(threading.Thread):
             "POST", "/generate", json.dumps(self.body), {"content-type": "application/json"}
         )
         with connection.getresponse() as response:
-            while line := response.readline():
-                data = line.decode().removeprefix("data: ").strip()
-                if data and data != "[DONE]":
-                    part = json.loads(data)
-                    self.ids = part["output_ids"]
-                    self.reason = part["meta_info"]["finish_reason"]
-                    self.came.append((time.monotonic(), len(self.ids)))
+            try:
+                self._read(response)
+            except http.client.IncompleteRead:
+                if not self.left:  # in the middle of a line
+                    raise
         connection.close()
+
+    def _read(self, response: http.client.HTTPResponse) -> None:
+        while line := response.readline():
+            data = line.decode().removeprefix("data: ").strip()
+            if data and data != "[DONE]":
+                part = json.loads(data)
+                self.ids = part["output_ids"]
+                self.reason = part["meta_info"]["finish_reason"]
+                self.came.append((time.monotonic(), len(self.ids)))
 
     def wait_for(self, tokens: int, seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
