@@ -32,7 +32,11 @@ PREFIX, SUFFIX, FORK, NEW = 384, 20, 320, 12
 SLOW = 0.004
 """Gigabits/s: the tail takes about a second, so that the head is begun before it is there."""
 FAST = 10.0
-WRITE_BACK = ("--hicache-write-policy", "write_back", "--max-total-tokens", "512")
+WRITE_BACK = (
+    *("--hicache-write-policy", "write_back", "--max-total-tokens", "512"),
+    # SGLang has nowhere to evict to while a busy machine still writes the host's memory to storage.
+    *("--hicache-ratio", "8"),
+)
 AHEAD = "tokenflow:restore_copied_ahead_tokens_total"
 SAME = 1e-4
 """Difference of log probabilities up to which they are the same."""
