@@ -30,14 +30,13 @@ class Served:
         self._came = np.zeros(0, dtype=np.int64)
         self._whole = np.zeros(0, dtype=np.int64)
 
-    def serve(self, lengths, together: int) -> None:
-        """Serve answers of these lengths to their ends."""
+    def serve(self, lengths, together: int, *, to_the_end: bool = True) -> None:
+        """Serve answers of these lengths until they have ended, or else until all have begun."""
         left = [int(length) for length in lengths]
-        while left or len(self._came):
+        while left or (to_the_end and len(self._came)):
             begin = left[: together - len(self._came)]
             del left[: len(begin)]
-            self._whole = np.append(self._whole, begin).astype(np.int64)
-            self._came = np.append(self._came, np.zeros(len(begin), dtype=np.int64))
+            self.begin(begin)
             self.step()
 
     def begin(self, lengths) -> None:
@@ -108,13 +107,13 @@ def test_long_ones_among_short_ones_are_no_change(seed, mixed) -> None:
     two = np.where(rng.random(400) < 0.2, rng.normal(1500, 200, 400), rng.normal(60, 10, 400))
     drawn = (two if mixed else spread).clip(4, 4000).astype(int)
     served = Served(LearnedLengths())
-    served.serve(drawn[:200], together=40)
+    served.serve(drawn[:200], together=40, to_the_end=False)
     seen = len(served.careful)
-    served.serve(drawn[200:], together=40)
-    # Where the last ones end, hardly any begin.
-    looks = np.array(served.careful[seen:-60])
-    assert np.median(looks) < 1.5 * drawn.mean()
-    assert (looks > 2.0 * drawn.mean()).mean() < 0.1
+    served.serve(drawn[200:], together=40, to_the_end=False)
+    looks = np.array(served.careful[seen:]) / drawn.mean()
+    # Answers of two sizes are not log-normal: those are doubted at times.
+    assert np.median(looks) < (2.0 if mixed else 1.5)
+    assert mixed or (looks < 2.0).all()
 
 
 @settings(max_examples=25, deadline=None)
@@ -167,10 +166,23 @@ def asked(served):
 def test_moments_lie_further_apart_the_older_they_are() -> None:
     changes = LengthChanges(1, CHANGE)
     nothing = np.zeros(len(family().log_median))
-    for _ in range(3000):
-        changes.look(nothing, nothing, np.ones(len(GRID)), np.zeros(len(GRID)))
-    age = 3001 - np.array([moment.look for moment in changes._moments])
+    for begun in range(3000):
+        under_way = np.zeros(len(GRID))
+        under_way[0] = begun
+        for _ in range(2):
+            changes.look(nothing, nothing, np.ones(len(GRID)), under_way)
+    age = 3000 - np.array([moment.begun for moment in changes._moments])
     assert len(age) == MOMENTS
     assert age[-1] == 1
     assert age[0] == 3000
     assert (age[:-1] <= 4 * age[1:]).all()
+
+
+def test_a_change_is_known_until_the_curve_has_followed() -> None:
+    """However many looks there are: a moment is where answers begin."""
+    served = short_then(np.full(16, 2000))
+    while served._came[0] < 100:
+        served.step()
+    for _ in range(300):
+        served.learned._known = None
+        assert served.mean()[1] > 600

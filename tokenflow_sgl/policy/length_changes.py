@@ -10,15 +10,14 @@ before (see `length_family`), or another, of which nothing is known. Both likeli
 over all log-normals; their ratio is Bayes' factor. Answers of two sizes are not log-normal, and
 those under way between them would look like a change all the time. So the first explanation has a
 second chance: the curve that was learned until then (`learned_lengths`), if that is likelier. Several moments are kept, close together in the
-present and further apart in the past, and each may be that of the change, the more likely the more
-answers began before the next one: Adams and MacKay ("Bayesian online changepoint detection", 2007).
+present and further apart in the past, and each may be that of the change, before any evidence in
+proportion to the answers that began until the next one: Adams and MacKay ("Bayesian online changepoint detection", 2007).
 Of a stream that was under way at a moment only what it got since then is evidence, so that long
 answers, which are under way for longer, are no sign of a change.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +27,7 @@ from tokenflow_sgl.contract.lengths import GRID
 from tokenflow_sgl.policy.length_family import family
 
 MOMENTS = 12
-"""Moments that are kept: from the last look to the first, each about twice as long ago."""
+"""Moments that are kept: each about twice as many answers ago as the next one."""
 LEAST = 1e-26
 """Share of answers below which one is not told apart from none, as in the family."""
 MOST = 600.0
@@ -55,8 +54,7 @@ class _Moment:
     """What was known at some moment.
 
     Attributes:
-        look: Its number.
-        begun: Answers that had begun.
+        begun: Answers that had begun, at least one more than at the moment before.
         weight: What an answer of before it counts by now.
         before: Logarithm of how likely each log-normal makes all that was known, shape (m,).
         came: The same of what all answers together had got, old ones counting in full.
@@ -65,7 +63,6 @@ class _Moment:
         log_survival, log_mass: Of the curve of all answers that was learned until then.
     """
 
-    look: int
     begun: int
     weight: float
     before: FloatArray
@@ -88,13 +85,13 @@ class LengthChanges:
 
     Args:
         rows: How many there are.
-        often: Changes per answer, before any evidence.
+        likely: Probability of a change at one of the moments before any evidence.
     """
 
-    def __init__(self, rows: int, often: float) -> None:
-        self._often = often
-        self._looks = 0
+    def __init__(self, rows: int, likely: float) -> None:
+        self._odds = likely / (1.0 - likely)
         self._moments: list[_Moment] = []
+        self._likeliest: _Moment | None = None
         # Of old answers as of new ones; how likely each log-normal makes them all.
         self._ended = np.zeros((rows, len(GRID)))
         self._cut = np.zeros((rows, len(GRID)))
@@ -132,12 +129,11 @@ class LengthChanges:
         """
         came = self._over + family().log_likelihood(np.zeros(len(GRID)), under_way)
         change = self.change(came, shares, under_way) if self._moments else None
-        self._looks += 1
-        mass = -np.diff(curve, append=0.0)
-        self._moments.append(
-            _Moment(
-                look=self._looks,
-                begun=self._begun(under_way),
+        begun = self._begun(under_way)
+        if not self._moments or begun > self._moments[-1].begun:
+            mass = -np.diff(curve, append=0.0)
+            now = _Moment(
+                begun=begun,
                 weight=1.0,
                 before=known,
                 came=came,
@@ -147,13 +143,19 @@ class LengthChanges:
                 log_survival=np.log(np.maximum(curve, LEAST)),
                 log_mass=np.log(np.maximum(mass, LEAST)),
             )
-        )
-        if len(self._moments) > MOMENTS:
-            # One less where they are closest for their age.
-            look = np.array([each.look for each in self._moments])
-            gaps = (look[2:] - look[:-2]) / (self._looks + 1 - look[1:-1])
-            del self._moments[1 + int(np.argmin(gaps))]
+            self._moments.append(now)
+            self._thin(begun)
         return change
+
+    def _thin(self, begun: int) -> None:
+        """If there are too many moments, one less where they are closest for their age."""
+        if len(self._moments) <= MOMENTS:
+            return
+        then = np.array([each.begun for each in self._moments])
+        gaps = (then[2:] - then[:-2]) / (begun + 1 - then[1:-1])
+        # A change that was found goes on being one.
+        gaps[[each is self._likeliest for each in self._moments[1:-1]]] = np.inf
+        del self._moments[1 + int(np.argmin(gaps))]
 
     def change(self, came: FloatArray, shares: FloatArray, under_way: FloatArray) -> Change:
         """What speaks for a change at one of the moments.
@@ -171,8 +173,9 @@ class LengthChanges:
             [each.as_learned(self._ended[0], cut) for each in self._moments],
         )
         factor = _averaged(since + shares) - _averaged(shares) - same
-        odds = np.exp(np.minimum(factor, MOST)) * weight * self._often * begins
-        best = self._moments[int(np.argmax(odds))]
+        share = weight * begins / max(int(begins.sum()), 1)
+        odds = np.exp(np.minimum(factor, MOST)) * share * self._odds
+        self._likeliest = best = self._moments[int(np.argmax(odds))]
         probability = 1.0 - 1.0 / (1.0 + float(odds.sum()))
         return Change(probability, self._ended - best.ended, self._cut - best.cut)
 
