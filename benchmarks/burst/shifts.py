@@ -1,4 +1,4 @@
-"""Answers that suddenly, or slowly, get longer or shorter: stock SGLang beside tokenflow, simulated.
+"""Answers that get longer or shorter, at once or slowly: stock SGLang beside tokenflow, simulated.
 
     python benchmarks/burst/shifts.py
     python benchmarks/burst/shifts.py "burst after short ones, RTX 4090" --seed 3

@@ -16,9 +16,9 @@ The upper layer needs no such form: Kaplan and Meier's curve ("Nonparametric est
 incomplete observations", 1958), to which the lower layer contributes as `WEIGHT` answers would
 (Susarla and Van Ryzin, "Nonparametric Bayesian estimation of survival curves from incomplete
 observations", 1976). Answers that were cut off, by limit or by client, say only that they would
-have been longer. Older answers count for less, so that the curves follow a change. Where those under
-way show one earlier, the careful curve heeds it (`length_changes`): it is at least as long as what
-came since then says.
+have been longer. Older answers count for less, so that the curves follow a change. Where those
+under way show one earlier, the careful curve heeds it (`length_changes`): it is at least as long as
+what came since then says.
 
 Requests of one kind (thinking or not, rate class, size of the prompt) have curves of their own,
 to which those of all requests contribute as `KIND_WEIGHT` answers would: where many of a kind have

@@ -9,11 +9,13 @@ Two explanations compete for the evidence since some moment: it follows the same
 before (see `length_family`), or another, of which nothing is known. Both likelihoods are averaged
 over all log-normals; their ratio is Bayes' factor. Answers of two sizes are not log-normal, and
 those under way between them would look like a change all the time. So the first explanation has a
-second chance: the curve that was learned until then (`learned_lengths`), if that is likelier. Several moments are kept, close together in the
-present and further apart in the past, and each may be that of the change, before any evidence in
-proportion to the answers that began until the next one: Adams and MacKay ("Bayesian online changepoint detection", 2007).
-Of a stream that was under way at a moment only what it got since then is evidence, so that long
-answers, which are under way for longer, are no sign of a change.
+second chance: the curve that was learned until then (`learned_lengths`), if that is likelier.
+
+Several moments are kept, close together in the present and further apart in the past, and each may
+be that of the change, before any evidence in proportion to the answers that began until the next
+one: Adams and MacKay ("Bayesian online changepoint detection", 2007). Of a stream that was under
+way at a moment only what it got since then is evidence, so that long answers, which are under way
+for longer, are no sign of a change.
 """
 
 from __future__ import annotations
