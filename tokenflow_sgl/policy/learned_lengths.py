@@ -16,7 +16,9 @@ The upper layer needs no such form: Kaplan and Meier's curve ("Nonparametric est
 incomplete observations", 1958), to which the lower layer contributes as `WEIGHT` answers would
 (Susarla and Van Ryzin, "Nonparametric Bayesian estimation of survival curves from incomplete
 observations", 1976). Answers that were cut off, by limit or by client, say only that they would
-have been longer. Older answers count for less, so that the curves follow a change.
+have been longer. Older answers count for less, so that the curves follow a change. Where those
+under way show one earlier, the careful curve heeds it (`length_changes`): it is at least as long as
+what came since then says.
 
 Requests of one kind (thinking or not, rate class, size of the prompt) have curves of their own,
 to which those of all requests contribute as `KIND_WEIGHT` answers would: where many of a kind have
@@ -28,20 +30,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
-from scipy.special import log_ndtr
 
 from tokenflow_sgl.contract import FloatArray, IntArray
-from tokenflow_sgl.contract.lengths import (
-    GRID,
-    LONGEST,
-    LengthCurves,
-    Lengths,
-    Traits,
-    cell_of,
-)
+from tokenflow_sgl.contract.lengths import GRID, LengthCurves, Lengths, Traits, cell_of
+from tokenflow_sgl.policy.length_changes import LengthChanges
+from tokenflow_sgl.policy.length_family import family, magnitude
 
 WEIGHT = 16.0
 """Answers that the lower layer counts as in the curves of all requests."""
@@ -49,12 +44,12 @@ KIND_WEIGHT = 64.0
 """Answers that those of all requests count as in the curves of a kind."""
 HALF_LIFE = 256
 """Answers after which an older one counts half."""
+FADES = 0.5 ** (1.0 / HALF_LIFE)
+"""What each answer still counts after another one has ended."""
+CHANGE = 1.0 / HALF_LIFE
+"""Probability before any evidence that answers have changed: once among those that count."""
 CAUTION = 0.8
 """Default probability with which the mean length is at most the careful one's."""
-SPREADS = (0.25, 0.5, 0.8, 1.2, 1.8)
-"""Standard deviations of the logarithm that an answer's length may have."""
-PER_OCTAVE = 3
-"""Medians that are considered, per doubling."""
 REFRESHED = 8
 """Passes after which the streams under way are looked at again, though none has ended."""
 KINDS = 64
@@ -117,6 +112,7 @@ class LearnedLengths:
         self._kinds = {kind: number for number, kind in enumerate(evidence.kinds, start=1)}
         # A row for all requests, then one for each kind.
         self._ended, self._cut = evidence.ended.copy(), evidence.cut.copy()
+        self._changes = LengthChanges(len(self._ended), CHANGE)
         self._log_limit = evidence.log_limit
         self._known: Lengths | None = None
         self._passes = 0
@@ -137,6 +133,7 @@ class LearnedLengths:
             row = np.zeros((1, len(GRID)))
             self._ended = np.concatenate([self._ended, row])
             self._cut = np.concatenate([self._cut, row])
+            self._changes.add_kind()
             self._known = None
         return self._kinds.get(key, 0)
 
@@ -147,8 +144,9 @@ class LearnedLengths:
         counted = self._cut if cut_off else self._ended
         for row in {0, kind}:
             for counts in (self._ended[row], self._cut[row]):
-                counts *= 0.5 ** (1.0 / HALF_LIFE)
+                counts *= FADES
             counted[row, cell] += 1.0
+        self._changes.count(kind, cell, FADES, cut_off=cut_off)
         self._known = None
 
     def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
@@ -165,15 +163,27 @@ class LearnedLengths:
         place = kind[live] * size + cell_of(generated[live])
         under_way = np.bincount(place, minlength=rows * size).reshape(rows, size)
         under_way[0] = under_way.sum(axis=0)
-        cut = self._cut + under_way
-        typical, careful = _magnitude(self._ended[0], cut[0], self._log_limit, self._caution)
-        return Lengths(*(LengthCurves(self._curves(base, cut)) for base in (typical, careful)))
+        cut, allowed = self._cut + under_way, family().allowed(self._log_limit)
+        likelihood = family().log_likelihood(self._ended[0], cut[0])
+        bases = magnitude(likelihood, allowed, self._caution)
+        typical, careful = (_curves(base, self._ended, cut) for base in bases)
+        change = self._changes.look(likelihood, allowed, typical[0], under_way[0])
+        if change is not None and change.probability > 1.0 - self._caution:
+            cut = change.cut + under_way
+            likelihood = family().log_likelihood(change.ended[0], cut[0])
+            # With the caution asked for, if there was no change they are as before.
+            caution = 1.0 - (1.0 - self._caution) / change.probability
+            _, base = magnitude(likelihood, allowed, caution)
+            # Shorter ones are believed when they have ended.
+            careful = np.maximum(careful, _curves(base, change.ended, cut))
+        return Lengths(LengthCurves(typical), LengthCurves(careful))
 
-    def _curves(self, base: FloatArray, cut: FloatArray) -> FloatArray:
-        """Curves of all requests and of each kind; `base`: what the lower layer says."""
-        for_all = _survival(base, WEIGHT, self._ended[:1], cut[:1])
-        own = _survival(for_all, KIND_WEIGHT, self._ended[1:], cut[1:])
-        return np.concatenate([for_all, own])
+
+def _curves(base: FloatArray, ended: FloatArray, cut: FloatArray) -> FloatArray:
+    """Curves of all requests and of each kind; `base`: what the lower layer says."""
+    for_all = _survival(base, WEIGHT, ended[:1], cut[:1])
+    own = _survival(for_all, KIND_WEIGHT, ended[1:], cut[1:])
+    return np.concatenate([for_all, own])
 
 
 def _survival(base: FloatArray, weight: float, ended: FloatArray, cut: FloatArray) -> FloatArray:
@@ -188,48 +198,3 @@ def _survival(base: FloatArray, weight: float, ended: FloatArray, cut: FloatArra
     survival = np.ones_like(ended)
     survival[:, 1:] = np.cumprod(1.0 - np.clip(hazard, 0.0, 1.0), axis=1)[:, :-1]
     return survival
-
-
-@cache
-def _family() -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Logarithm of each log-normal's median, (m,); survival, its log, log mass per cell, (m, g).
-
-    In ascending order of their means.
-    """
-    octaves = math.log2(LONGEST)
-    log_median = np.linspace(0.0, math.log(LONGEST), round(PER_OCTAVE * octaves) + 1)
-    mean = np.repeat(log_median, len(SPREADS))[:, None]
-    spread = np.tile(SPREADS, len(log_median))[:, None]
-    log_survival = log_ndtr(-(np.log(np.maximum(GRID, 1e-9)) - mean) / spread)
-    survival = np.exp(log_survival)
-    mass = -np.diff(survival, axis=1, append=0.0)
-    area = (survival[:, :-1] * np.diff(GRID)).sum(axis=1)
-    order = np.argsort(area, kind="stable")
-    return (
-        mean[order, 0],
-        survival[order],
-        np.maximum(log_survival, -60.0)[order],
-        np.log(np.maximum(mass, 1e-26))[order],
-    )
-
-
-def _magnitude(
-    ended: FloatArray, cut: FloatArray, log_limit: float, caution: float
-) -> tuple[FloatArray, FloatArray]:
-    """Survivals that the lower layer finds typical, and careful; each of shape (g,).
-
-    Args:
-        ended: Answers per cell of `GRID` that ended there.
-        cut: Answers that had come so far.
-        log_limit: Logarithm of what clients allow; NaN: not known.
-        caution: See `LearnedLengths`.
-    """
-    log_median, survival, log_survival, log_mass = _family()
-    # Not by BLAS, whose rounding depends on its threads: all ranks must choose the same curve.
-    likely = np.einsum("mg,g->m", log_mass, ended) + np.einsum("mg,g->m", log_survival, cut)
-    if not math.isnan(log_limit):
-        likely = np.where(log_median <= log_limit + 1e-9, likely, -np.inf)
-    likely = np.exp(likely - likely.max())
-    likely /= likely.sum()
-    chosen = int(np.searchsorted(np.cumsum(likely), caution))
-    return np.einsum("m,mg->g", likely, survival), survival[min(chosen, len(survival) - 1)]

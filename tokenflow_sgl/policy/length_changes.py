@@ -1,0 +1,193 @@
+"""Whether answers have changed: a test of what was learned against the streams under way.
+
+What was learned from answers that have ended misleads when those to come are longer: a server that
+has seen only short ones takes 35 tokens for certain, and nothing tells it otherwise until the first
+long ones end. The streams under way tell it sooner. One that gets from 35 to 70 tokens where hardly
+any did is evidence, and so is each token that a stream gets.
+
+Two explanations compete for the evidence since some moment: it follows the same log-normal as that
+before (see `length_family`), or another, of which nothing is known. Both likelihoods are averaged
+over all log-normals; their ratio is Bayes' factor. Answers of two sizes are not log-normal, and
+those under way between them would look like a change all the time. So the first explanation has a
+second chance: the curve that was learned until then (`learned_lengths`), if that is likelier.
+
+Several moments are kept, close together in the present and further apart in the past, and each may
+be that of the change, before any evidence in proportion to the answers that began until the next
+one: Adams and MacKay ("Bayesian online changepoint detection", 2007). Of a stream that was under
+way at a moment only what it got since then is evidence, so that long answers, which are under way
+for longer, are no sign of a change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenflow_sgl.contract import FloatArray
+from tokenflow_sgl.contract.lengths import GRID
+from tokenflow_sgl.policy.length_family import family
+
+MOMENTS = 12
+"""Moments that are kept: each about twice as many answers ago as the next one."""
+LEAST = 1e-26
+"""Share of answers below which one is not told apart from none, as in the family."""
+MOST = 600.0
+"""Largest logarithm of a factor: more is as good as certain."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What speaks for a change.
+
+    Attributes:
+        probability: That answers have changed at one of the moments.
+        ended, cut: Answers per cell of `GRID` that ended there, and that were cut off, since the
+            likeliest of them, shape (rows, g).
+    """
+
+    probability: float
+    ended: FloatArray
+    cut: FloatArray
+
+
+@dataclass(slots=True, eq=False)
+class _Moment:
+    """What was known at some moment.
+
+    Attributes:
+        begun: Answers that had begun, at least one more than at the moment before.
+        weight: What an answer of before it counts by now.
+        before: Logarithm of how likely each log-normal makes all that was known, shape (m,).
+        came: The same of what all answers together had got, old ones counting in full.
+        ended, cut: Answers that had ended and that had been cut off, as counted there.
+        under_way: Streams that had come so far, shape (g,).
+        log_survival, log_mass: Of the curve of all answers that was learned until then.
+    """
+
+    begun: int
+    weight: float
+    before: FloatArray
+    came: FloatArray
+    ended: FloatArray
+    cut: FloatArray
+    under_way: FloatArray
+    log_survival: FloatArray
+    log_mass: FloatArray
+
+    def as_learned(self, ended: FloatArray, cut: FloatArray) -> float:
+        """Logarithm of how likely the curve makes what came since then."""
+        since = self.log_mass * (ended - self.ended[0])
+        since += self.log_survival * (cut - self.cut[0] - self.under_way)
+        return float(since.sum())
+
+
+class LengthChanges:
+    """Looks for changes of all answers; row 0 is all of them, the others are kinds of them.
+
+    Args:
+        rows: How many there are.
+        likely: Probability of a change at one of the moments before any evidence.
+    """
+
+    def __init__(self, rows: int, likely: float) -> None:
+        self._odds = likely / (1.0 - likely)
+        self._moments: list[_Moment] = []
+        self._likeliest: _Moment | None = None
+        # Of old answers as of new ones; how likely each log-normal makes them all.
+        self._ended = np.zeros((rows, len(GRID)))
+        self._cut = np.zeros((rows, len(GRID)))
+        self._over = np.zeros(len(family().log_median))
+
+    def add_kind(self) -> None:
+        """One more row."""
+        row = np.zeros((1, len(GRID)))
+        self._ended, self._cut = (np.concatenate([each, row]) for each in (self._ended, self._cut))
+        for moment in self._moments:
+            moment.ended, moment.cut = (
+                np.concatenate([each, row]) for each in (moment.ended, moment.cut)
+            )
+
+    def count(self, kind: int, cell: int, share: float, *, cut_off: bool) -> None:
+        """An answer has ended in a cell of `GRID`; earlier ones count `share` of what they did."""
+        known = family()
+        self._over = self._over + (known.log_survival if cut_off else known.log_mass)[:, cell]
+        for row in {0, kind}:
+            (self._cut if cut_off else self._ended)[row, cell] += 1.0
+        for moment in self._moments:
+            moment.weight *= share
+
+    def look(
+        self, known: FloatArray, shares: FloatArray, curve: FloatArray, under_way: FloatArray
+    ) -> Change | None:
+        """What speaks for a change, if anything does; the present becomes one more moment.
+
+        Args:
+            known: Logarithm of how likely each log-normal makes all that is known of all answers,
+                those under way included, shape (m,).
+            shares: Logarithm of each one's share before any evidence.
+            curve: Survival of all answers, as learned, shape (g,).
+            under_way: Streams that have come so far, per cell of `GRID`, shape (g,).
+        """
+        came = self._over + family().log_likelihood(np.zeros(len(GRID)), under_way)
+        change = self.change(came, shares, under_way) if self._moments else None
+        begun = self._begun(under_way)
+        if not self._moments or begun > self._moments[-1].begun:
+            mass = -np.diff(curve, append=0.0)
+            now = _Moment(
+                begun=begun,
+                weight=1.0,
+                before=known,
+                came=came,
+                ended=self._ended.copy(),
+                cut=self._cut.copy(),
+                under_way=under_way,
+                log_survival=np.log(np.maximum(curve, LEAST)),
+                log_mass=np.log(np.maximum(mass, LEAST)),
+            )
+            self._moments.append(now)
+            self._thin(begun)
+        return change
+
+    def _thin(self, begun: int) -> None:
+        """If there are too many moments, one less where they are closest for their age."""
+        if len(self._moments) <= MOMENTS:
+            return
+        then = np.array([each.begun for each in self._moments])
+        gaps = (then[2:] - then[:-2]) / (begun + 1 - then[1:-1])
+        # A change that was found goes on being one.
+        gaps[[each is self._likeliest for each in self._moments[1:-1]]] = np.inf
+        del self._moments[1 + int(np.argmin(gaps))]
+
+    def change(self, came: FloatArray, shares: FloatArray, under_way: FloatArray) -> Change:
+        """What speaks for a change at one of the moments.
+
+        came: Logarithm of how likely each log-normal makes what all answers together have got.
+        """
+        begun = [each.begun for each in self._moments]
+        begins = np.maximum(np.diff(begun, append=self._begun(under_way)), 0)
+        weight = np.array([each.weight for each in self._moments])
+        before = weight[:, None] * np.stack([each.before for each in self._moments]) + shares
+        since = came - np.stack([each.came for each in self._moments])
+        cut = self._cut[0] + under_way
+        same = np.maximum(
+            _averaged(before + since) - _averaged(before),
+            [each.as_learned(self._ended[0], cut) for each in self._moments],
+        )
+        factor = _averaged(since + shares) - _averaged(shares) - same
+        share = weight * begins / max(int(begins.sum()), 1)
+        odds = np.exp(np.minimum(factor, MOST)) * share * self._odds
+        self._likeliest = best = self._moments[int(np.argmax(odds))]
+        probability = 1.0 - 1.0 / (1.0 + float(odds.sum()))
+        return Change(probability, self._ended - best.ended, self._cut - best.cut)
+
+    def _begun(self, under_way: FloatArray) -> int:
+        """Answers that have begun."""
+        return int(self._ended[0].sum() + self._cut[0].sum() + under_way.sum())
+
+
+def _averaged(log_likelihood: FloatArray) -> FloatArray:
+    """Logarithm of the sum of exponentials over the last axis."""
+    most = log_likelihood.max(axis=-1, keepdims=True)
+    summed = np.log(np.exp(log_likelihood - most).sum(axis=-1))
+    return np.asarray(most[..., 0] + summed)

@@ -1,0 +1,99 @@
+"""The order of magnitude of answers' lengths: log-normals, and how likely evidence makes each.
+
+Answers are taken to be log-normal around a median of which nothing is known but that it lies
+between one token and what clients allow; every order of magnitude is as likely as another, and so
+is each of a few spreads.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from tokenflow_sgl.contract import FloatArray
+from tokenflow_sgl.contract.lengths import GRID, LONGEST
+
+SPREADS = (0.25, 0.5, 0.8, 1.2, 1.8)
+"""Standard deviations of the logarithm that an answer's length may have."""
+PER_OCTAVE = 3
+"""Medians that are considered, per doubling."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    """The m log-normals, in ascending order of their means.
+
+    Attributes:
+        log_median: Logarithm of each one's median, shape (m,).
+        survival: At each point of `GRID`, shape (m, g).
+        log_survival: Its logarithm, at least -60.
+        log_mass: Logarithm of the share of answers that end in each cell, at least -60.
+    """
+
+    log_median: FloatArray
+    survival: FloatArray
+    log_survival: FloatArray
+    log_mass: FloatArray
+
+    def log_likelihood(self, ended: FloatArray, cut: FloatArray) -> FloatArray:
+        """Logarithm of how likely each log-normal makes such evidence, shape (m,).
+
+        Args:
+            ended: Answers per cell of `GRID` that ended there, shape (g,).
+            cut: Answers that had come so far.
+        """
+        # Not by BLAS, whose rounding depends on its threads: all ranks must choose the same curve.
+        likely: FloatArray = np.einsum("mg,g->m", self.log_mass, ended)
+        likely += np.einsum("mg,g->m", self.log_survival, cut)
+        return likely
+
+    def allowed(self, log_limit: float) -> FloatArray:
+        """Before any evidence all are alike, unless clients allow less than the median: 0 or -inf.
+
+        log_limit: Logarithm of what clients allow; NaN: not known. Shape (m,).
+        """
+        if math.isnan(log_limit):
+            return np.zeros(len(self.log_median))
+        return np.where(self.log_median <= log_limit + 1e-9, 0.0, -np.inf)
+
+
+@cache
+def family() -> Family:
+    """All that are considered."""
+    octaves = math.log2(LONGEST)
+    log_median = np.linspace(0.0, math.log(LONGEST), round(PER_OCTAVE * octaves) + 1)
+    mean = np.repeat(log_median, len(SPREADS))[:, None]
+    spread = np.tile(SPREADS, len(log_median))[:, None]
+    log_survival = log_ndtr(-(np.log(np.maximum(GRID, 1e-9)) - mean) / spread)
+    survival = np.exp(log_survival)
+    mass = -np.diff(survival, axis=1, append=0.0)
+    area = (survival[:, :-1] * np.diff(GRID)).sum(axis=1)
+    order = np.argsort(area, kind="stable")
+    return Family(
+        mean[order, 0],
+        survival[order],
+        np.maximum(log_survival, -60.0)[order],
+        np.log(np.maximum(mass, 1e-26))[order],
+    )
+
+
+def magnitude(
+    log_likelihood: FloatArray, shares: FloatArray, caution: float
+) -> tuple[FloatArray, FloatArray]:
+    """Survivals that are typical in the light of the evidence, and careful; each of shape (g,).
+
+    Args:
+        log_likelihood: See `Family.log_likelihood`.
+        shares: See `Family.allowed`.
+        caution: Probability with which the mean length is at most the careful one's.
+    """
+    likely = log_likelihood + shares
+    likely = np.exp(likely - likely.max())
+    likely /= likely.sum()
+    chosen = int(np.searchsorted(np.cumsum(likely), caution))
+    survival = family().survival
+    return np.einsum("m,mg->g", likely, survival), survival[min(chosen, len(survival) - 1)]
