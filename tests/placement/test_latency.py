@@ -50,7 +50,7 @@ def needed(sizes, placement, staging) -> float:
 )
 def test_fig_3_by_earliest_deadline(sizes, placement, stall, blocks) -> None:
     assert stalled(sizes, placement) == pytest.approx(stall, abs=1e-9)
-    assert needed(sizes, placement, Staging.LAYER) == blocks
+    assert needed(sizes, placement, Staging.layer) == blocks
 
 
 def test_fig_3_is_not_what_equal_sharing_gives() -> None:
@@ -60,8 +60,8 @@ def test_fig_3_is_not_what_equal_sharing_gives() -> None:
 
 
 def test_fig_3_needs_more_with_a_buffer_for_each_stream() -> None:
-    assert needed(STEP_16, "C", Staging.STREAM) == 74
-    assert needed(STEP_16, "A", Staging.STREAM) == needed(STEP_16, "A", Staging.LAYER)
+    assert needed(STEP_16, "C", Staging.stream) == 74
+    assert needed(STEP_16, "A", Staging.stream) == needed(STEP_16, "A", Staging.layer)
 
 
 def test_a_copy_waits_while_its_buffer_is_in_use() -> None:

@@ -37,7 +37,7 @@ class Tables:
     """What the kernels need to know of the choices, as the fields of `Problem`."""
 
     numbers: IntArray
-    groups: FloatArray
+    needs: FloatArray
     first: IntArray
     kind: IntArray
     due: IntArray
@@ -83,7 +83,7 @@ def instance(
         room,
         machine.memory / total,
         tables.numbers,
-        tables.groups,
+        tables.needs,
         tables.first,
         tables.kind,
         tables.due,
@@ -105,18 +105,18 @@ def tables_of(layouts: Layouts, staging: Staging) -> Tables:
     flat = [copy for of_layer in copies for copy in of_layer]
     return Tables(
         numbers,
-        _groups(layouts, staging),
+        layers - numbers + _groups(layouts, staging),
         np.cumsum([0, *(len(of_layer) for of_layer in copies)]),
         np.array([choice for choice, _ in flat], dtype=np.int64),
         np.array([layer for _, layer in flat], dtype=np.int64),
-        windows,
+        windows.reshape(-1, len(layouts)),
     )
 
 
 def _groups(layouts: Layouts, staging: Staging) -> FloatArray:
     """Choices that stage together; a group within another one says nothing more."""
     offloaded = layouts.offloaded()
-    if staging is Staging.STREAM:
+    if staging is Staging.stream:
         return np.array([offloaded.any(axis=1)], dtype=np.float64)
     sets = {frozenset(np.flatnonzero(column)) for column in offloaded.T}
     largest = [one for one in sets if not any(one < other for other in sets)]

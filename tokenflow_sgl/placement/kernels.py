@@ -28,11 +28,12 @@ class Problem(NamedTuple):
         room: Blocks that the link moves while a layer computes, of shape (layers + 1,); [0] is 0.
         memory: Of the device.
         numbers: Layers that each choice offloads, of shape (choices,).
-        groups: Choices that stage their KV together, of shape (groups, choices), 0.0 or 1.0.
+        needs: Layers of memory that each choice needs while a group of choices stages its KV
+            together: those that it keeps, and one if it is of the group; (groups, choices).
         first, kind, due: The copies by the layer at whose end they may begin: those of layer p are
             first[p] to first[p + 1] - 1, each with its choice and the layer that waits for it.
         windows: How many copies of a choice neither begin before layer p ends nor are due after
-            layer j starts, of shape (layers + 1, layers + 1, choices).
+            layer j starts; of shape ((layers + 1) * (layers + 1), choices), p in front.
     """
 
     sizes: FloatArray
@@ -40,7 +41,7 @@ class Problem(NamedTuple):
     room: FloatArray
     memory: float
     numbers: IntArray
-    groups: FloatArray
+    needs: FloatArray
     first: IntArray
     kind: IntArray
     due: IntArray
@@ -54,17 +55,13 @@ def memory_needed(problem: Problem, mass: FloatArray) -> float:
         problem: The instance.
         mass: Sum of the sizes at each choice, of shape (choices,).
     """
-    layers = problem.room.shape[0] - 1
-    resident = 0.0
-    for choice in range(mass.shape[0]):
-        resident += mass[choice] * (layers - problem.numbers[choice])
-    staging = 0.0
-    for group in range(problem.groups.shape[0]):
-        staged = 0.0
-        for choice in range(mass.shape[0]):
-            staged += problem.groups[group, choice] * mass[choice]
-        staging = max(staging, staged)
-    return resident + staging
+    most = 0.0
+    for group in range(problem.needs.shape[0]):
+        needed = 0.0
+        for choice in range(mass.shape[0]):  # compiled, sooner than a product of matrices
+            needed += problem.needs[group, choice] * mass[choice]
+        most = max(most, needed)
+    return most
 
 
 def stall(problem: Problem, mass: FloatArray, left: FloatArray, limit: float) -> float:
@@ -115,20 +112,18 @@ def longest_path(problem: Problem, mass: FloatArray, slope: FloatArray) -> tuple
         The stall, and the offset.
     """
     layers = problem.room.shape[0] - 1
-    choices = mass.shape[0]
     computed = np.zeros(layers + 1)
     for layer in range(1, layers + 1):
         computed[layer] = computed[layer - 1] + problem.room[layer]
+    blocks = np.dot(problem.windows, mass)
     waited = np.zeros(layers + 1)
     source = np.full(layers + 1, -1)
     for due in range(1, layers + 1):
         waited[due] = waited[due - 1]
         for begin in range(due):
-            blocks = 0.0
-            for choice in range(choices):
-                blocks += mass[choice] * problem.windows[begin, due, choice]
-            if blocks > 0.0:
-                until = waited[begin] + blocks - (computed[due - 1] - computed[begin])
+            copied = blocks[begin * (layers + 1) + due]
+            if copied > 0.0:
+                until = waited[begin] + copied - (computed[due - 1] - computed[begin])
                 if until > waited[due] + TINY:
                     waited[due] = until
                     source[due] = begin
@@ -140,8 +135,7 @@ def longest_path(problem: Problem, mass: FloatArray, slope: FloatArray) -> tuple
         if begin < 0:
             due -= 1
             continue
-        for choice in range(choices):
-            slope[choice] += problem.windows[begin, due, choice]
+        slope += problem.windows[begin * (layers + 1) + due]
         offset += computed[due - 1] - computed[begin]
         due = begin
     return waited[layers], offset

@@ -124,6 +124,12 @@ class _Moving:
     left: float
     pieces: list[Piece] = field(default_factory=list)
 
+    def add(self, begin: float, end: float, rate: float) -> None:
+        """Move on; what goes on as before is one piece with it."""
+        if self.pieces and (self.pieces[-1].end, self.pieces[-1].rate) == (begin, rate):
+            begin = self.pieces.pop().begin
+        self.pieces.append(Piece(begin, end, rate))
+
     def finished(self) -> Copy:
         return Copy(self.stream, self.layer, self.ready, tuple(self.pieces))
 
@@ -180,7 +186,7 @@ class _Link:
         end = min(arrival, until)
         for one in served:
             if end > self.now:
-                one.pieces.append(Piece(self.now, end, rate))
+                one.add(self.now, end, rate)
             one.left -= (end - self.now) * rate
         if arrival <= until:
             least.left = 0.0  # exactly, whatever the rounding

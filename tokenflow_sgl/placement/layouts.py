@@ -89,7 +89,7 @@ def half_phases(layers: int) -> Layouts:
     """Those of `every_kth`, and copies of them shifted by half of their distance.
 
     Streams at the same distance then stage their KV at different layers, which matters where
-    staging is counted by its largest layer (`Staging.LAYER`). 18 for 32 layers.
+    staging is counted by its largest layer (`Staging.layer`). 18 for 32 layers.
     """
     shifted = (
         every(layers, distance, distance // 2)

@@ -18,19 +18,16 @@ _MOST_PIVOTS = 2000
 def pivot(table: FloatArray, cost: FloatArray, row: int, column: int, rows: int) -> None:
     """Exchange a basic and a nonbasic variable of a condensed simplex table, in place."""
     factor = 1.0 / table[row, column]
-    for at in range(table.shape[1]):
-        table[row, at] *= factor
+    table[row] *= factor
     table[row, column] = factor
     for other in range(rows):
         if other != row:
             share = table[other, column]
             if share != 0.0:
-                for at in range(table.shape[1]):
-                    table[other, at] -= share * table[row, at]
+                table[other] -= share * table[row]
                 table[other, column] = -share * factor
     share = cost[column]
-    for at in range(table.shape[1]):
-        cost[at] -= share * table[row, at]
+    cost -= share * table[row]
     cost[column] = -share * factor
 
 
@@ -100,7 +97,7 @@ def bound(
     """
     layers = problem.room.shape[0] - 1
     choices = fixed.shape[0]
-    groups = problem.groups.shape[0]
+    groups = problem.needs.shape[0]
     variables = choices + 1  # the last one is the stall
     most = 1 + groups + 4 * layers
     table = np.zeros((most, variables + 1))
@@ -116,7 +113,7 @@ def bound(
     for group in range(groups):
         free = problem.memory
         for choice in range(choices):
-            needed = layers - problem.numbers[choice] + problem.groups[group, choice]
+            needed = problem.needs[group, choice]
             table[1 + group, choice] = needed / layers
             free -= needed * fixed[choice]
         table[1 + group, variables] = free / layers
@@ -176,5 +173,4 @@ def add_plane(
         elif basic[other] == choices:
             share = -1.0
         if share != 0.0:
-            for at in range(variables + 1):
-                table[row, at] -= share * table[other, at]
+            table[row] -= share * table[other]

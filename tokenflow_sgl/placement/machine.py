@@ -8,21 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tokenflow_sgl.choices import Staging
 from tokenflow_sgl.contract import FloatArray, IntArray
 from tokenflow_sgl.placement.layouts import Layouts
-
-
-class Staging(enum.Enum):
-    """What device memory the copies need in which offloaded KV is used."""
-
-    LAYER = "layer"
-    """As much as the layer with the most offloaded KV (OrbitFlow Eq. 1). It leaves out that a copy
-    for one stream is under way while another stream's is in use: an executor needs a buffer that
-    streams share, and must hold copies back while it is full."""
-    STREAM = "stream"
-    """One buffer for each stream that offloads anything, as large as its KV of a layer: what an
-    executor without a shared buffer needs. In OrbitFlow's Fig. 3 C that is 74 blocks instead of
-    70."""
 
 
 class Sharing(enum.Enum):
@@ -54,7 +42,7 @@ class Machine:
     compute: FloatArray
     bandwidth: float
     memory: float
-    staging: Staging = Staging.LAYER
+    staging: Staging = Staging.layer
 
     def __post_init__(self) -> None:
         if self.compute.ndim != 1 or not self.compute.size:
@@ -107,6 +95,6 @@ def staging_blocks(
 ) -> float:
     """Blocks of the staging buffers, by the rule; arguments as of `resident_blocks`."""
     offloaded = layouts.offloaded()[layout]
-    if staging is Staging.STREAM:
+    if staging is Staging.stream:
         return float(sizes[offloaded.any(axis=1)].sum())
     return float((sizes[:, None] * offloaded).sum(axis=0).max(initial=0.0))

@@ -103,15 +103,14 @@ def _steps(problem: Problem, offset: int) -> LinearConstraint:
     def start(layer: int) -> int:
         return offset + choices + layer - 1
 
-    for group in problem.groups:
-        needed = layers - problem.numbers + group
+    for needed in problem.needs:
         terms.add({offset + choice: needed[choice] for choice in range(choices)}, problem.memory)
     for layer in range(1, layers + 1):
         terms.add({start(layer): 1.0, start(layer + 1): -1.0}, -problem.room[layer])
     begins = np.flatnonzero(np.diff(problem.first))
     for begin in begins:
         for due in np.unique(problem.due):
-            copies = problem.windows[begin, due]
+            copies = problem.windows[begin * (layers + 1) + due]
             if due <= begin or not copies.any():
                 continue
             row = {offset + choice: copies[choice] for choice in np.flatnonzero(copies)}

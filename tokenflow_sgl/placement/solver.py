@@ -49,7 +49,7 @@ class Effort:
 
 SMALL = Effort(near=1e-6, search=500, pairs=False, branch=100_000)
 """Up to four streams: the optimum, but for a millionth of the step."""
-MIDDLE = Effort(near=0.002, search=600, pairs=True, branch=5000)
+MIDDLE = Effort(near=0.002, search=600, pairs=True, branch=4500)
 """Up to `EXACT` streams."""
 LARGE = Effort(near=0.003, search=4000, pairs=True, branch=0)
 """More streams."""
