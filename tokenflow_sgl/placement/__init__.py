@@ -5,6 +5,7 @@ for, and `latency` plays a decode step. `solver` finds the placement with the sh
 does so by scipy, and `planner` adds which streams pause and how long the plan lasts.
 """
 
+from tokenflow_sgl.choices import Staging
 from tokenflow_sgl.placement.compiled import Kernels, kernels_of
 from tokenflow_sgl.placement.instance import NEW, Installed
 from tokenflow_sgl.placement.latency import Copy, Piece, Timeline, decode_step
@@ -20,7 +21,6 @@ from tokenflow_sgl.placement.layouts import (
 from tokenflow_sgl.placement.machine import (
     Machine,
     Sharing,
-    Staging,
     resident_blocks,
     staging_blocks,
 )

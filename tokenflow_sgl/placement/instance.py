@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from tokenflow_sgl.choices import Staging
 from tokenflow_sgl.contract import FloatArray, IntArray
 from tokenflow_sgl.placement.kernels import Problem
 from tokenflow_sgl.placement.layouts import Layouts
-from tokenflow_sgl.placement.machine import Machine, Staging
+from tokenflow_sgl.placement.machine import Machine
 
 NEW = -1
 """Choice of a stream that has none yet: nothing of it is migrated."""
