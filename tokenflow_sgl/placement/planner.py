@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tokenflow_sgl.contract import FloatArray, IntArray
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray
 from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.instance import NEW, Installed
 from tokenflow_sgl.placement.layouts import Layouts, half_phases
@@ -71,6 +71,10 @@ class Batch:
     def of(cls, tokens: IntArray, tbt_slo: float = np.inf) -> Batch:
         """A batch without deposits, and with one objective for all."""
         return cls(tokens, np.zeros_like(tokens), np.full(tokens.shape, tbt_slo))
+
+    def only(self, places: IntArray) -> Batch:
+        """Some of its streams."""
+        return Batch(self.tokens[places], self.deposit[places], self.tbt_slo[places])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,7 @@ def plan(
     *,
     layouts: Layouts | None = None,
     installed: Installed | None = None,
+    last: BoolArray | None = None,
     kernels: Kernels | None = None,
     backend: Solve | None = None,
 ) -> Plan:
@@ -145,6 +150,7 @@ def plan(
         terms: What else decides; None: the defaults.
         layouts: The choices; None: `half_phases`.
         installed: The placement in force.
+        last: Streams that pause only when all others do, of shape (streams,); None: none is.
         kernels: The inner loops; None: not compiled.
         backend: What solves; None: `solver.solve` with these kernels.
     """
@@ -165,7 +171,7 @@ def plan(
         if placed is not None and placed.seconds <= allowed:
             break
         reason = Reason.MEMORY if placed is None else Reason.OBJECTIVE
-        largest = int(runs[np.argmax(batch.tokens[runs] + batch.deposit[runs])])
+        largest = _victim(batch, runs, last)
         paused.append((largest, reason))
         runs = runs[runs != largest]
     layout = np.full(batch.tokens.size, PAUSED)
@@ -236,6 +242,13 @@ def lasts(
         else:
             high = middle - 1
     return low
+
+
+def _victim(batch: Batch, runs: IntArray, last: BoolArray | None) -> int:
+    """The stream with the most KV and deposited tokens, of those that may pause."""
+    if last is not None and not last[runs].all():
+        runs = runs[np.logical_not(last[runs])]
+    return int(runs[np.argmax(batch.tokens[runs] + batch.deposit[runs])])
 
 
 def _searching(kernels: Kernels | None) -> Solve:
