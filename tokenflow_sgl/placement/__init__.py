@@ -1,14 +1,13 @@
 """Which layers' KV lies on the device, stream by stream, for the shortest decode step. Pure plans.
 
 After OrbitFlow (PVLDB 19(1)). `layouts` has the choices of a stream, `machine` what a plan is made
-for, and `latency` plays a decode step. `solver` finds the placement with the shortest step, `milp`
+for, and `step_latency` plays a decode step. `solver` finds the placement with the shortest step, `milp`
 does so by scipy, and `planner` adds which streams pause and how long the plan lasts.
 """
 
 from tokenflow_sgl.choices import Staging
 from tokenflow_sgl.placement.compiled import Kernels, kernels_of
 from tokenflow_sgl.placement.instance import NEW, Installed
-from tokenflow_sgl.placement.latency import Copy, Piece, Timeline, decode_step
 from tokenflow_sgl.placement.layouts import (
     Layout,
     Layouts,
@@ -35,6 +34,7 @@ from tokenflow_sgl.placement.planner import (
     plan,
 )
 from tokenflow_sgl.placement.solver import Effort, Placement, lower_bound, solve, step_seconds
+from tokenflow_sgl.placement.step_latency import Copy, Piece, Timeline, decode_step
 
 __all__ = [
     "NEW",

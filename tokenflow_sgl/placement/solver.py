@@ -1,6 +1,6 @@
 """The placement of a batch that makes a decode step shortest.
 
-A step depends on the streams only through the sum of their blocks at each choice (`latency`), so a
+A step depends on the streams only through the sum of their blocks at each choice (`step_latency`), so a
 linear program of a dozen variables bounds all placements from below (`lp_bound`). Its solution is
 rounded to whole streams and improved by local search; up to `EXACT` streams, branch and bound then
 searches the rest. OrbitFlow gives the same problem to Gurobi (section 3.3); `milp` gives it to
@@ -169,7 +169,7 @@ def step_seconds(
     machine: Machine,
     kernels: Kernels | None = None,
 ) -> float:
-    """As `latency.decode_step(...).seconds`, from the sums at each choice alone.
+    """As `step_latency.decode_step(...).seconds`, from the sums at each choice alone.
 
     Arguments and errors as of `solve`.
     """
