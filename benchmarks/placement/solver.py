@@ -28,6 +28,7 @@ from tokenflow_sgl.placement import (
     Terms,
     blocks_after,
     every_kth,
+    fits,
     half_phases,
     kernels_of,
     plan,
@@ -37,7 +38,6 @@ from tokenflow_sgl.placement import (
 from tokenflow_sgl.placement.baselines import (
     deepspeed_seconds,
     dynamic_heuristic,
-    fits,
     flexgen,
     flexgen_plus,
     slo_aware,

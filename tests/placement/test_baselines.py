@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.placement import Machine, every_kth, solve, step_seconds
+from tokenflow_sgl.placement import Machine, every_kth, fits, solve, step_seconds
 from tokenflow_sgl.placement.baselines import (
     deepspeed_seconds,
     dynamic_heuristic,
-    fits,
     flexgen,
     flexgen_plus,
     slo_aware,

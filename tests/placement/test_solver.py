@@ -22,9 +22,8 @@ from tokenflow_sgl.placement import (
     half_phases,
     kernels_of,
     lower_bound,
-    resident_blocks,
+    needed_blocks,
     solve,
-    staging_blocks,
     step_seconds,
 )
 from tokenflow_sgl.placement.milp import solve_milp
@@ -33,16 +32,11 @@ FIG_3 = Layouts(9, ((), (3, 6, 9), (4, 8)))
 MACHINE = Machine(compute=np.ones(9), bandwidth=3.0, memory=70.0)
 
 
-def needed(sizes, layout, layouts, machine) -> float:
-    resident = resident_blocks(sizes, layout, layouts)
-    return resident + staging_blocks(sizes, layout, layouts, machine.staging)
-
-
 def best_by_enumeration(sizes, layouts, machine) -> float:
     best = np.inf
     for layout in itertools.product(range(len(layouts)), repeat=sizes.size):
         chosen = np.array(layout)
-        if needed(sizes, chosen, layouts, machine) <= machine.memory * (1 + 1e-9):
+        if needed_blocks(sizes, chosen, layouts, machine) <= machine.memory * (1 + 1e-9):
             best = min(best, decode_step(sizes, chosen, layouts, machine).seconds)
     return best
 
@@ -90,7 +84,7 @@ def test_it_is_the_best_of_all_placements(batch) -> None:
     assert placed.seconds <= best * (1 + 2e-5)
     assert bound == pytest.approx(placed.bound)
     assert bound <= best * (1 + 2e-6)
-    assert needed(batch[0], placed.layout, *batch[1:]) <= batch[2].memory * (1 + 1e-6) + 1e-9
+    assert needed_blocks(batch[0], placed.layout, *batch[1:]) <= batch[2].memory * (1 + 1e-6) + 1e-9
     played = decode_step(batch[0], placed.layout, *batch[1:]).seconds
     assert placed.seconds == pytest.approx(played, rel=1e-9)
     assert step_seconds(batch[0], placed.layout, *batch[1:]) == pytest.approx(played, rel=1e-9)
@@ -103,7 +97,7 @@ def test_worse_placements_are_there_to_be_missed() -> None:
     seconds = {
         decode_step(sizes, np.array(layout), layouts, machine).seconds
         for layout in itertools.product(range(len(layouts)), repeat=3)
-        if needed(sizes, np.array(layout), layouts, machine) <= machine.memory
+        if needed_blocks(sizes, np.array(layout), layouts, machine) <= machine.memory
     }
     assert max(seconds) > 1.1 * min(seconds)
 

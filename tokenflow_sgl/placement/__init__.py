@@ -1,8 +1,9 @@
 """Which layers' KV lies on the device, stream by stream, for the shortest decode step. Pure plans.
 
 After OrbitFlow (PVLDB 19(1)). `layouts` has the choices of a stream, `machine` what a plan is made
-for, and `step_latency` plays a decode step. `solver` finds the placement with the shortest step, `milp`
-does so by scipy, and `planner` adds which streams pause and how long the plan lasts.
+for, and `step_latency` plays a decode step. `solver` finds the placement with the shortest step,
+`milp` does so by scipy, and `planner` adds which streams pause and how long the plan lasts.
+`controller` says when to plan anew.
 """
 
 from tokenflow_sgl.choices import Staging
@@ -20,6 +21,8 @@ from tokenflow_sgl.placement.layouts import (
 from tokenflow_sgl.placement.machine import (
     Machine,
     Sharing,
+    fits,
+    needed_blocks,
     resident_blocks,
     staging_blocks,
 )
@@ -61,10 +64,12 @@ __all__ = [
     "decode_step",
     "every",
     "every_kth",
+    "fits",
     "for_batch",
     "half_phases",
     "kernels_of",
     "lower_bound",
+    "needed_blocks",
     "plan",
     "resident_blocks",
     "solve",

@@ -13,7 +13,7 @@ import numpy as np
 from tokenflow_sgl.contract import FloatArray, IntArray
 from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.layouts import Layouts
-from tokenflow_sgl.placement.machine import Machine, resident_blocks, staging_blocks
+from tokenflow_sgl.placement.machine import Machine, fits
 from tokenflow_sgl.placement.solver import step_seconds
 
 Baseline = Callable[[FloatArray, Layouts, Machine, Kernels | None], IntArray | None]
@@ -98,13 +98,6 @@ def dynamic_heuristic(
             if fits(sizes, layout, layouts, machine):
                 return layout
     return None
-
-
-def fits(sizes: FloatArray, layout: IntArray, layouts: Layouts, machine: Machine) -> bool:
-    """Whether a placement fits the memory."""
-    resident = resident_blocks(sizes, layout, layouts)
-    needed = resident + staging_blocks(sizes, layout, layouts, machine.staging)
-    return needed <= machine.memory * (1.0 + 1e-12)
 
 
 def _uniform(

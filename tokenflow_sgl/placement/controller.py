@@ -20,7 +20,7 @@ import numpy as np
 from tokenflow_sgl.contract import IntArray
 from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.instance import NEW, Installed
-from tokenflow_sgl.placement.machine import Machine, resident_blocks, staging_blocks
+from tokenflow_sgl.placement.machine import Machine, fits
 from tokenflow_sgl.placement.planner import PAUSED, Batch, Plan, Terms, blocks_after, plan
 
 
@@ -235,12 +235,7 @@ def stopgap(made: Plan, tokens: IntArray, machine: Machine, block: int) -> tuple
     sizes = blocks_after(tokens, 0, block)
     runs = np.flatnonzero(made.layout != PAUSED)
     paused: list[int] = []
-    while runs.size:
-        layout = made.layout[runs]
-        needed = resident_blocks(sizes[runs], layout, made.layouts)
-        needed += staging_blocks(sizes[runs], layout, made.layouts, machine.staging)
-        if needed <= machine.memory * (1.0 + 1e-12):
-            break
+    while runs.size and not fits(sizes[runs], made.layout[runs], made.layouts, machine):
         largest = int(runs[np.argmax(tokens[runs])])
         paused.append(largest)
         runs = runs[runs != largest]

@@ -98,3 +98,15 @@ def staging_blocks(
     if staging is Staging.stream:
         return float(sizes[offloaded.any(axis=1)].sum())
     return float((sizes[:, None] * offloaded).sum(axis=0).max(initial=0.0))
+
+
+def needed_blocks(sizes: FloatArray, layout: IntArray, layouts: Layouts, machine: Machine) -> float:
+    """Blocks on the device, staging included; arguments as of `resident_blocks`."""
+    resident = resident_blocks(sizes, layout, layouts)
+    return resident + staging_blocks(sizes, layout, layouts, machine.staging)
+
+
+def fits(sizes: FloatArray, layout: IntArray, layouts: Layouts, machine: Machine) -> bool:
+    """Whether a placement fits the memory; arguments as of `resident_blocks`."""
+    needed = needed_blocks(sizes, layout, layouts, machine)
+    return needed <= machine.memory * (1.0 + 1e-12)  # but for rounding

@@ -18,7 +18,7 @@ from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray
 from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.instance import NEW, Installed
 from tokenflow_sgl.placement.layouts import Layouts, half_phases
-from tokenflow_sgl.placement.machine import Machine, resident_blocks, staging_blocks
+from tokenflow_sgl.placement.machine import Machine, fits, needed_blocks
 from tokenflow_sgl.placement.solver import Placement, lower_bound, solve, step_seconds
 
 PAUSED = -1
@@ -178,7 +178,7 @@ def plan(
     if placed is None or not runs.size:
         return Plan(layouts, layout, tuple(paused), sizes, 0.0, 0.0, 0.0, terms.window)
     layout[runs] = placed.layout
-    blocks = _blocks(sizes[runs], placed.layout, layouts, machine)
+    blocks = needed_blocks(sizes[runs], placed.layout, layouts, machine)
     found = Plan(
         layouts, layout, tuple(paused), sizes, placed.seconds, placed.bound, blocks, terms.window
     )
@@ -228,7 +228,7 @@ def lasts(
 
     def holds(steps: int) -> bool:
         sizes = blocks_after(tokens[runs], steps, terms.block)
-        if _blocks(sizes, layout, made.layouts, machine) > machine.memory * (1.0 + 1e-12):
+        if not fits(sizes, layout, made.layouts, machine):
             return False
         seconds = step_seconds(sizes, layout, made.layouts, machine, kernels)
         lowest = lower_bound(sizes, made.layouts, machine, kernels)
@@ -263,8 +263,3 @@ def _searching(kernels: Kernels | None) -> Solve:
 def _of(installed: Installed | None, runs: IntArray) -> Installed | None:
     """The placement in force, of these streams only."""
     return None if installed is None else replace(installed, layout=installed.layout[runs])
-
-
-def _blocks(sizes: FloatArray, layout: IntArray, layouts: Layouts, machine: Machine) -> float:
-    resident = resident_blocks(sizes, layout, layouts)
-    return resident + staging_blocks(sizes, layout, layouts, machine.staging)

@@ -1,10 +1,11 @@
 """The placement of a batch that makes a decode step shortest.
 
-A step depends on the streams only through the sum of their blocks at each choice (`step_latency`), so a
-linear program of a dozen variables bounds all placements from below (`lp_bound`). Its solution is
-rounded to whole streams and improved by local search; up to `EXACT` streams, branch and bound then
-searches the rest. OrbitFlow gives the same problem to Gurobi (section 3.3); `milp` gives it to
-scipy's HiGHS, which is slower by two to three orders of magnitude.
+A step depends on the streams only through the sum of their blocks at each choice
+(`step_latency`), so a linear program of a dozen variables bounds all placements from below
+(`lp_bound`). Its solution is rounded to whole streams and improved by local search; up to `EXACT`
+streams, branch and bound then searches the rest. OrbitFlow gives the same problem to Gurobi
+(section 3.3); `milp` gives it to scipy's HiGHS, which is slower by two to three orders of
+magnitude.
 
 Nothing here is random or looks at a clock: the same input gives the same placement.
 """
