@@ -8,7 +8,7 @@ import pytest
 from tokenflow_sgl.placement import PAUSED, Batch, Machine, Terms, every_kth, plan
 from tokenflow_sgl.placement.controller import (
     Correction,
-    InForce,
+    CurrentPlan,
     Measured,
     Settings,
     Trigger,
@@ -26,7 +26,7 @@ def machine(memory: float = 60.0) -> Machine:
     return Machine(np.ones(LAYERS), 3.0, memory)
 
 
-def first(tokens, memory: float = 60.0, slots=None) -> InForce:
+def first(tokens, memory: float = 60.0, slots=None) -> CurrentPlan:
     batch = Batch.of(np.array(tokens))
     slots = tuple(range(len(tokens))) if slots is None else slots
     return next_plan(None, slots, batch, machine(memory), Trigger.BATCH, 0, SETTINGS, TERMS)
@@ -108,7 +108,7 @@ def test_what_has_paused_too_long_is_the_last_to_pause() -> None:
 def test_no_stream_pauses_for_ever() -> None:
     settings, terms = Settings(longest_pause=20), Terms(ahead=4, window=8)
     tokens, slots = np.array([400, 480, 500]), (0, 1, 2)
-    force: InForce | None = None
+    force: CurrentPlan | None = None
     ran = {slot: 0 for slot in slots}
     longest = dict.fromkeys(slots, 0)
     for step in range(300):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenflow_sgl.placement.deposit import covered_until, delivery_times, held_tokens
@@ -34,6 +34,7 @@ def test_a_pause_is_covered_by_what_is_held() -> None:
     assert covered_until(FAST[:0], 0.5) == -np.inf
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.0, 2.0), max_size=30), st.floats(0.0, 1.0), st.booleans())
 def test_it_is_the_rule_step_by_step(gaps, interval, complete) -> None:
     generated = np.cumsum(gaps)
@@ -47,6 +48,7 @@ def test_it_is_the_rule_step_by_step(gaps, interval, complete) -> None:
     assert (found >= generated).all()
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=30), st.floats(0.01, 1.0))
 def test_no_gap_is_longer_than_without_it(gaps, interval) -> None:
     generated = np.cumsum(gaps)

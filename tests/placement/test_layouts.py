@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenflow_sgl.placement import (
@@ -31,6 +31,7 @@ def test_of_several_distances_the_widest_is_taken() -> None:
     assert (7, 14, 21, 28) not in every_kth(32).choices
 
 
+@settings(deadline=None)
 @given(st.integers(1, 100))
 def test_numbers_are_those_of_the_formula(layers) -> None:
     formula = {layers // k for k in range(1, layers + 1)} | {0}

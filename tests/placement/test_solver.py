@@ -70,7 +70,7 @@ def small_batches(draw):
     return sizes, layouts, Machine(compute, draw(st.floats(1.0, 60.0)), memory, staging)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(small_batches())
 def test_it_is_the_best_of_all_placements(batch) -> None:
     best = best_by_enumeration(*batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenflow_sgl.placement import (
@@ -86,6 +86,7 @@ def batches(draw):
     return sizes, layout, layouts, Machine(compute, draw(st.floats(0.5, 50.0)), 1e9)
 
 
+@settings(deadline=None)
 @given(batches(), st.sampled_from(list(Sharing)))
 def test_every_block_is_copied_once_and_in_time(batch, sharing) -> None:
     sizes, layout, layouts, machine = batch
@@ -105,6 +106,7 @@ def test_every_block_is_copied_once_and_in_time(batch, sharing) -> None:
     assert step.seconds == pytest.approx(machine.computing + step.stalled)
 
 
+@settings(deadline=None)
 @given(batches())
 def test_earliest_deadline_is_never_later_than_equal_sharing(batch) -> None:
     deadline = decode_step(*batch).seconds
@@ -112,6 +114,7 @@ def test_earliest_deadline_is_never_later_than_equal_sharing(batch) -> None:
     assert deadline <= equal * (1 + 1e-9) + 1e-9
 
 
+@settings(deadline=None)
 @given(batches())
 def test_it_is_the_longest_path(batch) -> None:
     sizes, layout, layouts, machine = batch

@@ -111,7 +111,7 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InForce:
+class CurrentPlan:
     """The plan that the executor follows.
 
     Attributes:
@@ -134,7 +134,7 @@ class InForce:
 
 
 def trigger(
-    force: InForce | None,
+    force: CurrentPlan | None,
     slots: Sequence[int],
     step: int,
     seconds: float | None,
@@ -162,7 +162,7 @@ def trigger(
 
 
 def next_plan(
-    force: InForce | None,
+    force: CurrentPlan | None,
     slots: Sequence[int],
     batch: Batch,
     machine: Machine,
@@ -171,7 +171,7 @@ def next_plan(
     settings: Settings,
     terms: Terms,
     kernels: Kernels | None = None,
-) -> InForce:
+) -> CurrentPlan:
     """The plan that takes the place of the one in force.
 
     Args:
@@ -215,7 +215,7 @@ def next_plan(
         paused=tuple(paused),
     )
     paused_at = {slots[at]: since.get(slots[at], step) for at, _ in paused}
-    return InForce(whole, tuple(slots), step, paused_at)
+    return CurrentPlan(whole, tuple(slots), step, paused_at)
 
 
 def stopgap(made: Plan, tokens: IntArray, machine: Machine, block: int) -> tuple[int, ...]:
