@@ -121,3 +121,25 @@ class TbtRule(StrEnum):
     """Its TPOT is within the objective, as in `sglang.bench_serving --goodput tpot:...`."""
     every = "every"
     """Each single gap is within the objective."""
+
+
+class Staging(StrEnum):
+    """What device memory the copies need in which offloaded KV is used."""
+
+    layer = "layer"
+    """As much as the layer with the most offloaded KV (OrbitFlow Eq. 1). It leaves out that a copy
+    for one stream is under way while another stream's is in use: an executor needs a buffer that
+    streams share, and must hold copies back while it is full."""
+    stream = "stream"
+    """One buffer for each stream that offloads anything, as large as its KV of a layer: what an
+    executor without a shared buffer needs. In OrbitFlow's Fig. 3 C that is 74 blocks instead of
+    70."""
+
+
+class PlacementSolver(StrEnum):
+    """What finds the placement of KV."""
+
+    search = "search"
+    """Our own: a linear bound, local search, and branch and bound for small batches."""
+    milp = "milp"
+    """scipy's mixed-integer program."""

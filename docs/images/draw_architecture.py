@@ -23,7 +23,7 @@ SMALL = {"errors", "choices"}
 HEIGHT = 0.62
 COLUMNS = {
     **{"cli": 0.0, "engine": -2.0, "sim": 2.0, "observe": -5.2, "demo": 4.8, "metrics": -3.6},
-    **{"lifecycle": -0.7, "policy": 0.7, "restoration": 1.4},
+    **{"lifecycle": -0.7, "policy": 0.7, "restoration": 1.4, "placement": 2.9},
     **{"replay": 3.6, "report": 5.6, "runs": 4.6, "traces": 4.6, "profiles": 2.0, "qos": -2.6},
 }
 """Where a package stands on its floor, so that few arrows cross; others stand in the middle."""

@@ -133,6 +133,7 @@ HOSTILE_TEXT: dict[str, Any] = {
     "url": st.sampled_from((*URLS, NOWHERE)),
     "at": filled("{n}:{n}:{n}", "{n}"),
     "time_dilation": filled("{n}"),
+    "tokens": filled("{n}"),
 }
 SAME = {"trace": "spec", "check": "spec", "outputs": "prompts", "rate": "rates", "live": "url"}
 SAME |= {"prometheus": "url", "token_ids": "window"}
@@ -169,6 +170,7 @@ BAD_TEXT = {
     "url": URLS,
     "time_dilation": ("", "x", "0", "-1", "nan", "1e4"),
     "api_key_env": ("", "NO_SUCH_VARIABLE"),
+    "tokens": ("", "x", "0", "-1", "nan", "1.5", "1e3", "9" * 30),
 }
 
 
@@ -192,7 +194,7 @@ NEEDED = {
     **{"spec": ["tiny.jsonl"], "trace": ["tiny.jsonl"], "output": ["new"], "url": [NOWHERE]},
     **{"prometheus": [NOWHERE], "runs": ["missing"], "log": ["missing"], "page": ["flags"]},
     **{"arrivals": ["poisson:rate=1"], "device": ["h200"], "model": ["llama3-8b"]},
-    **{"measurements": ["text.csv"]},
+    **{"measurements": ["text.csv"], "tokens": ["2000"]},
 }
 """What a command needs at least."""
 ALWAYS = {
@@ -265,6 +267,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., tupl
             "tokenflow_sgl.demo.run.run_demo",
             "tokenflow_sgl.replay.target.find_target",
             "tokenflow_sgl.replay.find_target",
+            "tokenflow_sgl.cli.plan_output.planned",
             "tokenflow_sgl.sim.simulate",
             "tokenflow_sgl.sim.study.spread.on_cores",
             "tokenflow_sgl.sim.study.spread.on_ray",

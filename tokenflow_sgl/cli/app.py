@@ -13,6 +13,7 @@ from tokenflow_sgl.cli.demo import demo
 from tokenflow_sgl.cli.docs import docs
 from tokenflow_sgl.cli.doctor import doctor
 from tokenflow_sgl.cli.explain import explain
+from tokenflow_sgl.cli.plan_placement import plan
 from tokenflow_sgl.cli.profile import profile_app
 from tokenflow_sgl.cli.replay import replay
 from tokenflow_sgl.cli.report import report
@@ -38,6 +39,7 @@ app.command()(report)
 app.command()(simulate)
 app.command()(tune)
 app.command()(capacity)
+app.command()(plan)
 app.add_typer(trace_app, name="trace")
 app.command()(serve_emulated)
 app.add_typer(profile_app, name="profile")

@@ -1,0 +1,143 @@
+"""``tokenflow plan``: which layers' KV of some streams would lie on the device, and the stalls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from tokenflow_sgl.choices import PlacementSolver, Staging
+from tokenflow_sgl.cli import chosen_engine
+from tokenflow_sgl.cli.extras import need
+from tokenflow_sgl.cli.failing import Exit, fail, failing
+from tokenflow_sgl.cli.option_checks import picture, positive
+from tokenflow_sgl.errors import InputError
+
+if TYPE_CHECKING:
+    from tokenflow_sgl.cli.plan_output import Planned
+
+_MOST_STREAMS = 256
+"""Streams that are taken: with more the table and the picture say nothing."""
+_MOST_TOKENS = 10**8
+
+
+def plan(
+    tokens: Annotated[
+        list[str],
+        typer.Argument(help="KV tokens of each stream: its prompt and what it has generated."),
+    ],
+    device: chosen_engine.Device = chosen_engine.DEFAULT_DEVICE,
+    model: chosen_engine.Model = chosen_engine.DEFAULT_MODEL,
+    profile: chosen_engine.ProfileFile = None,
+    kv_tokens: chosen_engine.KvTokens = None,
+    page_size: chosen_engine.PageSize = 16,
+    link_gb: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB/S",
+            help="Rate of the link from the host. Default: the device's.",
+            callback=positive,
+        ),
+    ] = None,
+    tbt_slo: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Longest decode step; streams are paused until it is kept.",
+            callback=positive,
+        ),
+    ] = None,
+    ahead: Annotated[
+        int,
+        typer.Option(min=0, max=10_000, help="Decode steps for whose end the plan is made."),
+    ] = 16,
+    staging: Annotated[
+        Staging,
+        typer.Option(
+            help="Device memory for copies: as the largest layer of all streams needs, or a "
+            "buffer for each stream."
+        ),
+    ] = Staging.layer,
+    solver: Annotated[
+        PlacementSolver,
+        typer.Option(help="What finds the placement: our search, or scipy's integer program."),
+    ] = PlacementSolver.search,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="Draw the step's timeline into this picture.", callback=picture
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Plan which layers' KV stays on the device, so that decode steps of some streams are shortest.
+
+    For streams whose KV does not fit: the others of their layers lie on the host and are copied
+    while earlier layers compute. A plan only: no server executes it yet.
+    """
+    if plot is not None:
+        need("A picture", "matplotlib")
+    with failing("No plan"):
+        lengths = _lengths(tokens)
+        from tokenflow_sgl.cli.plan_output import planned
+
+        target, options = chosen_engine.open_engine(
+            device, model, profile, kv_tokens=kv_tokens, hicache_ratio=0.0, page_size=page_size
+        )
+        found = planned(
+            target,
+            lengths,
+            memory=options.max_total_tokens,
+            page=page_size,
+            bandwidth=None if link_gb is None else 1e9 * link_gb,
+            tbt_slo=tbt_slo,
+            ahead=ahead,
+            staging=staging,
+            solver=solver,
+        )
+        if plot is not None and found.timeline is not None:
+            _draw(found, plot)
+    _print(found, as_json=as_json, plot=plot)
+
+
+def _lengths(tokens: list[str]) -> list[int]:
+    """The numbers, which typer would refuse without saying them."""
+    if len(tokens) > _MOST_STREAMS:
+        raise InputError(f"tokens has {len(tokens)} streams; allowed are at most {_MOST_STREAMS}")
+    found = []
+    for text in tokens:
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+        if not 1 <= number <= _MOST_TOKENS:
+            raise InputError(
+                f"tokens is {text[:40]!r}; allowed are whole numbers from 1 to {_MOST_TOKENS}"
+            )
+        found.append(number)
+    return found
+
+
+def _draw(found: Planned, plot: Path) -> None:
+    from tokenflow_sgl.cli.plan_picture import draw
+
+    plot.parent.mkdir(parents=True, exist_ok=True)
+    draw(found, plot)
+
+
+def _print(found: Planned, *, as_json: bool, plot: Path | None) -> None:
+    from tokenflow_sgl.cli.plan_output import changes, object_of, stream_table, summary
+
+    if as_json:
+        typer.echo(json.dumps(object_of(found), indent=2))
+    else:
+        console = Console()
+        if not console.is_terminal:
+            console.width = 110
+        console.print(stream_table(found), highlight=False)
+        for sentence in (*summary(found), *changes(found)):
+            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    if found.timeline is None:
+        fail("No stream runs: none fits the memory and keeps the objective.", Exit.failed)
+    if plot is not None:
+        Console(stderr=True).print(f"Drawn: {plot}", markup=False, highlight=False, soft_wrap=True)
