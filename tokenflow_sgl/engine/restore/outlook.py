@@ -52,10 +52,10 @@ class Outlook:
             # SGLang's I/O thread does one after the other.
             each.on_link = each.allocated and not each.fetched and not slowest
             moved = moved or (each.on_link and not before)
-            if math.isfinite(each.landing):
-                self._expect(each)
             if each.allocated and not each.fetched:
                 ahead, slowest = ahead + each.left, max(slowest, each.tail.batch)
+                if each.landing > self.now:  # else it holds nothing up any more
+                    self._landings.add(number, each.landing)
         if moved:
             self._moved_at = self.now
         self._late = 0.0
@@ -94,24 +94,10 @@ class Outlook:
 
         return seconds
 
-    def waits(self, each: Restoration, gap: int) -> None:
-        """Its head is computed; so many tokens of its tail have not arrived yet."""
-        each.needed = each.arrived + gap
-        each.landing = self.now + self.fetch(each)(gap)
+    def waits(self, each: Restoration, seconds: float) -> None:
+        """Its head is computed; its tail will have arrived after so many seconds."""
+        each.landing = self.now + seconds
         self._landings.add(each.number, each.landing)
-
-    def _expect(self, each: Restoration) -> None:
-        """When the tail of one that waits for it lands, by what has arrived meanwhile."""
-        missing = each.needed - each.arrived
-        if missing <= 0:
-            if not each.landed:  # it has this pass for itself: then it may lack something else
-                each.landed = True
-                self._landings.add(each.number, self.now)
-            return
-        if each.landing > self.now:
-            self._landings.add(each.number, each.landing)
-        elif not self._late:  # else nothing comes, and it holds nothing up
-            self._landings.add(each.number, self.now + self.fetch(each)(missing))
 
     def soonest_landing(self, each: Restoration) -> float:
         """When the first one of those that came before and wait has its tail, else infinite."""

@@ -151,7 +151,7 @@ class Restorations:
         if not each.allocated:
             return self._asked_long_enough(each)
         if each.probe:
-            return self._alone(each, self._head_of(each.request)) != 0
+            return True
         if each.leader is not None and not self._led(each, each.leader):
             return False
         if each.arrived == each.seen and self._outlook.now < each.landing < math.inf:
@@ -160,7 +160,7 @@ class Restorations:
         head = self._head_of(each.request)
         chunk = self._next_chunk(each, head)
         if chunk is None:
-            return handle not in self._of or self._alone(each, head) != 0
+            return True
         if chunk == 0:
             return self._join(each, head)
         each.chunk = chunk
@@ -210,10 +210,8 @@ class Restorations:
             0: none, it goes back to the queue. None: as SGLang likes, there is nothing to meet.
         """
         each = self._of.get(request.cache_request_handle)
-        if each is None:
+        if each is None or each.probe:
             return None
-        if each.probe:
-            return self._alone(each, int(request.extend_end))
         chunk = self._next_chunk(each, int(request.extend_end))
         each.chunk = chunk or 0
         return chunk
@@ -233,13 +231,6 @@ class Restorations:
         elif self._outlook.known and 0 < chunk <= self._chunk_size:
             each.tail.enough = min(each.tail.enough, each.end - head - chunk)
         return chunk
-
-    def _alone(self, each: Restoration, head: int) -> int | None:
-        """Tokens that one that is computed alone takes next; None: all that are left."""
-        left = len(each.request.full_untruncated_fill_ids) - head
-        chunk = self._chunks.behind_others(each, head, left)
-        each.chunk = chunk if chunk < left else 0
-        return chunk if chunk < left else None
 
     def _compute_alone(self, each: Restoration) -> None:
         """It is faster, or nothing comes; but the link may have got faster, so it is measured."""

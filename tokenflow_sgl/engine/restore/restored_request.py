@@ -17,8 +17,7 @@ class Restoration:
     request: SGLang's. operation: its fetch from the tail. began: when that was first looked at.
     arrived: tokens of the tail. seen: those when its next chunk was last decided. fetched: no more
     will come. chunk: tokens of the head to compute next. landing: when all of its tail will have
-    arrived, while it waits for that; else infinite. needed: tokens of the tail that it waits for.
-    landed: these were seen to have arrived. probe: it is computed alone, and its fetch only
+    arrived, while it waits for that; else infinite. probe: it is computed alone, and its fetch only
     measures the link. As of this pass, number: its place among all; ahead: tokens that the link
     brings before its own; on_link: its own come next. placed: a leader was looked for. leader:
     another one that brings its beginning, too, up to the token `shared`; None: no other does, or
@@ -33,8 +32,6 @@ class Restoration:
     fetched: bool = False
     chunk: int = 0
     landing: float = math.inf
-    needed: int = 0
-    landed: bool = False
     probe: bool = False
     number: int = 0
     ahead: int = 0

@@ -1,0 +1,105 @@
+"""TTFT of prompts that come at the same time and whose prefixes lie in HiCache's storage.
+
+    python benchmarks/restoration/batches.py
+    python benchmarks/restoration/batches.py --device h100 --chunk 8192 --gbps 40 --batch 8
+
+Real SGLang in virtual time, as `live.py`. Prefixes are of the lengths of the planner's evaluation
+(benchmarks/papers/cacheflow), so that its arithmetic stands beside. Each batch is asked for until
+its link is known; what counts is the last time. Writes the second table of README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from statistics import fmean
+
+from storing_server import CONTENDERS, storing
+
+from tokenflow_sgl.profiles import load_profile
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
+
+from table import replace_table
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "restoration_batches"
+PAGE = Path(__file__).with_name("README.md")
+PREFIXES = (30720, 6144, 16384, 10240, 24576, 8192, 12288, 20480)
+SUFFIX = 128
+"""Tokens behind each prefix."""
+ROUNDS = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="l40s")
+    parser.add_argument("--model", default="llama3-8b")
+    parser.add_argument("--chunk", type=int, default=4096, help="tokens of a prefill step")
+    parser.add_argument("--gbps", type=float, nargs="+", default=[10])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--contender", action="append", choices=CONTENDERS, help="default: all")
+    args = parser.parse_args()
+    path = RESULTS / f"{args.device}-{args.model}.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    for contender in args.contender or CONTENDERS:
+        print(f"{path.stem}: {contender}", flush=True)
+        found.setdefault(contender, {}).update(measure(contender, args))
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        write_page()
+
+
+def measure(contender: str, args: argparse.Namespace) -> dict[str, list[float]]:
+    """TTFT of each request in emulated seconds, by "batch, rate"."""
+    profile = load_profile(args.device, args.model)
+    rng = random.Random(3)
+    longest = max(args.batch)
+    prompts = [
+        [rng.randrange(1000, 30000) for _ in range(prefix + SUFFIX)]
+        for prefix in PREFIXES[:longest]
+    ]
+    pool = sum(map(len, prompts)) + 16384
+    said: dict[str, list[float]] = {}
+    with storing(
+        profile, contender, chunk=args.chunk, pool=pool, longest=max(map(len, prompts)) + 1024
+    ) as server:
+        for prompt in prompts:
+            server.ask([prompt])
+        for batch in args.batch:
+            for gbps in args.gbps:
+                server.link(gbps)
+                for _ in range(ROUNDS):
+                    times = [ttft for ttft, _ in server.ask(prompts[:batch])]
+                    print(f"  {batch} at {gbps:g} Gbit/s: {fmean(times):.3f} s", flush=True)
+                said[f"{batch}, {gbps:g}"] = times
+    return said
+
+
+def write_page() -> None:
+    """The table of README.md, from all results."""
+    lines = [
+        "| device | Gbit/s | requests | " + " | ".join(CONTENDERS) + " | best stock / restore |",
+        "| --- " * (4 + len(CONTENDERS)) + "|",
+    ]
+    for path in sorted(RESULTS.glob("*.json")):
+        found = json.loads(path.read_text())
+        keys = {key for each in found.values() for key in each}
+        for key in sorted(keys, key=lambda key: [*map(float, key.split(", "))][::-1]):
+            batch, gbps = key.split(", ")
+            means = {name: fmean(each[key]) for name, each in found.items() if key in each}
+            cells = [f"{means[name]:.3f}" if name in means else "" for name in CONTENDERS]
+            stock = [mean for name, mean in means.items() if not CONTENDERS[name][1]]
+            gain = f"{min(stock) / means['restore']:.2f}x" if stock and "restore" in means else ""
+            lines.append(f"| {path.stem} | {gbps} | {batch} | " + " | ".join([*cells, gain]) + " |")
+    PAGE.write_text(replace_table(PAGE.read_text(), "batches", "\n".join(lines) + "\n"))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    main()
