@@ -1,4 +1,4 @@
-"""When plans are asked for, whom they pause, and that no stream pauses for ever."""
+"""When plans are asked for, which streams they pause, and that none pauses for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: whom they pause and why, how far ahead they are made, and how long they last."""
+"""Plans: which streams they pause and why, how far ahead they are made, and how long they last."""
 
 from __future__ import annotations
 
