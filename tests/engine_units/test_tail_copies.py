@@ -44,7 +44,7 @@ class Controller:
         self.waited: list[tuple[str, str]] = []
         self.copied: dict[int, int] = {}
         self.broken = False
-        self.devices: list[str] = []
+        self.devices: list[torch.device] = []
         self.mem_pool_device_allocator = allocator
         self.load_fence_stream = Stream("forward", self.waited)
         self.ack_load_queue: list[Any] = []
@@ -206,7 +206,8 @@ def test_copying_waits_for_nothing_on_the_host(made, backend, monkeypatch) -> No
         ),
     )
     copies.copy(16)
-    assert controller.devices == ["cpu"], "a thread begins with the first device"
+    device = copies._slots.device  # with its number; SGLang's controller says only "cuda"
+    assert controller.devices == [device], "a thread begins with the first device"
     tree.wants = torch.cat((torch.arange(40, 44), HOST[4:20]))
     assert copies.hand_over(SimpleNamespace(best_match_node=7)) == 12
     assert free(controller) == POOL - len(tree.wants)

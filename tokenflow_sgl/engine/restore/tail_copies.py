@@ -86,12 +86,13 @@ class TailCopies:
             end = min(arrived, self.held)
             if self._over or end <= self._copied:
                 return
-            assert self._targets is not None
+            assert self._slots is not None and self._targets is not None
             span = slice(self._copied, end)
             try:
                 # This thread begins with the first device; to leave another one's stream would
                 # set that again, and take memory there.
-                get_device_module().set_device(self._controller.device)
+                # Of the controller only the kind of device is known.
+                get_device_module().set_device(self._slots.device)
                 self._submit(self._operation.host_indices[span], self._targets[span])
             except Exception as error:
                 self._over = True  # the rest is copied when it is handed over
