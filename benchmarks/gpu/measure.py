@@ -113,6 +113,8 @@ def main() -> None:
     if not args.toy and not torch.cuda.is_available():
         parser.error("torch finds no CUDA device; --toy runs at toy size on the CPU")
     args.output.mkdir(parents=True, exist_ok=True)
+    if args.toy:
+        torch.set_num_threads(1)  # threads that wait for each other take minutes on a busy machine
     rows, rest = measure(SMALL if args.toy else WHOLE, "cpu" if args.toy else "cuda")
     with (args.output / "measured.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])

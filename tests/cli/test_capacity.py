@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from contextlib import contextmanager
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.failing import Exit
 from tokenflow_sgl.qos.classes import QosClass
+from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
 
 TRACE = ("--trace", "4090-c?duration=10")
 
@@ -165,8 +167,14 @@ def test_what_is_wrong_is_said_before_the_work(command, tmp_path, words, sentenc
 
 @pytest.mark.long
 def test_the_command_with_real_runs(command, tmp_path) -> None:
+    rng = random.Random(1)
+    requests = tuple(
+        TraceRequest(number / 2, 100, rng.randrange(60, 240), 20.0, limit_tokens=400)
+        for number in range(40)
+    )
+    write_native(tmp_path / "short.jsonl", Trace("short", requests, Accounting(40, 40)))
     done = command(
-        *("--trace", "4090-c?duration=20", "--device", "rtx4090", "--kv-tokens", "9000"),
+        *("--trace", "short.jsonl", "--device", "rtx4090", "--kv-tokens", "3000"),
         *("--hicache-ratio", "8", "--share", "0.9", "--output", "here"),
     )
     assert done.exit_code == 0, done.output

@@ -24,6 +24,7 @@ from tokenflow_sgl_emulator import (
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang warns on import that there is no GPU
+    from sglang.srt.mem_cache import host_memory
     from sglang.srt.mem_cache.pool_host import base
     from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
 
@@ -193,23 +194,25 @@ def test_attention_is_causal_and_does_not_depend_on_the_cut() -> None:
         assert torch.equal(torch.cat(parts).float(), whole), cuts
 
 
-class AskingPool:
-    """Asks as SGLang's host pool does whether there is memory for it."""
-
-    def __init__(self, pin_memory: bool = True) -> None:
-        self.pinned, self.budget = pin_memory, base.host_memory_budget_bytes(1000)
-
-
 @pytest.mark.parametrize("free", [5_000_000, 500])
 def test_an_emulated_hosts_pool_leaves_no_memory_to_others(monkeypatch, free) -> None:
-    class Pool(host_pool.PlainMemory, AskingPool):
-        pass
+    def ask(size: int, *, auto_size: bool) -> int:
+        """As SGLang does for a pool of a stated size, and to choose one."""
+        return base.host_memory_budget_bytes(size, auto_size=auto_size)
 
-    for module in (host_pool, base):
+    for module in (host_memory, base):
         monkeypatch.setattr(module, "available_host_memory_bytes", lambda **_: free)
-    pool = Pool()
-    assert (pool.budget, pool.pinned) == (free, False)
-    assert AskingPool().budget == free - base.HICACHE_HOST_MEMORY_RESERVE_BYTES, "the control"
+    for auto_size in (False, True):
+        assert platform_plugin.without_reserve(ask, 1000, auto_size=auto_size) == free
+        left = free - base.HICACHE_HOST_MEMORY_RESERVE_BYTES
+        assert ask(1000, auto_size=auto_size) == left, "the control"
+
+
+def test_an_emulated_hosts_pool_is_not_pinned() -> None:
+    class Pool(host_pool.PlainMemory, dict):
+        """Remembers what it was made with."""
+
+    assert Pool(pin_memory=True) == {"pin_memory": False}
 
 
 class FakeSglangPool:

@@ -31,6 +31,12 @@ HOST_POOL = Seam(
     "HiCache's host pool pins memory and copies with CUDA; goes when SRTPlatform gets a hook "
     "for host pools as it has for device pools.",
 )
+HOST_MEMORY = Seam(
+    "sglang.srt.mem_cache.kv_cache_builder.build_kv_cache",
+    "around",
+    "SGLang leaves 10 GiB of the machine's memory to others, whatever the pool's size; goes when "
+    "the platform is asked.",
+)
 
 _LORA = "sglang.srt.lora.lora_manager.LoRAManager."
 _LORA_PINS = "LoRA pins memory without asking the platform; goes when SGLang asks it."
@@ -109,6 +115,7 @@ START_STORAGE = Seam(
 
 HOOKED = (
     HOST_POOL,
+    HOST_MEMORY,
     *LORA_PINNING,
     BATCH_INVARIANCE,
     SAMPLING_HASH,
@@ -121,7 +128,6 @@ HOOKED = (
 _ATTENTION = (
     "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend._run_sdpa_forward_"
 )
-_BUDGET = "SGLang leaves 10 GiB of the machine's memory to others, whatever the pool's size."
 _LINK = "HiCache's interface for storage backends that one writes oneself."
 _EXACT = "SGLang's own gives results that depend on the batch."
 
@@ -152,6 +158,6 @@ SEAMS = (
     Seam("sglang.srt.mem_cache.hicache_storage.HiCacheStorage", "subclass", _LINK),
     Seam("sglang.srt.mem_cache.utils.get_hash_str", "call", START_STORAGE.why),
     Seam("sglang.srt.utils.poll_timer.PollTimer", "subclass", PREFETCH_WAIT.why),
-    Seam("sglang.srt.mem_cache.pool_host.base.host_memory_budget_scope", "call", _BUDGET),
-    Seam("sglang.srt.mem_cache.host_memory.available_host_memory_bytes", "call", _BUDGET),
+    Seam("sglang.srt.mem_cache.pool_host.base.host_memory_budget_scope", "call", HOST_MEMORY.why),
+    Seam("sglang.srt.mem_cache.host_memory.available_host_memory_bytes", "call", HOST_MEMORY.why),
 )

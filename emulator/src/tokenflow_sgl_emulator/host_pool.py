@@ -1,16 +1,14 @@
 """HiCache's host KV pool with torch copies, for a platform whose "device" memory is RAM too.
 
-SGLang's own pool pins its memory, leaves 10 GiB of the machine's to others, and copies with CUDA
-kernels. This one does none of that, and leaves everything else (sizes, layouts, slot bookkeeping,
-storage pages) to SGLang. HiCache moves whole pages, so every layout is seen as
-``[page, slot, head, dim]`` and a copy is one indexed assignment per layer and per K or V.
+SGLang's own pool pins its memory and copies with CUDA kernels. This one does neither, and leaves
+everything else (sizes, layouts, slot bookkeeping, storage pages) to SGLang. HiCache moves whole
+pages, so every layout is seen as ``[page, slot, head, dim]`` and a copy is one indexed assignment
+per layer and per K or V.
 """
 
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.host_memory import available_host_memory_bytes
-from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
 from sglang.srt.mem_cache.pool_host.mha import (
     AsymmetricMHATokenToKVPoolHost,
     MHATokenToKVPoolHost,
@@ -20,16 +18,11 @@ from tokenflow_sgl_emulator.late_copies import copy
 
 
 class PlainMemory:
-    """The pool's memory, to be mixed into one of SGLang's pools.
-
-    It is of the machine that emulates, not of the device's host: a few megabytes, for which no
-    10 GiB have to be free.
-    """
+    """The pool's memory, to be mixed into one of SGLang's pools."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["pin_memory"] = False  # pinning is cudaHostRegister
-        with host_memory_budget_scope(available_host_memory_bytes(allow_cgroup_fallback=True)):
-            super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs)
 
 
 class TorchCopies(PlainMemory):

@@ -14,6 +14,7 @@ from tokenflow_sgl_emulator.emulator_seams import (
     END_ANSWERS,
     HOLD_ARRIVALS,
     HOOKED,
+    HOST_MEMORY,
     HOST_POOL,
     LORA_PINNING,
     NOTE_IDLE,
@@ -56,6 +57,7 @@ def register() -> None:
     HookRegistry.register(SAMPLING_HASH.target, murmur_hash32, HookType.REPLACE)
     HookRegistry.register(BATCH_INVARIANCE.target, _already_batch_invariant, HookType.REPLACE)
     HookRegistry.register(HOST_POOL.target, _choose_host_pool, HookType.AROUND)
+    HookRegistry.register(HOST_MEMORY.target, without_reserve, HookType.AROUND)
     HookRegistry.register(END_ANSWERS.target, end_answers, HookType.AROUND)
     HookRegistry.register(CHECK_END.target, check_end, HookType.BEFORE)
     HookRegistry.register(START_STORAGE.target, start_storage_threads, HookType.AROUND)
@@ -120,6 +122,19 @@ def _choose_host_pool(original: Callable[[Any], type], buffer_info: Any) -> type
     from tokenflow_sgl_emulator.host_pool import torch_host_pool
 
     return torch_host_pool(original(buffer_info))
+
+
+def without_reserve(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around hook of what builds the pools: HiCache's may take all memory that is free.
+
+    SGLang leaves 10 GiB to others, also where it chooses the pool's size itself. The memory is of
+    the machine that emulates, not of the device's host, and an emulated pool is a few megabytes.
+    """
+    from sglang.srt.mem_cache.host_memory import available_host_memory_bytes
+    from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
+
+    with host_memory_budget_scope(available_host_memory_bytes(allow_cgroup_fallback=True)):
+        return original(*args, **kwargs)
 
 
 def _already_batch_invariant(_runner: Any) -> None:
