@@ -1,51 +1,53 @@
 """Times one pass of the working-set policy, the way the live scheduler calls it.
 
-    python benchmarks/policy_pass.py [--only 1000 1000+10000] [--passes 1000]
-    python benchmarks/policy_pass.py --against COMMIT [--rounds 5]
+    python benchmarks/policy_pass.py [--only 1000 1000+10000]
+    python benchmarks/policy_pass.py --against COMMIT [--rounds 40] [--passes 25]
 
 Builds tables of streams under stress (a third of them running, a third paused, a third waiting,
 and of N+Q another Q waiting), and times what an iteration costs on top of the engine: a pass
 (build the state, decide, carry out what concerns the table), and accounting the tokens of the
 running streams. Three kinds of pass: a plan (every cycle and on every arrival), the passes between
-two plans, and an idle server. It is CPU time, so other work on the machine hardly changes it.
+two plans, and an idle server. And what a pass takes longer because an answer has ended before it:
+the lengths of answers are learned anew. All of it is CPU time.
 
-With --against the same script runs with the package as of a commit and as it is here, in turns,
-and the median ratio of the rounds is printed beside this version's figures.
+With --against the same script runs with the package as of a commit and as it is here, a few passes
+at a time in turns, and the median ratio of the rounds is printed beside both versions' figures.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from versions import ROOT, Asked, checked_out
 
-from tokenflow_sgl.contract import Memory, Phase, Pool, State, Tier, Write
+from tokenflow_sgl.contract import Memory, Phase, Pool, State, Tier, Traits, Write
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.lifecycle import Missing, apply
-from tokenflow_sgl.lifecycle.actuator import Action
+from tokenflow_sgl.lifecycle import apply
 from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.offload import DeviceRoom
 from tokenflow_sgl.policy import WorkingSetPolicy, make_predictor
 from tokenflow_sgl.policy.working_set import Memo
 
-ROOT = Path(__file__).resolve().parents[1]
+if TYPE_CHECKING:
+    # Older commits do not have these.
+    from tokenflow_sgl.lifecycle import Missing
+    from tokenflow_sgl.lifecycle.actuator import Action
+    from tokenflow_sgl.offload import DeviceRoom
+
 COSTS = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.004, 6e-5, 1e-9), load=(0.001, 3e-6))
 START = 20.0
 """When the passes begin; all streams came in the first half of the time before."""
-KINDS = ("plan", "between plans", "idle", "accounting")
-PERCENTILES = (50.0, 90.0, 99.0)
+KINDS = ("plan", "between plans", "idle", "accounting", "learning")
+PERCENTILES = (10.0, 50.0, 90.0, 99.0)
+"""The first one is compared: other work on the machine makes passes slower, never faster."""
 
 
 class Size(NamedTuple):
@@ -104,7 +106,7 @@ class Refusing:
 
     def missing(self, slot: int) -> Missing:
         """Not reached."""
-        return Missing()
+        raise NotImplementedError
 
     def load(self, slot: int, tokens: int) -> int:
         """Not reached."""
@@ -117,7 +119,12 @@ class Refusing:
         """Nothing is."""
         return False
 
-    def offer(self, slots: Sequence[int] | None, recompute: frozenset[int]) -> None:
+    def offer(
+        self,
+        slots: Sequence[int] | None,
+        recompute: frozenset[int],
+        hidden: frozenset[int] = frozenset(),
+    ) -> None:
         """Offered to no one."""
 
 
@@ -199,55 +206,67 @@ def passes(
     return seconds, accounting
 
 
+def learning(streams: int, count: int) -> list[float]:
+    """CPU seconds of learning the lengths after each of `count` answers, beside so many others."""
+    rng = np.random.default_rng(2)
+    lengths = make_predictor("learned")
+    kinds = [lengths.kind(Traits(prompt, 4096)) for prompt in (100, 500, 2000, 8000, 20_000)]
+    kind, generated = rng.choice(kinds, streams), rng.integers(1, 2000, streams)
+    seconds = []
+    for place in rng.integers(0, streams, count).tolist():
+        generated += 1
+        lengths.ended(int(kind[place]), int(generated[place]), cut_off=False)
+        generated[place] = 1
+        started = time.thread_time()
+        lengths.lengths(kind, generated)
+        seconds.append(time.thread_time() - started)
+    return seconds
+
+
+@cache
+def built(size: Size, kind: str) -> StreamTable[Request]:
+    """The table for this kind of pass; each block of passes goes on where the last one ended."""
+    return build(size, stress=kind != "idle")[0]
+
+
 def measure(size: Size, count: int) -> dict[str, list[float]]:
     """By kind of pass: its percentiles, in milliseconds."""
     found = {}
-    for name, stress, plan in (("plan", True, True), ("between plans", True, False)):
-        table, _ = build(size, stress)
-        found[name], found["accounting"] = passes(table, count, stress=stress, plan=plan)
-    table, _ = build(size, stress=False)
-    found["idle"], _ = passes(table, count, stress=False, plan=True)
+    for kind in ("plan", "between plans", "idle"):
+        stress, plan = kind != "idle", kind != "between plans"
+        found[kind], accounting = passes(built(size, kind), count, stress=stress, plan=plan)
+        if kind == "between plans":
+            found["accounting"] = accounting
+    found["learning"] = learning(size.streams, count)
     return {
         name: (np.percentile(seconds, PERCENTILES) * 1e3).tolist()
         for name, seconds in found.items()
     }
 
 
-@contextlib.contextmanager
-def checked_out(commit: str) -> Iterator[Path]:
-    """The repository as of a commit, in a folder of its own."""
-    with tempfile.TemporaryDirectory() as scratch:
-        tree = Path(scratch) / "tree"
-        git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
-        try:
-            yield tree
-        finally:
-            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
-
-
-def measured_with(tree: Path, size: Size, count: int) -> dict[str, list[float]]:
-    """As `measure`, with the package of that tree."""
-    command = [sys.executable, __file__, "--json", "--only", str(size), "--passes", str(count)]
-    env = {**os.environ, "PYTHONPATH": str(tree)}
-    told = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
-    found: dict[str, dict[str, list[float]]] = json.loads(told.stdout)
-    return found[str(size)]
+def answer() -> None:
+    """Measure what each line of the input asks for."""
+    for line in sys.stdin:
+        size, count = line.split()
+        print(json.dumps(measure(Size.of(size), int(count))), flush=True)
 
 
 def compare(commit: str, sizes: Sequence[Size], count: int, rounds: int) -> None:
-    """Print medians with both versions, and the median of the rounds' ratios."""
+    """Print what both versions take, and the median of the rounds' ratios."""
     print(f"{'streams':<12}{'pass':<15}{'before':>9}{'now':>9}{'ratio':>9}")
-    with checked_out(commit) as tree:
+    told = (__file__, "--told")
+    with checked_out(commit) as tree, Asked(told, tree) as before, Asked(told, ROOT) as now:
         for size in sizes:
-            turns = [
-                [measured_with(version, size, count) for version in (tree, ROOT)]
-                for _ in range(rounds)
-            ]
+            turns = []
+            for number in range(rounds):
+                # Neither is always the first.
+                order = (before, now) if number % 2 else (now, before)
+                found = {version: version.ask(f"{size} {count}") for version in order}
+                turns.append((found[before], found[now]))
             for kind in KINDS:
-                medians = np.array([[found[kind][0] for found in turn] for turn in turns])
-                ratio = np.median(medians[:, 1] / medians[:, 0])
-                old, new = np.median(medians, axis=0)
+                least = np.array([[found[kind][0] for found in turn] for turn in turns])
+                ratio = np.median(least[:, 1] / least[:, 0])
+                old, new = np.median(least, axis=0)
                 print(f"{size!s:<12}{kind:<15}{old:>9.3f}{new:>9.3f}{ratio:>9.2f}", flush=True)
 
 
@@ -255,21 +274,22 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", type=Size.of, default=SIZES, metavar="N[+Q]")
-    parser.add_argument("--passes", type=int, default=1000, help="per kind")
+    parser.add_argument("--passes", type=int, default=25, help="per kind and round")
     parser.add_argument("--against", metavar="COMMIT", help="compare with this version")
-    parser.add_argument("--rounds", type=int, default=5, help="of a comparison")
-    parser.add_argument("--json", action="store_true", help="print JSON instead")
+    parser.add_argument("--rounds", type=int, default=40, help="of a comparison")
+    parser.add_argument("--told", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.told:
+        answer()
+        return
     if options.against:
         compare(options.against, options.only, options.passes, options.rounds)
         return
-    if options.json:
-        print(json.dumps({str(size): measure(size, options.passes) for size in options.only}))
-        return
-    print(f"{options.passes} passes per kind; milliseconds of CPU time")
-    print(f"{'streams':<12}{'pass':<15}{'median':>9}{'P90':>9}{'P99':>9}")
+    count = options.passes * options.rounds
+    print(f"{count} passes per kind; milliseconds of CPU time")
+    print(f"{'streams':<12}{'pass':<15}{'P10':>9}{'median':>9}{'P90':>9}{'P99':>9}")
     for size in options.only:
-        for kind, figures in measure(size, options.passes).items():
+        for kind, figures in measure(size, count).items():
             row = "".join(f"{figure:>9.3f}" for figure in figures)
             print(f"{size!s:<12}{kind:<15}{row}", flush=True)
 

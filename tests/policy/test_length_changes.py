@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Traits
 from tokenflow_sgl.contract.lengths import GRID, cell_of
-from tokenflow_sgl.policy.learned_lengths import CHANGE, FADES, LearnedLengths
+from tokenflow_sgl.policy.learned_lengths import CHANGE, FADES, REFRESHED, LearnedLengths
 from tokenflow_sgl.policy.length_changes import MOMENTS, LengthChanges
 from tokenflow_sgl.policy.length_family import family
 
@@ -51,8 +51,13 @@ class Served:
         for length in self._whole[over].tolist():
             self.learned.ended(self.kind, length, cut_off=False)
         self._came, self._whole = self._came[~over], self._whole[~over]
-        self.learned._known = None
+        self.look()
         self.careful.append(self.mean()[1])
+
+    def look(self) -> None:
+        """Passes go by until a change has been looked for."""
+        for _ in range(REFRESHED):
+            self.mean()
 
     def mean(self) -> tuple[float, float]:
         """Mean length that is expected of a stream that begins: typical, careful."""
@@ -83,8 +88,36 @@ def test_longer_answers_are_noticed_before_any_ends() -> None:
     assert served.mean()[0] < 100, "single answers are taken for what has ended"
 
 
+def test_a_change_is_looked_for_once_in_some_passes(monkeypatch) -> None:
+    """It costs more than all the rest, and an answer may end in every pass."""
+    looks = []
+    look = LengthChanges.look
+    monkeypatch.setattr(
+        LengthChanges, "look", lambda changes, *given: looks.append(given) or look(changes, *given)
+    )
+    learned = LearnedLengths()
+    kind = learned.kind(Traits(100, 4096))
+    for number in range(5 * REFRESHED):
+        learned.ended(kind, 100, cut_off=False)
+        learned.lengths(np.array([kind]), np.array([number]))
+        assert len(looks) == 1 + number // REFRESHED
+
+
+def test_a_found_change_counts_what_has_ended_since() -> None:
+    served = short_then(np.full(16, 2000))
+    while served._came[0] < 100:
+        served.step()
+    changes = served.learned._changes
+    before = changes.found()
+    served.learned.ended(served.kind, 2000, cut_off=False)
+    after = changes.found()
+    assert after.probability == before.probability
+    assert after.ended[0].sum() == before.ended[0].sum() + 1
+    assert np.allclose(after.likely, family().log_likelihood(after.ended[0], after.cut[0]))
+
+
 def test_without_a_test_for_changes_they_are_not(monkeypatch) -> None:
-    monkeypatch.setattr(LengthChanges, "look", lambda *_: None)
+    monkeypatch.setattr(LengthChanges, "found", lambda _: None)
     served = short_then(np.full(16, 2000))
     while served._came[0] < 80:
         served.step()
@@ -127,7 +160,7 @@ def test_never_less_than_what_was_learned_says(before, now) -> None:
     for heeds in (True, False):
         learned = LearnedLengths()
         if not heeds:
-            learned._changes.look = lambda *_: None
+            learned._changes.found = lambda: None
         kind = learned.kind(Traits(100, 4096))
         none = np.zeros(0, dtype=np.int64)
         learned.lengths(none, none)
@@ -148,11 +181,13 @@ def test_what_fades_is_no_evidence() -> None:
     for _ in range(20):
         served.step()
     changes = served.learned._changes
-    assert changes.change(*asked(served)).probability > 0.9
+    changes.weigh(*asked(served))
+    assert changes.found().probability > 0.9
     for _ in range(6000):
         for moment in changes._moments:
             moment.weight *= FADES
-    assert changes.change(*asked(served)).probability < 2 * CHANGE
+    changes.weigh(*asked(served))
+    assert changes.found().probability < 2 * CHANGE
 
 
 def asked(served):
@@ -184,5 +219,5 @@ def test_a_change_is_known_until_the_curve_has_followed() -> None:
     while served._came[0] < 100:
         served.step()
     for _ in range(300):
-        served.learned._known = None
+        served.look()
         assert served.mean()[1] > 600

@@ -192,7 +192,9 @@ class Streams:
     @cached_property
     def begun_thinking(self) -> IntArray:
         """Indices of the streams that think and have been prefilled, shape (t,)."""
-        return _sealed(np.nonzero(self.thinks & (self.generated > 0))[0])
+        if self.thinking is None:
+            return _sealed(np.zeros(0, dtype=np.int64))
+        return _sealed(np.nonzero(self.thinking & (self.generated > 0))[0])
 
     @cached_property
     def member(self) -> BoolArray:
@@ -264,7 +266,10 @@ class Streams:
 
         How long a stream will go on thinking is unknown: its whole rest counts.
         """
-        return self.expected_of(index) - (self.generated - self.seen)[index]
+        expected = self.expected_of(index)
+        if self.visible is None:
+            return expected
+        return expected - (self.generated - self.visible)[index]
 
     @cached_property
     def runs_dry(self) -> FloatArray:

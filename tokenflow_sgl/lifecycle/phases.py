@@ -154,7 +154,7 @@ class Phases:
 
     def is_in(self, slot: int, *phases: Phase) -> bool:
         """Whether a slot holds a stream in one of these phases; False for slots that never were."""
-        return 0 <= slot < len(self) and int(self.phase[slot]) in phases
+        return 0 <= slot < len(self.phase) and int(self.phase[slot]) in phases
 
     def those_in(self, slots: Sequence[int], *phases: Phase) -> list[int]:
         """Which of these slots hold a stream in one of these phases, in their order."""

@@ -13,13 +13,13 @@ from collections.abc import Collection
 
 import numpy as np
 
-from tokenflow_sgl.contract import FloatArray, Restore, State, Way, When
+from tokenflow_sgl.contract import FloatArray, IntArray, Restore, State, Way, When
 from tokenflow_sgl.offload.chunks import LEAST_PART
 
 
 def restore(
     state: State,
-    planned: tuple[int, ...],
+    planned: IntArray,
     recompute: Collection[int],
     *,
     ahead: bool,
@@ -29,19 +29,20 @@ def restore(
 
     Args:
         state: As it is.
-        planned: Slots that should run, most urgent first.
-        recompute: Those whose KV is computed, not loaded.
+        planned: Streams that should run, most urgent first, as indices.
+        recompute: Slots of those whose KV is computed, not loaded.
         ahead: Prefetches are allowed. Without, the first load is in the step however long it takes,
             and the others wait for later ones.
         chunks: Prefetches are loaded part by part, as memory becomes free.
     """
-    computed = tuple(Restore(slot, Way.RECOMPUTE) for slot in planned if slot in recompute)
-    run, load = _split(state, planned, recompute, ahead=ahead)
+    slots: list[int] = state.streams.slot[planned].tolist()
+    computed = tuple(Restore(slot, Way.RECOMPUTE) for slot in slots if slot in recompute)
+    run, load = _split(state, planned, slots, recompute, ahead=ahead)
     part = _part(state) if chunks else 0
     return run, computed + tuple(Restore(slot, Way.LOAD, When.AHEAD, part=part) for slot in load)
 
 
-def dearer_to_load(state: State, run: tuple[int, ...]) -> tuple[int, ...]:
+def dearer_to_load(state: State, run: IntArray) -> tuple[int, ...]:
     """Slots of paused streams to recompute: cheaper to compute than to load, and done sooner.
 
     Loads queue on the link, prefills on the device; each stream takes the queue in which it is done
@@ -51,13 +52,14 @@ def dearer_to_load(state: State, run: tuple[int, ...]) -> tuple[int, ...]:
 
     Args:
         state: As it is.
-        run: Slots that are to start or resume, all of them in the state.
+        run: Streams that are to start or resume, as indices.
     """
     streams, costs = state.streams, state.costs
-    if costs.load is None or costs.prefill is None or not run:
+    if costs.load is None or costs.prefill is None:
         return ()
-    index = streams.find(run)
-    index = index[streams.paused[index]]
+    index = run[streams.paused[run]]
+    if not len(index):
+        return ()
     tokens = streams.length[index].astype(np.float64)
     of_each = zip(
         streams.slot[index].tolist(),
@@ -77,25 +79,23 @@ def dearer_to_load(state: State, run: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _split(
-    state: State, planned: tuple[int, ...], recompute: Collection[int], *, ahead: bool
+    state: State, index: IntArray, slots: list[int], recompute: Collection[int], *, ahead: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(Slots to run in the next step, slots to prefetch), both in their order."""
-    if not planned:
+    if not slots:
         return (), ()
     streams = state.streams
     overlapped = np.inf  # where no stream runs, none waits
     if state.costs.decode is not None and len(streams.running_index):
         overlapped = state.decode_seconds
-    index = streams.find(planned)
-    here = index >= 0  # the others have ended since they were planned
-    partly = here & streams.partly_loaded[index]
-    loading = here & streams.loading[index] & ~partly
-    offloaded = here & streams.paused[index] & ~streams.ready[index] | partly
+    partly = streams.partly_loaded[index]
+    loading = streams.loading[index] & ~partly
+    offloaded = streams.paused[index] & ~streams.ready[index] | partly
     tokens = streams.length[index]
     if streams.to_load is not None:
         tokens = np.where(partly, streams.to_load[index], tokens)
     of_each = zip(
-        planned,
+        slots,
         loading.tolist(),
         offloaded.tolist(),
         load_seconds(state, tokens.astype(np.float64)).tolist(),

@@ -96,7 +96,7 @@ def admissible(
         return Admission(newcomers)
     readers = streams.member.copy()
     readers[thinking] = False
-    members = np.nonzero(readers)[0]
+    members = readers.nonzero()[0]
     # The whole queue, or the head of it.
     whole = bool(len(newcomers)) and _burst_is_over(state, config)
     newcomers = first_of(newcomers, queue, None if whole else CONSIDERED)
@@ -217,8 +217,8 @@ def members_want(state: State, asking: Asking, horizons: FloatArray, supply: Sup
 def _due(state: State, members: IntArray) -> float:
     """Seconds of the members' prefills that are due."""
     pending = members[state.streams.waiting[members]]
-    due = prefill_seconds(state, pending).sum()
-    return float(due + state.costs.prefill_seconds(state.memory.kv.promised))
+    due = float(prefill_seconds(state, pending).sum()) if len(pending) else 0.0
+    return due + state.costs.prefill_seconds(float(state.memory.kv.promised))
 
 
 def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:

@@ -54,7 +54,10 @@ class Asking:
     @property
     def mean_length(self) -> float:
         """Mean context of all streams that have memory, or of the candidates while none has."""
-        return float((self.length[self._holds] if self._holds.any() else self.length).mean())
+        length = self.length[self._holds]
+        if not len(length):
+            length = self.length
+        return float(length.sum()) / len(length)
 
     @property
     def promised(self) -> float:
@@ -85,11 +88,15 @@ class Asking:
         """
         state, streams = self._state, self._state.streams
         ahead = np.maximum(leeway(state).take(self.index), 0.0)
-        np.minimum(ahead, tolerances(streams, self.index), out=ahead, where=self._generated == 0)
-        thinks = streams.thinks.take(self.index)
-        rate = np.where(thinks, self._thinking_rate, streams.rate.take(self.index))
+        tolerated = np.minimum(ahead, tolerances(streams, self.index))
+        ahead = np.where(self._generated == 0, tolerated, ahead)
+        rate: FloatArray = streams.rate.take(self.index)
+        kept: FloatArray | float = stock
+        if streams.thinking is not None:
+            thinks = streams.thinking.take(self.index)
+            rate = np.where(thinks, self._thinking_rate, rate)
+            kept = np.where(thinks, 0.0, stock)
         read = streams.seen.take(self.index) / rate
-        kept = np.where(thinks, 0.0, stock)
         tokens: FloatArray = np.minimum(STOCKING * (horizons + read), kept)
         tokens += horizons - ahead
         tokens *= rate

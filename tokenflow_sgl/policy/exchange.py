@@ -76,20 +76,22 @@ def exchange(
     # What is loaded in part is counted as free, so it needs memory as a paused stream does.
     ready = streams.paused | streams.partly_loaded | (streams.waiting & streams.admitted)
     ready[admission.join] = True
-    candidates = np.nonzero(ready)[0]
+    candidates = ready.nonzero()[0]
+    if not len(candidates):
+        return Exchange((), ())
+    keys = np.zeros(len(streams)) if queue is None else queue
     held = np.zeros(len(streams), dtype=np.bool_)
     held[admission.held] = True
     # What has no text yet comes after those that stall: they were promised that they do not.
-    ahead = leeway(state)[candidates]
-    tolerated = np.clip(ahead, 0.0, tolerances(streams, candidates))
-    ahead = np.where(streams.textless[candidates], tolerated, ahead)
-    turns = turn(ahead, weights(streams, candidates))
-    keys = np.zeros(len(streams)) if queue is None else queue
-    second = np.where(streams.textless[candidates], keys[candidates], -np.inf)
-    first = np.lexsort((second, turns, held[candidates]))[:CONSIDERED]
-    candidates, ahead, turns, second = (each[first] for each in (candidates, ahead, turns, second))
-    if not len(candidates):
-        return Exchange((), ())
+    textless, ahead = streams.textless[candidates], leeway(state)[candidates]
+    tolerated = np.minimum(np.maximum(ahead, 0.0), tolerances(streams, candidates))
+    ahead = np.where(textless, tolerated, ahead)
+    weight = weights(streams, candidates)
+    turns = turn(ahead, weight)
+    second = np.where(textless, keys[candidates], -np.inf)
+    first = _most_urgent(held[candidates], turns, second)
+    candidates, textless = candidates[first], textless[first]
+    ahead, weight, turns, second = (each[first] for each in (ahead, weight, turns, second))
 
     # What drains is as good as free: it is released before the plan can be used up.
     leaving = streams.draining
@@ -105,32 +107,24 @@ def exchange(
     need = length[candidates] + decode_reserve(memory, 1, DECODE_TARGET_STEPS)
     movable = streams.running_index
     movable = movable[_can_be_displaced(state, config, movable)]
-    thinks = streams.thinks[movable]
-    movable, thinkers = movable[~thinks], movable[thinks]
     band = useful_band(state, config, np.concatenate([candidates, movable]))
-    victims = _Victims(state, config, movable, band[len(candidates) :], thinkers, keys)
+    victims = _Victims(state, config, movable, band[len(candidates) :], keys)
     # What is served already, or is not to take memory from others.
     content = (ahead > CONTENT * band[: len(candidates)]) | held[candidates]
 
     run: list[int] = []
     preempt: list[Preempt] = []
     # Plain lists: one pass over them is several times faster than indexing arrays.
-    rows_of_candidates = zip(
-        candidates.tolist(),
-        need.tolist(),
-        content.tolist(),
-        streams.textless[candidates].tolist(),
-        ahead.tolist(),
-        turns.tolist(),
-        weights(streams, candidates).tolist(),
-        second.tolist(),
-        strict=True,
-    )
-    for index, tokens, is_content, newcomer, *urgency in rows_of_candidates:
+    for place, (tokens, is_content) in enumerate(zip(need.tolist(), content.tolist(), strict=True)):
         if room < tokens or rows < 1:
             if is_content and (running or run):
                 continue
-            candidate = _Candidate(newcomer and urgency[0] <= 0.0, not newcomer, *urgency)
+            newcomer = bool(textless[place])
+            candidate = _Candidate(
+                newcomer and bool(ahead[place] <= 0.0),
+                not newcomer,
+                *(float(each[place]) for each in (ahead, turns, weight, second)),
+            )
             chosen = victims.displace(tokens - room, 1 - rows, candidate)
             if chosen is None:
                 # A smaller one behind may still fit. The large one stays first in line, and
@@ -143,11 +137,23 @@ def exchange(
                 rows += 1
         room -= tokens
         rows -= 1
-        run.append(index)
+        run.append(int(candidates[place]))
     if not run and not running:
         # Nothing runs and nothing fits beside the reserve: the most urgent one goes alone.
         run.append(int(candidates[0]))
     return Exchange(tuple(run), tuple(preempt))
+
+
+def _most_urgent(held: BoolArray, turns: FloatArray, second: FloatArray) -> IntArray:
+    """The first `CONSIDERED` of the candidates: by `turns`, then `second`, the held ones last."""
+    near = np.arange(len(turns))
+    if len(turns) > CONSIDERED:
+        # A long list is not sorted for its head.
+        last = np.where(held, np.inf, turns)
+        near = (last <= np.partition(last, CONSIDERED)[CONSIDERED]).nonzero()[0]
+    order = np.lexsort((second[near], turns[near], held[near]))
+    head: IntArray = near[order[:CONSIDERED]]
+    return head
 
 
 def _can_be_displaced(state: State, config: WorkingSetConfig, index: IntArray) -> BoolArray:
@@ -181,12 +187,13 @@ class _Candidate(NamedTuple):
 class _Victims:
     """The running streams in the order in which they may be displaced.
 
+    They are named by their places in `index`.
+
     Args:
         state: As it is.
         config: Parameters of the policy.
-        index: Of the streams with a reader that may be displaced at all, shape (m,).
+        index: Of the streams that may be displaced at all, shape (m,).
         band: Of each, see `useful_band`.
-        thinkers: Indices of those that think and may be displaced at all.
         keys: By which streams without text are sorted, shape (n,).
     """
 
@@ -196,24 +203,22 @@ class _Victims:
         config: WorkingSetConfig,
         index: IntArray,
         band: FloatArray,
-        thinkers: IntArray,
         keys: FloatArray,
     ) -> None:
         streams = state.streams
         ahead, weight = leeway(state)[index], weights(streams, index)
         turns = turn(ahead, weight)
-        sprinting = state.slack[index] / band > SPRINTER
-        saturated = (ahead / band >= SATURATED) & ~sprinting
-        others = ~saturated & ~sprinting
+        thinks = streams.thinks[index]
+        sprinting = (state.slack[index] / band > SPRINTER) & ~thinks
+        saturated = (ahead / band >= SATURATED) & ~sprinting & ~thinks
+        others = ~(saturated | sprinting | thinks)
         # Each list is popped from its end.
-        self._saturated = _by(index[saturated], turns[saturated])
-        self._sprinters = _by(index[sprinting], -streams.generated[index[sprinting]])
-        self._others = _by(index[others], turns[others])
-        self._thinkers = _by(thinkers, keys[thinkers])
-        self._keys = keys
-        urgency = zip(ahead.tolist(), turns.tolist(), weight.tolist(), strict=True)
-        self._urgency = dict(zip(index.tolist(), urgency, strict=True))
-        self._length = streams.length
+        self._saturated = _by(saturated, turns)
+        self._sprinters = _by(sprinting, -streams.generated[index])
+        self._others = _by(others, turns)
+        self._thinkers = _by(thinks, keys[index])
+        self._index, self._length, self._keys = index, streams.length[index], keys[index]
+        self._ahead, self._turns, self._weight = ahead, turns, weight
         self._config = config
         self._costs = state.costs
         self._out_of_reach: dict[tuple[bool, bool, float], tuple[float, int]] = {}
@@ -241,12 +246,12 @@ class _Victims:
             victim = source.pop()
             taken.append((source, victim))
             freed += int(self._length[victim])
-        return [victim for _, victim in taken]
+        return [int(self._index[victim]) for _, victim in taken]
 
     def _next_source(self, urgent: bool, candidate: _Candidate) -> list[int] | None:
         # A band is relative to its stream: never at the cost of one that is more urgent.
         if self._saturated and (
-            candidate.newcomer or self._urgency[self._saturated[-1]][1] > candidate.turn
+            candidate.newcomer or self._turns[self._saturated[-1]] > candidate.turn
         ):
             return self._saturated
         behind = self._thinkers and (
@@ -257,15 +262,15 @@ class _Victims:
         if urgent and self._sprinters:
             return self._sprinters
         if self._others:
-            ahead, _, weight = self._urgency[self._others[-1]]
-            if ahead > self._least(self._others[-1], weight, candidate):
+            victim = self._others[-1]
+            if self._ahead[victim] > self._least(victim, candidate):
                 return self._others
         return self._thinkers if urgent and behind else None
 
-    def _least(self, victim: int, weight: float, candidate: _Candidate) -> float:
+    def _least(self, victim: int, candidate: _Candidate) -> float:
         """Leeway that an unsaturated victim must have to be displaced."""
         # Margins are in the victim's favour: they weigh as it does relative to the candidate.
-        relative = weight / candidate.weight
+        relative = float(self._weight[victim]) / candidate.weight
         if not candidate.newcomer:
             return max(candidate.ahead, 0.0) + relative * self._config.hysteresis
         # Out and back in: evicted once, loaded once.
@@ -273,7 +278,8 @@ class _Victims:
         return relative * self._config.safety + self._config.switch_factor * switch
 
 
-def _by(index: IntArray, key: FloatArray | IntArray) -> list[int]:
-    """`index` sorted by its ascending keys, as a list to pop from."""
-    ordered: list[int] = index[np.argsort(key, kind="stable")].tolist()
+def _by(chosen: BoolArray, key: FloatArray | IntArray) -> list[int]:
+    """The chosen places sorted by their ascending keys, as a list to pop from."""
+    places = chosen.nonzero()[0]
+    ordered: list[int] = places[key[places].argsort(kind="stable")].tolist()
     return ordered

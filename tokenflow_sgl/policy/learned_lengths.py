@@ -36,7 +36,7 @@ import numpy as np
 from tokenflow_sgl.contract import FloatArray, IntArray
 from tokenflow_sgl.contract.lengths import GRID, LengthCurves, Lengths, Traits, cell_of
 from tokenflow_sgl.policy.length_changes import LengthChanges
-from tokenflow_sgl.policy.length_family import family, magnitude
+from tokenflow_sgl.policy.length_family import family, lost, magnitude
 
 WEIGHT = 16.0
 """Answers that the lower layer counts as in the curves of all requests."""
@@ -51,7 +51,8 @@ CHANGE = 1.0 / HALF_LIFE
 CAUTION = 0.8
 """Default probability with which the mean length is at most the careful one's."""
 REFRESHED = 8
-"""Passes after which the streams under way are looked at again, though none has ended."""
+"""Passes after which the streams under way are looked at again, though none has ended, and after
+which a change is looked for again: a stream gets a token in each of them."""
 KINDS = 64
 """Most kinds that are told apart; what comes later counts as any request."""
 BUCKETS = (256, 1024, 4096, 16384)
@@ -112,10 +113,13 @@ class LearnedLengths:
         self._kinds = {kind: number for number, kind in enumerate(evidence.kinds, start=1)}
         # A row for all requests, then one for each kind.
         self._ended, self._cut = evidence.ended.copy(), evidence.cut.copy()
+        # How likely each log-normal makes all of these.
+        self._likely = family().log_likelihood(self._ended[0], self._cut[0])
         self._changes = LengthChanges(len(self._ended), CHANGE)
         self._log_limit = evidence.log_limit
         self._known: Lengths | None = None
         self._passes = 0
+        self._unlooked = REFRESHED
 
     def evidence(self) -> Evidence:
         """What has been learned by now."""
@@ -146,12 +150,14 @@ class LearnedLengths:
             for counts in (self._ended[row], self._cut[row]):
                 counts *= FADES
             counted[row, cell] += 1.0
+        self._likely = FADES * self._likely + family().of_one(cell, cut_off=cut_off)
         self._changes.count(kind, cell, FADES, cut_off=cut_off)
         self._known = None
 
     def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
         """The curves as of the last answer that ended, or of a few passes ago."""
         self._passes += 1
+        self._unlooked += 1
         if self._known is None or self._passes >= REFRESHED:
             self._known = self._learn(kind, generated)
             self._passes = 0
@@ -161,40 +167,48 @@ class LearnedLengths:
         live = generated > 0
         rows, size = self._ended.shape
         place = kind[live] * size + cell_of(generated[live])
-        under_way = np.bincount(place, minlength=rows * size).reshape(rows, size)
+        counted = np.bincount(place, minlength=rows * size).reshape(rows, size)
+        under_way = counted.astype(np.float64)
         under_way[0] = under_way.sum(axis=0)
-        cut, allowed = self._cut + under_way, family().allowed(self._log_limit)
-        likelihood = family().log_likelihood(self._ended[0], cut[0])
-        bases = magnitude(likelihood, allowed, self._caution)
-        typical, careful = (_curves(base, self._ended, cut) for base in bases)
-        change = self._changes.look(likelihood, allowed, typical[0], under_way[0])
+        allowed, going_on = family().allowed(self._log_limit), family().of_cut(under_way[0])
+        likely = self._likely + going_on
+        bases = magnitude(likely, allowed, self._caution)
+        present = _present(self._ended, self._cut + under_way)
+        typical, careful = (_curves(base, self._ended, present) for base in bases)
+        if self._unlooked >= REFRESHED:
+            self._changes.look(likely, allowed, typical[0], under_way[0])
+            self._unlooked = 0
+        change = self._changes.found()
         if change is not None and change.probability > 1.0 - self._caution:
-            cut = change.cut + under_way
-            likelihood = family().log_likelihood(change.ended[0], cut[0])
             # With the caution asked for, if there was no change they are as before.
             caution = 1.0 - (1.0 - self._caution) / change.probability
-            _, base = magnitude(likelihood, allowed, caution)
+            _, base = magnitude(change.likely + going_on, allowed, caution)
             # Shorter ones are believed when they have ended.
-            careful = np.maximum(careful, _curves(base, change.ended, cut))
+            present = _present(change.ended, change.cut + under_way)
+            careful = np.maximum(careful, _curves(base, change.ended, present))
         return Lengths(LengthCurves(typical), LengthCurves(careful))
 
 
-def _curves(base: FloatArray, ended: FloatArray, cut: FloatArray) -> FloatArray:
+def _present(ended: FloatArray, cut: FloatArray) -> FloatArray:
+    """Answers at risk of ending in each cell; those cut off in it do not count. Shape (c, g)."""
+    return np.asarray(np.cumsum((ended + cut)[:, ::-1], axis=1)[:, ::-1] - cut)
+
+
+def _curves(base: FloatArray, ended: FloatArray, present: FloatArray) -> FloatArray:
     """Curves of all requests and of each kind; `base`: what the lower layer says."""
-    for_all = _survival(base, WEIGHT, ended[:1], cut[:1])
-    own = _survival(for_all, KIND_WEIGHT, ended[1:], cut[1:])
+    for_all = _survival(base, WEIGHT, ended[:1], present[:1])
+    own = _survival(for_all, KIND_WEIGHT, ended[1:], present[1:])
     return np.concatenate([for_all, own])
 
 
-def _survival(base: FloatArray, weight: float, ended: FloatArray, cut: FloatArray) -> FloatArray:
-    """Kaplan and Meier's curves of the rows of `ended` and `cut`, with `weight` answers of `base`.
+def _survival(
+    base: FloatArray, weight: float, ended: FloatArray, present: FloatArray
+) -> FloatArray:
+    """Kaplan and Meier's curves of the rows of `ended`, with `weight` answers of `base`.
 
-    All of shape (c, g), `base` of (g,) or (1, g). Those that were cut off in a cell are not counted
-    as having been at risk in it.
+    All of shape (c, g), `base` of (g,) or (1, g). present: see `_present`.
     """
-    present = np.cumsum((ended + cut)[:, ::-1], axis=1)[:, ::-1] - cut
-    lost = -np.diff(base, axis=-1, append=0.0)
-    hazard = (weight * lost + ended) / np.maximum(weight * base + present, 1e-12)
+    hazard = (weight * lost(base) + ended) / np.maximum(weight * base + present, 1e-12)
     survival = np.ones_like(ended)
     survival[:, 1:] = np.cumprod(1.0 - np.clip(hazard, 0.0, 1.0), axis=1)[:, :-1]
     return survival

@@ -26,7 +26,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import FloatArray
 from tokenflow_sgl.contract.lengths import GRID
-from tokenflow_sgl.policy.length_family import family
+from tokenflow_sgl.policy.length_family import family, lost
 
 MOMENTS = 12
 """Moments that are kept: each about twice as many answers ago as the next one."""
@@ -41,12 +41,15 @@ class Change:
     """What speaks for a change.
 
     Attributes:
-        probability: That answers have changed at one of the moments.
-        ended, cut: Answers per cell of `GRID` that ended there, and that were cut off, since the
-            likeliest of them, shape (rows, g).
+        probability: That answers have changed at one of the moments, as of the last look.
+        likely: Logarithm of how likely each log-normal makes what has ended since the likeliest of
+            them, shape (m,).
+        ended, cut: Answers per cell of `GRID` that ended there since then, and that were cut off,
+            shape (rows, g).
     """
 
     probability: float
+    likely: FloatArray
     ended: FloatArray
     cut: FloatArray
 
@@ -59,27 +62,23 @@ class _Moment:
         begun: Answers that had begun, at least one more than at the moment before.
         weight: What an answer of before it counts by now.
         before: Logarithm of how likely each log-normal makes all that was known, shape (m,).
-        came: The same of what all answers together had got, old ones counting in full.
+        over: The same of those that had ended, old ones counting in full.
+        came: And with those under way.
         ended, cut: Answers that had ended and that had been cut off, as counted there.
-        under_way: Streams that had come so far, shape (g,).
-        log_survival, log_mass: Of the curve of all answers that was learned until then.
+        log_mass, log_survival: Of the curve of all answers that was learned until then.
+        learned: Logarithm of how likely that curve makes what all answers had got.
     """
 
     begun: int
     weight: float
     before: FloatArray
+    over: FloatArray
     came: FloatArray
     ended: FloatArray
     cut: FloatArray
-    under_way: FloatArray
-    log_survival: FloatArray
     log_mass: FloatArray
-
-    def as_learned(self, ended: FloatArray, cut: FloatArray) -> float:
-        """Logarithm of how likely the curve makes what came since then."""
-        since = self.log_mass * (ended - self.ended[0])
-        since += self.log_survival * (cut - self.cut[0] - self.under_way)
-        return float(since.sum())
+    log_survival: FloatArray
+    learned: float
 
 
 class LengthChanges:
@@ -94,6 +93,7 @@ class LengthChanges:
         self._odds = likely / (1.0 - likely)
         self._moments: list[_Moment] = []
         self._likeliest: _Moment | None = None
+        self._probability = 0.0
         # Of old answers as of new ones; how likely each log-normal makes them all.
         self._ended = np.zeros((rows, len(GRID)))
         self._cut = np.zeros((rows, len(GRID)))
@@ -110,8 +110,7 @@ class LengthChanges:
 
     def count(self, kind: int, cell: int, share: float, *, cut_off: bool) -> None:
         """An answer has ended in a cell of `GRID`; earlier ones count `share` of what they did."""
-        known = family()
-        self._over = self._over + (known.log_survival if cut_off else known.log_mass)[:, cell]
+        self._over = self._over + family().of_one(cell, cut_off=cut_off)
         for row in {0, kind}:
             (self._cut if cut_off else self._ended)[row, cell] += 1.0
         for moment in self._moments:
@@ -119,8 +118,8 @@ class LengthChanges:
 
     def look(
         self, known: FloatArray, shares: FloatArray, curve: FloatArray, under_way: FloatArray
-    ) -> Change | None:
-        """What speaks for a change, if anything does; the present becomes one more moment.
+    ) -> None:
+        """Weigh all evidence anew; the present becomes one more moment.
 
         Args:
             known: Logarithm of how likely each log-normal makes all that is known of all answers,
@@ -129,25 +128,40 @@ class LengthChanges:
             curve: Survival of all answers, as learned, shape (g,).
             under_way: Streams that have come so far, per cell of `GRID`, shape (g,).
         """
-        came = self._over + family().log_likelihood(np.zeros(len(GRID)), under_way)
-        change = self.change(came, shares, under_way) if self._moments else None
+        came = self._over + family().of_cut(under_way)
+        if self._moments:
+            self.weigh(came, shares, under_way)
         begun = self._begun(under_way)
         if not self._moments or begun > self._moments[-1].begun:
-            mass = -np.diff(curve, append=0.0)
+            log_mass = np.log(np.maximum(lost(curve), LEAST))
+            log_survival = np.log(np.maximum(curve, LEAST))
+            learned = log_mass * self._ended[0] + log_survival * (self._cut[0] + under_way)
             now = _Moment(
                 begun=begun,
                 weight=1.0,
                 before=known,
+                over=self._over,
                 came=came,
                 ended=self._ended.copy(),
                 cut=self._cut.copy(),
-                under_way=under_way,
-                log_survival=np.log(np.maximum(curve, LEAST)),
-                log_mass=np.log(np.maximum(mass, LEAST)),
+                log_mass=log_mass,
+                log_survival=log_survival,
+                learned=float(learned.sum()),
             )
             self._moments.append(now)
             self._thin(begun)
-        return change
+
+    def found(self) -> Change | None:
+        """What spoke for a change at the last look; what has ended is counted until now."""
+        best = self._likeliest
+        if best is None:
+            return None
+        return Change(
+            self._probability,
+            self._over - best.over,
+            self._ended - best.ended,
+            self._cut - best.cut,
+        )
 
     def _thin(self, begun: int) -> None:
         """If there are too many moments, one less where they are closest for their age."""
@@ -159,27 +173,30 @@ class LengthChanges:
         gaps[[each is self._likeliest for each in self._moments[1:-1]]] = np.inf
         del self._moments[1 + int(np.argmin(gaps))]
 
-    def change(self, came: FloatArray, shares: FloatArray, under_way: FloatArray) -> Change:
-        """What speaks for a change at one of the moments.
+    def weigh(self, came: FloatArray, shares: FloatArray, under_way: FloatArray) -> None:
+        """Find the likeliest moment, and how probable it is that there was a change at all.
 
         came: Logarithm of how likely each log-normal makes what all answers together have got.
         """
-        begun = [each.begun for each in self._moments]
-        begins = np.maximum(np.diff(begun, append=self._begun(under_way)), 0)
-        weight = np.array([each.weight for each in self._moments])
-        before = weight[:, None] * np.stack([each.before for each in self._moments]) + shares
-        since = came - np.stack([each.came for each in self._moments])
-        cut = self._cut[0] + under_way
-        same = np.maximum(
-            _averaged(before + since) - _averaged(before),
-            [each.as_learned(self._ended[0], cut) for each in self._moments],
+        moments = self._moments
+        begun = [each.begun for each in moments]
+        begins = np.maximum(np.diff([*begun, self._begun(under_way)]), 0)
+        weight = np.array([each.weight for each in moments])
+        before = weight[:, None] * np.stack([each.before for each in moments]) + shares
+        since = came - np.stack([each.came for each in moments])
+        # Not by BLAS, see `Family`.
+        learned = np.einsum(
+            "kg,g->k", np.stack([each.log_mass for each in moments]), self._ended[0]
         )
+        survival = np.stack([each.log_survival for each in moments])
+        learned += np.einsum("kg,g->k", survival, self._cut[0] + under_way)
+        learned -= [each.learned for each in moments]
+        same = np.maximum(_averaged(before + since) - _averaged(before), learned)
         factor = _averaged(since + shares) - _averaged(shares) - same
         share = weight * begins / max(int(begins.sum()), 1)
         odds = np.exp(np.minimum(factor, MOST)) * share * self._odds
-        self._likeliest = best = self._moments[int(np.argmax(odds))]
-        probability = 1.0 - 1.0 / (1.0 + float(odds.sum()))
-        return Change(probability, self._ended - best.ended, self._cut - best.cut)
+        self._likeliest = moments[int(np.argmax(odds))]
+        self._probability = 1.0 - 1.0 / (1.0 + float(odds.sum()))
 
     def _begun(self, under_way: FloatArray) -> int:
         """Answers that have begun."""

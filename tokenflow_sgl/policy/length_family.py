@@ -48,8 +48,16 @@ class Family:
         """
         # Not by BLAS, whose rounding depends on its threads: all ranks must choose the same curve.
         likely: FloatArray = np.einsum("mg,g->m", self.log_mass, ended)
-        likely += np.einsum("mg,g->m", self.log_survival, cut)
+        likely += self.of_cut(cut)
         return likely
+
+    def of_cut(self, cut: FloatArray) -> FloatArray:
+        """The same where none has ended."""
+        return np.asarray(np.einsum("mg,g->m", self.log_survival, cut))
+
+    def of_one(self, cell: int, *, cut_off: bool) -> FloatArray:
+        """The same of a single answer that ended in a cell, or that was cut off there."""
+        return np.asarray((self.log_survival if cut_off else self.log_mass)[:, cell])
 
     def allowed(self, log_limit: float) -> FloatArray:
         """Before any evidence all are alike, unless clients allow less than the median: 0 or -inf.
@@ -61,6 +69,13 @@ class Family:
         return np.where(self.log_median <= log_limit + 1e-9, 0.0, -np.inf)
 
 
+def lost(survival: FloatArray) -> FloatArray:
+    """Share of the answers that end in each cell of `GRID`, which is the last axis."""
+    share: FloatArray = survival.copy()
+    share[..., :-1] -= survival[..., 1:]
+    return share
+
+
 @cache
 def family() -> Family:
     """All that are considered."""
@@ -70,7 +85,7 @@ def family() -> Family:
     spread = np.tile(SPREADS, len(log_median))[:, None]
     log_survival = log_ndtr(-(np.log(np.maximum(GRID, 1e-9)) - mean) / spread)
     survival = np.exp(log_survival)
-    mass = -np.diff(survival, axis=1, append=0.0)
+    mass = lost(survival)
     area = (survival[:, :-1] * np.diff(GRID)).sum(axis=1)
     order = np.argsort(area, kind="stable")
     return Family(

@@ -82,7 +82,7 @@ def _load(state: State) -> tuple[int, float]:
     count = int(np.count_nonzero(live))
     if not count:
         return 0, 0.0
-    return count, float(streams.length[live].mean())
+    return count, float(streams.length[live].sum()) / count
 
 
 def _rate(state: State, batch: int, mean: float) -> float:

@@ -61,10 +61,10 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
         before = max(int(chunked.max(initial=0)) - promised, 0)
     cost = per_token + per_work * before
     bearable = seconds / cost if cost > 0.0 else np.inf
-    return int(np.clip(bearable, min(SHORTEST_CHUNK, longest), longest))
+    return int(min(max(bearable, min(SHORTEST_CHUNK, longest)), longest))
 
 
-def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, ...]) -> bool:
+def reader_would_stall(state: State, config: WorkingSetConfig, run: IntArray) -> bool:
     """Whether a decode step must come before the next prefill chunk.
 
     Prefill still gets at least 1 / (1 + prefill_guard) of the time.
@@ -72,18 +72,19 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, .
     Args:
         state: As it is.
         config: Parameters of the policy.
-        run: Slots that are to start or resume.
+        run: Streams that are to start or resume, as indices.
     """
     streams, costs = state.streams, state.costs
-    reading = streams.running & streams.streaming & ~_thinking(streams)
     promised = state.memory.kv.promised
-    if not (run or promised) or costs.prefill is None or not reading.any():
+    if not (len(run) or promised) or costs.prefill is None:
         return False
     spent = state.now - state.last_prefill_end
     if spent >= config.prefill_guard * state.last_prefill_seconds:
         return False
-    planned = streams.find(run)
-    fresh = planned[streams.waiting[planned]]
+    reading = streams.running & streams.streaming & ~_thinking(streams)
+    if not reading.any():
+        return False
+    fresh = run[streams.waiting[run]]
     tokens = min(promised + int(streams.uncached[fresh].sum()), config.prefill_chunk)
     least = float(leeway(state)[reading].min())
     return least < costs.prefill_seconds(tokens)
@@ -91,4 +92,6 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: tuple[int, .
 
 def _thinking(streams: Streams) -> BoolArray:
     """Which streams have begun to think and have no reader yet, shape (n,)."""
-    return np.asarray(streams.thinks & (streams.generated > 0))
+    if streams.thinking is None:
+        return streams.thinks
+    return np.asarray(streams.thinking & (streams.generated > 0))

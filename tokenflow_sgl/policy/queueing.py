@@ -114,9 +114,10 @@ def _service(state: State, index: IntArray) -> FloatArray:
     if state.costs.prefill is None:
         return np.maximum(state.streams.uncached[index].astype(np.float64), 1.0)
     seconds = np.maximum(prefill_seconds(state, index), SHORTEST_PREFILL)
-    thinks = state.streams.thinks[index]
-    if thinks.any():
-        seconds[thinks] += _answer_seconds(state, index[thinks])
+    if state.streams.thinking is not None:
+        thinks = state.streams.thinking[index]
+        if thinks.any():
+            seconds[thinks] += _answer_seconds(state, index[thinks])
     return seconds
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tokenflow_sgl.contract import Cause, Decision, Mode, Preempt, Prefill, State
+from tokenflow_sgl.contract import Cause, Decision, IntArray, Mode, Preempt, Prefill, State
 from tokenflow_sgl.contract.reserve import DECODE_MARGIN_STEPS, DECODE_TARGET_STEPS, decode_reserve
 from tokenflow_sgl.offload import dearer_to_load, proactive_writes, restore
 from tokenflow_sgl.policy.admission import admissible
@@ -46,11 +46,12 @@ class Memo:
     queue: Queue = field(default_factory=Queue)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """What changes about which streams run; the streams to run are in the memo's plan."""
+    """What changes about which streams run; `run` has the indices of the memo's plan."""
 
     memo: Memo
+    run: IntArray
     admit: tuple[int, ...] = ()
     preempt: tuple[Preempt, ...] = ()
 
@@ -72,11 +73,10 @@ class WorkingSetPolicy:
         due = self._plan_is_due(state, memo.planned)
         plan = self._plan(state, memo) if due else self._carry_on(state, memo)
         preempt = plan.preempt + self._emergency(state, [p.slot for p in plan.preempt])
-        slots = plan.memo.plan
         run, restores = restore(
             state,
-            slots,
-            dearer_to_load(state, slots),
+            plan.run,
+            dearer_to_load(state, plan.run),
             ahead=self.config.load_ahead,
             chunks=self.config.load_chunks,
         )
@@ -88,7 +88,7 @@ class WorkingSetPolicy:
             restore=restores,
             write=proactive_writes(state, preempt) if self.config.write_ahead else (),
             prefill=Prefill(
-                hold=reader_would_stall(state, self.config, slots),
+                hold=reader_would_stall(state, self.config, plan.run),
                 limit=prefill_limit(state, self.config),
             ),
             wake=next_look(state, plan.memo.planned, self.config.cycle),
@@ -129,9 +129,11 @@ class WorkingSetPolicy:
                 for i in rest
                 if streams.running[i] and int(streams.slot[i]) not in gone
             )
-        slots = tuple(streams.slot[list(run)].tolist())
+        index = np.array(run, dtype=np.int64)
+        slots = tuple(streams.slot[index].tolist())
         return _Plan(
             Memo(planned=state.now, plan=slots, park_share=share, queue=queue),
+            index,
             admit=tuple(streams.slot[admission.join].tolist()),
             preempt=preempt,
         )
@@ -139,13 +141,13 @@ class WorkingSetPolicy:
     def _carry_on(self, state: State, memo: Memo) -> _Plan:
         """Between plans: the last plan's streams that have not started yet."""
         if not memo.plan:
-            return _Plan(memo)
+            return _Plan(memo, np.zeros(0, dtype=np.int64))
         streams = state.streams
         index = streams.find(memo.plan)
         index = index[index >= 0]
-        is_open = streams.waiting[index] | streams.paused_or_loading[index]
-        left = tuple(streams.slot[index[is_open]].tolist())
-        return _Plan(dataclasses.replace(memo, plan=left))
+        index = index[streams.waiting[index] | streams.paused_or_loading[index]]
+        left = tuple(streams.slot[index].tolist())
+        return _Plan(memo if left == memo.plan else dataclasses.replace(memo, plan=left), index)
 
     def _emergency(self, state: State, leaving: list[int]) -> tuple[Preempt, ...]:
         """Preempt the least urgent streams when the next decode steps would not fit."""

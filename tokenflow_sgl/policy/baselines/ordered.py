@@ -137,7 +137,9 @@ class OrderedPolicy(ABC):
             paused = streams.slot[streams.paused]
             recompute = frozenset(run) & frozenset(paused.tolist())
         if self._ahead:
-            run, restores = restore(state, run, recompute, ahead=True)
+            index = state.streams.find(run)
+            # The others have ended since they were planned.
+            run, restores = restore(state, index[index >= 0], recompute, ahead=True)
         else:
             restores = tuple(Restore(slot, Way.RECOMPUTE) for slot in run if slot in recompute)
         return Decision(
