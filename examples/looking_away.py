@@ -38,9 +38,8 @@ def set_rate(url: str, rid: str, rate: float, key: str) -> None:
         with urllib.request.urlopen(request, timeout=30):
             pass
     except urllib.error.HTTPError as error:
-        said = json.load(error)["error"]
-        message = said if isinstance(said, str) else said["message"]  # of a wrong key a word
-        sys.exit(f"The server refuses the rate: {message}")
+        # As it is: what SGLang says of a wrong key has another form than what we say of a rate.
+        sys.exit(f"The server refuses the rate, HTTP {error.code}: {error.read().decode()}")
 
 
 def main() -> None:

@@ -40,10 +40,14 @@ def test_a_rate_reaches_the_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rid", "key", "message"),
-    [("mine", "wrong", "Unauthorized"), ("lost", "right", "It is unknown.")],
+    ("rid", "key", "said"),
+    [
+        ("mine", "wrong", 'HTTP 401: {"error": "Unauthorized"}'),
+        ("lost", "right", 'HTTP 404: {"error": {"message": "It is unknown."}}'),
+        ("other/path", "right", "HTTP 404: 404: Not Found"),  # as of a server without the route
+    ],
 )
-def test_a_refusal_is_said(rid, key, message) -> None:
+def test_a_refusal_is_said(rid, key, said) -> None:
     with pytest.raises(SystemExit) as ended:
         told(rid, key)
-    assert ended.value.code == f"The server refuses the rate: {message}"
+    assert ended.value.code == f"The server refuses the rate, {said}"
