@@ -26,20 +26,20 @@ LOOKS = 10
 """Pieces of text after which the reader looks away."""
 
 
-def set_rate(url: str, rid: str, rate: float) -> None:
+def set_rate(url: str, rid: str, rate: float, key: str) -> None:
     """Tell the server how fast stream `rid` is read from now on, in tokens per second."""
     request = urllib.request.Request(
         f"{url}/tokenflow/streams/{rid}",
         data=json.dumps({"rate": rate}).encode(),
-        headers={"content-type": "application/json"},
+        headers={"content-type": "application/json", "authorization": f"Bearer {key}"},
         method="POST",
     )
     try:
         with urllib.request.urlopen(request, timeout=30):
             pass
     except urllib.error.HTTPError as error:
-        message = json.load(error)["error"]["message"]
-        sys.exit(f"The server refuses the rate: {message}")
+        # As it is: what SGLang says of a wrong key has another form than what we say of a rate.
+        sys.exit(f"The server refuses the rate, HTTP {error.code}: {error.read().decode()}")
 
 
 def main() -> None:
@@ -50,9 +50,14 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=10.0, help="tokens per second")
     parser.add_argument("--away", type=float, default=5.0, help="seconds without a reader")
     parser.add_argument("--max-tokens", type=int, default=400, help="length of the answer at most")
+    parser.add_argument("--api-key", default="none", help="of the server, if it has one")
+    parser.add_argument(
+        "--admin-api-key", help="of the server, if it has one: rates take it instead of the other"
+    )
     given = parser.parse_args()
+    key = given.admin_api_key or given.api_key
 
-    client = OpenAI(base_url=f"{given.url}/v1", api_key="none")
+    client = OpenAI(base_url=f"{given.url}/v1", api_key=given.api_key)
     stream = client.chat.completions.create(
         model="default",
         messages=[{"role": "user", "content": given.prompt}],
@@ -68,10 +73,11 @@ def main() -> None:
         print(text, end="", flush=True)
         came += [time.monotonic()] if text else []
         if len(came) == LOOKS and back is None:
-            set_rate(given.url, chunk.id, 0)  # a chunk's id is the stream's
+            set_rate(given.url, chunk.id, 0, key)  # a chunk's id is the stream's
             away = time.monotonic()
             until = away + given.away
-            back = threading.Timer(given.away, set_rate, (given.url, chunk.id, given.rate))
+            args = (given.url, chunk.id, given.rate, key)
+            back = threading.Timer(given.away, set_rate, args)
             back.start()
     meanwhile = sum(away < moment < until for moment in came)
     after = sum(moment >= until for moment in came)

@@ -26,9 +26,10 @@ def main() -> None:
     parser.add_argument("--url", default="http://127.0.0.1:30000", help="of the server")
     parser.add_argument("--rate", type=float, default=20.0, help="tokens per second")
     parser.add_argument("--max-tokens", type=int, default=200, help="length of the answer at most")
+    parser.add_argument("--api-key", default="none", help="of the server, if it has one")
     given = parser.parse_args()
 
-    client = OpenAI(base_url=f"{given.url}/v1", api_key="none")
+    client = OpenAI(base_url=f"{given.url}/v1", api_key=given.api_key)
     asked = time.monotonic()
     try:
         stream = client.chat.completions.create(

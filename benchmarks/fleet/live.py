@@ -1,12 +1,14 @@
-"""Two emulated servers with tokenflow behind examples/headroom_proxy.py: round robin, headroom.
+"""Two emulated servers with tokenflow behind examples/headroom_proxy.py, with four ways to choose.
 
-    python benchmarks/fleet/live.py            # both fleets
-    python benchmarks/fleet/live.py --fleet alike
+    python benchmarks/fleet/live.py            # both fleets, every router
+    python benchmarks/fleet/live.py --fleet unlike --router headroom --dilation 4
 
 Real SGLang on the wall clock: on a virtual clock a server is sent all requests at once, and a proxy
-has no moment at which to choose. Each router gets two new servers and the very same requests; no
-server knows when an answer ends. Nothing else should run meanwhile. Takes five minutes for a fleet
-and writes its table into README.md beside this file.
+has no moment at which to choose. With a time dilation the devices, the scheduler's clock, the
+client's arrivals and the proxy's readings are all so many times slower, so that a machine that is
+busy keeps up. Each router gets two new servers and the very same requests; no server knows when an
+answer ends. Takes four minutes for each router, times the dilation. Keeps the figures of each under
+benchmarks/results/fleet and writes the table into README.md beside this file.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import itertools
 import json
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from aiohttp import web
-from headroom_proxy import Proxy
+from headroom_proxy import Proxy, tokens_in
 from run import INVALID, TOKENFLOW
 from suite import CONTENDERS, SERVER
 
@@ -49,26 +52,92 @@ FLEETS = {
 """Device and KV tokens of each server."""
 
 
+ROUTERS = (Router.round_robin, Router.least_loaded, Router.lmetric, Router.headroom)
+"""What is compared. Of an answer's length the proxy knows as little as the servers."""
+
+
 class CountingProxy(Proxy):
-    """Counts the requests of each server, and can send them round.
+    """Counts the requests of each server, and can choose without their headroom.
 
     Args:
         urls: Of the servers.
-        router: Round robin or headroom.
+        router: Round robin; least loaded: the fewest requests under way; LMetric: the least product
+            of the requests under way and the prompt tokens of those without a first token,
+            the newcomer's among them; or headroom. The first of equals.
         read_every: Seconds between two readings.
+
+    Attributes:
+        sent: Requests by server.
     """
 
     def __init__(self, urls: list[str], router: str, read_every: float) -> None:
         super().__init__(urls, read_every)
         self.sent = [0] * len(urls)
-        self._turns = itertools.cycle(range(len(urls))) if router == Router.round_robin else None
+        self._router = router
+        self._turns = itertools.cycle(range(len(urls)))
+        self._there = [0] * len(urls)
+        self._to_prefill = [0.0] * len(urls)
 
-    def choose(self, work: float) -> int | None:
+    def _server_of(self, request: web.Request, body: bytes) -> int | None:
         """By the router; servers that end during a benchmark end it."""
-        server = super().choose(work) if self._turns is None else next(self._turns)
+        servers = range(len(self._there))
+        if request.method != "POST" or self._router == Router.headroom:
+            server = super()._server_of(request, body)
+        elif self._router == Router.round_robin:
+            server = next(self._turns)
+        elif self._router == Router.least_loaded:
+            server = min(servers, key=self._there.__getitem__)
+        else:
+            prompt = prompt_of(body)
+            server = min(servers, key=lambda s: (self._to_prefill[s] + prompt) * self._there[s])
         if server is not None:
-            self.sent[server] += 1
+            self.sent[server] += request.method == "POST"
         return server
+
+    @asynccontextmanager
+    async def _asking(self, server: int, request: web.Request, body: bytes) -> AsyncIterator[Any]:
+        """Count a request while it is under way, and its prompt until its first piece comes."""
+        counted, left = int(request.method == "POST"), [prompt_of(body)]
+
+        def begun() -> None:
+            self._to_prefill[server] -= left[0]
+            left[0] = 0.0
+
+        self._there[server] += counted
+        self._to_prefill[server] += left[0]
+        try:
+            async with super()._asking(server, request, body) as answer:
+                yield Watched(answer, begun)
+        finally:
+            self._there[server] -= counted
+            begun()
+
+
+class Watched:
+    """An answer whose first piece is told of.
+
+    Args:
+        answer: The answer.
+        begun: Called with every piece.
+    """
+
+    def __init__(self, answer: Any, begun: Callable[[], None]) -> None:
+        self._answer, self._begun = answer, begun
+        self.content = self
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        """The pieces as they come."""
+        async for piece in self._answer.content.iter_any():
+            self._begun()
+            yield piece
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._answer, name)
+
+
+def prompt_of(body: bytes) -> float:
+    """Tokens of a request's prompt; 0 for a question."""
+    return tokens_in(json.loads(body).get("input_ids")) if body else 0.0
 
 
 def main() -> None:
@@ -76,18 +145,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--fleet", choices=FLEETS, action="append", help="default: both")
+    parser.add_argument("--router", choices=ROUTERS, action="append", help="default: all")
     parser.add_argument("--dilation", type=float, default=1.0, help="wall-clock s per emulated s")
     parser.add_argument("--output", type=Path, default=Path("burst-results/fleet"))
     given = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
     given.output.mkdir(parents=True, exist_ok=True)
-    for name in given.fleet or FLEETS:
-        runs = {
-            router: run(name, router, given.dilation, given.output / f"{name}-{router}")
-            for router in (Router.round_robin, Router.headroom)
-        }
-        kept = {"trace": TRACE, "servers": FLEETS[name], "dilation": given.dilation, "runs": runs}
-        (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    for name, router in itertools.product(given.fleet or FLEETS, given.router or ROUTERS):
+        found = run(name, router, given.dilation, given.output / f"{name}-{router}")
+        kept = {"trace": TRACE, "servers": FLEETS[name], "dilation": given.dilation, **found}
+        path = RESULTS / f"{name}-{router}.json"
+        path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        write_table()
+
+
+def write_table() -> None:
+    """Put the table into its page."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(before + BEGIN + table() + END + after, encoding="utf-8")
@@ -108,7 +181,8 @@ def run(fleet: str, router: str, dilation: float, folder: Path) -> dict[str, Any
             )
             servers.append(stack.enter_context(server).url)
         sent, lost = asyncio.run(replayed(servers, router, dilation, folder))
-    judged = figures(read_run(folder))
+    done = read_run(folder)
+    judged = figures(done)
     ttft, readers = judged.latency.ttft, judged.readers
     return {
         "sent": sent,
@@ -117,7 +191,7 @@ def run(fleet: str, router: str, dilation: float, folder: Path) -> dict[str, Any
         "stall_mean_s": readers.stall_mean,
         "stalled_share": readers.stalled_share,
         "effective": judged.throughput.effective,
-        "invalid": lost,
+        "invalid": [*dict.fromkeys((*done.info.invalid, *lost))],
     }
 
 
@@ -144,19 +218,22 @@ async def replayed(
 
 
 def table() -> str:
-    """A row for each fleet that was measured, and router."""
+    """A row for each fleet and router that was measured."""
     heads = ["fleet", "router", "requests", "mean TTFT, s", "P99 TTFT, s", "stall, s"]
     heads += ["readers that stall", "effective tokens/s"]
     lines = ["| " + " | ".join(heads) + " |", "| --- | --- |" + " ---: |" * (len(heads) - 2)]
-    for path in (path for name in FLEETS if (path := RESULTS / f"{name}.json").exists()):
-        for router, found in json.loads(path.read_text(encoding="utf-8"))["runs"].items():
-            doubt = " (invalid)" if found["invalid"] else ""
-            lines.append(
-                f"| {path.stem} | {router}{doubt} | {' and '.join(map(str, found['sent']))} | "
-                f"{found['mean_ttft_s']:.3f} | {found['p99_ttft_s']:.2f} | "
-                f"{found['stall_mean_s']:.3f} | {found['stalled_share']:.1%} | "
-                f"{found['effective']:,.0f} |"
-            )
+    for name, router in itertools.product(FLEETS, ROUTERS):
+        path = RESULTS / f"{name}-{router}.json"
+        if not path.exists():
+            continue
+        found = json.loads(path.read_text(encoding="utf-8"))
+        doubt = " (invalid)" if found["invalid"] else ""
+        lines.append(
+            f"| {name} | {router}{doubt} | {' and '.join(map(str, found['sent']))} | "
+            f"{found['mean_ttft_s']:.3f} | {found['p99_ttft_s']:.2f} | "
+            f"{found['stall_mean_s']:.3f} | {found['stalled_share']:.1%} | "
+            f"{found['effective']:,.0f} |"
+        )
     return "\n".join(lines) + "\n"
 
 

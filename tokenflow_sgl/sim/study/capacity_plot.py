@@ -32,6 +32,7 @@ def plot_capacity(found: Sequence[Carried], share: float, path: Path, title: str
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_formatter(ScalarFormatter())
+    axes.tick_params(axis="x", which="both", length=4, pad=4)  # all numbers on one line
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylim(-0.02, 1.05)
     axes.set_xlabel("arrivals, streams per second")
