@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenflow_sgl.contract import Decision, Phase, State, Way, When
+from tokenflow_sgl.contract import Decision, FloatArray, Phase, State, Way, When
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 
 FILE = "SWITCH_TIMES"
@@ -25,7 +25,7 @@ and another stream is being copied; or none is, so it waits for memory, or behin
 loaded in part (a chunk is under way, or waits for memory); its last chunk, or all of it, is under
 way; in a batch."""
 SLOWEST = 0.02
-"""The share of the resumes whose stages are told apart, around P99."""
+"""The share of all resumes that are called the slowest: those around P99."""
 
 
 class Noting(WorkingSetPolicy):
@@ -101,18 +101,33 @@ def summary(file: Path) -> dict[str, Any]:
     """How many resumes there were, percentiles of their seconds, and where the seconds went.
 
     Returns:
-        `stages_s` and `slowest_stages_s` are mean seconds by stage, of all resumes and of the
-        slowest of them (`SLOWEST`).
+        Of all resumes `count`, `mean_s`, `p50_s` and `p99_s`; `dropped`: the share that a plan left
+        out meanwhile, and that share of the seconds of the slowest (`SLOWEST`); `kept`: the same
+        figures of the others, and their mean seconds by stage.
     """
     stages = np.loadtxt(file, ndmin=2)
     seconds = stages.sum(axis=1)
+    dropped = stages[:, STAGES.index("dropped")]
+    kept = stages[dropped == 0.0]
+    slowest = np.argsort(-seconds)[: max(int(len(seconds) * SLOWEST), 1)]
+    return {
+        **_figures(seconds),
+        "dropped": {
+            "share": float((dropped > 0.0).mean()),
+            "of_slowest": float(dropped[slowest].sum() / seconds[slowest].sum()),
+        },
+        "kept": {
+            **_figures(kept.sum(axis=1)),
+            "stages_s": dict(zip(STAGES, kept.mean(axis=0).tolist(), strict=True)),
+        },
+    }
+
+
+def _figures(seconds: FloatArray) -> dict[str, float]:
     p50, p99 = np.percentile(seconds, (50, 99))
-    slowest = stages[np.argsort(-seconds)[: max(int(len(seconds) * SLOWEST), 1)]]
     return {
         "count": len(seconds),
         "mean_s": float(seconds.mean()),
         "p50_s": float(p50),
         "p99_s": float(p99),
-        "stages_s": dict(zip(STAGES, stages.mean(axis=0).tolist(), strict=True)),
-        "slowest_stages_s": dict(zip(STAGES, slowest.mean(axis=0).tolist(), strict=True)),
     }
