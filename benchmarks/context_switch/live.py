@@ -6,6 +6,7 @@
     python benchmarks/context_switch/live.py fixed --link 25
     python benchmarks/context_switch/live.py pieces --link 25
     python benchmarks/context_switch/live.py overlap --link 2 --virtual-time
+    python benchmarks/context_switch/live.py groups --link 25 --virtual-time
 
 Runs are like those of `benchmarks/burst/run.py`: a server per contender, one after the other, the
 very same requests; nothing else should run meanwhile. The servers see the client's limit of each
@@ -28,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 
-from pieces import pieces_table
+from pieces import groups_table, pieces_table
 from run import ROOT, keep, measure
 from suite import CONTENDERS, LOADS, WITH_PRIORITIES
 from switch_times import FILE, summary
@@ -58,8 +59,12 @@ ABLATION: Contenders = {
 
 GROUPS = (*TOKENFLOW, "--tokenflow-block-groups")
 PIECES: Contenders = {
-    **{f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)},
-    **{f"pages of {size}, block groups": (*GROUPS, "--page-size", str(size)) for size in (1, 16)},
+    f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)
+}
+PAIRED: Contenders = {
+    f"pages of {size}{name}": (*options, "--page-size", str(size))
+    for size in (1, 16)
+    for name, options in (("", TOKENFLOW), (", block groups", GROUPS))
 }
 
 
@@ -106,6 +111,9 @@ class Suite:
 SUITES: Mapping[str, Suite] = {
     "ablation": Suite(ABLATION),
     "pieces": Suite(PIECES),
+    # Small, so that all four are done within an hour on a busy machine.
+    "groups": Suite(PAIRED, scale=0.35),
+    "resumes": Suite(OVERLAP, scale=0.35),
     "overlap": Suite(OVERLAP),
     "Markov-0.02": Suite(_switching("Markov2")),
     "Markov-0.04": Suite(_switching("Markov4")),
@@ -212,6 +220,7 @@ def page(text: str) -> str:
                     if name in runs
                 ]
         text = replace_table(text, table, "\n".join(lines) + "\n")
+    text = replace_table(text, "groups", groups_table())
     return replace_table(text, "pieces", pieces_table())
 
 

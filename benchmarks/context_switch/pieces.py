@@ -2,10 +2,10 @@
 
     python benchmarks/context_switch/pieces.py
 
-Writes the table of README.md beside this file from the results of `live.py pieces`; pages of one
-token are those of its ablation where that suite was not run with them. The times are arithmetic
-(`tokenflow_sgl.profiles.pieces`) with published costs, for a copy of average size; no GPU measured
-them.
+Writes two tables of README.md beside this file, from the results of `live.py pieces` (pages of one
+token are those of its ablation where that suite was not run with them) and of `live.py groups`. The
+times are arithmetic (`tokenflow_sgl.profiles.pieces`) with published costs, for a copy of average
+size; no GPU measured them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from table import replace_table
 
 PAGE = Path(__file__).with_name("README.md")
 RESULTS = ROOT / "benchmarks" / "results" / "context_switch"
+PREEMPTIONS = "tokenflow:preemptions_total"
 WAYS = {"stored": "to the host", "loaded": "back"}
 LAYOUTS = (
     (IoBackend.kernel, MemLayout.page_first),
@@ -37,7 +38,41 @@ LAYOUTS = (
 
 
 def main() -> None:
-    PAGE.write_text(replace_table(PAGE.read_text(), "pieces", pieces_table()))
+    text = replace_table(PAGE.read_text(), "groups", groups_table())
+    PAGE.write_text(replace_table(text, "pieces", pieces_table()))
+
+
+def groups_table() -> str:
+    """The copies of the same burst with SGLang's own allocators and with block groups."""
+    lines = [
+        "| pages | allocator | preemptions | way | transfers | tokens each | runs each "
+        "| tokens per run | KB per piece | runs per preemption | commit |",
+        "| ---: | --- | ---: | --- |" + " ---: |" * 6 + " --- |",
+    ]
+    for path in sorted(RESULTS.glob("groups-*.json")):
+        kept = json.loads(path.read_text())
+        profile = device_profile(kept["device"], float(path.stem.partition("-")[2]))
+        for name, run in sorted(kept["runs"].items(), key=lambda item: _paired(item[0])):
+            page, groups = _paired(name)
+            metrics = run["metrics"]
+            preempted = sum(value for key, value in metrics.items() if key.startswith(PREEMPTIONS))
+            for way in WAYS:
+                copies = run["emulated_device"][way]
+                number, tokens, runs = copies["transfers"], copies["tokens"], copies["runs"]
+                piece = tokens / runs * profile.kv_bytes_per_token / (2 * profile.layers)
+                lines.append(
+                    f"| {page} | {'block groups' if groups else 'SGLang'} | {preempted:,.0f} "
+                    f"| {WAYS[way]} | {number:,} | {tokens / number:,.0f} "
+                    f"| {runs / number:,.1f} | {tokens / runs:,.1f} | {piece / 1e3:.1f} "
+                    f"| {runs / preempted:,.0f} | {run['commit']} |"
+                )
+    return "\n".join(lines) + "\n"
+
+
+def _paired(name: str) -> tuple[int, bool]:
+    """(Tokens of a page, whether with block groups), by the name of a contender."""
+    page, _, groups = name.removeprefix("pages of ").partition(", ")
+    return int(page), bool(groups)
 
 
 def pieces_table() -> str:

@@ -10,6 +10,7 @@ import logging
 import sys
 from typing import Any
 
+from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.engine.config import NO_PLANNER, config_of, restoring_planner
@@ -120,6 +121,10 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
         from tokenflow_sgl.engine.kv.group_hooks import register_groups
 
         register_groups()
+    if config is not None and envs.SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY.get():
+        from tokenflow_sgl.engine.kv.memory_ledger import register_ledger
+
+        register_ledger()
     if planner != NO_PLANNER:
         from tokenflow_sgl.engine.restore.restore_hooks import register_restorations
 

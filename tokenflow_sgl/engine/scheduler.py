@@ -25,6 +25,7 @@ from tokenflow_sgl.engine.kv.group_hooks import size_groups
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
+from tokenflow_sgl.engine.kv.memory_ledger import MemoryLedger
 from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
@@ -131,10 +132,16 @@ class TokenFlowScheduler(TrackingScheduler):
         self._request_dispatcher += TypeBasedDispatcher([(ClockTick, self._tf_tick)])
 
     def init_invariant_checker(self) -> None:
-        """Let strict memory checks see draining requests."""
+        """Let strict memory checks see draining requests, and every page."""
         super().init_invariant_checker()
+        ledger = MemoryLedger(
+            self.tree_cache,
+            self.token_to_kv_pool_allocator,
+            self.req_to_token_pool,
+            lambda: self.tf_restorations.copy_memory.held if self.tf_restorations else (),
+        )
         self.invariant_checker = checker_with_draining(
-            self.invariant_checker, lambda: self.tf_pauser.draining
+            self.invariant_checker, lambda: self.tf_pauser.draining, ledger
         )
 
     def release_host_resources(self) -> None:

@@ -6,6 +6,7 @@ An SGLang upgrade is a walk through this table; `seam_check` holds it against an
 from __future__ import annotations
 
 from tokenflow_sgl.engine.front_end_seams import FRONT_END
+from tokenflow_sgl.engine.kv.ledger_seams import LEDGER
 from tokenflow_sgl.engine.restore.restore_seams import RESTORE
 from tokenflow_sgl.engine.seam import Seam
 
@@ -219,6 +220,7 @@ SEAMS: tuple[Seam, ...] = (
         "override",
         "strict memory checks see draining rows",
     ),
+    *LEDGER,
     # Admission
     Seam(
         f"{_ADDER}.__init__", "override", "short prefill chunks under stress", ("rem_chunk_tokens",)

@@ -9,6 +9,8 @@ import os
 import sys
 
 from sglang.srt.managers.cache_controller import LayerDoneCounter
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import prepare_server_args
@@ -77,7 +79,36 @@ def copy_but_the_first(self, host, device) -> None:
     copies(self, host[self._tree.page_size :], device[self._tree.page_size :])
 
 
+allocate, handed_out = TokenToKVPoolAllocator.alloc, []
+
+
+def hand_out_twice(self, need_size) -> object:
+    """A place that another one has, and a free one is lost: the sums are right."""
+    found = allocate(self, need_size)
+    if found is None or not len(found):
+        return found
+    handed_out.append(int(found[0]))
+    if len(handed_out) > 20:
+        found = found.clone()
+        found[0] = handed_out[-2]
+    return found
+
+
+track = UnifiedRadixCache._track_write_through_node
+
+
+def write_unlocked(self, node_id, lock_params, publish_node_ids) -> None:
+    """What is being copied to the host may be evicted meanwhile."""
+    if lock_params is not None:
+        self.dec_lock_ref(node_id, lock_params)
+    track(self, node_id, None, publish_node_ids)
+
+
 match os.environ["TOKENFLOW_TEST_BREAK"]:
+    case "two-hands":
+        TokenToKVPoolAllocator.alloc = hand_out_twice
+    case "unlocked-writes":
+        UnifiedRadixCache._track_write_through_node = write_unlocked
     case "no-drain":
         Pauser.preempt = release_without_draining
     case "no-keep":

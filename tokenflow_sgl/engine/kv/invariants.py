@@ -1,4 +1,4 @@
-"""Lets SGLang's own memory checks see the rows that draining requests still hold."""
+"""SGLang's own memory checks: they see the rows of draining requests, and go page by page."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ from typing import Any
 
 from sglang.srt.managers.scheduler_components.invariant_checker import SchedulerInvariantChecker
 
+from tokenflow_sgl.engine.kv.memory_ledger import MemoryLedger
+
 
 def checker_with_draining(
-    checker: SchedulerInvariantChecker, draining: Callable[[], list[Any]]
+    checker: SchedulerInvariantChecker, draining: Callable[[], list[Any]], ledger: MemoryLedger
 ) -> SchedulerInvariantChecker:
-    """`checker` rebuilt so that it counts the requests that `draining()` returns, too."""
+    """`checker` rebuilt so that it counts the requests that `draining()` returns, too.
+
+    Where its strict check runs after every pass, `ledger` looks at the pages.
+    """
 
     class DrainingAwareChecker(SchedulerInvariantChecker):  # type: ignore[misc]
         def _requests_owning_rows(self) -> list[Any]:
             owners: list[Any] = super()._requests_owning_rows()
             known = {id(req) for req in owners}
             return owners + [req for req in draining() if req.kv.holds_kv and id(req) not in known]
+
+        def self_check_during_busy(self) -> None:
+            super().self_check_during_busy()
+            ledger.check(self._requests_owning_rows())
 
     return DrainingAwareChecker(
         **{f.name: getattr(checker, f.name) for f in dataclasses.fields(checker) if f.init}

@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection
 from typing import Any
 
+import torch
+
 from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.restored_request import Restoration
@@ -43,6 +45,11 @@ class CopyMemory:
     def held_tokens(self) -> int:
         """Tokens of device memory of which SGLang's tree knows nothing."""
         return sum(each.copies.held for each in self._all)
+
+    @property
+    def held(self) -> list[torch.Tensor]:
+        """The places of that memory, for debugging."""
+        return [each.copies.slots for each in self._all if each.copies.slots is not None]
 
     def begin_pass(self, needed: int) -> None:
         """Take some for the tail that arrives next, and give all back where it gets scarce.

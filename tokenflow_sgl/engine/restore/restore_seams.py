@@ -47,8 +47,8 @@ RESTORE: tuple[Seam, ...] = (
     Seam(f"{_CONTROLLER}._transfer_num_bytes", "call", "acknowledges a copy", ("op",)),
     Seam(
         "sglang.srt.mem_cache.l2_transfer:L2TransferEngine.submit_host_to_device",
-        "call",
-        "copies a batch to the device",
+        "hook",
+        "copies a batch to the device; the memory ledger hears of the places",
         ("transfers", "transfer_layer_id_max", "start_event", "on_layer_done"),
     ),
     Seam(

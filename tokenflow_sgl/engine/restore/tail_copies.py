@@ -56,6 +56,11 @@ class TailCopies:
         return self._over or self._slots is not None
 
     @property
+    def slots(self) -> torch.Tensor | None:
+        """The places of its device memory."""
+        return self._slots
+
+    @property
     def held(self) -> int:
         """Tokens of device memory."""
         return 0 if self._slots is None else len(self._slots)
