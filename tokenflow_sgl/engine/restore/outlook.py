@@ -12,6 +12,9 @@ from tokenflow_sgl.restoration import Fetch
 
 SHORT = 0.004
 """Seconds: rather than compute a chunk for what arrives this soon, the request waits."""
+LONGEST_QUERY = 1.0
+"""Seconds for which a request waits for the storage to say what it has, at most; less if computing
+takes less."""
 BATCHES_LATE = 4
 """The link is late when nothing has arrived for the time of so many batches."""
 
@@ -93,6 +96,12 @@ class Outlook:
             return (each.ahead + tokens) / rate + late if rate > 0.0 else math.inf
 
         return seconds
+
+    def patience(self, each: Restoration) -> float:
+        """Seconds for which the storage may be asked what it has of this request."""
+        prefix = int(each.request.prefix_len)
+        missing = len(each.request.full_untruncated_fill_ids) - prefix
+        return min(self.compute(prefix, missing) or math.inf, LONGEST_QUERY)
 
     def waits(self, each: Restoration, seconds: float) -> None:
         """Its head is computed; its tail will have arrived after so many seconds."""

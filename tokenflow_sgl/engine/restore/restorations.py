@@ -13,31 +13,30 @@ joined to its tree. What SGLang drops (abort, flush) is dropped here.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
-
-from sglang.srt.mem_cache.common import match_kv_cache
-from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.copy_memory import CopyMemory
 from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.outlook import Outlook
+from tokenflow_sgl.engine.restore.prefix_in_tree import (
+    HOST_FULL,
+    RECOMPUTED,
+    not_used,
+    takes_tail,
+    tokens_in_tree,
+)
+from tokenflow_sgl.engine.restore.restorable import restorable
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restored_request import Restoration
-from tokenflow_sgl.engine.restore.shared_prefix import leader_of
+from tokenflow_sgl.engine.restore.shared_prefix import place
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
 from tokenflow_sgl.engine.restore.tail_join import join_fetch
-from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.restoration import HeadPlanner
-
-LONGEST_QUERY = 1.0
-"""Seconds for which a request waits for the storage to say what it has, at most; less if computing
-takes less."""
 
 
 class Restorations:
@@ -82,12 +81,13 @@ class Restorations:
         """Whether there is one."""
         return bool(self._of)
 
-    def begin_pass(self, measured: Measured, needed: int) -> None:
+    def begin_pass(self, measured: Measured, needed: int, chunked: Any = None) -> None:
         """A pass of the scheduler begins; SGLang's prefetches were looked at.
 
         Args:
             measured: The figures of this pass.
             needed: Tokens of device memory that the next step may take.
+            chunked: The request whose prompt is prefilled in part.
         """
         ongoing, moved = self._tree.ongoing_prefetch, False
         for handle, each in list(self._of.items()):
@@ -102,8 +102,11 @@ class Restorations:
             moved = moved or arrived != each.arrived
             each.arrived = arrived
             if each.allocated and not each.placed:
-                self._place(each)
+                place(each, self._of.values(), self._page)
         self._outlook.begin_pass(measured, moved)
+        for each in [each for each in self._of.values() if each.fetched]:
+            if each.request is not chunked:
+                self._join_early(each)
         self.copy_memory.begin_pass(needed)
 
     def pause(self) -> None:
@@ -126,20 +129,13 @@ class Restorations:
         info = self._tree.ongoing_prefetch.get(handle)
         if info is None or tail_of(info.operation) is not None:
             return
-        operation = info.operation
-        if info.host_indices is not None or operation.pool_transfers:
-            return
-        if tuple(self._tree.tree_components) != (ComponentType.FULL,):
-            return  # windows and states do not come page by page
-        if operation.prefix_keys is not None or request.positional_embed_overrides is not None:
-            return
-        if undisturbed_reason(request) is not None:
+        if not restorable(self._tree, request, info):
             return
         if handle in self._of:  # SGLang has dropped that one, and no pass has begun since
             self._of.pop(handle).copies.give_back()
-        copies = TailCopies(self._tree, operation)
-        mark(operation, self._page, self.rate, self._outlook.measured.rate, copies)
-        self._of[handle] = Restoration(request, operation)
+        copies = TailCopies(self._tree, info.operation)
+        mark(info.operation, self._page, self.rate, self._outlook.measured.rate, copies)
+        self._of[handle] = Restoration(request, info.operation)
 
     # ---- a request that waits -------------------------------------------------------
 
@@ -157,7 +153,7 @@ class Restorations:
         if each.arrived == each.seen and self._outlook.now < each.landing < math.inf:
             return False  # as in the pass before: to look at hundreds again takes long
         each.seen = each.arrived
-        head = self._head_of(each.request)
+        head = tokens_in_tree(self._tree, each.request)
         chunk = self._next_chunk(each, head)
         if chunk is None:
             return True
@@ -166,24 +162,32 @@ class Restorations:
         each.chunk = chunk
         return True
 
-    def _place(self, each: Restoration) -> None:
-        """Fetch only what no other one brings."""
-        each.placed = True
-        before = itertools.takewhile(lambda other: other is not each, self._of.values())
-        each.leader, each.shared = leader_of(each, before, self._page)
-        if each.leader is not None:
-            each.tail.enough = max(each.end - each.shared, 0)
+    def _join_early(self, each: Restoration) -> None:
+        """No more arrives: in the tree it can be evicted, here it takes host memory from others.
+
+        Its request may not be asked for for long, while the device is full.
+        """
+        if each.leader is not None and self._leads(each.leader):
+            return
+        if not each.looked_for:
+            each.looked_for = True
+            head = tokens_in_tree(self._tree, each.request)
+            if each.end - each.arrived <= head:
+                self._join(each, head)
 
     def _led(self, each: Restoration, leader: Restoration) -> bool:
         """Whether the one that brings its beginning has done so; its fetch begins anew if not."""
-        if self._of.get(leader.request.cache_request_handle) is leader and not leader.probe:
+        if self._leads(leader):
             return False
         each.leader = None
-        if self._head_of(each.request) >= each.shared:
+        if tokens_in_tree(self._tree, each.request) >= each.shared:
             return True
         self.drop(each.request)  # the other one was aborted, or is computed alone
         self._fetch_again(each.request)
         return False
+
+    def _leads(self, leader: Restoration) -> bool:
+        return not leader.probe and self._of.get(leader.request.cache_request_handle) is leader
 
     def chunk_of(self, request: Any) -> int | None:
         """Tokens of the head that this request may compute in its first chunk; None: any."""
@@ -191,14 +195,10 @@ class Restorations:
         return None if each is None or not each.chunk else each.chunk
 
     def _asked_long_enough(self, each: Restoration) -> bool:
-        request, now = each.request, self._outlook.now
-        missing = len(request.full_untruncated_fill_ids) - int(request.prefix_len)
-        patience = min(
-            self._outlook.compute(int(request.prefix_len), missing) or math.inf, LONGEST_QUERY
-        )
-        if not now - each.began > patience:  # nor before it was looked at for the first time
+        waited = self._outlook.now - each.began
+        if not waited > self._outlook.patience(each):  # nor before it was looked at once
             return False
-        self.drop(request)
+        self.drop(each.request)
         return True
 
     # ---- a request whose head is being computed -------------------------------------
@@ -214,14 +214,14 @@ class Restorations:
             return None
         chunk = self._next_chunk(each, int(request.extend_end))
         each.chunk = chunk or 0
+        if not chunk:
+            each.looked_for = False  # what is computed of its head will be in the tree
         return chunk
 
-    # ---- both -----------------------------------------------------------------------
-
     def _next_chunk(self, each: Restoration, head: int) -> int | None:
-        """The same, behind the first `head` tokens; 0, too, if the tail has arrived so far."""
+        """As `next_chunk`, behind `head` tokens; 0, too, if the tail has arrived so far."""
         if head >= each.end:
-            self.drop(each.request)  # another request's, or all computed
+            self.drop(each.request, RECOMPUTED)  # another request's, or all computed
             return None
         if each.end - each.arrived <= head:
             return 0
@@ -236,19 +236,12 @@ class Restorations:
         """It is faster, or nothing comes; but the link may have got faster, so it is measured."""
         self._record.alone(each, self._outlook)
         if each.fetched or each.arrived:
-            self.drop(each.request)
+            self.drop(each.request, RECOMPUTED)
             return
+        not_used(self._tree, each.request.cache_request_handle, RECOMPUTED)
         each.copies.give_back()
         each.probe, each.chunk, each.landing = True, 0, math.inf
         each.tail.enough = 1  # a batch is begun as long as there is less
-
-    def _head_of(self, request: Any) -> int:
-        """Tokens of it that are in the prefix tree."""
-        request.refresh_fill_ids()
-        ids = request.full_untruncated_fill_ids
-        limit = request._compute_max_prefix_len(len(ids))
-        match_kv_cache(request, self._tree, ids, max_prefix_len=limit)
-        return int(request.prefix_len) + int(request.host_hit_length)
 
     # ---- the end --------------------------------------------------------------------
 
@@ -264,8 +257,19 @@ class Restorations:
             self.drop(each.request)
         return True
 
-    def drop(self, request: Any) -> None:
-        """Its fetch is of no use any more."""
+    def under_way(self, request: Any) -> bool:
+        """Whether something of it may still be fetched and used."""
+        each = self._of.get(request.cache_request_handle)
+        return each is not None and not each.probe
+
+    def drop(self, request: Any, reason: str | None = None) -> None:
+        """Its fetch is of no use any more.
+
+        Args:
+            request: Any.
+            reason: SGLang's, for its metric of storage hits that are not used; None: they are not
+                counted, as of aborted requests.
+        """
         handle = request.cache_request_handle
         each = self._of.pop(handle, None)
         if each is None:
@@ -273,18 +277,23 @@ class Restorations:
         each.copies.give_back()
         info = self._tree.ongoing_prefetch.get(handle)
         if info is not None and info.operation is each.operation:  # else SGLang has dropped it
+            if reason is not None:
+                not_used(self._tree, handle, reason)
             self._tree.release_aborted_request(handle)
 
     def _join(self, each: Restoration, head: int) -> bool:
-        """Whether the tail has arrived up to the head; then it was joined."""
+        """Whether it can go on: the tail has arrived up to the head, and is joined or dropped."""
+        request = each.request
+        if not takes_tail(self._tree, request):
+            self.drop(request, HOST_FULL)  # rather than wait for what will not be taken
+            return True
         if each.end - head > each.arrived:
             return False
-        request = each.request
         del self._of[request.cache_request_handle]
         fetched = join_fetch(self._tree, request, each.operation, head, each.end, each.arrived)
         ahead = 0
         if fetched and each.copies.held:
-            self._head_of(request)  # now with its tail
+            tokens_in_tree(self._tree, request)  # now with its tail
             ahead = each.copies.hand_over(request)
         each.copies.give_back()
         self._record.joined(each, fetched, ahead, self._outlook)

@@ -19,7 +19,8 @@ class Restoration:
     will come. chunk: tokens of the head to compute next. landing: when all of its tail will have
     arrived, while it waits for that; else infinite. probe: it is computed alone, and its fetch only
     measures the link. As of this pass, number: its place among all; ahead: tokens that the link
-    brings before its own; on_link: its own come next. placed: a leader was looked for. leader:
+    brings before its own; on_link: its own come next. placed: a leader was looked for.
+    looked_for: no more will come, and its head was looked for in the tree since. leader:
     another one that brings its beginning, too, up to the token `shared`; None: no other does, or
     not any more.
     """
@@ -37,6 +38,7 @@ class Restoration:
     ahead: int = 0
     on_link: bool = False
     placed: bool = False
+    looked_for: bool = False
     leader: Restoration | None = None
     shared: int = 0
 
