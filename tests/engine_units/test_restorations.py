@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from restored_tree import HEADS, KNOWN, PAGE, Tree, allocate, begin, operation
+from restored_tree import KNOWN, PAGE, Tree, allocate, begin, operation, patch_heads
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from tokenflow_sgl.engine.restore.leader_figures import Measured
@@ -121,7 +121,7 @@ def test_a_request_that_waits_is_looked_at_again_when_something_arrives(made, mo
     restorations, tree, _ = made
     fetch, looked = allocate(tree, "r"), []
     each = next(iter(restorations._of.values()))
-    monkeypatch.setattr(HEADS, lambda tree, request: looked.append(1) or 160)
+    patch_heads(monkeypatch, lambda tree, request: looked.append(1) or 160)
     restorations.begin_pass(Measured(5.0, **KNOWN, step_end=5.2), 0)
     assert restorations.may_start("r") is False
     assert math.isfinite(each.landing)
@@ -143,7 +143,7 @@ def test_a_head_delays_none_that_came_before_and_waits_for_its_tail(made, monkey
     begin(restorations, tree, "s")
     allocate(tree, "s").hash_value = ["another"] * 20
     first, second = restorations._of.values()
-    monkeypatch.setattr(HEADS, lambda tree, request: 160 if request is first.request else 0)
+    patch_heads(monkeypatch, lambda tree, request: 160 if request is first.request else 0)
     restorations.begin_pass(Measured(5.0, **KNOWN, step_end=5.16), 0)
     assert restorations.may_start("r") is False, "its tail arrives until 5.16"
     assert restorations.may_start("s") is False, "nothing fits before that"
@@ -176,7 +176,7 @@ def test_a_shared_beginning_is_waited_for(made, monkeypatch, ends) -> None:
     del tree.ongoing_prefetch["r"]
     restorations.begin_pass(Measured(5.1, **KNOWN), 0)
     cached = 256 if ends == "joined" else 128
-    monkeypatch.setattr(HEADS, lambda tree, request: cached)
+    patch_heads(monkeypatch, lambda tree, request: cached)
     assert restorations.may_start("s") is (ends == "joined")
     assert tree.fetched_again == ([] if ends == "joined" else [second])
     assert tree.released == ([] if ends == "joined" else [("s", 0)])

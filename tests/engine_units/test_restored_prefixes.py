@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from restored_tree import HEADS, KNOWN, Tree, allocate, begin
+from restored_tree import KNOWN, Tree, allocate, begin, patch_heads, patch_join
 from sglang.srt.managers.schedule_policy import AddReqResult
 
 from tokenflow_sgl.engine.restore.copy_memory import CopyMemory
@@ -16,8 +16,6 @@ from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.restore_adder import restoring_adder
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
-
-JOIN = "tokenflow_sgl.engine.restore.restorations.join_fetch"
 
 
 class Some:
@@ -32,8 +30,8 @@ class Some:
         self.heads: dict[str, int] = {}
         self.looked: list[str] = []
         self.joined: list[tuple[str, int]] = []
-        monkeypatch.setattr(HEADS, self._head)
-        monkeypatch.setattr(JOIN, self._join)
+        patch_heads(monkeypatch, self._head)
+        patch_join(monkeypatch, self._join)
 
     def begin(self, handle: str, head: int = 0) -> Any:
         """The storage has 320 tokens of it, the tree the first `head` ones."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from tokenflow_sgl.engine.restore.restorations import Restorations
 
-HEADS = "tokenflow_sgl.engine.restore.restorations.tokens_in_tree"
+HEADS = (
+    "tokenflow_sgl.engine.restore.restorations.tokens_in_tree",
+    "tokenflow_sgl.engine.restore.open_restorations.tokens_in_tree",
+)
 """What says how much of a request the tree has."""
 KNOWN: Any = {"rate": 1000.0, "prefill": (0.0, 0.001, 0.0)}
 """Figures of a pass."""
@@ -90,3 +95,14 @@ def begin(restorations: Restorations, tree: Tree, handle: str) -> Any:
     tree.ongoing_prefetch[handle] = SimpleNamespace(operation=operation(), host_indices=None)
     restorations.watch(request)
     return request
+
+
+def patch_heads(monkeypatch: pytest.MonkeyPatch, head_of: Callable[[Any, Any], int]) -> None:
+    """The tree has as many tokens of a request as this says of (tree, request)."""
+    for name in HEADS:
+        monkeypatch.setattr(name, head_of)
+
+
+def patch_join(monkeypatch: pytest.MonkeyPatch, join: Callable[..., int]) -> None:
+    """The tree takes a tail by this in place of `join_fetch`."""
+    monkeypatch.setattr("tokenflow_sgl.engine.restore.open_restorations.join_fetch", join)

@@ -21,12 +21,9 @@ from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.copy_memory import CopyMemory
 from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.leader_figures import Measured
-from tokenflow_sgl.engine.restore.outlook import Outlook
+from tokenflow_sgl.engine.restore.open_restorations import OpenRestorations
 from tokenflow_sgl.engine.restore.prefix_in_tree import (
-    HOST_FULL,
     RECOMPUTED,
-    not_used,
-    takes_tail,
     tokens_in_tree,
 )
 from tokenflow_sgl.engine.restore.restorable import restorable
@@ -35,11 +32,10 @@ from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.shared_prefix import place
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
-from tokenflow_sgl.engine.restore.tail_join import join_fetch
 from tokenflow_sgl.restoration import HeadPlanner
 
 
-class Restorations:
+class Restorations(OpenRestorations):
     """Those under way.
 
     Args:
@@ -62,24 +58,13 @@ class Restorations:
         record: RestorationRecord,
         fetch_again: Callable[[Any], object],
     ) -> None:
-        self._tree = tree_cache
-        self._page = int(tree_cache.page_size)
-        self._chunk_size = chunk_size
-        self._record = record
+        super().__init__(tree_cache, chunk_size, record)
         self._fetch_again = fetch_again
-        self._of: dict[Any, Restoration] = {}  # by SGLang's handle of the request
-        self._outlook = Outlook(self._of.values(), self._page, chunk_size)
         self._chunks = HeadChunks(planner, self._outlook, self._page, chunk_size)
         self.copy_memory = CopyMemory(
             self._of.values(), tree_cache, self._outlook, self._chunks, chunk_size
         )
-        self._paused = False
         self.rate = LatestRate()
-
-    @property
-    def any(self) -> bool:
-        """Whether there is one."""
-        return bool(self._of)
 
     def begin_pass(self, measured: Measured, needed: int, chunked: Any = None) -> None:
         """A pass of the scheduler begins; SGLang's prefetches were looked at.
@@ -109,20 +94,6 @@ class Restorations:
                 self._join_early(each)
         self.copy_memory.begin_pass(needed)
 
-    def pause(self) -> None:
-        """The engine is paused: no head goes on, so no tail is kept for one.
-
-        What is kept would keep the caches from being flushed, and the weights may change now.
-        """
-        self._paused = True
-        for each in list(self._of.values()):
-            if each.allocated:
-                self.drop(each.request)
-
-    def go_on(self) -> None:
-        """The engine is not paused any more."""
-        self._paused = False
-
     def watch(self, request: Any) -> None:
         """SGLang may have begun a prefetch for this request: from now on it is one of ours."""
         handle = request.cache_request_handle
@@ -147,20 +118,44 @@ class Restorations:
         if not each.allocated:
             return self._asked_long_enough(each)
         if each.probe:
-            return True
+            return self._alone(each, tokens_in_tree(self._tree, each.request)) != 0
         if each.leader is not None and not self._led(each, each.leader):
             return False
         if each.arrived == each.seen and self._outlook.now < each.landing < math.inf:
             return False  # as in the pass before: to look at hundreds again takes long
         each.seen = each.arrived
+        each.alone = False
         head = tokens_in_tree(self._tree, each.request)
         chunk = self._next_chunk(each, head)
         if chunk is None:
-            return True
+            each.alone = handle in self._of
+            return not each.alone or self._alone(each, head) != 0
         if chunk == 0:
             return self._join(each, head)
-        each.chunk = chunk
+        each.chunk, each.head = chunk, head
         return True
+
+    def _alone(self, each: Restoration, head: int) -> int | None:
+        """Tokens that one that is computed alone takes next; None: as SGLang likes."""
+        left = len(each.request.full_untruncated_fill_ids) - head
+        chunk = self._chunks.behind_others(each, head, left)
+        each.chunk = chunk if chunk < left else 0
+        return chunk if chunk < left else None
+
+    def admitted(self, request: Any) -> None:
+        """It is in the next step: what was planned for it in this pass is done.
+
+        Args:
+            request: Any of SGLang's.
+        """
+        self.continues(request)
+        each = self._of.get(request.cache_request_handle)
+        if each is None:
+            return
+        if each.alone:
+            self._compute_alone(each)
+        elif each.chunk:
+            self._fetch_rest(each, each.head + each.chunk)
 
     def _join_early(self, each: Restoration) -> None:
         """No more arrives: in the tree it can be evicted, here it takes host memory from others.
@@ -186,9 +181,6 @@ class Restorations:
         self._fetch_again(each.request)
         return False
 
-    def _leads(self, leader: Restoration) -> bool:
-        return not leader.probe and self._of.get(leader.request.cache_request_handle) is leader
-
     def chunk_of(self, request: Any) -> int | None:
         """Tokens of the head that this request may compute in its first chunk; None: any."""
         each = self._of.get(request.cache_request_handle)
@@ -203,19 +195,30 @@ class Restorations:
 
     # ---- a request whose head is being computed -------------------------------------
 
+    def continues(self, request: Any) -> None:
+        """Its next chunk is in the next step."""
+        prefix = int(request.prefix_len)
+        self._outlook.computes(prefix, int(request.extend_end) - prefix)
+
     def next_chunk(self, request: Any) -> int | None:
         """Tokens that the request whose prompt is prefilled in part computes next.
 
         Returns:
             0: none, it goes back to the queue. None: as SGLang likes, there is nothing to meet.
         """
-        each = self._of.get(request.cache_request_handle)
-        if each is None or each.probe:
+        each, head = self._of.get(request.cache_request_handle), int(request.extend_end)
+        if each is None:
             return None
-        chunk = self._next_chunk(each, int(request.extend_end))
+        if each.probe:
+            return self._alone(each, head)
+        chunk = self._next_chunk(each, head)
         each.chunk = chunk or 0
-        if not chunk:
+        if chunk:
+            self._fetch_rest(each, head + chunk)
+        else:
             each.looked_for = False  # what is computed of its head will be in the tree
+        if chunk is None:
+            self._compute_alone(each)
         return chunk
 
     def _next_chunk(self, each: Restoration, head: int) -> int | None:
@@ -225,76 +228,10 @@ class Restorations:
             return None
         if each.end - each.arrived <= head:
             return 0
-        chunk = self._chunks.next(each, head)
-        if chunk is None:
-            self._compute_alone(each)
-        elif self._outlook.known and 0 < chunk <= self._chunk_size:
-            each.tail.enough = min(each.tail.enough, each.end - head - chunk)
-        return chunk
+        return self._chunks.next(each, head)
 
-    def _compute_alone(self, each: Restoration) -> None:
-        """It is faster, or nothing comes; but the link may have got faster, so it is measured."""
-        self._record.alone(each, self._outlook)
-        if each.fetched or each.arrived:
-            self.drop(each.request, RECOMPUTED)
-            return
-        not_used(self._tree, each.request.cache_request_handle, RECOMPUTED)
-        each.copies.give_back()
-        each.probe, each.chunk, each.landing = True, 0, math.inf
-        each.tail.enough = 1  # a batch is begun as long as there is less
-
-    # ---- the end --------------------------------------------------------------------
-
-    def keeps(self, operation: Any) -> bool:
-        """SGLang's fetch has ended: whether its pages wait for the head."""
-        each = self._of.get(operation.handle)
-        if each is None or each.operation is not operation:
-            return False
-        each.fetched, each.arrived = True, int(operation.completed_tokens)
-        if each.left:
-            self._record.failed()
-        if self._paused or each.probe:
-            self.drop(each.request)
-        return True
-
-    def under_way(self, request: Any) -> bool:
-        """Whether something of it may still be fetched and used."""
-        each = self._of.get(request.cache_request_handle)
-        return each is not None and not each.probe
-
-    def drop(self, request: Any, reason: str | None = None) -> None:
-        """Its fetch is of no use any more.
-
-        Args:
-            request: Any.
-            reason: SGLang's, for its metric of storage hits that are not used; None: they are not
-                counted, as of aborted requests.
-        """
-        handle = request.cache_request_handle
-        each = self._of.pop(handle, None)
-        if each is None:
-            return
-        each.copies.give_back()
-        info = self._tree.ongoing_prefetch.get(handle)
-        if info is not None and info.operation is each.operation:  # else SGLang has dropped it
-            if reason is not None:
-                not_used(self._tree, handle, reason)
-            self._tree.release_aborted_request(handle)
-
-    def _join(self, each: Restoration, head: int) -> bool:
-        """Whether it can go on: the tail has arrived up to the head, and is joined or dropped."""
-        request = each.request
-        if not takes_tail(self._tree, request):
-            self.drop(request, HOST_FULL)  # rather than wait for what will not be taken
-            return True
-        if each.end - head > each.arrived:
-            return False
-        del self._of[request.cache_request_handle]
-        fetched = join_fetch(self._tree, request, each.operation, head, each.end, each.arrived)
-        ahead = 0
-        if fetched and each.copies.held:
-            tokens_in_tree(self._tree, request)  # now with its tail
-            ahead = each.copies.hand_over(request)
-        each.copies.give_back()
-        self._record.joined(each, fetched, ahead, self._outlook)
-        return True
+    def _fetch_rest(self, each: Restoration, head: int) -> None:
+        """So much of it will be computed: a chunk of it is the last one."""
+        if self._outlook.known and each.chunk <= self._chunk_size:
+            each.tail.enough = min(each.tail.enough, each.end - head)
+            self._outlook.meets(each, each.end - each.arrived - head)

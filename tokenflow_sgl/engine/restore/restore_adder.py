@@ -43,7 +43,10 @@ def restoring_adder(
         def _add(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             head = restorations.chunk_of(req)
             if head is None:
-                return super().add_one_req(req, has_chunked_req, *args, **kwargs)
+                result = super().add_one_req(req, has_chunked_req, *args, **kwargs)
+                if self.can_run_list and self.can_run_list[-1] is req:
+                    restorations.admitted(req)
+                return result
             if has_chunked_req or self.new_chunked_req is not None:
                 # SGLang prefills one prompt in part at a time; the next request may be a short one.
                 return AddReqResult.CONTINUE
@@ -53,6 +56,7 @@ def restoring_adder(
             self.rem_chunk_tokens = given - (limit - self.rem_chunk_tokens)
             if not self.can_run_list or self.can_run_list[-1] is not req:
                 return result
+            restorations.admitted(req)
             if self.new_chunked_req is not req:
                 restorations.drop(req, RECOMPUTED)  # all of it, in one chunk
             return self.budget_state()
@@ -90,6 +94,7 @@ def restoring_adder(
                 given = self.chunked_req_limit
                 self.chunked_req_limit = limit if given is None else min(given, limit)
             left = super().add_chunked_req(req)
+            restorations.continues(req)
             if left is None:
                 restorations.drop(req, RECOMPUTED)
             return left
