@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,11 +30,16 @@ def request(prompt, output=(), **match):
     )
 
 
+def ack(start: object = "start", finish: object = "finish") -> Any:
+    """SGLang's, of a copy that has not been looked after."""
+    return SimpleNamespace(start_event=start, finish_event=finish)
+
+
 class Tree:
     """A prefix tree that loads what it is asked for."""
 
     def __init__(self, unacknowledged=0, refuses=False):
-        self.cache_controller = SimpleNamespace(ack_load_queue=[None] * unacknowledged)
+        self.cache_controller = SimpleNamespace(ack_load_queue=[ack()] * unacknowledged)
         self.ongoing_load_back = {}
         self.refuses = refuses
         self.acknowledged = []
@@ -183,6 +189,13 @@ def test_one_at_a_time():
 @pytest.mark.parametrize(("unacknowledged", "taken"), [(0, False), (1, False), (2, True)])
 def test_a_counter_is_left_for_the_next_step(unacknowledged, taken):
     assert Loader(Tree(unacknowledged)).taken is taken
+
+
+def test_a_restored_tail_takes_no_counter():
+    """It was copied before; one event tells of its end."""
+    tree = Tree(unacknowledged=1)
+    tree.cache_controller.ack_load_queue += [ack("done", "done")] * 3
+    assert not Loader(tree).taken
 
 
 class Counted(array):

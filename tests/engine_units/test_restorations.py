@@ -8,59 +8,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from restored_tree import KNOWN, PAGE, Tree, allocate, begin, operation, patch_heads
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from tokenflow_sgl.engine.restore.leader_figures import Measured
-from tokenflow_sgl.engine.restore.outlook import BATCHES_LATE, Landings, Outlook
+from tokenflow_sgl.engine.restore.outlook import BATCHES_LATE, LONGEST_QUERY, Landings, Outlook
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
-from tokenflow_sgl.engine.restore.restorations import LONGEST_QUERY, Restorations
+from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
-PAGE = 16
-
-
-class Tree:
-    """Keeps what it is told to end."""
-
-    page_size = PAGE
-    tree_components = (ComponentType.FULL,)
-    cache_controller = SimpleNamespace(mem_pool_device_allocator=None)
-
-    def __init__(self) -> None:
-        self.ongoing_prefetch: dict[str, Any] = {}
-        self.released: list[tuple[str, int]] = []
-        self.fetched_again: list[Any] = []
-
-    def release_aborted_request(self, handle: str) -> None:
-        """As SGLang: what has arrived is given back."""
-        fetch = self.ongoing_prefetch.pop(handle).operation
-        self.released.append((handle, fetch.completed_tokens))
-
-
-def operation() -> Any:
-    """SGLang's, before the storage has said what it has."""
-    made = SimpleNamespace(host_indices=None, completed_tokens=0, storage_start=0, handle="r")
-    made.pool_transfers, made.prefix_keys = None, None
-    return made
-
-
-def allocate(tree: Tree, handle: str, tokens: int = 320) -> Any:
-    """The storage has said that it has so many tokens."""
-    info = tree.ongoing_prefetch[handle]
-    info.operation.host_indices = info.host_indices = list(range(tokens))
-    info.operation.tokenflow_tail.end = tokens
-    info.operation.hash_value = [str(page) for page in range(tokens // PAGE)][::-1]
-    return info.operation
-
 
 @pytest.fixture
 def made(monkeypatch) -> tuple[Restorations, Tree, Any]:
     """One request, `r`, whose prefetch has just begun."""
-    where = "tokenflow_sgl.engine.restore.restorations.undisturbed_reason"
+    where = "tokenflow_sgl.engine.restore.restorable.undisturbed_reason"
     monkeypatch.setattr(where, lambda request: None)
     tree = Tree()
     record = RestorationRecord(Recorder(), None)
@@ -68,19 +33,6 @@ def made(monkeypatch) -> tuple[Restorations, Tree, Any]:
     request = begin(restorations, tree, "r")
     assert restorations.any
     return restorations, tree, request
-
-
-def begin(restorations: Restorations, tree: Tree, handle: str) -> Any:
-    """SGLang has begun a prefetch for a request."""
-    request = SimpleNamespace(
-        cache_request_handle=handle,
-        positional_embed_overrides=None,
-        full_untruncated_fill_ids=[0] * 340,
-        prefix_len=0,
-    )
-    tree.ongoing_prefetch[handle] = SimpleNamespace(operation=operation(), host_indices=None)
-    restorations.watch(request)
-    return request
 
 
 def test_what_sglang_has_dropped_in_this_very_pass_is_not_ended_twice(made) -> None:
@@ -155,9 +107,6 @@ def with_memory(tree: Tree, monkeypatch, free: int) -> list[int]:
     return taken
 
 
-KNOWN = {"rate": 1000.0, "prefill": (0.0, 0.001, 0.0)}
-
-
 @pytest.mark.parametrize("needed", [0, 1500])
 def test_memory_that_the_next_step_needs_is_not_taken_for_copies(made, monkeypatch, needed):
     restorations, tree, _ = made
@@ -172,7 +121,7 @@ def test_a_request_that_waits_is_looked_at_again_when_something_arrives(made, mo
     restorations, tree, _ = made
     fetch, looked = allocate(tree, "r"), []
     each = next(iter(restorations._of.values()))
-    monkeypatch.setattr(restorations, "_head_of", lambda request: looked.append(1) or 160)
+    patch_heads(monkeypatch, lambda tree, request: looked.append(1) or 160)
     restorations.begin_pass(Measured(5.0, **KNOWN, step_end=5.2), 0)
     assert restorations.may_start("r") is False
     assert math.isfinite(each.landing)
@@ -194,9 +143,7 @@ def test_a_head_delays_none_that_came_before_and_waits_for_its_tail(made, monkey
     begin(restorations, tree, "s")
     allocate(tree, "s").hash_value = ["another"] * 20
     first, second = restorations._of.values()
-    monkeypatch.setattr(
-        restorations, "_head_of", lambda request: 160 if request is first.request else 0
-    )
+    patch_heads(monkeypatch, lambda tree, request: 160 if request is first.request else 0)
     restorations.begin_pass(Measured(5.0, **KNOWN, step_end=5.16), 0)
     assert restorations.may_start("r") is False, "its tail arrives until 5.16"
     assert restorations.may_start("s") is False, "nothing fits before that"
@@ -229,7 +176,7 @@ def test_a_shared_beginning_is_waited_for(made, monkeypatch, ends) -> None:
     del tree.ongoing_prefetch["r"]
     restorations.begin_pass(Measured(5.1, **KNOWN), 0)
     cached = 256 if ends == "joined" else 128
-    monkeypatch.setattr(restorations, "_head_of", lambda request: cached)
+    patch_heads(monkeypatch, lambda tree, request: cached)
     assert restorations.may_start("s") is (ends == "joined")
     assert tree.fetched_again == ([] if ends == "joined" else [second])
     assert tree.released == ([] if ends == "joined" else [("s", 0)])

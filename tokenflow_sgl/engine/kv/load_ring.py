@@ -54,7 +54,9 @@ class Loader:
     @property
     def taken(self) -> bool:
         """Whether no copy can be started now: ours is under way, or SGLang has two of its own."""
-        queued = len(self._tree_cache.cache_controller.ack_load_queue)
+        acks = self._tree_cache.cache_controller.ack_load_queue
+        # Of a restored tail that was copied already one event tells the end; it takes no counter.
+        queued = sum(ack.start_event is not ack.finish_event for ack in acks)
         return self.request is not None or queued > 1
 
     def missing(self, request: Any) -> Missing:

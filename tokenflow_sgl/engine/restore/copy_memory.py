@@ -1,4 +1,4 @@
-"""Device memory for copies of tails: taken where there is plenty, given back when it is needed."""
+"""Device memory for copies of tails: taken where there is plenty, given back as it is needed."""
 
 from __future__ import annotations
 
@@ -60,13 +60,19 @@ class CopyMemory:
         for each in self._all:
             if each.on_link and not each.probe and each.leader is None and not each.copies.asked:
                 self._take(each, needed)
-        if self.held_tokens and self._room() < needed:
-            self.give_back()
+        self.give_back(needed - self._room() if self.held_tokens else 0)
 
-    def give_back(self) -> None:
-        """SGLang needs the memory: tails are copied when they have joined."""
-        for each in self._all:
-            each.copies.give_back()
+    def give_back(self, tokens: float = math.inf) -> None:
+        """SGLang needs so many tokens of the memory at least: some tails are copied later.
+
+        Those that began last, as they are served last.
+        """
+        for each in reversed(list(self._all)):
+            if tokens <= 0:
+                return
+            if each.copies.held or math.isinf(tokens):
+                tokens -= each.copies.held
+                each.copies.give_back()
 
     def end(self) -> None:
         """The device's memory goes away: nothing may be written there any more."""

@@ -39,14 +39,13 @@ class HeadChunks:
         suffix = len(each.request.full_untruncated_fill_ids) - each.end
         known = self._known(each)
         chunk = next_head(self._planner, head, each.end, each.arrived, suffix, known, SHORT)
-        if chunk is None:
-            return None
         each.landing = math.inf
         if not chunk:
-            self._outlook.waits(each, self._outlook.fetch(each)(gap))
-            return 0
+            if chunk == 0:
+                self._outlook.waits(each, gap)
+            return chunk
         # 0 here is for this pass only: it waits for another one, not for its own tail.
-        return self._behind_others(each, head, chunk)
+        return self.behind_others(each, head, chunk)
 
     def tail(self, each: Restoration) -> int:
         """Tokens that it will have to fetch, by what is known before its head is begun."""
@@ -64,12 +63,11 @@ class HeadChunks:
             "lead": self._outlook.lead,
         }
 
-    def _behind_others(self, each: Restoration, head: int, chunk: int) -> int:
+    def behind_others(self, each: Restoration, head: int, chunk: int) -> int:
         """As many of these tokens as delay none that came before and waits for its tail."""
-        soonest = self._outlook.soonest_landing(each)
-        if math.isinf(soonest):
+        within = self._outlook.seconds_before_landing(each)
+        if math.isinf(within):
             return chunk
         step = min(chunk, self._chunk_size)
-        within = soonest - self._outlook.now - self._outlook.lead
         fits = tokens_within(head, step, within, compute=self._outlook.compute, page=self._page)
         return chunk if fits >= step else fits

@@ -12,6 +12,9 @@ from tokenflow_sgl.restoration import Fetch
 
 SHORT = 0.004
 """Seconds: rather than compute a chunk for what arrives this soon, the request waits."""
+LONGEST_QUERY = 1.0
+"""Seconds for which a request waits for the storage to say what it has, at most; less if computing
+takes less."""
 BATCHES_LATE = 4
 """The link is late when nothing has arrived for the time of so many batches."""
 
@@ -36,6 +39,7 @@ class Outlook:
         self._moved_at = 0.0
         self._late = 0.0
         self._landings = Landings()
+        self._in_step = 0.0
 
     def begin_pass(self, measured: Measured, moved: bool) -> None:
         """Look at all of them, once: there may be hundreds.
@@ -46,6 +50,7 @@ class Outlook:
         """
         self.measured = measured
         self._landings = Landings()
+        self._in_step = 0.0
         ahead, slowest = 0, 0
         for number, each in enumerate(self._all):
             each.number, each.ahead, before = number, ahead, each.on_link
@@ -54,8 +59,6 @@ class Outlook:
             moved = moved or (each.on_link and not before)
             if each.allocated and not each.fetched:
                 ahead, slowest = ahead + each.left, max(slowest, each.tail.batch)
-                if each.landing > self.now:  # else it holds nothing up any more
-                    self._landings.add(number, each.landing)
         if moved:
             self._moved_at = self.now
         self._late = 0.0
@@ -63,6 +66,9 @@ class Outlook:
             since = self.now - self._moved_at
             expected = BATCHES_LATE * slowest * self._page / measured.rate
             self._late = since if since > expected + SHORT else 0.0
+        for each in self._all:
+            if math.isfinite(each.landing):
+                self._expect(each)
 
     @property
     def now(self) -> float:
@@ -94,14 +100,42 @@ class Outlook:
 
         return seconds
 
-    def waits(self, each: Restoration, seconds: float) -> None:
-        """Its head is computed; its tail will have arrived after so many seconds."""
-        each.landing = self.now + seconds
+    def patience(self, each: Restoration) -> float:
+        """Seconds for which the storage may be asked what it has of this request."""
+        prefix = int(each.request.prefix_len)
+        missing = len(each.request.full_untruncated_fill_ids) - prefix
+        return min(self.compute(prefix, missing) or math.inf, LONGEST_QUERY)
+
+    def waits(self, each: Restoration, gap: int) -> None:
+        """Its head is computed; so many tokens of its tail have not arrived yet."""
+        each.needed = each.arrived + gap
+        each.landing = self.now + self.fetch(each)(gap)
         self._landings.add(each.number, each.landing)
 
-    def soonest_landing(self, each: Restoration) -> float:
-        """When the first one of those that came before and wait has its tail, else infinite."""
-        return self._landings.soonest(each.number)
+    def computes(self, prefix: int, tokens: int) -> None:
+        """The next step computes so many tokens behind a prefix, too."""
+        self._in_step += self.compute(prefix, tokens)
+
+    def meets(self, each: Restoration, gap: int) -> None:
+        """The last chunk of its head is in the next step; so many tokens will be left to fetch."""
+        self._landings.add(each.number, self.now + self.fetch(each)(gap))
+
+    def _expect(self, each: Restoration) -> None:
+        """When the tail of one that waits for it lands, by what has arrived meanwhile."""
+        missing = each.needed - each.arrived
+        if missing <= 0:
+            self._landings.add(each.number, self.now)
+            each.landing = math.inf  # it has this pass for itself: then it may lack something else
+        elif not self._late:  # else nothing comes, and it holds nothing up
+            self._landings.add(each.number, self.now + self.fetch(each)(missing))
+
+    def seconds_before_landing(self, each: Restoration) -> float:
+        """What the next step may still take until one that came before has its tail.
+
+        Infinite: none waits for it.
+        """
+        landing = self._landings.soonest(each.number)
+        return landing - self.now - self.lead - self._in_step
 
 
 class Landings:

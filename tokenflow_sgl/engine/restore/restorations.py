@@ -13,34 +13,29 @@ joined to its tree. What SGLang drops (abort, flush) is dropped here.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
-
-from sglang.srt.mem_cache.common import match_kv_cache
-from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.copy_memory import CopyMemory
 from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.leader_figures import Measured
-from tokenflow_sgl.engine.restore.outlook import Outlook
+from tokenflow_sgl.engine.restore.open_restorations import OpenRestorations
+from tokenflow_sgl.engine.restore.prefix_in_tree import (
+    RECOMPUTED,
+    tokens_in_tree,
+)
+from tokenflow_sgl.engine.restore.restorable import restorable
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restored_request import Restoration
-from tokenflow_sgl.engine.restore.shared_prefix import leader_of
+from tokenflow_sgl.engine.restore.shared_prefix import place
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
-from tokenflow_sgl.engine.restore.tail_join import join_fetch
-from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.restoration import HeadPlanner
 
-LONGEST_QUERY = 1.0
-"""Seconds for which a request waits for the storage to say what it has, at most; less if computing
-takes less."""
 
-
-class Restorations:
+class Restorations(OpenRestorations):
     """Those under way.
 
     Args:
@@ -63,31 +58,21 @@ class Restorations:
         record: RestorationRecord,
         fetch_again: Callable[[Any], object],
     ) -> None:
-        self._tree = tree_cache
-        self._page = int(tree_cache.page_size)
-        self._chunk_size = chunk_size
-        self._record = record
+        super().__init__(tree_cache, chunk_size, record)
         self._fetch_again = fetch_again
-        self._of: dict[Any, Restoration] = {}  # by SGLang's handle of the request
-        self._outlook = Outlook(self._of.values(), self._page, chunk_size)
         self._chunks = HeadChunks(planner, self._outlook, self._page, chunk_size)
         self.copy_memory = CopyMemory(
             self._of.values(), tree_cache, self._outlook, self._chunks, chunk_size
         )
-        self._paused = False
         self.rate = LatestRate()
 
-    @property
-    def any(self) -> bool:
-        """Whether there is one."""
-        return bool(self._of)
-
-    def begin_pass(self, measured: Measured, needed: int) -> None:
+    def begin_pass(self, measured: Measured, needed: int, chunked: Any = None) -> None:
         """A pass of the scheduler begins; SGLang's prefetches were looked at.
 
         Args:
             measured: The figures of this pass.
             needed: Tokens of device memory that the next step may take.
+            chunked: The request whose prompt is prefilled in part.
         """
         ongoing, moved = self._tree.ongoing_prefetch, False
         for handle, each in list(self._of.items()):
@@ -102,23 +87,12 @@ class Restorations:
             moved = moved or arrived != each.arrived
             each.arrived = arrived
             if each.allocated and not each.placed:
-                self._place(each)
+                place(each, self._of.values(), self._page)
         self._outlook.begin_pass(measured, moved)
+        for each in [each for each in self._of.values() if each.fetched]:
+            if each.request is not chunked:
+                self._join_early(each)
         self.copy_memory.begin_pass(needed)
-
-    def pause(self) -> None:
-        """The engine is paused: no head goes on, so no tail is kept for one.
-
-        What is kept would keep the caches from being flushed, and the weights may change now.
-        """
-        self._paused = True
-        for each in list(self._of.values()):
-            if each.allocated:
-                self.drop(each.request)
-
-    def go_on(self) -> None:
-        """The engine is not paused any more."""
-        self._paused = False
 
     def watch(self, request: Any) -> None:
         """SGLang may have begun a prefetch for this request: from now on it is one of ours."""
@@ -126,20 +100,13 @@ class Restorations:
         info = self._tree.ongoing_prefetch.get(handle)
         if info is None or tail_of(info.operation) is not None:
             return
-        operation = info.operation
-        if info.host_indices is not None or operation.pool_transfers:
-            return
-        if tuple(self._tree.tree_components) != (ComponentType.FULL,):
-            return  # windows and states do not come page by page
-        if operation.prefix_keys is not None or request.positional_embed_overrides is not None:
-            return
-        if undisturbed_reason(request) is not None:
+        if not restorable(self._tree, request, info):
             return
         if handle in self._of:  # SGLang has dropped that one, and no pass has begun since
             self._of.pop(handle).copies.give_back()
-        copies = TailCopies(self._tree, operation)
-        mark(operation, self._page, self.rate, self._outlook.measured.rate, copies)
-        self._of[handle] = Restoration(request, operation)
+        copies = TailCopies(self._tree, info.operation)
+        mark(info.operation, self._page, self.rate, self._outlook.measured.rate, copies)
+        self._of[handle] = Restoration(request, info.operation)
 
     # ---- a request that waits -------------------------------------------------------
 
@@ -151,35 +118,64 @@ class Restorations:
         if not each.allocated:
             return self._asked_long_enough(each)
         if each.probe:
-            return True
+            return self._alone(each, tokens_in_tree(self._tree, each.request)) != 0
         if each.leader is not None and not self._led(each, each.leader):
             return False
         if each.arrived == each.seen and self._outlook.now < each.landing < math.inf:
             return False  # as in the pass before: to look at hundreds again takes long
         each.seen = each.arrived
-        head = self._head_of(each.request)
+        each.alone = False
+        head = tokens_in_tree(self._tree, each.request)
         chunk = self._next_chunk(each, head)
         if chunk is None:
-            return True
+            each.alone = handle in self._of
+            return not each.alone or self._alone(each, head) != 0
         if chunk == 0:
             return self._join(each, head)
-        each.chunk = chunk
+        each.chunk, each.head = chunk, head
         return True
 
-    def _place(self, each: Restoration) -> None:
-        """Fetch only what no other one brings."""
-        each.placed = True
-        before = itertools.takewhile(lambda other: other is not each, self._of.values())
-        each.leader, each.shared = leader_of(each, before, self._page)
-        if each.leader is not None:
-            each.tail.enough = max(each.end - each.shared, 0)
+    def _alone(self, each: Restoration, head: int) -> int | None:
+        """Tokens that one that is computed alone takes next; None: as SGLang likes."""
+        left = len(each.request.full_untruncated_fill_ids) - head
+        chunk = self._chunks.behind_others(each, head, left)
+        each.chunk = chunk if chunk < left else 0
+        return chunk if chunk < left else None
+
+    def admitted(self, request: Any) -> None:
+        """It is in the next step: what was planned for it in this pass is done.
+
+        Args:
+            request: Any of SGLang's.
+        """
+        self.continues(request)
+        each = self._of.get(request.cache_request_handle)
+        if each is None:
+            return
+        if each.alone:
+            self._compute_alone(each)
+        elif each.chunk:
+            self._fetch_rest(each, each.head + each.chunk)
+
+    def _join_early(self, each: Restoration) -> None:
+        """No more arrives: in the tree it can be evicted, here it takes host memory from others.
+
+        Its request may not be asked for for long, while the device is full.
+        """
+        if each.leader is not None and self._leads(each.leader):
+            return
+        if not each.looked_for:
+            each.looked_for = True
+            head = tokens_in_tree(self._tree, each.request)
+            if each.end - each.arrived <= head:
+                self._join(each, head)
 
     def _led(self, each: Restoration, leader: Restoration) -> bool:
         """Whether the one that brings its beginning has done so; its fetch begins anew if not."""
-        if self._of.get(leader.request.cache_request_handle) is leader and not leader.probe:
+        if self._leads(leader):
             return False
         each.leader = None
-        if self._head_of(each.request) >= each.shared:
+        if tokens_in_tree(self._tree, each.request) >= each.shared:
             return True
         self.drop(each.request)  # the other one was aborted, or is computed alone
         self._fetch_again(each.request)
@@ -191,17 +187,18 @@ class Restorations:
         return None if each is None or not each.chunk else each.chunk
 
     def _asked_long_enough(self, each: Restoration) -> bool:
-        request, now = each.request, self._outlook.now
-        missing = len(request.full_untruncated_fill_ids) - int(request.prefix_len)
-        patience = min(
-            self._outlook.compute(int(request.prefix_len), missing) or math.inf, LONGEST_QUERY
-        )
-        if not now - each.began > patience:  # nor before it was looked at for the first time
+        waited = self._outlook.now - each.began
+        if not waited > self._outlook.patience(each):  # nor before it was looked at once
             return False
-        self.drop(request)
+        self.drop(each.request)
         return True
 
     # ---- a request whose head is being computed -------------------------------------
+
+    def continues(self, request: Any) -> None:
+        """Its next chunk is in the next step."""
+        prefix = int(request.prefix_len)
+        self._outlook.computes(prefix, int(request.extend_end) - prefix)
 
     def next_chunk(self, request: Any) -> int | None:
         """Tokens that the request whose prompt is prefilled in part computes next.
@@ -209,83 +206,32 @@ class Restorations:
         Returns:
             0: none, it goes back to the queue. None: as SGLang likes, there is nothing to meet.
         """
-        each = self._of.get(request.cache_request_handle)
-        if each is None or each.probe:
+        each, head = self._of.get(request.cache_request_handle), int(request.extend_end)
+        if each is None:
             return None
-        chunk = self._next_chunk(each, int(request.extend_end))
+        if each.probe:
+            return self._alone(each, head)
+        chunk = self._next_chunk(each, head)
         each.chunk = chunk or 0
+        if chunk:
+            self._fetch_rest(each, head + chunk)
+        else:
+            each.looked_for = False  # what is computed of its head will be in the tree
+        if chunk is None:
+            self._compute_alone(each)
         return chunk
 
-    # ---- both -----------------------------------------------------------------------
-
     def _next_chunk(self, each: Restoration, head: int) -> int | None:
-        """The same, behind the first `head` tokens; 0, too, if the tail has arrived so far."""
+        """As `next_chunk`, behind `head` tokens; 0, too, if the tail has arrived so far."""
         if head >= each.end:
-            self.drop(each.request)  # another request's, or all computed
+            self.drop(each.request, RECOMPUTED)  # another request's, or all computed
             return None
         if each.end - each.arrived <= head:
             return 0
-        chunk = self._chunks.next(each, head)
-        if chunk is None:
-            self._compute_alone(each)
-        elif self._outlook.known and 0 < chunk <= self._chunk_size:
-            each.tail.enough = min(each.tail.enough, each.end - head - chunk)
-        return chunk
+        return self._chunks.next(each, head)
 
-    def _compute_alone(self, each: Restoration) -> None:
-        """It is faster, or nothing comes; but the link may have got faster, so it is measured."""
-        self._record.alone(each, self._outlook)
-        if each.fetched or each.arrived:
-            self.drop(each.request)
-            return
-        each.copies.give_back()
-        each.probe, each.chunk, each.landing = True, 0, math.inf
-        each.tail.enough = 1  # a batch is begun as long as there is less
-
-    def _head_of(self, request: Any) -> int:
-        """Tokens of it that are in the prefix tree."""
-        request.refresh_fill_ids()
-        ids = request.full_untruncated_fill_ids
-        limit = request._compute_max_prefix_len(len(ids))
-        match_kv_cache(request, self._tree, ids, max_prefix_len=limit)
-        return int(request.prefix_len) + int(request.host_hit_length)
-
-    # ---- the end --------------------------------------------------------------------
-
-    def keeps(self, operation: Any) -> bool:
-        """SGLang's fetch has ended: whether its pages wait for the head."""
-        each = self._of.get(operation.handle)
-        if each is None or each.operation is not operation:
-            return False
-        each.fetched, each.arrived = True, int(operation.completed_tokens)
-        if each.left:
-            self._record.failed()
-        if self._paused or each.probe:
-            self.drop(each.request)
-        return True
-
-    def drop(self, request: Any) -> None:
-        """Its fetch is of no use any more."""
-        handle = request.cache_request_handle
-        each = self._of.pop(handle, None)
-        if each is None:
-            return
-        each.copies.give_back()
-        info = self._tree.ongoing_prefetch.get(handle)
-        if info is not None and info.operation is each.operation:  # else SGLang has dropped it
-            self._tree.release_aborted_request(handle)
-
-    def _join(self, each: Restoration, head: int) -> bool:
-        """Whether the tail has arrived up to the head; then it was joined."""
-        if each.end - head > each.arrived:
-            return False
-        request = each.request
-        del self._of[request.cache_request_handle]
-        fetched = join_fetch(self._tree, request, each.operation, head, each.end, each.arrived)
-        ahead = 0
-        if fetched and each.copies.held:
-            self._head_of(request)  # now with its tail
-            ahead = each.copies.hand_over(request)
-        each.copies.give_back()
-        self._record.joined(each, fetched, ahead, self._outlook)
-        return True
+    def _fetch_rest(self, each: Restoration, head: int) -> None:
+        """So much of it will be computed: a chunk of it is the last one."""
+        if self._outlook.known and each.chunk <= self._chunk_size:
+            each.tail.enough = min(each.tail.enough, each.end - head)
+            self._outlook.meets(each, each.end - each.arrived - head)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
+from sglang.srt.managers.schedule_policy import (
+    CLIP_MAX_NEW_TOKENS,
+    AddReqResult,
+    PrefillAdder,
+)
 
 from tokenflow_sgl.engine.prefill_adder import whole_chunk
+from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED, keep_hits
 from tokenflow_sgl.engine.restore.restorations import Restorations
 
 
@@ -22,19 +28,25 @@ def restoring_adder(
         # SGLang's own, which this class also assigns.
         rem_chunk_tokens: int
         chunked_req_limit: int | None
+        tree_cache: Any
         log_device_hit_tokens: int
         log_hit_tokens: int
 
         def add_one_req(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             result = self._add(req, has_chunked_req, *args, **kwargs)
             if result is AddReqResult.NO_TOKEN:
-                restorations.copy_memory.give_back()
+                answer = min(req.sampling_params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+                missing = len(req.full_untruncated_fill_ids) - int(req.prefix_len)
+                restorations.copy_memory.give_back(missing + answer)
             return result
 
         def _add(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             head = restorations.chunk_of(req)
             if head is None:
-                return super().add_one_req(req, has_chunked_req, *args, **kwargs)
+                result = super().add_one_req(req, has_chunked_req, *args, **kwargs)
+                if self.can_run_list and self.can_run_list[-1] is req:
+                    restorations.admitted(req)
+                return result
             if has_chunked_req or self.new_chunked_req is not None:
                 # SGLang prefills one prompt in part at a time; the next request may be a short one.
                 return AddReqResult.CONTINUE
@@ -44,8 +56,9 @@ def restoring_adder(
             self.rem_chunk_tokens = given - (limit - self.rem_chunk_tokens)
             if not self.can_run_list or self.can_run_list[-1] is not req:
                 return result
+            restorations.admitted(req)
             if self.new_chunked_req is not req:
-                restorations.drop(req)  # all of it is computed in one chunk
+                restorations.drop(req, RECOMPUTED)  # all of it, in one chunk
             return self.budget_state()
 
         def _select_prefill_admission(
@@ -64,7 +77,11 @@ def restoring_adder(
             # Of a head that was evicted or flushed meanwhile only the rest was computed before.
             req.already_computed = min(int(req.already_computed), prefix_len)
             before = self.log_device_hit_tokens
-            super()._account_prefill_cache_admission(req, prefix_len)
+            admit = functools.partial(super()._account_prefill_cache_admission, req, prefix_len)
+            if restorations.under_way(req):
+                keep_hits(self.tree_cache, req.cache_request_handle, admit)
+            else:
+                admit()
             # A head that was computed just now is no hit.
             computed = min(self.log_device_hit_tokens - before, req.already_computed)
             self.log_device_hit_tokens -= computed
@@ -77,8 +94,9 @@ def restoring_adder(
                 given = self.chunked_req_limit
                 self.chunked_req_limit = limit if given is None else min(given, limit)
             left = super().add_chunked_req(req)
+            restorations.continues(req)
             if left is None:
-                restorations.drop(req)
+                restorations.drop(req, RECOMPUTED)
             return left
 
     return RestoringAdder

@@ -114,6 +114,27 @@ RESTORE: tuple[Seam, ...] = (
         "tells SGLang's metrics what is not fetched",
         ("request", "num_tokens"),
     ),
+    Seam(
+        f"{_CACHE}._finish_storage_prefetch",
+        "call",
+        "tells SGLang's metrics that a storage hit is not used",
+        ("request", "fulfilled_tokens", "reason"),
+    ),
+    Seam(f"{_CACHE}.is_backuped", "call", "whether the tree takes a tail", ("node_id",)),
+    Seam(f"{_CACHE}.is_root", "call", "whether the tree takes a tail", ("node_id",)),
+    Seam(
+        f"{_CACHE}._execute_and_commit_kv_backup",
+        "call",
+        "copies a head to the host, so that the tree takes its tail",
+        ("action", "write_back"),
+    ),
+    Seam(
+        "sglang.srt.mem_cache.unified_cache.unified_tree_core_interface:"
+        "UnifiedTreeCoreInterface.build_backup_kv_action",
+        "call",
+        "copies a head to the host, so that the tree takes its tail",
+        ("node_id",),
+    ),
     Seam(f"{_CACHE}.release_aborted_request", "call", "drops a fetch or a query", ("request",)),
     Seam(f"{_CACHE}._all_reduce", "call", "all ranks decide by the leader's figures"),
     Seam(

@@ -16,10 +16,13 @@ class Restoration:
 
     request: SGLang's. operation: its fetch from the tail. began: when that was first looked at.
     arrived: tokens of the tail. seen: those when its next chunk was last decided. fetched: no more
-    will come. chunk: tokens of the head to compute next. landing: when all of its tail will have
-    arrived, while it waits for that; else infinite. probe: it is computed alone, and its fetch only
+    will come. chunk: tokens to compute next, if not any number. head: tokens that it had
+    when that was decided. alone: all of it will be computed, if it is admitted in this pass.
+    needed: tokens of the tail that it waits for. landing: when they will have arrived, while it
+    waits for that; else infinite. probe: it is computed alone, and its fetch only
     measures the link. As of this pass, number: its place among all; ahead: tokens that the link
-    brings before its own; on_link: its own come next. placed: a leader was looked for. leader:
+    brings before its own; on_link: its own come next. placed: a leader was looked for.
+    looked_for: no more will come, and its head was looked for in the tree since. leader:
     another one that brings its beginning, too, up to the token `shared`; None: no other does, or
     not any more.
     """
@@ -31,12 +34,16 @@ class Restoration:
     seen: int = -1
     fetched: bool = False
     chunk: int = 0
+    head: int = 0
+    alone: bool = False
+    needed: int = 0
     landing: float = math.inf
     probe: bool = False
     number: int = 0
     ahead: int = 0
     on_link: bool = False
     placed: bool = False
+    looked_for: bool = False
     leader: Restoration | None = None
     shared: int = 0
 

@@ -91,8 +91,8 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
             return
         decoding = 2 * len(self.running_batch.reqs) * int(self.page_size)  # one step ahead
         needed = decoding + int(self.chunked_prefill_size)
-        restorations.begin_pass(self._tf_measured(restorations), needed)
         req = self.chunked_req
+        restorations.begin_pass(self._tf_measured(restorations), needed, req)
         if req is None or req is self._pending_chunked_abort_req or req.to_finish is not None:
             return
         if restorations.next_chunk(req) == 0:

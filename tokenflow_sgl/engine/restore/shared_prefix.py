@@ -7,9 +7,19 @@ of a prefix up to the last page whose key is the same.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterable
 
 from tokenflow_sgl.engine.restore.restored_request import Restoration
+
+
+def place(each: Restoration, all_of_them: Iterable[Restoration], page: int) -> None:
+    """Let it fetch only what none of those that began before brings."""
+    before = itertools.takewhile(lambda other: other is not each, all_of_them)
+    each.placed = True
+    each.leader, each.shared = leader_of(each, before, page)
+    if each.leader is not None:
+        each.tail.enough = max(each.end - each.shared, 0)
 
 
 def leader_of(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED
 from tokenflow_sgl.engine.restore.tail_fetch import unmark
 
 
@@ -45,7 +46,7 @@ def join_fetch(tree: Any, request: Any, operation: Any, head: int, end: int, arr
     lock = tree.inc_host_lock_ref(anchor).to_dec_params()
     tree.dec_host_lock_ref(info.anchor_node_id, info.anchor_lock_params)
     controller.prefetch_tokens_occupied -= len(info.prefetch_key) - wanted
-    tree._resolve_storage_prefetch_tokens(handle, len(info.host_indices) - wanted)
+    tree._resolve_storage_prefetch_tokens(handle, len(info.host_indices) - wanted, RECOMPUTED)
     tree.ongoing_prefetch[handle] = info._replace(
         anchor_node_id=anchor,
         anchor_lock_params=lock,

@@ -1,0 +1,127 @@
+"""The restorations under way, and their ends: joined, computed alone, dropped."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tokenflow_sgl.engine.restore.outlook import Outlook
+from tokenflow_sgl.engine.restore.prefix_in_tree import (
+    HOST_FULL,
+    RECOMPUTED,
+    not_used,
+    takes_tail,
+    tokens_in_tree,
+)
+from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
+from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.tail_join import join_fetch
+
+
+class OpenRestorations:
+    """Those under way.
+
+    Args:
+        tree_cache: SGLang's prefix tree.
+        chunk_size: Tokens of a prefill step at most.
+        record: Is told what was restored how.
+    """
+
+    def __init__(self, tree_cache: Any, chunk_size: int, record: RestorationRecord) -> None:
+        self._tree = tree_cache
+        self._page = int(tree_cache.page_size)
+        self._chunk_size = chunk_size
+        self._record = record
+        self._of: dict[Any, Restoration] = {}  # by SGLang's handle of the request
+        self._outlook = Outlook(self._of.values(), self._page, chunk_size)
+        self._paused = False
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self._of)
+
+    def under_way(self, request: Any) -> bool:
+        """Whether something of it may still be fetched and used."""
+        each = self._of.get(request.cache_request_handle)
+        return each is not None and not each.probe
+
+    def _leads(self, leader: Restoration) -> bool:
+        return not leader.probe and self._of.get(leader.request.cache_request_handle) is leader
+
+    def pause(self) -> None:
+        """The engine is paused: no head goes on, so no tail is kept for one.
+
+        What is kept would keep the caches from being flushed, and the weights may change now.
+        """
+        self._paused = True
+        for each in list(self._of.values()):
+            if each.allocated:
+                self.drop(each.request)
+
+    def go_on(self) -> None:
+        """The engine is not paused any more."""
+        self._paused = False
+
+    def _compute_alone(self, each: Restoration) -> None:
+        """It is faster, or nothing comes; but the link may have got faster, so it is measured."""
+        if each.request.cache_request_handle not in self._of:
+            return
+        each.alone = False
+        self._record.alone(each, self._outlook)
+        if each.fetched or each.arrived:
+            self.drop(each.request, RECOMPUTED)
+            return
+        not_used(self._tree, each.request.cache_request_handle, RECOMPUTED)
+        each.copies.give_back()
+        each.probe, each.landing = True, math.inf
+        each.tail.enough = 1  # a batch is begun as long as there is less
+
+    def keeps(self, operation: Any) -> bool:
+        """SGLang's fetch has ended: whether its pages wait for the head."""
+        each = self._of.get(operation.handle)
+        if each is None or each.operation is not operation:
+            return False
+        each.fetched, each.arrived = True, int(operation.completed_tokens)
+        if each.left:
+            self._record.failed()
+        if self._paused or each.probe:
+            self.drop(each.request)
+        return True
+
+    def drop(self, request: Any, reason: str | None = None) -> None:
+        """Its fetch is of no use any more.
+
+        Args:
+            request: Any.
+            reason: SGLang's, for its metric of storage hits that are not used; None: they are not
+                counted, as of aborted requests.
+        """
+        handle = request.cache_request_handle
+        each = self._of.pop(handle, None)
+        if each is None:
+            return
+        each.copies.give_back()
+        info = self._tree.ongoing_prefetch.get(handle)
+        if info is not None and info.operation is each.operation:  # else SGLang has dropped it
+            if reason is not None:
+                not_used(self._tree, handle, reason)
+            self._tree.release_aborted_request(handle)
+
+    def _join(self, each: Restoration, head: int) -> bool:
+        """Whether it can go on: the tail has arrived up to the head, and is joined or dropped."""
+        request = each.request
+        if not takes_tail(self._tree, request):
+            self.drop(request, HOST_FULL)  # rather than wait for what will not be taken
+            return True
+        if each.end - head > each.arrived:
+            return False
+        del self._of[request.cache_request_handle]
+        fetched = join_fetch(self._tree, request, each.operation, head, each.end, each.arrived)
+        ahead = 0
+        if fetched and each.copies.held:
+            tokens_in_tree(self._tree, request)  # now with its tail
+            ahead = each.copies.hand_over(request)
+        each.copies.give_back()
+        self._record.joined(each, fetched, ahead, self._outlook)
+        return True

@@ -1,0 +1,53 @@
+"""What SGLang's prefix tree has of a request that waits, and whether a tail can come behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.mem_cache.common import match_kv_cache
+
+RECOMPUTED = "recomputed"
+"""Reason of storage hits that are not used, in SGLang's metric: they are computed, as that is
+sooner."""
+HOST_FULL = "host_capacity"
+"""Another one, of SGLang's own."""
+
+
+def tokens_in_tree(tree: Any, request: Any) -> int:
+    """Tokens of a request that are on the device or, behind those, on the host.
+
+    Matches it with the tree, as SGLang does before it is admitted.
+    """
+    request.refresh_fill_ids()
+    ids = request.full_untruncated_fill_ids
+    limit = request._compute_max_prefix_len(len(ids))
+    match_kv_cache(request, tree, ids, max_prefix_len=limit)
+    return int(request.prefix_len) + int(request.host_hit_length)
+
+
+def takes_tail(tree: Any, request: Any) -> bool:
+    """Whether the tree will take a tail behind what it has of a request that was just matched.
+
+    With write-through it takes none behind KV without a copy on the host. There is none if the host
+    was full when the head was computed; then there is another try. All ranks see the same memory.
+    """
+    node = request.best_match_node
+    if tree.is_write_back or tree.is_root(node) or tree.is_backuped(node):
+        return True
+    tree._execute_and_commit_kv_backup(tree.tree_core.build_backup_kv_action(node))
+    return bool(tree.is_backuped(node))
+
+
+def not_used(tree: Any, handle: Any, reason: str) -> None:
+    """Tell SGLang's metrics that nothing more of a request's storage hit will be used."""
+    tree._finish_storage_prefetch(handle, fulfilled_tokens=0, reason=reason)
+
+
+def keep_hits(tree: Any, handle: Any, admit: Callable[[], None]) -> None:
+    """Admit a head: of the request's storage hit SGLang still knows all that is not used so far."""
+    hits = tree._storage_prefetch_hit_remaining_by_reqid
+    left = hits.pop(handle, None)
+    admit()
+    if left is not None:
+        hits[handle] = left
