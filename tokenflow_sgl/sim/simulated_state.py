@@ -61,9 +61,11 @@ def state_of(
             limit=limit,
             kind=kind,
             lengths=lengths.lengths(kind, generated),
-            ttft_slo=streams.ttft_slo[present],
-            weight=unless(streams.weight[present], NEUTRAL["weight"]),
-            tolerance=unless(streams.tolerance[present], NEUTRAL["tolerance"]),
+            first_text=streams.first_text[present],
+            **{
+                name: unless(getattr(streams, name)[present], neutral)
+                for name, neutral in NEUTRAL.items()
+            },
             visible=visible,
             thinking=(streams.reasoning[present] > 0) & (visible == 0),
             since=phases.since[present],
