@@ -249,11 +249,13 @@ class OrbitFlow:
         before, self.plans = self._force, self.plans + 1
         slo = np.full(len(view.slots), self._slo)
         batch = Batch(view.tokens, view.deposit, slo)
-        everything = view.machine(len(view.slots), int(view.tokens.sum()))
+
+        def machine(places: IntArray) -> Machine:
+            return view.machine(places.size, int(view.tokens[places].sum()))
 
         def made(terms: Terms) -> CurrentPlan:
             return next_plan(
-                before, view.slots, batch, everything, why, view.step, self._settings, terms,
+                before, view.slots, batch, machine, why, view.step, self._settings, terms,
                 self._kernels,
             )  # fmt: skip
 
