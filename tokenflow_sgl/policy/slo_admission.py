@@ -56,16 +56,17 @@ def within_objectives(
     least = 0 if len(members) else 1
     if costs.decode is None or costs.prefill is None:
         return newcomers[: max(UNKNOWN - len(members), least)]
-    own = streams.length[newcomers]
+    own: FloatArray = streams.length[newcomers].astype(np.float64)
     need = np.cumsum(own + decode_reserve(memory, 1, DECODE_TARGET_STEPS))
     held = float(streams.length[members].sum())
+    context: FloatArray = held + np.cumsum(own)
+    count: FloatArray = np.arange(1, len(newcomers) + 1, dtype=np.float64) + len(members)
     stays = need <= forecast(state)
     seconds = prefill_seconds(state, newcomers)
     if state.links.store.rate > 0.0:
         seconds = np.where(stays, seconds, np.maximum(seconds, own / state.links.store.rate))
     asked = prefills_due(state, members) + np.cumsum(seconds)
-    count = len(members) + np.arange(1.0, len(newcomers) + 1.0)
-    passes = asked < allowance(state, held + np.cumsum(own), count)
+    passes = asked < allowance(state, context, count)
     passes &= held + need <= config.fill * (memory.kv.total + memory.host.kv.total)
     # Nothing overtakes the first one that does not pass.
     fits = len(newcomers) if passes.all() else int(np.argmin(passes))
@@ -102,10 +103,11 @@ def allowance(state: State, context: FloatArray, count: FloatArray) -> FloatArra
     def allowed(pace: FloatArray) -> FloatArray:
         """Of each stream at each pace, seconds per token; shape (n, streams)."""
         gain = objective - pace[:, None]
-        return past + np.minimum(few * gain, many * gain)
+        return np.asarray(past + np.minimum(few * gain, many * gain))
 
     members = streams.member
-    today = _pace(state, _one(streams.length[members].sum()), _one(np.count_nonzero(members)))
+    held, number = int(streams.length[members].sum()), int(np.count_nonzero(members))
+    today = _pace(state, _one(held), _one(number))
     within = allowed(today)[0] >= 0.0
     if np.count_nonzero(~within) > DRY_SHARE * len(index):
         return np.zeros(len(context))

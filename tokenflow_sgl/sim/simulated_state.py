@@ -62,10 +62,11 @@ def state_of(
             kind=kind,
             lengths=lengths.lengths(kind, generated),
             first_text=streams.first_text[present],
-            **{
-                name: unless(getattr(streams, name)[present], neutral)
-                for name, neutral in NEUTRAL.items()
-            },
+            ttft_slo=unless(streams.ttft_slo[present], NEUTRAL["ttft_slo"]),
+            tbt_slo=unless(streams.tbt_slo[present], NEUTRAL["tbt_slo"]),
+            tpot_slo=unless(streams.tpot_slo[present], NEUTRAL["tpot_slo"]),
+            weight=unless(streams.weight[present], NEUTRAL["weight"]),
+            tolerance=unless(streams.tolerance[present], NEUTRAL["tolerance"]),
             visible=visible,
             thinking=(streams.reasoning[present] > 0) & (visible == 0),
             since=phases.since[present],

@@ -4,8 +4,8 @@
     python benchmarks/papers/orbitflow/reproduce.py contexts cv rows
 
 Each load takes about 20 s on one core. Results are kept in benchmarks/results/orbitflow/, and the
-tables of README.md beside this file are made of all that are there. Placements are executed layer by
-layer by the fluid model (`tokenflow_sgl.sim.layer_wise`).
+tables of README.md beside this file are made of all that are there. Placements are executed layer
+by layer by the fluid model (`tokenflow_sgl.sim.layer_wise`).
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def class_of(custom_params: Any, classes: QosClasses) -> QosClass:
     if not isinstance(custom_params, Mapping):
         return classes.default
     check_keys(custom_params)
-    asked = {
+    asked: dict[str, Any] = {
         name: check_objective(custom_params[key], key)
         for key, name in OBJECTIVE_KEYS.items()
         if key in custom_params
