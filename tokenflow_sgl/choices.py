@@ -87,6 +87,7 @@ class Contender(StrEnum):
     priority = "priority"
     vtc = "vtc"
     qoserve = "qoserve"
+    vllm = "vllm"
     tokenflow = "tokenflow"
     paper = "paper"
     andes = "andes"

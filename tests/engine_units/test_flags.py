@@ -66,6 +66,7 @@ OTHER = {
     "block_groups": True,
     "restore": "auto",
     "check_ranks": True,
+    "admission": "both",
     "eta": 2.0,
     "burst_eta": 3.0,
     "calm": 1.0,

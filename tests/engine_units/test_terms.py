@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import types
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenflow_sgl.engine.frontend.slo_headers import (
+    add_to_body,
+    add_to_sampling,
+    objectives_of,
+)
 from tokenflow_sgl.engine.frontend.terms import (
     CLASS_KEY,
     HIGHEST_RATE,
     LOWEST_RATE,
+    OBJECTIVE_KEYS,
     RATE_KEY,
     RateError,
     check_place,
@@ -44,6 +52,73 @@ def test_a_rate_of_its_own(rate) -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_named_class(name) -> None:
     assert class_of({CLASS_KEY: name}, SHIPPED_CLASSES) == SHIPPED[name]
+
+
+def test_objectives_stand_beside_a_rate_or_a_class() -> None:
+    asked = {"tokenflow_ttft_slo": 3, "tokenflow_tbt_slo": 1, "tokenflow_tpot_slo": 0.2}
+    stated = {"ttft_slo": 3.0, "tbt_slo": 1.0, "tpot_slo": 0.2}
+    found = class_of({**asked, RATE_KEY: 20}, SHIPPED_CLASSES)
+    assert found == QosClass("custom", 20.0, **stated)
+    found = class_of({**asked, CLASS_KEY: "listening"}, SHIPPED_CLASSES)
+    assert found == dataclasses.replace(SHIPPED["listening"], **stated)
+    found = class_of({"tokenflow_ttft_slo": 3}, SHIPPED_CLASSES)
+    assert found == QosClass("default", 10.0, ttft_slo=3.0)
+
+
+@pytest.mark.parametrize(("seconds", "rate"), [(0.2, 5.0), (0.001, 1000.0), (600, LOWEST_RATE)])
+def test_a_time_per_token_alone_is_a_rate(seconds, rate) -> None:
+    found = class_of({"tokenflow_tpot_slo": seconds}, SHIPPED_CLASSES)
+    assert found == QosClass("custom", rate, tpot_slo=float(seconds))
+
+
+@pytest.mark.parametrize("value", [0, 0.0009, 600.1, -1, math.nan, math.inf, True, "3", None, [3]])
+@pytest.mark.parametrize("key", OBJECTIVE_KEYS)
+def test_a_bad_objective(key, value) -> None:
+    assert refusal({key: value}) == (
+        f"{key} is {value!r}; it must be a number of seconds between 0.001 and 600."
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({}, {}),
+        ({"x-slo-ttft-ms": "3000"}, {"tokenflow_ttft_slo": 3.0}),
+        (
+            {"x-slo-tpot-ms": " 2e2 ", "x-slo-tbt-ms": "1500", "x-slo": "1"},
+            {"tokenflow_tpot_slo": 0.2, "tokenflow_tbt_slo": 1.5},
+        ),
+    ],
+)
+def test_objectives_of_headers(headers, found) -> None:
+    assert objectives_of(headers) == found
+
+
+@pytest.mark.parametrize("text", ["", "fast", "3 s", "0", "-5", "nan", "inf", "1e9"])
+def test_a_bad_header(text) -> None:
+    with pytest.raises(RateError, match=r"^x-slo-tpot-ms"):
+        objectives_of({"x-slo-tpot-ms": text})
+
+
+def test_what_the_body_states_goes_before_a_header() -> None:
+    asked = {"tokenflow_ttft_slo": 3.0, "tokenflow_tpot_slo": 0.2}
+    own = {"custom_params": {"tokenflow_ttft_slo": 1, "mine": 2}, "max_new_tokens": 5}
+    both = {"tokenflow_ttft_slo": 1, "mine": 2, "tokenflow_tpot_slo": 0.2}
+    expected = {"custom_params": both, "max_new_tokens": 5}
+    assert add_to_sampling([own, None], asked) == [expected, {"custom_params": asked}]
+    assert add_to_sampling(own, {}) is own
+    assert add_to_sampling({"custom_params": "no mapping"}, asked) == {
+        "custom_params": "no mapping"
+    }
+
+
+def test_a_header_reaches_a_body_that_has_such_parameters() -> None:
+    body = types.SimpleNamespace(custom_params=None)
+    add_to_body(body, {"tokenflow_ttft_slo": 3.0})
+    assert body.custom_params == {"tokenflow_ttft_slo": 3.0}
+    other = types.SimpleNamespace(input="an embedding")
+    add_to_body(other, {"tokenflow_ttft_slo": 3.0})
+    assert vars(other) == {"input": "an embedding"}
 
 
 def test_a_rate_and_a_class_exclude_each_other() -> None:

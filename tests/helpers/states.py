@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,9 @@ def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
         "on_host": 0,
         "weight": 1.0,
         "tolerance": 0.0,
+        "tbt_slo": math.nan,
+        "tpot_slo": math.nan,
+        "first_text": math.nan,
     }
     row.update(given)
     if row["visible"] is None:
@@ -93,6 +97,9 @@ def state(
             on_host=column("on_host", np.int64),
             weight=column("weight", np.float64),
             tolerance=column("tolerance", np.float64),
+            tbt_slo=column("tbt_slo", np.float64),
+            tpot_slo=column("tpot_slo", np.float64),
+            first_text=column("first_text", np.float64),
         ),
         memory=Memory(
             device=Tier(kv=Pool(total, total - held if free is None else free, promised)),

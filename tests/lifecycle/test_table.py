@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,6 +16,7 @@ from tokenflow_sgl.contract.lengths import CERTAIN
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 from tokenflow_sgl.qos import NOTICEABLE_STALL
+from tokenflow_sgl.qos.classes import QosClass
 
 PRODUCING = (Phase.RUNNING, Phase.DRAINING)
 
@@ -113,6 +117,12 @@ def test_a_slot_is_reused_afresh(table) -> None:
     assert seen.phase.tolist() == [Phase.WAITING]
     assert (seen.prompt.tolist(), seen.generated.tolist()) == ([9], [0])
     assert (seen.rate.tolist(), seen.next_due.tolist()) == ([5.0], [8.0])
+    assert np.isnan(seen.first_text).all()
+    new.produce(2)
+    table.move(new, Phase.RUNNING, 9.0)
+    table.collect(9.5)
+    assert table.streams(()).first_text.tolist() == [9.5]
+    seen = table.streams(())
     assert seen.admitted.tolist() == [False]
     assert table.preemptible[slot]
     assert table.qos_class(slot) == "listening"
@@ -265,6 +275,23 @@ AgainstADictionary.TestCase.settings = settings(
     max_examples=30, stateful_step_count=30, deadline=None
 )
 test_any_order_of_calls = AgainstADictionary.TestCase
+
+
+def test_objectives_are_seen_where_there_are_some(table) -> None:
+    first, second = Request(), Request()
+    track(table, first)
+    seen = table.streams([])
+    assert (seen.ttft_slo, seen.tbt_slo, seen.tpot_slo) == (None, None, None)
+    slot = track(table, second)
+    table.ask(slot, QosClass("chat", 10.0, ttft_slo=3.0, tpot_slo=0.2))
+    seen = table.streams([])
+    assert seen.ttft_slo.tolist() == [pytest.approx(math.nan, nan_ok=True), 3.0]
+    assert seen.tpot_slo.tolist() == [pytest.approx(math.nan, nan_ok=True), 0.2]
+    assert seen.tbt_slo is None
+    # A slot that is used again has none.
+    table.forget(second, cut_off=False)
+    assert track(table, Request()) == slot
+    assert table.streams([]).ttft_slo is None
 
 
 def test_weight_and_tolerance_are_seen_where_they_say_something(table) -> None:

@@ -152,3 +152,19 @@ def test_a_plan_whose_successor_is_late_is_kept_while_it_fits() -> None:
 def test_bad_settings_are_named(values, message) -> None:
     with pytest.raises(ValueError, match=message):
         Settings(**values)
+
+
+def test_the_machine_is_that_of_the_streams_that_run() -> None:
+    seen = []
+
+    def of(places) -> Machine:
+        seen.append(places.tolist())
+        return machine()
+
+    force = first([48, 96, 30], memory=10.0)
+    assert force.plan.paused
+    batch = Batch.of(np.array([48, 96, 30]))
+    next_plan(force, (0, 1, 2), batch, of, Trigger.EXPIRY, 1, SETTINGS, TERMS)
+    # Places of the whole batch, without those that go on to pause.
+    waits = {at for at, _ in force.plan.paused}
+    assert seen and all(waits.isdisjoint(places) for places in seen)

@@ -165,3 +165,18 @@ def test_scipys_milp_is_a_backend() -> None:
 def test_bad_batches_are_named(make, message) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_pause_makes_the_layers_of_the_others_shorter() -> None:
+    # A layer takes a second for each stream; the objective leaves nine for nine layers.
+    batch = Batch.of(np.array([48, 96]), tbt_slo=9.5)
+
+    def of(places) -> Machine:
+        return Machine(np.full(LAYERS, float(places.size)), 3.0, 1000.0)
+
+    fixed = plan(batch, of(np.arange(2)), Terms(ahead=0))
+    assert (fixed.layout == PAUSED).all()
+    found = plan(batch, of, Terms(ahead=0))
+    assert found.paused == ((1, Reason.OBJECTIVE),)
+    assert found.seconds == pytest.approx(9.0, abs=1e-4)
+    assert found.bound == pytest.approx(9.0, abs=1e-4)

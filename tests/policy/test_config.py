@@ -18,7 +18,7 @@ def by_name(item) -> str:
 
 def test_every_number_has_a_range() -> None:
     plain = {item.name for item in fields(WorkingSetConfig)} - {item.name for item in RANGED}
-    assert plain == {"pace", "park", "load_ahead", "load_chunks", "write_ahead"}
+    assert plain == {"pace", "park", "load_ahead", "load_chunks", "write_ahead", "admission"}
 
 
 @pytest.mark.parametrize("item", fields(WorkingSetConfig), ids=by_name)
@@ -45,6 +45,14 @@ def test_beyond_the_range_is_refused(item) -> None:
 def test_the_message_as_a_whole() -> None:
     with pytest.raises(ConfigError, match=r"^eta is 11\.0; allowed is 0\.1 to 10$"):
         WorkingSetConfig(eta=11.0)
+
+
+def test_words() -> None:
+    for word in ("demand", "slo", "both"):
+        assert WorkingSetConfig(admission=word).admission == word
+    for word in ("", "SLO", 3, None):
+        with pytest.raises(ConfigError, match=r"; allowed is demand or slo or both$"):
+            WorkingSetConfig(admission=word)
 
 
 def test_a_large_limit_is_shown_exactly() -> None:

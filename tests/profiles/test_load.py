@@ -11,7 +11,7 @@ from tokenflow_sgl.profiles import ProfileError, load_profile
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(ProfileError, match=r"device is 'h20'; allowed are h200, h100, .*a5000\."):
+    with pytest.raises(ProfileError, match=r"device is 'h20'; allowed are h200, h100, .*l20x4\."):
         load_profile("h20", "llama3-8b")
     with pytest.raises(ProfileError, match=r"model is 'gpt'; allowed are llama3-8b, .*qwen3-32b\."):
         load_profile("rtx4090", "gpt")

@@ -10,6 +10,8 @@ from tokenflow_sgl.profiles import DEVICES, MODELS
     [  # as counted in the published checkpoints
         ("llama3-8b", 8_030_261_248),
         ("llama3-70b", 70_553_706_496),
+        ("llama2-7b", 6_738_415_616),
+        ("yi-34b", 34_388_917_248),
         ("qwen2.5-7b", 7_615_616_512),
         ("qwen2.5-32b", 32_763_876_352),
         ("qwen3-8b", 8_190_735_360),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tokenflow_sgl.profiles import DEVICES, MODELS, load_profile
-from tokenflow_sgl.profiles.roofline import decode_seconds, prefill_seconds
+from tokenflow_sgl.profiles.roofline import decode_seconds, prefill_seconds, reduce_seconds
 
 RTX4090, LLAMA = DEVICES["rtx4090"], MODELS["llama3-8b"]
 
@@ -29,7 +29,7 @@ def test_prefill_by_hand() -> None:
     assert prefill_seconds(RTX4090, LLAMA, 1, 0.5) == pytest.approx(0.020745, rel=1e-4)
 
 
-@pytest.mark.parametrize("device", ["rtx4090", "a6000", "a5000"])
+@pytest.mark.parametrize("device", ["rtx4090", "a6000", "a5000", "l20", "l20x4"])
 def test_table_stands_for_the_formula(device: str) -> None:
     profile = load_profile(device, "llama3-8b")
     hardware = DEVICES[device]
@@ -48,3 +48,30 @@ def test_needs_nothing_installed_and_says_its_source() -> None:
     profile = load_profile("a6000", "llama3-8b")
     assert profile.source.startswith("roofline from data-sheet figures (768 GB/s, 155 TFLOPS")
     assert profile.host_to_device.bandwidth == 25e9
+
+
+def test_a_group_divides_the_work_and_reduces_twice_a_layer() -> None:
+    one, four = DEVICES["a6000"], DEVICES["a6000x4"]
+    model = MODELS["llama3-70b"]
+    # 8 tokens of 16 KiB, three quarters of them twice: 196,608 bytes at 10 GB/s, and 30 us.
+    reduces = 2 * 80 * (30e-6 + 1.5 * 8 * 16384 / 10e9)
+    assert reduce_seconds(four, model, 8) == pytest.approx(reduces)
+    assert reduce_seconds(one, model, 8) == 0.0
+    alone = decode_seconds(one, model, 8, 1000) - 0.0015
+    assert decode_seconds(four, model, 8, 1000) == pytest.approx(alone / 4 + reduces + 0.0015)
+    alone = prefill_seconds(one, model, 2048, 1024) - 0.002
+    reduces = 2 * 80 * (30e-6 + 1.5 * 2048 * 16384 / 10e9)
+    assert prefill_seconds(four, model, 2048, 1024) == pytest.approx(alone / 4 + reduces + 0.002)
+
+
+def test_a_group_has_the_memory_and_the_links_of_all() -> None:
+    alone, group = load_profile("l20", "llama2-7b"), load_profile("l20x4", "llama2-7b")
+    # What is not kept back holds the weights once, and KV.
+    budget = 0.5 * (alone.kv_pool_tokens * alone.kv_bytes_per_token + alone.weight_bytes)
+    kept = group.kv_pool_tokens * group.kv_bytes_per_token + group.weight_bytes
+    assert kept == pytest.approx(8 * budget, rel=1e-4)
+    # Two devices share a connection.
+    assert group.host_to_device.bandwidth == 2 * alone.host_to_device.bandwidth
+    assert DEVICES["l20x2"].link == DEVICES["l20"].link
+    assert DEVICES["a6000x2"].link.bandwidth == 2 * DEVICES["a6000"].link.bandwidth
+    assert "4 of them with estimated all-reduces" in group.source

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,18 +41,18 @@ def test_the_shipped_classes_say_nothing_but_rates_where_somebody_reads() -> Non
 def test_a_file_adds_classes_and_replaces_them(load) -> None:
     found = load(
         'default = "voice"\n'
-        "[classes.voice]\nrate = 5\ntolerance = 0\nweight = 2\n"
+        "[classes.voice]\nrate = 5\ntolerance = 0\nweight = 2\nttft_slo = 3\ntbt_slo = 0.5\n"
         "[classes.reading]\nrate = 12.5\ntolerance = 0.5\n"
         "[classes.tools]\nrate = 80\nreader = false\n"
     )
     assert found.known == {
-        "voice": QosClass("voice", 5.0, weight=2.0),
+        "voice": QosClass("voice", 5.0, weight=2.0, ttft_slo=3.0, tbt_slo=0.5),
         "reading": QosClass("reading", 12.5, tolerance=0.5),
         "tools": QosClass("tools", 80.0, reader=False),
         "listening": SHIPPED["listening"],
         "agent": SHIPPED["agent"],
     }
-    assert found.default == QosClass("default", 5.0, weight=2.0)
+    assert found.default == replace(found.known["voice"], name="default")
     assert type(found.known["voice"].rate) is float
 
 
@@ -67,9 +69,9 @@ def test_without_a_default_the_readers_read(load) -> None:
         ("[classes]", "classes is {}; allowed is a table for each class, [classes.NAME]"),
         ("[class.voice]\nrate = 5", "the field 'class' is unknown; allowed are classes, default"),
         (VOICE + "speed = 3", "class voice: the field 'speed' is unknown; allowed are rate, "
-            "tolerance, weight, reader"),
+            "tolerance, weight, reader, ttft_slo, tbt_slo, tpot_slo"),
         (VOICE + 'name = "x"', "class voice: the field 'name' is unknown; allowed are rate, "
-            "tolerance, weight, reader"),
+            "tolerance, weight, reader, ttft_slo, tbt_slo, tpot_slo"),
         ("classes.voice = 5", "class voice: it is 5; allowed is a table, [classes.voice]"),
         ("[classes.voice]\nweight = 2", "class voice: rate is missing; every class states its "
             "tokens per second"),
@@ -87,6 +89,10 @@ def test_without_a_default_the_readers_read(load) -> None:
             "600 seconds"),
         (VOICE + "weight = 0", "class voice: weight is 0; allowed is a number from 0.1 to 10"),
         (VOICE + "weight = 11", "class voice: weight is 11; allowed is a number from 0.1 to 10"),
+        (VOICE + "ttft_slo = 0", "class voice: ttft_slo is 0; allowed is a number from 0.001 to "
+            "600 seconds"),
+        (VOICE + "tpot_slo = inf", "class voice: tpot_slo is inf; allowed is a number from 0.001 "
+            "to 600 seconds"),
         (VOICE + "reader = 1", "class voice: reader is 1; allowed is true or false"),
         ('default = "chat"\n' + VOICE, "default is 'chat'; allowed is a class: agent, listening, "
             "reading, voice"),

@@ -115,8 +115,10 @@ def test_a_request_that_says_nothing_is_of_the_servers_default(device, options) 
 
 def test_both_bodies_tell_a_policy_the_same(device, options) -> None:
     names = ("voice", "tools", "chat")
+    hasty = replace(KNOWN["chat"], ttft_slo=2.0, tpot_slo=0.1)
+    classes = replace(CLASSES, known={**CLASSES.known, "chat": hasty})
     requests = [TraceRequest(0.0, 9, 9, qos_class=name) for name in names]
-    streams = SimulatedStreams(requests, None, CLASSES)
+    streams = SimulatedStreams(requests, None, classes)
     core = Core(streams, Prefixes(requests, {}), Device(device), options())
     for index in range(len(names)):
         streams.arrive(index, 0.0)
@@ -127,7 +129,7 @@ def test_both_bodies_tell_a_policy_the_same(device, options) -> None:
 
     table: StreamTable[object] = StreamTable(LimitLengths())
     for name in names:
-        of = CLASSES.known[name]
+        of = classes.known[name]
         table.track(
             object(),
             prompt=9,
@@ -140,6 +142,9 @@ def test_both_bodies_tell_a_policy_the_same(device, options) -> None:
             tolerance=of.tolerance,
             reader=of.reader,
         )
+        table.ask(int(table.order()[-1]), of)
     live = table.streams(())
-    for column in ("rate", "weight", "tolerance"):
-        assert getattr(simulated, column).tolist() == getattr(live, column).tolist(), column
+    for column in ("rate", "weight", "tolerance", "ttft_slo", "tpot_slo", "first_text"):
+        one, two = getattr(simulated, column), getattr(live, column)
+        assert np.array_equal(one, two, equal_nan=True), column
+    assert (simulated.tbt_slo, live.tbt_slo) == (None, None)

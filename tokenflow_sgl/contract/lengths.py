@@ -91,6 +91,26 @@ class LengthCurves:
         """
         return Remaining(self, curve * len(GRID), generated, limit)
 
+    def quantile_left(
+        self, curve: IntArray, generated: IntArray, limit: IntArray, share: float
+    ) -> FloatArray:
+        """Tokens still to come, at least 1, that such a share of these answers do not exceed.
+
+        Args:
+            curve: Index of each answer's survival, shape (n,).
+            generated: Tokens of it so far.
+            limit: Tokens that it may have.
+            share: From 0.0 to below 1.0.
+        """
+        whole = limit.astype(np.float64)
+        for kind in np.unique(curve).tolist():
+            survival, those = self.survival[kind], curve == kind
+            goal = survival[cell_of(generated[those])] * (1.0 - share)
+            end = np.searchsorted(-survival, -goal)
+            reaches = np.append(_POINTS, np.inf)[end]
+            whole[those] = np.minimum(whole[those], reaches)
+        return np.asarray(np.maximum(whole - generated, 1.0))
+
     def left(self, curve: IntArray, generated: IntArray, limit: IntArray) -> FloatArray:
         """`Remaining.left` of these answers, see `remaining`."""
         return self.remaining(curve, generated, limit).left

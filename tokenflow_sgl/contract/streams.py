@@ -85,6 +85,8 @@ class Streams:
             storage. As of the body's last look, 0 before it and for streams that do not wait.
             None: the body does not keep count.
         ttft_slo, tbt_slo: Objectives in seconds, NaN where a request has none; None: none has any.
+        tpot_slo: Objective of the mean time per token after the first, likewise.
+        first_text: When its first visible token was sent, NaN before; None: the body does not say.
         weight: Its claim relative to others where not all can be served; None: all alike.
         tolerance: Seconds of waiting for text, for the first as for more, that its reader does not
             mind; None: none for any.
@@ -116,6 +118,8 @@ class Streams:
     in_storage: IntArray | None = None
     ttft_slo: FloatArray | None = None
     tbt_slo: FloatArray | None = None
+    tpot_slo: FloatArray | None = None
+    first_text: FloatArray | None = None
     weight: FloatArray | None = None
     tolerance: FloatArray | None = None
     lengths: Lengths = CERTAIN

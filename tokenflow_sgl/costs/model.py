@@ -51,10 +51,10 @@ class StepCosts:
     prefill: Coefficients | None = None
     load: tuple[float, float] | None = None
 
-    def decode_seconds(self, batch: float, kv_tokens: float) -> float:
+    def decode_seconds(self, batch: Amount, kv_tokens: Amount) -> Amount:
         """Time of one decode step; 0.0 while unknown."""
         if self.decode is None:
-            return 0.0
+            return 0.0 * batch
         constant, per_row, per_token = self.decode
         return constant + per_row * batch + per_token * kv_tokens
 

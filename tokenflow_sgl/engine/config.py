@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.policy.config import ConfigError, WorkingSetConfig, check_ranges, setting
+from tokenflow_sgl.policy.config import (
+    WORDS,
+    ConfigError,
+    WorkingSetConfig,
+    check_ranges,
+    check_words,
+    setting,
+)
 from tokenflow_sgl.qos.classes import (
     DEFAULT_CLASS,
     SHIPPED_CLASSES,
@@ -25,7 +32,11 @@ RESTORE_ATTRIBUTE = "_tokenflow_restore"
 """The same for `restore`, which works with SGLang's own scheduler, too."""
 NO_PLANNER = "off"
 HIDDEN, SHOWN = "hidden", "shown"
-CHOICES = {"hicache": ("auto", "off"), "mixed_chunk": ("auto", "off"), "thinking": (HIDDEN, SHOWN)}
+_OWN_CHOICES = {
+    **{"hicache": ("auto", "off"), "mixed_chunk": ("auto", "off")},
+    "thinking": (HIDDEN, SHOWN),
+}
+CHOICES = {**_OWN_CHOICES, **WORDS}
 """What settings may be that are one of a few words."""
 
 
@@ -51,8 +62,8 @@ class TokenFlowConfig:
     )
     classes: str = setting(
         "",
-        "file of classes (TOML): rate, tolerance, weight and reader of each, and the default; read "
-        "once, at the start; empty: the shipped classes",
+        "file of classes (TOML): rate, tolerance, weight, reader and objectives of each, and the "
+        "default; read once, at the start; empty: the shipped classes",
     )
     default_rate: str = setting(
         "",
@@ -120,10 +131,7 @@ class TokenFlowConfig:
         # Read here alone: what rides on SGLang's ServerArgs is the same in all processes.
         object.__setattr__(self, "known_classes", self._known_classes())
         check_ranges(self)
-        for name, allowed in CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ConfigError(f"{name} is {value!r}; allowed is {' or '.join(allowed)}")
+        check_words(self, _OWN_CHOICES)
         for name in ("lengths_file", "decision_log"):
             value = getattr(self, name)
             if value and not Path(value).absolute().parent.is_dir():

@@ -46,13 +46,13 @@ FRONT_END: tuple[Seam, ...] = (
     Seam(
         "sglang.srt.entrypoints.http_server:serve_generate_request",
         "hook",
-        "answers a bad rate on a /generate stream before its HTTP 200",
+        "answers a bad rate on a /generate stream before its HTTP 200; reads x-slo-* headers",
         ("obj", "request"),
     ),
     Seam(
         "sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request",
         "hook",
-        "answers a rate outside of custom_params with HTTP 400",
+        "answers a rate outside of custom_params with HTTP 400; reads x-slo-* headers",
         ("request", "raw_request"),
     ),
     # What tokenflow doctor walks through

@@ -197,9 +197,9 @@ class TrackingScheduler(RestoringScheduler):
             tolerance=asked.tolerance,
             reader=asked.reader,
         )
+        self.tf_table.ask(slot, asked)
         self.tf_by_rid[req.rid] = req
-        reason = undisturbed_reason(req)
-        if reason is not None:
+        if (reason := undisturbed_reason(req)) is not None:
             self.tf_table.preemptible[slot] = False
             logger.debug("request %s runs without preemption: %s", req.rid, reason)
 

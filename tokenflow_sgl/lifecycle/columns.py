@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.qos import ReaderBank
+from tokenflow_sgl.qos.classes import OBJECTIVES, QosClass
 
 R = TypeVar("R")
 
@@ -33,19 +34,23 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "last_token": np.float64,
     "weight": np.float64,
     "tolerance": np.float64,
+    "ttft_slo": np.float64,
+    "tbt_slo": np.float64,
+    "tpot_slo": np.float64,
     "rests_since": np.float64,
 }
 
 
-SETTLED = ("prompt", "limit", "kind", "streaming", "weight", "tolerance")
+SETTLED = ("prompt", "limit", "kind", "streaming", "weight", "tolerance", *OBJECTIVES)
 """Columns that a state has as they are."""
-NEUTRAL = {"weight": 1.0, "tolerance": 0.0}
+NEUTRAL = {"weight": 1.0, "tolerance": 0.0, **dict.fromkeys(OBJECTIVES, math.nan)}
 """What classes have that say nothing: where all streams have it, a state has no column."""
 
 
 def unless(column: NDArray[np.float64], neutral: float) -> NDArray[np.float64] | None:
     """The column, or None if it says of every stream what is understood."""
-    return None if bool((column == neutral).all()) else column
+    same = np.isnan(column) if math.isnan(neutral) else column == neutral
+    return None if bool(same.all()) else column
 
 
 ALL = np.iinfo(np.int64).max
@@ -93,6 +98,16 @@ class StreamColumns:
     """Its claim relative to other streams."""
     tolerance: NDArray[np.float64]
     """Seconds of waiting for text that its reader does not mind."""
+    ttft_slo: NDArray[np.float64]
+    tbt_slo: NDArray[np.float64]
+    tpot_slo: NDArray[np.float64]
+    """Its objectives, seconds; NaN: it has no such one."""
+
+    def ask(self, slot: int, asked: QosClass) -> None:
+        """The objectives of a stream that has just been tracked are those of this class."""
+        for name in OBJECTIVES:
+            value = getattr(asked, name)
+            getattr(self, name)[slot] = math.nan if value is None else value
 
     def grow_columns(self, capacity: int, old: int) -> None:
         """Make place for so many slots; the first `old` of them keep what they hold."""
@@ -110,6 +125,7 @@ class StreamColumns:
         self.on_host[slot] = self.written[slot] = 0
         self.passed_on[slot], self.counted[slot] = ALL, 0
         self.last_token[slot] = math.nan
+        self.ttft_slo[slot] = self.tbt_slo[slot] = self.tpot_slo[slot] = math.nan
 
     def look(
         self,

@@ -186,8 +186,7 @@ class StreamTable(StreamColumns, Generic[R]):
     def requests(self, phase: Phase) -> list[R]:
         """Streams in `phase`, in order of arrival."""
         order = self.order()
-        # numpy takes five times as long to compare with a member of an enumeration.
-        slots = order[self.phases.phase.take(order) == phase.value]
+        slots = order[self.phases.phase.take(order) == phase.value]  # five times as fast as an enum
         found = [self._requests[slot] for slot in slots.tolist()]
         return [request for request in found if request is not None]
 
@@ -270,6 +269,7 @@ class StreamTable(StreamColumns, Generic[R]):
         return Streams(
             **settled,
             next_due=self.readers.next_due.take(order),
+            first_text=self.readers.first_token.take(order),
             generated=generated,
             lengths=self._known,
             visible=None if self._reasoning_of is None else generated - self.reasoning.take(order),

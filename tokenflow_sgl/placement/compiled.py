@@ -8,6 +8,7 @@ importing numba and loading takes 0.6 s. One plan on the command line is made so
 from __future__ import annotations
 
 import hashlib
+import logging
 import types
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.placement import branch_and_bound, kernels, local_search, lp_bound
+
+logger = logging.getLogger(__name__)
 
 _MODULES = (kernels, lp_bound, local_search, branch_and_bound)
 _NAMES = {module.__name__ for module in _MODULES}
@@ -49,10 +52,9 @@ def kernels_of(*, compiled: bool) -> Kernels:
         namespace.update(vars(module))
     if not compiled:
         return Kernels(namespace, compiled=False)
-    from numba import njit
-
     # Its cache notices a change of a function's file, not of the files of what the function calls.
     sources = b"".join(Path(str(module.__file__)).read_bytes() for module in _MODULES)
+    cached = True
     version = hashlib.sha256(sources).hexdigest()[:16]
     # numba resolves the names that a function calls in that function's globals. So each gets a copy
     # of all of them in which the functions are compiled ones: the modules stay as they are.
@@ -61,5 +63,25 @@ def kernels_of(*, compiled: bool) -> Kernels:
             copy = types.FunctionType(function.__code__, namespace, name)
             copy.__module__ = function.__module__
             copy.__qualname__ = f"{name}.{version}"
-            namespace[name] = njit(cache=True)(copy)
+            namespace[name] = _compiled(copy)
+            cached = cached and namespace[name]._cache.cache_path is not None
+    if not cached:
+        logger.warning(
+            "numba compiles the placement solver at every start: it has no folder for its cache; "
+            "NUMBA_CACHE_DIR names one"
+        )
     return Kernels(namespace, compiled=True)
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    """The function for numba to compile, in its cache where there is a folder to write it to."""
+    from numba import njit
+
+    try:
+        return njit(cache=True)(function)
+    except RuntimeError as error:
+        # Neither the folder of the sources, nor the user's cache, nor NUMBA_CACHE_DIR is writable:
+        # a container with a read-only file system, or a user without a home.
+        if "cannot cache function" not in str(error):
+            raise
+        return njit(function)

@@ -21,7 +21,15 @@ from tokenflow_sgl.contract import IntArray
 from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.instance import NEW, Installed
 from tokenflow_sgl.placement.machine import Machine, fits
-from tokenflow_sgl.placement.planner import PAUSED, Batch, Plan, Terms, blocks_after, plan
+from tokenflow_sgl.placement.planner import (
+    PAUSED,
+    Batch,
+    MachineFor,
+    Plan,
+    Terms,
+    blocks_after,
+    plan,
+)
 
 
 class Trigger(enum.Enum):
@@ -165,7 +173,7 @@ def next_plan(
     force: CurrentPlan | None,
     slots: Sequence[int],
     batch: Batch,
-    machine: Machine,
+    machine: Machine | MachineFor,
     why: Trigger,
     step: int,
     settings: Settings,
@@ -178,7 +186,7 @@ def next_plan(
         force: The plan in force; None: there is none.
         slots: Which streams the batch has, those that pause included.
         batch: They, in the same order.
-        machine: Times, link and memory, corrected by what was measured.
+        machine: As of `plan`, corrected by what was measured.
         why: What asked for it.
         step: Decode steps so far.
         settings: When the controller asks.
@@ -197,7 +205,7 @@ def next_plan(
     chosen = [slots[place] for place in places]
     found = plan(
         batch.only(places),
-        machine,
+        machine if isinstance(machine, Machine) else lambda runs: machine(places[runs]),
         terms,
         installed=None if force is None else force.installed(chosen),
         last=pause[places] >= settings.longest_pause,

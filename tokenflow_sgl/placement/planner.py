@@ -25,6 +25,8 @@ PAUSED = -1
 """Choice of a stream that a plan pauses."""
 Solve = Callable[[FloatArray, Layouts, Machine, Installed | None], Placement | None]
 """A backend: `solver.solve` or `milp.solve_milp` with its settings."""
+MachineFor = Callable[[IntArray], Machine]
+"""The machine of a step in which the streams at these places run: the fewer, the less it reads."""
 
 
 class Reason(enum.Enum):
@@ -133,7 +135,7 @@ class Plan:
 
 def plan(
     batch: Batch,
-    machine: Machine,
+    machine: Machine | MachineFor,
     terms: Terms | None = None,
     *,
     layouts: Layouts | None = None,
@@ -146,7 +148,8 @@ def plan(
 
     Args:
         batch: The streams.
-        machine: Times, link and memory, in blocks of `terms.block` tokens.
+        machine: Times, link and memory, in blocks of `terms.block` tokens; or what makes them for
+            the streams that run, of which no pause makes the layers' times longer.
         terms: What else decides; None: the defaults.
         layouts: The choices; None: `half_phases`.
         installed: The placement in force.
@@ -155,19 +158,21 @@ def plan(
         backend: What solves; None: `solver.solve` with these kernels.
     """
     terms = Terms() if terms is None else terms
-    layouts = half_phases(machine.layers) if layouts is None else layouts
+    runs = np.arange(batch.tokens.size)
+    today = machine_for(machine, runs)
+    layouts = half_phases(today.layers) if layouts is None else layouts
     if backend is None:
         backend = _searching(kernels)
     sizes = blocks_after(batch.tokens, terms.ahead, terms.block)
-    runs = np.arange(batch.tokens.size)
     paused: list[tuple[int, Reason]] = []
     placed: Placement | None = None
     while runs.size:
         allowed = allowed_seconds(batch.tbt_slo[runs], terms.violations)
-        placed = backend(sizes[runs], layouts, machine, _of(installed, runs))
+        today = machine_for(machine, runs)
+        placed = backend(sizes[runs], layouts, today, _of(installed, runs))
         if installed is not None and placed is not None and placed.seconds > allowed:
             # Rather all migration that it takes than a stream that pauses.
-            placed = backend(sizes[runs], layouts, machine, None)
+            placed = backend(sizes[runs], layouts, today, None)
         if placed is not None and placed.seconds <= allowed:
             break
         reason = Reason.MEMORY if placed is None else Reason.OBJECTIVE
@@ -178,11 +183,16 @@ def plan(
     if placed is None or not runs.size:
         return Plan(layouts, layout, tuple(paused), sizes, 0.0, 0.0, 0.0, terms.window)
     layout[runs] = placed.layout
-    blocks = needed_blocks(sizes[runs], placed.layout, layouts, machine)
+    blocks = needed_blocks(sizes[runs], placed.layout, layouts, today)
     found = Plan(
         layouts, layout, tuple(paused), sizes, placed.seconds, placed.bound, blocks, terms.window
     )
-    return replace(found, lasts=lasts(found, batch.tokens, machine, terms, kernels))
+    return replace(found, lasts=lasts(found, batch.tokens, today, terms, kernels))
+
+
+def machine_for(machine: Machine | MachineFor, places: IntArray) -> Machine:
+    """The machine of a step in which the streams at these places run."""
+    return machine if isinstance(machine, Machine) else machine(places)
 
 
 def allowed_seconds(tbt_slo: FloatArray, violations: int) -> float:

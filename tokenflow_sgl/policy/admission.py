@@ -197,7 +197,7 @@ def _wanted(
 
     usual: share of each horizon that prefills take at least. Shape (len(horizons), candidates).
     """
-    due = _due(state, asking.members)
+    due = prefills_due(state, asking.members)
     prefill = np.zeros(len(asking.candidates))
     prefill[asking.new] = prefill_seconds(state, asking.candidates[asking.new])
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
@@ -211,10 +211,10 @@ def _wanted(
 def members_want(state: State, asking: Asking, horizons: FloatArray, supply: Supply) -> FloatArray:
     """Engine seconds that the members alone ask for within each horizon, shape (len(horizons),)."""
     of_each = asking.demand(horizons, supply, 0.0)[:, : asking.start]
-    return np.asarray(of_each.sum(axis=1) + _due(state, asking.members))
+    return np.asarray(of_each.sum(axis=1) + prefills_due(state, asking.members))
 
 
-def _due(state: State, members: IntArray) -> float:
+def prefills_due(state: State, members: IntArray) -> float:
     """Seconds of the members' prefills that are due."""
     pending = members[state.streams.waiting[members]]
     due = float(prefill_seconds(state, pending).sum()) if len(pending) else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -9,6 +10,11 @@ from typing import Any
 def setting(default: Any, text: str, *, low: float | None = None, high: float | None = None) -> Any:
     """A field that carries its help text and its allowed range (inclusive)."""
     return field(default=default, metadata={"help": text, "low": low, "high": high})
+
+
+DEMAND, SLO, BOTH = "demand", "slo", "both"
+WORDS = {"admission": (DEMAND, SLO, BOTH)}
+"""What settings may be that are one of a few words."""
 
 
 class ConfigError(ValueError):
@@ -35,6 +41,12 @@ class WorkingSetConfig:
         "and readers stall in lasting overload",
         low=0.1,
         high=10.0,
+    )
+    admission: str = setting(
+        DEMAND,
+        "which newcomers join the working set: demand, those that can be served in time with all "
+        "others; slo, those whose prefills take no running stream its objective of time per token "
+        "(LayerKV); both, those that pass both tests",
     )
     burst_eta: float = setting(
         1.0,
@@ -160,6 +172,15 @@ class WorkingSetConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        check_words(self, WORDS)
+
+
+def check_words(config: Any, words: Mapping[str, Sequence[str]]) -> None:
+    """Raise `ConfigError` for the first field that is none of the words that it may be."""
+    for name, allowed in words.items():
+        value = getattr(config, name)
+        if value not in allowed:
+            raise ConfigError(f"{name} is {value!r}; allowed is {' or '.join(allowed)}")
 
 
 def check_ranges(config: Any) -> None:

@@ -52,7 +52,10 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
     # A stream that decodes beside the prefill gets a token per step: steps in which its reader
     # reads one token do not make it worse.
     pace = 1.0 / streams.rate.take(reading)
-    seconds = float(np.maximum(ahead, pace).min()) - constant
+    bearable = np.maximum(ahead, pace)
+    if streams.tbt_slo is not None:
+        bearable = np.fmin(bearable, streams.tbt_slo.take(reading))
+    seconds = float(bearable.min()) - constant
     # The decoding rows take their part of the step, and a chunk attends to what is before it.
     seconds -= state.decode_seconds - costs.decode_seconds(0, 0)
     promised, before = state.memory.kv.promised, 0
@@ -60,8 +63,8 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
         chunked = streams.prompt[running][streams.generated[running] == 0]
         before = max(int(chunked.max(initial=0)) - promised, 0)
     cost = per_token + per_work * before
-    bearable = seconds / cost if cost > 0.0 else np.inf
-    return int(min(max(bearable, min(SHORTEST_CHUNK, longest)), longest))
+    most = seconds / cost if cost > 0.0 else np.inf
+    return int(min(max(most, min(SHORTEST_CHUNK, longest)), longest))
 
 
 def reader_would_stall(state: State, config: WorkingSetConfig, run: IntArray) -> bool:

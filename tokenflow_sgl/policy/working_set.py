@@ -17,7 +17,7 @@ import numpy as np
 from tokenflow_sgl.contract import Cause, Decision, IntArray, Mode, Preempt, Prefill, State
 from tokenflow_sgl.contract.reserve import DECODE_MARGIN_STEPS, DECODE_TARGET_STEPS, decode_reserve
 from tokenflow_sgl.offload import dearer_to_load, proactive_writes, restore
-from tokenflow_sgl.policy.admission import admissible
+from tokenflow_sgl.policy.admission_rules import AdmissionRules
 from tokenflow_sgl.policy.cadence import next_look
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import exchange
@@ -61,6 +61,7 @@ class WorkingSetPolicy:
 
     def __init__(self, config: WorkingSetConfig | None = None) -> None:
         self.config = config or WorkingSetConfig()
+        self._rules = AdmissionRules(self.config)
 
     def decide(self, state: State) -> Decision:
         """One pass: emergencies always, a new plan when one is due, then the prefill gate."""
@@ -116,7 +117,7 @@ class WorkingSetPolicy:
         streams = state.streams
         queue = waiting_queue(state, memo.queue)
         keys = queue_keys(state, queue, self.config)
-        admission = admissible(state, self.config, keys)
+        admission = self._rules.join(state, keys)
         outcome = exchange(state, self.config, admission, keys)
         share = next_share(state, self.config, memo.park_share)
         run, preempt = outcome.run, outcome.preempt

@@ -28,7 +28,7 @@ class DeviceProfile:
         source: Where the times come from, in words, with versions.
         layers: Transformer layers that hold KV.
         kv_bytes_per_token: Bytes of KV per token, over all layers.
-        device_memory: Bytes of device memory.
+        device_memory: Bytes of memory of one device: SGLang's defaults go by it.
         weight_bytes: Bytes of the model's weights.
         kv_pool_tokens: KV tokens that fit on the device with SGLang's usual share of memory
             (`profiles.pool`).

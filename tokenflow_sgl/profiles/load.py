@@ -17,7 +17,7 @@ Entry = TypeVar("Entry")
 
 
 def load_profile(device: str, model: str) -> DeviceProfile:
-    """The profile of one device of a kind serving a model alone, in bfloat16.
+    """The profile of a device, or of a group, that serves a model alone, in bfloat16.
 
     Takes a second or two where aiconfigurator-core is asked.
 
@@ -83,7 +83,10 @@ def pool_tokens(device: Device, model: Model) -> int:
         ProfileError: The model does not fit.
     """
     try:
-        return kv_pool_tokens(device.memory, model.weight_bytes, model.kv_bytes_per_token)
+        shares = (
+            -(-each // device.ranks) for each in (model.weight_bytes, model.kv_bytes_per_token)
+        )
+        return kv_pool_tokens(device.memory, *shares)
     except ProfileError as error:
         raise ProfileError(f"{model.name} does not fit on {device.name}: {error}") from None
 

@@ -1,8 +1,8 @@
 """Models that profiles are made for: their shape, and what follows from it in bytes and FLOPs.
 
-All are decoder-only transformers with grouped-query attention and gated MLPs, dense or, where said,
-a mixture of experts in each layer, with weights and KV in bfloat16. The shapes are those of the
-models' published ``config.json`` files.
+All are decoder-only transformers with gated MLPs, dense or, where said, a mixture of experts in
+each layer, and with grouped-query attention, or a KV head for each query head. Weights and KV are
+in bfloat16. The shapes are those of the models' published ``config.json`` files.
 """
 
 from __future__ import annotations
@@ -125,6 +125,30 @@ MODELS: Mapping[str, Model] = _by_name(
         kv_heads=8,
         head_dim=128,
         vocabulary=128256,
+    ),
+    Model(
+        name="llama2-7b",
+        hub_id="meta-llama/Llama-2-7b-hf",
+        architecture="LlamaForCausalLM",
+        layers=32,
+        hidden=4096,
+        intermediate=11008,
+        heads=32,
+        kv_heads=32,
+        head_dim=128,
+        vocabulary=32000,
+    ),
+    Model(
+        name="yi-34b",
+        hub_id="01-ai/Yi-34B-200K",
+        architecture="LlamaForCausalLM",
+        layers=60,
+        hidden=7168,
+        intermediate=20480,
+        heads=56,
+        kv_heads=8,
+        head_dim=128,
+        vocabulary=64000,
     ),
     Model(
         name="qwen2.5-7b",

@@ -10,14 +10,20 @@ large kernels reach, plus a constant for launches and the engine's own work:
 with W weight bytes that the step reads, P weights that a token goes through (of a mixture of
 experts fewer than all), K KV bytes per token, B rows, S the KV tokens that they read, N new
 tokens, A attention work (sum of n_i * (prefix_i + n_i / 2)) and a = 4 * layers * heads * head_dim
-FLOPs per query and key. The embedding counts as if it were multiplied, so that 2 P per token is 2
+FLOPs per query and key. Of a group of n devices each has an n-th of this work, and two all-reduces
+follow in each layer, of the 2 * hidden bytes of each token:
+
+    all-reduces = 2 * layers * (30 us + 2 * (n - 1) / n * tokens * 2 * hidden / 10 GB/s)
+
+a ring over PCIe through host memory. Its two figures are estimates that nothing here measured. The
+embedding counts as if it were multiplied, so that 2 P per token is 2
 to 10 % too much.
 """
 
 from __future__ import annotations
 
 from tokenflow_sgl.profiles.devices import Device
-from tokenflow_sgl.profiles.model_shapes import Model
+from tokenflow_sgl.profiles.model_shapes import BYTES_PER_VALUE, Model
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 
 BANDWIDTH_EFFICIENCY = 0.85
@@ -28,6 +34,10 @@ DECODE_OVERHEAD = 0.0015
 """Seconds per decode step beside the kernels' work."""
 PREFILL_OVERHEAD = 0.002
 """Seconds per prefill step beside the kernels' work."""
+REDUCE_LATENCY = 30e-6
+"""Seconds of an all-reduce of nothing."""
+REDUCE_BANDWIDTH = 10e9
+"""Bytes per second that each device sends in an all-reduce."""
 
 # Fine where the two branches of the maximum meet on one device or another, coarse elsewhere.
 _BATCH = (1, 2, 4, 8, 16, 32, *range(48, 256, 16), *range(256, 512, 32), 512, 640, 768, 1024)
@@ -42,17 +52,26 @@ _ATTENDED = (32, 1024, 2048, 4096, 6144, *range(8192, 32768, 4096), 32768, 49152
 def decode_seconds(device: Device, model: Model, batch: float, context: float) -> float:
     """Time of a decode step of `batch` rows with `context` KV tokens each on average."""
     read = model.read_bytes(batch) + batch * context * model.kv_bytes_per_token
-    traffic = read / (BANDWIDTH_EFFICIENCY * device.bandwidth)
-    compute = 2 * model.active_parameters * batch / (COMPUTE_EFFICIENCY * device.flops)
-    return max(traffic, compute) + DECODE_OVERHEAD
+    traffic = read / (BANDWIDTH_EFFICIENCY * device.bandwidth * device.ranks)
+    compute = 2 * model.active_parameters * batch
+    compute /= COMPUTE_EFFICIENCY * device.flops * device.ranks
+    return max(traffic, compute) + reduce_seconds(device, model, batch) + DECODE_OVERHEAD
 
 
 def prefill_seconds(device: Device, model: Model, tokens: float, attended: float) -> float:
     """Time of a prefill of `tokens` new tokens that attend to `attended` keys on average."""
     work = 2 * model.active_parameters * tokens + model.attention_flops * tokens * attended
-    compute = work / (COMPUTE_EFFICIENCY * device.flops)
-    traffic = model.read_bytes(tokens) / (BANDWIDTH_EFFICIENCY * device.bandwidth)
-    return max(compute, traffic) + PREFILL_OVERHEAD
+    compute = work / (COMPUTE_EFFICIENCY * device.flops * device.ranks)
+    traffic = model.read_bytes(tokens) / (BANDWIDTH_EFFICIENCY * device.bandwidth * device.ranks)
+    return max(compute, traffic) + reduce_seconds(device, model, tokens) + PREFILL_OVERHEAD
+
+
+def reduce_seconds(device: Device, model: Model, tokens: float) -> float:
+    """Time of all all-reduces of a step of so many tokens; 0.0 on one device."""
+    if device.ranks == 1:
+        return 0.0
+    sent = 2 * (device.ranks - 1) / device.ranks * tokens * model.hidden * BYTES_PER_VALUE
+    return 2 * model.layers * (REDUCE_LATENCY + sent / REDUCE_BANDWIDTH)
 
 
 def tables(device: Device, model: Model) -> tuple[DecodeTable, PrefillTable]:
@@ -78,8 +97,9 @@ def tables(device: Device, model: Model) -> tuple[DecodeTable, PrefillTable]:
 
 def source(device: Device) -> str:
     """Where these times come from, in words."""
+    group = f", {device.ranks} of them with estimated all-reduces" if device.ranks > 1 else ""
     return (
         f"roofline from data-sheet figures ({device.bandwidth / 1e9:.0f} GB/s, "
         f"{device.flops / 1e12:.0f} TFLOPS bf16) at {BANDWIDTH_EFFICIENCY:.0%} of the bandwidth "
-        f"and {COMPUTE_EFFICIENCY:.0%} of the FLOPs"
+        f"and {COMPUTE_EFFICIENCY:.0%} of the FLOPs{group}"
     )

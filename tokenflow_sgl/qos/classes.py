@@ -28,8 +28,12 @@ from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
 LONGEST_TOLERANCE = 600.0
 """Seconds: HTTP clients give up a silent stream by then."""
+SHORTEST_SLO, LONGEST_SLO = 0.001, 600.0
+"""Seconds that an objective may be."""
 LEAST_WEIGHT, MOST_WEIGHT = 0.1, 10.0
 """A stream may wait a hundred times as long as another, and no longer."""
+OBJECTIVES = ("ttft_slo", "tbt_slo", "tpot_slo")
+"""Names of the objectives that a class can have."""
 UNSAID, OWN_RATE = "default", "custom"
 """Names, in metrics, of requests that state nothing and of those that state a rate of their own."""
 
@@ -50,6 +54,8 @@ class QosClass:
         weight: Its claim relative to other classes, when not all can be served: under contention a
             stream of twice the weight waits half as long.
         reader: Whether the text is read as it comes; otherwise no stall is counted.
+        ttft_slo, tbt_slo, tpot_slo: Objectives in seconds: the time to the first token, the longest
+            time between two, the mean time per token after the first; None: there is no such one.
 
     Raises:
         ClassError: A value is of another type, or out of its range.
@@ -60,14 +66,20 @@ class QosClass:
     tolerance: float = 0.0
     weight: float = 1.0
     reader: bool = True
+    ttft_slo: float | None = None
+    tbt_slo: float | None = None
+    tpot_slo: float | None = None
 
     def __post_init__(self) -> None:
         for field, low, high, unit in (
             ("rate", LOWEST_RATE, HIGHEST_RATE, " tokens per second"),
             ("tolerance", 0.0, LONGEST_TOLERANCE, " seconds"),
             ("weight", LEAST_WEIGHT, MOST_WEIGHT, ""),
+            *((name, SHORTEST_SLO, LONGEST_SLO, " seconds") for name in OBJECTIVES),
         ):
             value = getattr(self, field)
+            if value is None and field in OBJECTIVES:
+                continue
             number = isinstance(value, int | float) and not isinstance(value, bool)
             # Written so that NaN fails too.
             if not (number and low <= value <= high):

@@ -44,12 +44,14 @@ class SimulatedStreams:
         weight, tolerance: Of its class (see `QosClass`).
         qos_class: Name of the class that the request names; empty: none.
         priority: Larger is more urgent; of a request without one the least.
-        ttft_slo, tbt_slo: Seconds that it asks for; NaN: it has no such objective.
+        ttft_slo, tbt_slo, tpot_slo: Seconds that it or its class asks for; NaN: it has no such
+            objective.
         client: Number of its session; requests without one are each their own client.
         generated: Output tokens so far.
         arrival: When the request was due; NaN before that is known.
         due: When its reader runs dry if nothing more comes; before the first visible token its
             arrival.
+        first_text: When its first visible token came; NaN before.
         phases: Where each stream stands.
     """
 
@@ -65,8 +67,11 @@ class SimulatedStreams:
         def column(values: list[int]) -> IntArray:
             return np.array(values, dtype=np.int64)
 
-        def objectives(values: list[float | None]) -> FloatArray:
-            return np.array([math.nan if value is None else value for value in values])
+        def objectives(own: list[float | None], of_class: list[float | None]) -> FloatArray:
+            asked = (
+                one if one is not None else two for one, two in zip(own, of_class, strict=True)
+            )
+            return np.array([math.nan if value is None else value for value in asked])
 
         self.prompt = column([request.prompt_tokens for request in requests])
         self.answer = column([request.output_tokens for request in requests])
@@ -81,14 +86,20 @@ class SimulatedStreams:
         self.priority = column(
             [LEAST if request.priority is None else request.priority for request in requests]
         )
-        self.ttft_slo = objectives([request.ttft_slo_s for request in requests])
-        self.tbt_slo = objectives([request.tbt_slo_s for request in requests])
+        self.ttft_slo = objectives(
+            [request.ttft_slo_s for request in requests], [each.ttft_slo for each in expected]
+        )
+        self.tbt_slo = objectives(
+            [request.tbt_slo_s for request in requests], [each.tbt_slo for each in expected]
+        )
+        self.tpot_slo = objectives([None] * count, [each.tpot_slo for each in expected])
         names = [request.session or (index,) for index, request in enumerate(requests)]
         number = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self.client = column([number[name] for name in names])
         self.arrival = np.full(count, np.nan)
         self.generated = np.zeros(count, dtype=np.int64)
         self.due = np.full(count, np.nan)
+        self.first_text = np.full(count, np.nan)
         self.phases = Phases(count)
 
     def __len__(self) -> int:
@@ -126,7 +137,9 @@ class SimulatedStreams:
         pause = 1.0 / self.rate[rows]
         # A first token starts the reading, whenever the request came.
         seen = self.generated[rows] - self.reasoning[rows]
-        before = np.where(seen > count, self.due[rows], times[0])
+        first = seen <= count
+        before = np.where(first, times[0], self.due[rows])
+        self.first_text[rows[first]] = times[0]
         left = np.arange(count, 0, -1)[:, None] * pause
         latest = (times[:, None] + left).max(axis=0)
         self.due[rows] = np.maximum(before + count * pause, latest)

@@ -49,11 +49,13 @@ class Served:
 
     server: SglangServer
 
-    def post(self, path: str, body: JsonDict | None) -> Answer:
+    def post(
+        self, path: str, body: JsonDict | None, headers: dict[str, str] | None = None
+    ) -> Answer:
         request = urllib.request.Request(
             self.server.url + path,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"content-type": "application/json"},
+            headers={"content-type": "application/json", **(headers or {})},
             method="POST",
         )
         try:

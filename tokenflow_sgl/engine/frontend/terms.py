@@ -1,23 +1,39 @@
 """How a request's text is read: at a rate of its own, as a named class, or as the default.
 
 A client sends `custom_params: {"tokenflow_rate": 20}` (tokens per second) or
-`{"tokenflow_class": "listening"}`. Keys that begin with `tokenflow_` are ours, so one that is
-neither is a mistake that the client hears of. Everything else in `custom_params` is left alone.
+`{"tokenflow_class": "listening"}`. With either, or alone, it can state objectives in seconds:
+`{"tokenflow_ttft_slo": 3, "tokenflow_tbt_slo": 1, "tokenflow_tpot_slo": 0.2}`. A time per token
+without a rate or a class is a rate: the answer is read that fast. Keys that begin with `tokenflow_`
+are ours, so one that is none of these is a mistake that the client hears of. Everything else in
+`custom_params` is left alone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tokenflow_sgl.qos.classes import LEAST_WEIGHT, MOST_WEIGHT, OWN_RATE, QosClass, QosClasses
+from tokenflow_sgl.qos.classes import (
+    LEAST_WEIGHT,
+    LONGEST_SLO,
+    MOST_WEIGHT,
+    OBJECTIVES,
+    OWN_RATE,
+    SHORTEST_SLO,
+    QosClass,
+    QosClasses,
+)
 from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
 RATE_KEY = "tokenflow_rate"
 CLASS_KEY = "tokenflow_class"
 PREFIX = "tokenflow_"
-KEYS = (RATE_KEY, CLASS_KEY)
+OBJECTIVE_KEYS = {f"{PREFIX}{name}": name for name in OBJECTIVES}
+"""Keys of objectives, and their names in a class."""
+TPOT_KEY = f"{PREFIX}tpot_slo"
+KEYS = (RATE_KEY, CLASS_KEY, *OBJECTIVE_KEYS)
 NOT_STREAMED = QosClass("not-streamed", HIGHEST_RATE, reader=False)
 """Class of requests that do not stream: no reader follows them, and their rate is not asked for:
 the sooner the whole answer is there, the better. No class of a file can be called so."""
@@ -34,6 +50,15 @@ def check_rate(value: Any, name: str = RATE_KEY) -> float:
     # Compared before it is converted: an int may be too large for a float, and NaN fails.
     if not LOWEST_RATE <= number <= HIGHEST_RATE:
         raise RateError(f"{name} is {shown(value)}; it must be {between} {unit}.")
+    return float(number)
+
+
+def check_objective(value: Any, name: str) -> float:
+    """`value` as an objective in seconds; raises `RateError` if it is none."""
+    allowed = f"a number of seconds between {SHORTEST_SLO:g} and {LONGEST_SLO:g}"
+    number = _number(name, value, allowed)
+    if not SHORTEST_SLO <= number <= LONGEST_SLO:
+        raise RateError(f"{name} is {shown(value)}; it must be {allowed}.")
     return float(number)
 
 
@@ -56,12 +81,23 @@ def _number(name: str, value: Any, allowed: str) -> int | float:
 def class_of(custom_params: Any, classes: QosClasses) -> QosClass:
     """The class that a request's `custom_params` ask for.
 
-    It is called "custom" for a rate of its own and "default" where nothing is said.
-    Raises `RateError` for a bad rate, an unknown class, both at once, or an unknown key.
+    It is called "custom" for a rate of its own and "default" where no rate and no class is stated.
+    Raises `RateError` for a bad rate or objective, an unknown class, a rate and a class at once, or
+    an unknown key.
     """
     if not isinstance(custom_params, Mapping):
         return classes.default
     check_keys(custom_params)
+    asked: dict[str, Any] = {
+        name: check_objective(custom_params[key], key)
+        for key, name in OBJECTIVE_KEYS.items()
+        if key in custom_params
+    }
+    return dataclasses.replace(_reading(custom_params, classes), **asked)
+
+
+def _reading(custom_params: Mapping[Any, Any], classes: QosClasses) -> QosClass:
+    """The class without the objectives of the request itself."""
     if RATE_KEY in custom_params:
         if CLASS_KEY in custom_params:
             raise RateError(f"{RATE_KEY} and {CLASS_KEY} exclude each other; give one of them.")
@@ -74,6 +110,8 @@ def class_of(custom_params: Any, classes: QosClasses) -> QosClass:
                 f"{', '.join(sorted(classes.known))}."
             )
         return classes.known[name]
+    if TPOT_KEY in custom_params:
+        return QosClass(OWN_RATE, max(1.0 / custom_params[TPOT_KEY], LOWEST_RATE))
     return classes.default
 
 

@@ -1,4 +1,4 @@
-"""Refuses a request with a bad rate at the front end, in a sentence, before it costs anything."""
+"""Refuses a request with a bad rate or objective at the front end, before it costs anything."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
+from tokenflow_sgl.engine.frontend.slo_headers import add_to_body, add_to_sampling, objectives_of
 from tokenflow_sgl.engine.frontend.terms import RateError, check_place, class_of
 
 
@@ -50,6 +51,8 @@ async def check_http(
     if config is not None:
         try:
             await check_body(request)
+            asked = objectives_of(request.headers)
+            obj.sampling_params = add_to_sampling(obj.sampling_params, asked)
             check_rates(obj, config)
         except RateError as error:
             return refusal(400, str(error))
@@ -59,10 +62,11 @@ async def check_http(
 async def check_openai(
     original: Callable[..., Any], serving: Any, obj: Any, request: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Around OpenAI's routes, whose models drop the keys that they do not know."""
+    """Around OpenAI's routes, whose models drop keys that they do not know, and headers."""
     if config_of(serving.tokenizer_manager.server_args) is not None:
         try:
             await check_body(request)
+            add_to_body(obj, objectives_of(request.headers))
         except RateError as error:
             return serving.create_error_response(str(error))
     return await original(serving, obj, request, *args, **kwargs)

@@ -19,9 +19,12 @@ from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.schedulers.priority import PriorityScheduler
 from tokenflow_sgl.sim.schedulers.qoserve import QoServeScheduler
 from tokenflow_sgl.sim.schedulers.shortest import ShortestPrefillScheduler
+from tokenflow_sgl.sim.schedulers.vllm import MOST_RUNNING, VllmScheduler
 
 SMALL_CHUNK = 2048
 """Tokens of a step of `chunked` at most, prefilled and decoded ones together."""
+WHOLE = 1 << 20
+"""Chunk of `vllm`: prompts are prefilled as a whole."""
 DECODE_INTERVAL = 22
 """Decode steps between two prefills of `prefill-interval`: the one value that SGLang 0.5.23 ships,
 for Qwen3-VL on Hopper."""
@@ -58,6 +61,9 @@ _CONTENDERS: Mapping[Contender, _Made] = {
     Contender.priority: _sglang(PriorityScheduler),
     Contender.vtc: _sglang(FairScheduler),
     Contender.qoserve: _sglang(QoServeScheduler),
+    Contender.vllm: _sglang(
+        VllmScheduler, chunked_prefill_size=WHOLE, max_running_requests=MOST_RUNNING
+    ),
     Contender.tokenflow: _policed("working-set"),
     Contender.paper: _policed("paper"),
     Contender.andes: _policed("andes"),

@@ -1,0 +1,64 @@
+"""Objectives that come as HTTP headers, as inference gateways send them.
+
+The Gateway API Inference Extension names them `x-slo-ttft-ms` and `x-slo-tpot-ms`; `x-slo-tbt-ms`
+is the same for the longest time between two tokens. They become keys of `custom_params`, in
+seconds: from there on it makes no difference where an objective stood. What a body states goes
+before a header, which a gateway may set for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokenflow_sgl.engine.frontend.terms import OBJECTIVE_KEYS, RateError, check_objective, shown
+
+HEADERS = {f"x-slo-{key.split('_')[1]}-ms": key for key in OBJECTIVE_KEYS}
+"""Header to key of custom_params."""
+
+
+def objectives_of(headers: Mapping[str, str]) -> dict[str, float]:
+    """The keys of custom_params that the headers of a request ask for.
+
+    Args:
+        headers: Of a request; names are looked up in small letters, as Starlette's know them.
+
+    Raises:
+        RateError: A value is no number of milliseconds, or none that is allowed.
+    """
+    found = {}
+    for header, key in HEADERS.items():
+        text = headers.get(header)
+        if text is None:
+            continue
+        try:
+            milliseconds = float(text)
+        except ValueError:
+            raise RateError(
+                f"{header} is {shown(text)}; it must be a number of milliseconds."
+            ) from None
+        found[key] = check_objective(milliseconds / 1000.0, f"{header} / 1000")
+    return found
+
+
+def add_to_sampling(params: Any, asked: Mapping[str, float]) -> Any:
+    """Sampling parameters of /generate, a mapping or a list of them, with these objectives."""
+    if isinstance(params, list):
+        return [add_to_sampling(each, asked) for each in params]
+    params = {} if params is None else params
+    if not asked or not isinstance(params, dict):
+        return params
+    return {**params, "custom_params": _with(params.get("custom_params"), asked)}
+
+
+def add_to_body(body: Any, asked: Mapping[str, float]) -> None:
+    """The same of a request of OpenAI's routes that has `custom_params`; others are left alone."""
+    if asked and hasattr(body, "custom_params"):
+        body.custom_params = _with(body.custom_params, asked)
+
+
+def _with(custom_params: Any, asked: Mapping[str, float]) -> Any:
+    if custom_params is None:
+        return dict(asked)
+    # What is no mapping says nothing to us, and is SGLang's to judge.
+    return {**asked, **custom_params} if isinstance(custom_params, Mapping) else custom_params

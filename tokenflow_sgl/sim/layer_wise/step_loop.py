@@ -1,0 +1,220 @@
+"""One batch of streams, served step by step: prefills first, then decode steps as they are placed.
+
+First come first served, as vLLM: a request joins when the batch has a row for it and its tokens
+with those of the batch stay within a limit. A prefill is a step of its own, and the streams wait
+for it. Decode steps take what the fluid model says. KV that a new placement brings to the device is
+copied before its first step, which waits for it. Paused streams keep their row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenflow_sgl.contract import FloatArray, IntArray
+from tokenflow_sgl.placement import Machine
+from tokenflow_sgl.placement.deposit import held_tokens
+from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.sim.layer_wise.placers import MachineOf, Placer, View
+from tokenflow_sgl.traces import TraceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the engine is given.
+
+    Attributes:
+        rows: Streams of the batch at most.
+        batch_tokens: KV tokens that its streams come to hold at most, on device and host.
+        device_tokens: KV tokens that fit the device.
+        block: Tokens of a block.
+        deposit: Seconds between tokens that a token deposit delivers; None: each at once.
+    """
+
+    rows: int
+    batch_tokens: int
+    device_tokens: int
+    block: int = 16
+    deposit: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """What came of it.
+
+    Attributes:
+        arrival: Of each request.
+        times: When each of its tokens was generated, seconds.
+        paused: Times that a stream was paused.
+        migrating: Seconds in which steps waited for a new placement.
+        decoding: Seconds of decode steps.
+    """
+
+    arrival: FloatArray
+    times: tuple[FloatArray, ...]
+    paused: int
+    migrating: float
+    decoding: float
+
+
+def machine_of(profile: DeviceProfile, limits: Limits) -> MachineOf:
+    """The machine of each step; its layers share the time of a step evenly."""
+    block_bytes = limits.block * profile.kv_bytes_per_token / profile.layers
+    memory = limits.device_tokens / limits.block * profile.layers
+    bandwidth = profile.host_to_device.bandwidth / block_bytes
+
+    def made(rows: int, tokens: int) -> Machine:
+        seconds = profile.decode_seconds(rows, tokens)
+        return Machine(np.full(profile.layers, seconds / profile.layers), bandwidth, memory)
+
+    return made
+
+
+def serve_batch(
+    requests: Sequence[TraceRequest], profile: DeviceProfile, limits: Limits, placer: Placer
+) -> Served:
+    """Serve requests in their order.
+
+    Args:
+        requests: In the order of their arrival, each within the batch's tokens.
+        profile: The device's times.
+        limits: What it is given.
+        placer: Decides where KV lies.
+
+    Raises:
+        ValueError: A request has more tokens than the batch may.
+    """
+    for index, each in enumerate(requests):
+        if each.prompt_tokens + each.output_tokens > limits.batch_tokens:
+            raise ValueError(
+                f"request {index} has {each.prompt_tokens + each.output_tokens} tokens; allowed "
+                f"are {limits.batch_tokens}"
+            )
+    return _Loop(requests, profile, limits, placer).run()
+
+
+class _Loop:
+    def __init__(
+        self,
+        requests: Sequence[TraceRequest],
+        profile: DeviceProfile,
+        limits: Limits,
+        placer: Placer,
+    ) -> None:
+        self._requests, self._profile, self._limits = requests, profile, limits
+        self._placer, self._machine = placer, machine_of(profile, limits)
+        self._waiting = list(range(len(requests)))
+        self._batch: list[int] = []
+        self._pausing: set[int] = set()
+        self._times: list[list[float]] = [[] for _ in requests]
+        self._now = self._migrating = self._decoding = 0.0
+        self._steps = self._paused = 0
+        self._seconds: float | None = None
+        self._changed = False
+
+    def run(self) -> Served:
+        while self._waiting or self._batch:
+            if self._joins():
+                self._prefill()
+            elif self._batch:
+                self._decode()
+            else:
+                self._now = self._requests[self._waiting[0]].arrival_s
+        return Served(
+            np.array([request.arrival_s for request in self._requests]),
+            tuple(np.array(times) for times in self._times),
+            self._paused,
+            self._migrating,
+            self._decoding,
+        )
+
+    def _joins(self) -> bool:
+        """Whether the first waiting request has come, and the batch can take it."""
+        if not self._waiting or len(self._batch) >= self._limits.rows:
+            return False
+        first = self._requests[self._waiting[0]]
+        held = sum(self._whole(stream) for stream in self._batch)
+        fits = held + self._whole(self._waiting[0]) <= self._limits.batch_tokens
+        return fits and first.arrival_s <= self._now
+
+    def _whole(self, stream: int) -> int:
+        return self._requests[stream].prompt_tokens + self._requests[stream].output_tokens
+
+    def _prefill(self) -> None:
+        stream = self._waiting.pop(0)
+        prompt = self._requests[stream].prompt_tokens
+        self._now += self._profile.prefill_seconds(prompt, prompt * prompt / 2.0)
+        self._times[stream].append(self._now)
+        self._seconds, self._changed = None, True
+        self._batch.append(stream)
+        self._leave()
+
+    def _decode(self) -> None:
+        tokens = self._held()
+        view = View(
+            tuple(self._batch),
+            tokens,
+            self._deposit(),
+            self._changed,
+            self._steps,
+            self._seconds,
+            self._machine,
+        )
+        placed = self._placer.place(view)
+        self._changed = False
+        self._now += placed.migrating
+        self._migrating += placed.migrating
+        rests = {stream for stream, runs in zip(self._batch, placed.runs, strict=True) if not runs}
+        self._paused += len(rests - self._pausing)
+        self._pausing = rests
+        count = min(self._alike(tokens, placed.runs), placed.steps, self._until(placed.seconds))
+        ends = self._now + placed.seconds * np.arange(1, count + 1)
+        for stream in self._batch:
+            if stream not in rests:
+                self._times[stream].extend(ends.tolist())
+        self._now = float(ends[-1])
+        self._decoding += placed.seconds * count
+        self._steps += count
+        self._seconds = placed.seconds
+        self._leave()
+
+    def _held(self) -> IntArray:
+        """KV tokens of each stream: of its last token there is none yet."""
+        return np.array(
+            [self._requests[s].prompt_tokens + len(self._times[s]) - 1 for s in self._batch]
+        )
+
+    def _deposit(self) -> IntArray:
+        interval = self._limits.deposit
+        if interval is None:
+            return np.zeros(len(self._batch), dtype=np.int64)
+        return np.array(
+            [held_tokens(np.array(self._times[s]), interval, self._now) for s in self._batch]
+        )
+
+    def _alike(self, tokens: IntArray, runs: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+        """Decode steps until a stream that runs needs a block or ends, one at least."""
+        block = self._limits.block
+        most = min(
+            self._requests[s].output_tokens - len(self._times[s])
+            for s, run in zip(self._batch, runs, strict=True)
+            if run
+        )
+        return max(min(most, int((block - tokens[runs] % block).min())), 1)
+
+    def _until(self, seconds: float) -> int:
+        """Decode steps until a request comes that the batch may take, one at least."""
+        if not self._waiting or len(self._batch) >= self._limits.rows:
+            return self._limits.block
+        wait = self._requests[self._waiting[0]].arrival_s - self._now
+        if wait <= 0.0:
+            return self._limits.block
+        return max(int(np.ceil(wait / seconds)), 1)
+
+    def _leave(self) -> None:
+        """Streams that have all of their tokens are gone."""
+        left = [s for s in self._batch if len(self._times[s]) < self._requests[s].output_tokens]
+        if len(left) < len(self._batch):
+            self._batch, self._changed = left, True
