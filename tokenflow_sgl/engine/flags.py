@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
 from typing import Any
 
 from tokenflow_sgl.engine.config import (
     ATTRIBUTE,
     CHOICES,
     NO_PLANNER,
+    OFF_ATTRIBUTE,
     RESTORE_ATTRIBUTE,
     TokenFlowConfig,
     build,
@@ -17,8 +19,16 @@ from tokenflow_sgl.engine.config import (
 )
 from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.restore.planners import make_planner
-from tokenflow_sgl.engine.unsupported import check_block_groups, check_options, check_restore
+from tokenflow_sgl.engine.unsupported import (
+    NO_STREAMS,
+    check_block_groups,
+    check_options,
+    check_restore,
+    has_no_streams,
+)
 from tokenflow_sgl.policy import make_policy, make_predictor
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "tokenflow_"
 SCHEDULERS = ("default", "tokenflow")
@@ -89,9 +99,16 @@ def attach_restore(server_args: Any, planner: str) -> None:
 def attach(server_args: Any, config: TokenFlowConfig) -> None:
     """Switch the scheduler on for `server_args` (a record that is not resolved yet).
 
+    Nothing is switched on for the prefill server of a disaggregated pair: no stream stays there,
+    so there is none to schedule, and the pair can be started with the same flags.
+
     Raises `UnsupportedError` for options that exclude it and `ConfigError` for a policy, a
     predictor of lengths or a file of learned ones that cannot be loaded.
     """
+    if has_no_streams(server_args):
+        logger.info("tokenflow scheduler is off: %s", NO_STREAMS)
+        setattr(server_args, OFF_ATTRIBUTE, NO_STREAMS)
+        return
     check_options(server_args)
     check_block_groups(server_args, config)
     make_policy(config.policy, config.working_set)
