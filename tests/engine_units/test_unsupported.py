@@ -8,6 +8,7 @@ import pytest
 
 from tokenflow_sgl.engine.unsupported import (
     UnsupportedError,
+    check_app,
     check_model,
     check_options,
     refused_options,
@@ -17,7 +18,6 @@ from tokenflow_sgl.engine.unsupported import (
 # SGLang's defaults of the options that exclude the scheduler, and a value that does.
 PLAIN = {
     "use_ray": False,
-    "tokenizer_worker_num": 1,
     "disaggregation_mode": "null",
     "pp_size": 1,
     "speculative_algorithm": None,
@@ -34,7 +34,6 @@ PLAIN = {
     "hicache_host_memory_mode": "cache",
 }
 EXCLUDED = {
-    "tokenizer_worker_num": 4,
     "disaggregation_mode": "decode",
     "pp_size": 2,
     "speculative_algorithm": "EAGLE",
@@ -157,3 +156,12 @@ def test_all_that_stands_in_the_way_is_listed() -> None:
     args = SimpleNamespace(pp_size=2, disable_radix_cache=True, attn_dp_size=2)
     found = [refusal.subject for refusal in refused_options(args)]
     assert found == ["--pp-size", "--disable-radix-cache", "--enable-dp-attention"]
+
+
+def test_tokenizer_workers_serve_our_application_or_none() -> None:
+    several, one = SimpleNamespace(tokenizer_worker_num=2), SimpleNamespace(tokenizer_worker_num=1)
+    for args, named in ((several, None), (several, "ours:app"), (one, "other:app")):
+        check_app(args, named, "ours:app")
+    with pytest.raises(UnsupportedError, match="APP_PATH=other:app: rates are") as caught:
+        check_app(several, "other:app", "ours:app")
+    assert_one_sentence(str(caught.value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import os
 from typing import Any
 
 from tokenflow_sgl.engine.config import (
@@ -21,10 +22,12 @@ from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.unsupported import (
     NO_STREAMS,
+    check_app,
     check_block_groups,
     check_options,
     check_restore,
     has_no_streams,
+    has_workers,
 )
 from tokenflow_sgl.policy import make_policy, make_predictor
 
@@ -32,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "tokenflow_"
 SCHEDULERS = ("default", "tokenflow")
+APP_VARIABLE = "SGLANG_HTTP_SERVER_APP_PATH"
+"""Where SGLang's tokenizer workers find the application that they serve."""
+WORKER_APP = "tokenflow_sgl.engine.frontend.worker_app:app"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,11 +117,14 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
         return
     check_options(server_args)
     check_block_groups(server_args, config)
+    check_app(server_args, os.environ.get(APP_VARIABLE), WORKER_APP)
     make_policy(config.policy, config.working_set)
     make_predictor(config.lengths)
     if config.lengths_file:
         attach_lengths(server_args, config.lengths_file)
     setattr(server_args, ATTRIBUTE, config)
+    if has_workers(server_args):
+        os.environ[APP_VARIABLE] = WORKER_APP
     if config.hicache == "auto" and not server_args.enable_hierarchical_cache:
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
         server_args.enable_hierarchical_cache = True

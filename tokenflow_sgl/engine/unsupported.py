@@ -19,7 +19,6 @@ class UnsupportedError(ValueError):
 
 _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("use_ray", False, "Ray workers do not load SGLang plugins"),
-    ("tokenizer_worker_num", 1, "several tokenizer workers do not load SGLang plugins"),
     ("disaggregation_mode", "null", "a decode server keeps queues of its own"),
     ("pp_size", 1, "pipeline stages keep batches in flight that cannot be drained in one step"),
     ("speculative_algorithm", None, "a draft model's KV is not restored with the target's"),
@@ -82,6 +81,12 @@ def has_no_streams(server_args: Any) -> bool:
     return mode == "prefill"
 
 
+def has_workers(server_args: Any) -> bool:
+    """Whether several tokenizer workers serve HTTP, each in a process of its own."""
+    number: int = getattr(server_args, "tokenizer_worker_num", 1)
+    return number > 1
+
+
 def _excluded(ours: str, subject: str, shown: str, reason: str) -> Refusal:
     sentence = f"{ours} does not work with {shown}: {reason}; remove one of the two."
     return Refusal(subject, sentence)
@@ -128,6 +133,19 @@ def check_prefill(chunk_size: int | None) -> None:
         raise UnsupportedError(
             "--tokenflow-restore does not work without chunked prefill: the computed head "
             "ends where a chunk does; give --chunked-prefill-size, or leave one of the two out."
+        )
+
+
+def check_app(server_args: Any, named: str | None, ours: str) -> None:
+    """Raise `UnsupportedError` if tokenizer workers are to serve another application than `ours`.
+
+    named: The application that the environment names; None: SGLang's own.
+    """
+    if has_workers(server_args) and named not in (None, ours):
+        raise UnsupportedError(
+            "--scheduler tokenflow does not work with --tokenizer-worker-num above 1 and "
+            f"SGLANG_HTTP_SERVER_APP_PATH={named}: rates are checked in the application that the "
+            "workers serve; unset one of the two."
         )
 
 
