@@ -22,7 +22,6 @@ PLAIN = {
     "pp_size": 1,
     "speculative_algorithm": None,
     "disable_radix_cache": False,
-    "enable_priority_scheduling": False,
     "enable_hisparse": False,
     "enable_pdmux": False,
     "encoder_only": False,

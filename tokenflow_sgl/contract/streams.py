@@ -86,6 +86,7 @@ class Streams:
             None: the body does not keep count.
         ttft_slo, tbt_slo: Objectives in seconds, NaN where a request has none; None: none has any.
         weight: Its claim relative to others where not all can be served; None: all alike.
+        priority: Larger is more urgent, a whole number; None: none has any.
         tolerance: Seconds of waiting for text, for the first as for more, that its reader does not
             mind; None: none for any.
         lengths: How long answers get, as far as it is known.
@@ -118,6 +119,7 @@ class Streams:
     tbt_slo: FloatArray | None = None
     weight: FloatArray | None = None
     tolerance: FloatArray | None = None
+    priority: FloatArray | None = None
     lengths: Lengths = CERTAIN
 
     def __len__(self) -> int:

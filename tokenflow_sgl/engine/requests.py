@@ -21,6 +21,7 @@ from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, class_of
 from tokenflow_sgl.engine.frontend.validate import refuse_bad_terms
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.priorities import shown_priority
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.restore.restoring_scheduler import RestoringScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
@@ -194,6 +195,7 @@ class TrackingScheduler(RestoringScheduler):
             hidden=self.tf_reasoning.hidden,
             weight=asked.weight,
             tolerance=asked.tolerance,
+            priority=shown_priority(self, req),
             reader=asked.reader,
         )
         self.tf_by_rid[req.rid] = req

@@ -28,7 +28,6 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
         "preempted KV is kept in the radix cache, which takes no memory that streams need, because "
         "what no stream uses is evicted first",
     ),
-    ("enable_priority_scheduling", False, "it preempts by priority, and two policies would fight"),
     ("enable_hisparse", False, "it moves running KV by itself"),
     ("enable_pdmux", False, "it multiplexes prefill and decode by itself"),
     ("encoder_only", False, "an encoder does not stream tokens"),

@@ -63,6 +63,7 @@ def state_of(
             lengths=lengths.lengths(kind, generated),
             ttft_slo=streams.ttft_slo[present],
             weight=unless(streams.weight[present], NEUTRAL["weight"]),
+            priority=unless(streams.claim[present], NEUTRAL["priority"]),
             tolerance=unless(streams.tolerance[present], NEUTRAL["tolerance"]),
             visible=visible,
             thinking=(streams.reasoning[present] > 0) & (visible == 0),
