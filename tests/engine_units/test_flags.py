@@ -60,6 +60,7 @@ OTHER = {
     "classes": "classes.toml",
     "lengths": "limit",
     "overtake": 3.0,
+    "priority_weight": 3.0,
     "length_caution": 0.6,
     "lengths_file": "lengths.json",
     "decision_log": "decisions.jsonl",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from types import SimpleNamespace
 
 import pytest
 
+from tokenflow_sgl.engine.frontend import stream_route
 from tokenflow_sgl.engine.frontend.stream_route import wanted
 from tokenflow_sgl.engine.frontend.terms import RateError
 from tokenflow_sgl.engine.stream_messages import Change
@@ -61,3 +64,48 @@ def test_nothing_holds_if_one_of_the_two_is_bad() -> None:
 )
 def test_a_body_that_says_something_else(body, said) -> None:
     assert refusal(body) == said
+
+
+class Manager:
+    """One of two tokenizer workers; the scheduler knows `known`, this worker no stream."""
+
+    def __init__(self, *known: str) -> None:
+        self.server_args = SimpleNamespace(tokenizer_worker_num=2)
+        self.rid_to_state: dict[str, object] = {}
+        self.known = known
+        self.heard: list[dict[str, float]] = []
+        self.aborted: list[str] = []
+
+    async def set_internal_state(self, message) -> list[bool]:
+        self.heard.append(dict(message.server_args))
+        return [all(name.partition(":")[2] in self.known for name in message.server_args)]
+
+    def abort_request(self, rid: str) -> None:
+        self.aborted.append(rid)
+
+
+def answer(manager: Manager, rid: str, body: object = None) -> int:
+    async def ask() -> int:
+        if body is None:
+            return (await stream_route.end_stream(rid)).status_code
+        request = SimpleNamespace(json=lambda: asyncio.sleep(0, body))
+        return (await stream_route.change_stream(rid, request)).status_code
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_route, "_manager", lambda: manager)
+        return asyncio.run(ask())
+
+
+def test_a_worker_answers_for_the_streams_of_all() -> None:
+    manager = Manager("theirs")
+    assert answer(manager, "theirs", {"rate": 5}) == 204
+    assert manager.heard == [{"tokenflow_rate:theirs": 5.0}]
+    assert answer(manager, "theirs") == 204
+    assert manager.aborted == ["theirs"]
+
+
+def test_a_stream_that_no_worker_has_is_unknown() -> None:
+    manager = Manager("theirs")
+    assert answer(manager, "gone", {"rate": 5}) == 404
+    assert answer(manager, "gone") == 404
+    assert manager.aborted == []

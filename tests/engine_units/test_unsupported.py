@@ -8,21 +8,20 @@ import pytest
 
 from tokenflow_sgl.engine.unsupported import (
     UnsupportedError,
+    check_app,
     check_model,
     check_options,
+    refused_options,
     undisturbed_reason,
 )
 
 # SGLang's defaults of the options that exclude the scheduler, and a value that does.
 PLAIN = {
     "use_ray": False,
-    "tokenizer_worker_num": 1,
     "disaggregation_mode": "null",
     "pp_size": 1,
     "speculative_algorithm": None,
-    "enable_dp_attention": False,
     "disable_radix_cache": False,
-    "enable_priority_scheduling": False,
     "enable_hisparse": False,
     "enable_pdmux": False,
     "encoder_only": False,
@@ -34,8 +33,7 @@ PLAIN = {
     "hicache_host_memory_mode": "cache",
 }
 EXCLUDED = {
-    "tokenizer_worker_num": 4,
-    "disaggregation_mode": "prefill",
+    "disaggregation_mode": "decode",
     "pp_size": 2,
     "speculative_algorithm": "EAGLE",
     "dllm_algorithm": "LowConfidence",
@@ -136,3 +134,33 @@ def test_a_request_that_cannot_be_resumed_is_left_undisturbed(given) -> None:
 @pytest.mark.parametrize("start", [-1, 3, 10])
 def test_log_probabilities_of_the_output_do_not_hinder(start) -> None:
     assert undisturbed_reason(request(return_logprob=True, logprob_start_len=start)) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"enable_dp_attention": True, "dp_size": 4}, {"attn_dp_size": 4}],
+    ids=["old spelling", "present spelling"],
+)
+def test_attention_with_data_parallel_ranks_is_refused_in_either_spelling(given) -> None:
+    with pytest.raises(UnsupportedError, match=r"DP attention \(4 ranks\): .* lockstep") as caught:
+        check_options(SimpleNamespace(**PLAIN, **given))
+    assert_one_sentence(str(caught.value))
+
+
+def test_attention_with_one_rank_is_none_with_several() -> None:
+    check_options(SimpleNamespace(**PLAIN, enable_dp_attention=True, dp_size=1, attn_dp_size=1))
+
+
+def test_all_that_stands_in_the_way_is_listed() -> None:
+    args = SimpleNamespace(pp_size=2, disable_radix_cache=True, attn_dp_size=2)
+    found = [refusal.subject for refusal in refused_options(args)]
+    assert found == ["--pp-size", "--disable-radix-cache", "--enable-dp-attention"]
+
+
+def test_tokenizer_workers_serve_our_application_or_none() -> None:
+    several, one = SimpleNamespace(tokenizer_worker_num=2), SimpleNamespace(tokenizer_worker_num=1)
+    for args, named in ((several, None), (several, "ours:app"), (one, "other:app")):
+        check_app(args, named, "ours:app")
+    with pytest.raises(UnsupportedError, match="APP_PATH=other:app: rates are") as caught:
+        check_app(several, "other:app", "ours:app")
+    assert_one_sentence(str(caught.value))

@@ -12,6 +12,7 @@ from tokenflow_sgl.lifecycle.table import StreamTable
 class Request:
     output_ids: list[int] = field(default_factory=list)
     held_back: int = 0
+    stream: bool = True
 
     @property
     def send_token_offset(self) -> int:

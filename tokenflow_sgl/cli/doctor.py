@@ -7,6 +7,7 @@ import importlib.metadata
 import platform
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +39,25 @@ def doctor(
             help="Options for python -m sglang.launch_server.",
         ),
     ] = None,
+    elsewhere: Annotated[
+        bool,
+        typer.Option(
+            "--elsewhere",
+            help="The launch is for another machine: judge its options; neither the device nor "
+            "the model that it names needs to be here.",
+        ),
+    ] = False,
+    lines: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Judge a file of launches instead, one a line as in a shell, each as with "
+            "--elsewhere; '-' reads standard input.",
+            allow_dash=True,
+        ),
+    ] = None,
     live: Annotated[
         str | None,
         typer.Option(
@@ -57,16 +77,32 @@ def doctor(
 
     tokenflow doctor -- --model-path Qwen/Qwen3-8B --scheduler tokenflow --tp-size 2
 
+    With --elsewhere and --lines, judges options alone, as if --scheduler tokenflow were among
+    them: SGLang's parser and this package's own refusals, all of them. --lines prints a table and
+    counts, and exits with 0 if every line would start. Variables of the shell get their values
+    from the environment.
+
     With --live, prints what a running server has measured. Exits with 1 if the server does not
     answer or its policy fails.
     """
     console = Console()
     if live is not None and launch_options:
         fail("--live examines a running server: leave out the launch options.", Exit.usage)
+    if lines is not None and (live is not None or launch_options):
+        fail("--lines reads launches from a file: leave out --live and launch options.", Exit.usage)
+    if elsewhere and not launch_options:
+        fail(
+            "--elsewhere judges launch options, and there are none; give them after --.", Exit.usage
+        )
     if live is not None:
         from tokenflow_sgl.cli.doctor_live import examine
 
         examine(live, console)
+        return
+    if lines is not None:
+        from tokenflow_sgl.cli.doctor_lines import examine_lines
+
+        examine_lines(lines, console)
         return
     checks = doctor_install.installation()
     console.print(_overview(checks))
@@ -82,7 +118,10 @@ def doctor(
             console.print(doctor_launch.seam_table(shown))
         if not any(check.problem for check in checks):
             with _working("Trying the launch"):
-                tried = doctor_launch.launch_checks(launch_options)
+                if elsewhere and launch_options:
+                    tried = doctor_launch.elsewhere_checks(launch_options)
+                else:
+                    tried = doctor_launch.launch_checks(launch_options)
             console.print(_with_checks(_pairs(), tried))
             checks += tried
 

@@ -7,7 +7,7 @@ import io
 import logging
 import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -15,7 +15,10 @@ from rich.table import Table
 from tokenflow_sgl.cli.doctor_install import Check
 
 if TYPE_CHECKING:
+    from tokenflow_sgl.engine.launch_verdict import Verdict
     from tokenflow_sgl.engine.seam import Seam
+
+REMOVE = "do what the sentence says"
 
 
 def launch_checks(options: list[str] | None) -> list[Check]:
@@ -24,7 +27,7 @@ def launch_checks(options: list[str] | None) -> list[Check]:
 
     given = options if options else ["--model-path", NO_MODEL, "--scheduler", "tokenflow"]
     try:
-        with _silence():
+        with silence():
             launch = try_launch(given)
     except Exception as error:  # SGLang's modules run their own code when imported
         launch = Launch(refusal=f"SGLang cannot be asked: {type(error).__name__}: {error}")
@@ -32,8 +35,8 @@ def launch_checks(options: list[str] | None) -> list[Check]:
     checks = []
     if launch.device is not None or launch.no_device:
         step = (
-            "run it where the accelerator is, name a platform with SGLANG_PLATFORM, or try "
-            "tokenflow serve-emulated, which needs none"
+            "run it where the accelerator is, ask for that machine with --elsewhere, name a "
+            "platform with SGLANG_PLATFORM, or try tokenflow serve-emulated, which needs none"
         )
         none = refusal if launch.no_device else None
         checks.append(Check("device", launch.device or "none", none, step))
@@ -43,6 +46,8 @@ def launch_checks(options: list[str] | None) -> list[Check]:
         text = shlex.join(options)
         if refusal is not None and not launch.no_device:
             checks.append(Check("options", text, refusal, "change what it names"))
+        elif launch.off is not None:
+            checks.append(Check("options", text, note=_stays_off(launch.off)))
         elif not launch.scheduler:
             checks.append(
                 Check(
@@ -59,12 +64,46 @@ def launch_checks(options: list[str] | None) -> list[Check]:
     return checks
 
 
+def verdicts(lines: Sequence[Sequence[str]]) -> list[Verdict]:
+    """What becomes of launches with these options, on whatever machine they are meant for."""
+    with silence():
+        from sglang.srt.plugins import load_plugins
+
+        from tokenflow_sgl.engine.launch_verdict import judge
+
+        load_plugins()
+        return [judge(line) for line in lines]
+
+
+def elsewhere_checks(options: list[str]) -> list[Check]:
+    """Options of a launch that is meant for another machine."""
+    verdict = verdicts([options])[0]
+    text = shlex.join(options)
+    checks = [Check("device", "not asked: the launch is for another machine")]
+    if verdict.unseen is not None:
+        unknown = "But what depends on the model was not checked."
+        checks.append(Check("model", f"{verdict.unseen}: not looked at", note=unknown))
+    if verdict.off is not None:
+        checks.append(Check("scheduler", "off", note=_stays_off(verdict.off)))
+    if verdict.sglang is not None:
+        return [*checks, Check("options", text, verdict.sglang, "change what it names")]
+    checks += [
+        Check(each.subject, "refused", f"tokenflow refuses: {each.sentence.rstrip('.')}", REMOVE)
+        for each in verdict.refusals
+    ]
+    return [*checks, Check("options", text)]
+
+
+def _stays_off(reason: str) -> str:
+    return f"But it stays off: {reason}."
+
+
 def seam_states() -> list[tuple[Seam, str | None]]:
     """Every SGLang internal that is used, with what is wrong with it or None. Imports SGLang."""
     from tokenflow_sgl.engine import seam_check, seams
 
     states: list[tuple[Seam, str | None]] = []
-    with _silence():
+    with silence():
         for seam in seams.SEAMS:
             try:
                 trouble = seam_check.problem(seam)
@@ -101,7 +140,7 @@ def seam_table(states: list[tuple[Seam, str | None]]) -> Table:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Discard warnings, log lines and prints of modules that are imported meanwhile."""
     before = logging.root.manager.disable
     with (

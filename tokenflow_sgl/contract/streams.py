@@ -88,6 +88,7 @@ class Streams:
         tpot_slo: Objective of the mean time per token after the first, likewise.
         first_text: When its first visible token was sent, NaN before; None: the body does not say.
         weight: Its claim relative to others where not all can be served; None: all alike.
+        priority: Larger is more urgent, a whole number; None: none has any.
         tolerance: Seconds of waiting for text, for the first as for more, that its reader does not
             mind; None: none for any.
         lengths: How long answers get, as far as it is known.
@@ -122,6 +123,7 @@ class Streams:
     first_text: FloatArray | None = None
     weight: FloatArray | None = None
     tolerance: FloatArray | None = None
+    priority: FloatArray | None = None
     lengths: Lengths = CERTAIN
 
     def __len__(self) -> int:

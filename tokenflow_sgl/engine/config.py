@@ -30,6 +30,8 @@ Underscore attributes survive its pickling and stay writable after it is resolve
 """
 RESTORE_ATTRIBUTE = "_tokenflow_restore"
 """The same for `restore`, which works with SGLang's own scheduler, too."""
+OFF_ATTRIBUTE = "_tokenflow_off"
+"""The same for why the scheduler stays off although it was asked for."""
 NO_PLANNER = "off"
 HIDDEN, SHOWN = "hidden", "shown"
 _OWN_CHOICES = {
@@ -191,6 +193,12 @@ def restoring_planner(server_args: Any) -> str:
     """The planner of restorations, with whichever scheduler; NO_PLANNER: there are none."""
     planner: str = getattr(server_args, RESTORE_ATTRIBUTE, NO_PLANNER)
     return planner
+
+
+def off_reason(server_args: Any) -> str | None:
+    """Why the scheduler stays off although it was asked for; None: it does not."""
+    reason: str | None = getattr(server_args, OFF_ATTRIBUTE, None)
+    return reason
 
 
 def config_of(server_args: Any) -> TokenFlowConfig | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
+import os
 from typing import Any
 
 from tokenflow_sgl.engine.config import (
     ATTRIBUTE,
     CHOICES,
     NO_PLANNER,
+    OFF_ATTRIBUTE,
     RESTORE_ATTRIBUTE,
     TokenFlowConfig,
     build,
@@ -17,11 +20,24 @@ from tokenflow_sgl.engine.config import (
 )
 from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.restore.planners import make_planner
-from tokenflow_sgl.engine.unsupported import check_block_groups, check_options, check_restore
+from tokenflow_sgl.engine.unsupported import (
+    NO_STREAMS,
+    check_app,
+    check_block_groups,
+    check_options,
+    check_restore,
+    has_no_streams,
+    has_workers,
+)
 from tokenflow_sgl.policy import make_policy, make_predictor
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "tokenflow_"
 SCHEDULERS = ("default", "tokenflow")
+APP_VARIABLE = "SGLANG_HTTP_SERVER_APP_PATH"
+"""Where SGLang's tokenizer workers find the application that they serve."""
+WORKER_APP = "tokenflow_sgl.engine.frontend.worker_app:app"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,16 +105,26 @@ def attach_restore(server_args: Any, planner: str) -> None:
 def attach(server_args: Any, config: TokenFlowConfig) -> None:
     """Switch the scheduler on for `server_args` (a record that is not resolved yet).
 
+    Nothing is switched on for the prefill server of a disaggregated pair: no stream stays there,
+    so there is none to schedule, and the pair can be started with the same flags.
+
     Raises `UnsupportedError` for options that exclude it and `ConfigError` for a policy, a
     predictor of lengths or a file of learned ones that cannot be loaded.
     """
+    if has_no_streams(server_args):
+        logger.info("tokenflow scheduler is off: %s", NO_STREAMS)
+        setattr(server_args, OFF_ATTRIBUTE, NO_STREAMS)
+        return
     check_options(server_args)
     check_block_groups(server_args, config)
+    check_app(server_args, os.environ.get(APP_VARIABLE), WORKER_APP)
     make_policy(config.policy, config.working_set)
     make_predictor(config.lengths)
     if config.lengths_file:
         attach_lengths(server_args, config.lengths_file)
     setattr(server_args, ATTRIBUTE, config)
+    if has_workers(server_args):
+        os.environ[APP_VARIABLE] = WORKER_APP
     if config.hicache == "auto" and not server_args.enable_hierarchical_cache:
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
         server_args.enable_hierarchical_cache = True

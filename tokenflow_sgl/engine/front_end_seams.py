@@ -44,6 +44,17 @@ FRONT_END: tuple[Seam, ...] = (
         ("obj",),
     ),
     Seam(
+        "sglang.srt.environ:envs.SGLANG_HTTP_SERVER_APP_PATH",
+        "call",
+        "puts our part of the front end into every tokenizer worker",
+    ),
+    Seam(
+        "sglang.srt.managers.schedule_batch:Req.set_finish_with_abort",
+        "call",
+        "answers a bad rate that came around the front end",
+        ("error_msg",),
+    ),
+    Seam(
         "sglang.srt.entrypoints.http_server:serve_generate_request",
         "hook",
         "answers a bad rate on a /generate stream before its HTTP 200; reads x-slo-* headers",

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.engine.config import config_of
-from tokenflow_sgl.engine.unsupported import UnsupportedError, check_model
+from tokenflow_sgl.engine.config import config_of, off_reason
+from tokenflow_sgl.engine.unsupported import Refusal, UnsupportedError, refused_model
 
 NOT_LOOKED_AT = "not looked at"
 NO_MODEL = "dummy"
 """SGLang's own word for a model path that is none: the record is checked as far as that goes."""
 ELSEWHERE = "not on this machine, so what depends on it was not checked"
+REFUSES = "SGLang refuses these options"
 LONGEST_REASON = 400
 _OURS = "tokenflow: "
 """How our refusals begin when SGLang's start is ended by them."""
@@ -39,6 +40,7 @@ class Launch:
             the way.
         no_device: Whether that is the device.
         elsewhere: Whether the model would have to be downloaded, and was not looked at.
+        off: Why our scheduler would stay off although the options ask for it; None: it would not.
     """
 
     scheduler: bool = False
@@ -47,10 +49,19 @@ class Launch:
     refusal: str | None = None
     no_device: bool = False
     elsewhere: bool = False
+    off: str | None = None
 
 
-class _RefusedError(Exception):
-    """A step of the launch failed; the message says which and why."""
+class RefusedError(Exception):
+    """A step of the launch failed; the message says which and why.
+
+    Attributes:
+        ours: Whether this package refused, and not SGLang.
+    """
+
+    def __init__(self, message: str, *, ours: bool = False) -> None:
+        super().__init__(message)
+        self.ours = ours
 
 
 def try_launch(options: Sequence[str]) -> Launch:
@@ -64,35 +75,36 @@ def try_launch(options: Sequence[str]) -> Launch:
     load_plugins()
     scheduler, device, model = False, None, NOT_LOOKED_AT
     try:
-        record = _step("SGLang refuses these options", lambda: prepare_server_args([*options]))
+        record = launch_step(REFUSES, lambda: prepare_server_args([*options]))
         scheduler = config_of(record) is not None
+        off = off_reason(record)
         try:
             device = _device(record)
-        except _RefusedError as error:
+        except RefusedError as error:
             return Launch(scheduler, None, model, str(error), no_device=True)
         model = record.model_path
         if not _is_here(record):
-            return Launch(scheduler, device, f"{model}: {ELSEWHERE}", elsewhere=True)
-        _step("SGLang refuses these options", record.resolve_once)
+            return Launch(scheduler, device, f"{model}: {ELSEWHERE}", elsewhere=True, off=off)
+        launch_step(REFUSES, record.resolve_once)
         if model != NO_MODEL:
-            _step("SGLang refuses these options", record.check_server_args)
-            _step("the model cannot be served", lambda: _check_model(record, scheduler))
+            launch_step(REFUSES, record.check_server_args)
+            launch_step("the model cannot be served", lambda: _check_model(record, scheduler))
             model = f"{model}: its configuration was read, its weights were not"
-    except _RefusedError as error:
+    except RefusedError as error:
         return Launch(scheduler, device, model, str(error))
-    return Launch(scheduler, device, model)
+    return Launch(scheduler, device, model, off=off)
 
 
-def _step(what: str, step: Callable[[], Any]) -> Any:
+def launch_step(what: str, action: Callable[[], Any]) -> Any:
     """Do one step of a launch; SGLang fails by exceptions of all kinds and by ending the process.
 
     Raises:
-        _RefusedError: It did.
+        RefusedError: It did.
     """
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return step()
+            return action()
     except SystemExit as error:
         # argparse ends with a line on stderr, we with our sentence as the exit code.
         lines = said.getvalue().strip().splitlines()
@@ -105,24 +117,24 @@ def _step(what: str, step: Callable[[], Any]) -> Any:
         reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     reason = " ".join(reason.split())[:LONGEST_REASON].rstrip(".")
     if reason.startswith(_OURS):
-        raise _RefusedError(f"tokenflow refuses: {reason.removeprefix(_OURS)}")
-    raise _RefusedError(f"{what}: {reason}")
+        raise RefusedError(f"tokenflow refuses: {reason.removeprefix(_OURS)}", ours=True)
+    raise RefusedError(f"{what}: {reason}")
 
 
 def _device(record: Any) -> str:
     """The device that SGLang would run on, found as it finds it.
 
     Raises:
-        _RefusedError: There is none, or not the one that the options name.
+        RefusedError: There is none, or not the one that the options name.
     """
     from sglang.srt.utils.common import get_device
 
     named: str | None = record.device
     if named == "cpu":
         return "cpu, by --device"
-    found: str = _step("SGLang finds no device here", get_device)
+    found: str = launch_step("SGLang finds no device here", get_device)
     if named is not None and named.partition(":")[0] != found.partition(":")[0]:
-        raise _RefusedError(f"--device {named} is not here; SGLang finds {found}")
+        raise RefusedError(f"--device {named} is not here; SGLang finds {found}")
     return found
 
 
@@ -130,13 +142,13 @@ def _is_here(record: Any) -> bool:
     """Whether the model can be looked at without a download.
 
     Raises:
-        _RefusedError: Its path is one of this machine, and nothing is there.
+        RefusedError: Its path is one of this machine, and nothing is there.
     """
     path: str = record.model_path
     if path == NO_MODEL or Path(path).exists():
         return True
     if path.startswith(("/", ".", "~")):
-        raise _RefusedError(f"--model-path {path} does not exist")
+        raise RefusedError(f"--model-path {path} does not exist")
     return _in_hub_cache(path, record.revision)
 
 
@@ -151,15 +163,20 @@ def _in_hub_cache(name: str, revision: str | None) -> bool:
     return isinstance(found, (str, os.PathLike))
 
 
-def _check_model(record: Any, scheduler: bool) -> None:
-    """As the scheduler does when it has loaded the model."""
+def model_refusal(record: Any) -> Refusal | None:
+    """Why the scheduler will not serve the model when it has loaded it; None: it will."""
     from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 
     config = model_config_of(record)
-    if scheduler:
-        check_model(
-            is_generation=config.is_generation,
-            is_hybrid_swa=config.is_hybrid_swa,
-            is_hybrid_ssm=uses_ssm_state(config),
-        )
+    return refused_model(
+        is_generation=config.is_generation,
+        is_hybrid_swa=config.is_hybrid_swa,
+        is_hybrid_ssm=uses_ssm_state(config),
+    )
+
+
+def _check_model(record: Any, scheduler: bool) -> None:
+    refusal = model_refusal(record)
+    if scheduler and refusal is not None:
+        raise UnsupportedError(refusal.sentence)

@@ -7,7 +7,7 @@ from typing import Any
 from sglang.srt.entrypoints.engine import Engine as SGLangEngine
 from sglang.srt.plugins import load_plugins
 
-from tokenflow_sgl.engine.config import NO_PLANNER, build
+from tokenflow_sgl.engine.config import NO_PLANNER, build, config_of
 from tokenflow_sgl.engine.flags import PREFIX, SCHEDULERS, attach, attach_restore
 from tokenflow_sgl.engine.plugin import activate_front_end
 from tokenflow_sgl.policy import ConfigError
@@ -52,7 +52,8 @@ class Engine(SGLangEngine):  # type: ignore[misc]
             raise TypeError(f"server_args is given; {min(kwargs)} must be set on it")
         if planner == NO_PLANNER:
             attach(server_args, build(ours))
-            activate_front_end()
+            if config_of(server_args) is not None:
+                activate_front_end()
         else:
             attach_restore(server_args, planner)
         super().__init__(server_args=server_args)

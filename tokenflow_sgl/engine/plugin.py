@@ -60,7 +60,8 @@ def _after_from_cli_args(result: Any, _cls: type, args: argparse.Namespace) -> A
         config = config_from(args)
         if config is not None:
             attach(result, config)
-            activate_front_end()
+            if config_of(result) is not None:
+                activate_front_end()
         elif (planner := planner_from(args)) != NO_PLANNER:
             attach_restore(result, planner)
     except (ConfigError, UnsupportedError, SeamError) as error:

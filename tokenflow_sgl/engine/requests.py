@@ -17,9 +17,11 @@ from sglang.srt.managers.utils import is_health_check_generate_req
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
-from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, class_or_default
+from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, class_of
+from tokenflow_sgl.engine.frontend.validate import refuse_bad_terms
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.priorities import shown_priority
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.restore.restoring_scheduler import RestoringScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
@@ -38,8 +40,7 @@ logger = logging.getLogger(__name__)
 class TrackingScheduler(RestoringScheduler):
     """Requests come, go, and are thrown out; `TokenFlowScheduler` builds what keeps the books."""
 
-    # SGLang's own, which this class also assigns.
-    waiting_queue: list[Any]
+    waiting_queue: list[Any]  # SGLang's own, as the next one is
     load_inquirer: Any
 
     tf_reporter: Reporter
@@ -83,18 +84,18 @@ class TrackingScheduler(RestoringScheduler):
     def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
         known = req in self.tf_table
         if known and req.output_ids:
-            # Thrown out by the engine itself (memory, or pause_generation) in the middle of its
-            # answer: it waits as preempted ones do, not in the queue, whose limit is for newcomers.
+            # Thrown out by the engine itself (memory, or pause_generation): it waits as preempted
+            # ones do, not in the queue, whose limit is for newcomers.
             self.tf_pauser.hold(req)
             return
+        if not known:
+            refuse_bad_terms(req, self.tf_classes)
         with self._tf_whole_queue() as queue:
             super()._add_request_to_queue(req, is_retracted=is_retracted)
             queued = bool(queue) and queue[-1] is req
-        if not queued:
-            return  # turned away
-        if known:
+        if queued and known:
             self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
-        elif req.to_finish is None and not is_health_check_generate_req(req):
+        elif queued and req.to_finish is None and not is_health_check_generate_req(req):
             self._tf_track(req)
 
     def _tf_requeue(self, req: Any) -> None:
@@ -171,9 +172,8 @@ class TrackingScheduler(RestoringScheduler):
         self.tf_undated.clear()
 
     def _tf_track(self, req: Any) -> None:
-        asked = NOT_STREAMED
-        if req.stream:
-            asked = class_or_default(req.sampling_params.custom_params, self.tf_classes)
+        params = req.sampling_params.custom_params
+        asked = class_of(params, self.tf_classes) if req.stream else NOT_STREAMED
         arrival = self.tf_clock.now
         if self.server_args.tp_size == 1:
             # Exact; but each rank converts a request's time stamps by a calibration of its own.
@@ -195,6 +195,7 @@ class TrackingScheduler(RestoringScheduler):
             hidden=self.tf_reasoning.hidden,
             weight=asked.weight,
             tolerance=asked.tolerance,
+            priority=shown_priority(self, req),
             reader=asked.reader,
         )
         self.tf_table.ask(slot, asked)
@@ -204,11 +205,11 @@ class TrackingScheduler(RestoringScheduler):
             logger.debug("request %s runs without preemption: %s", req.rid, reason)
 
     def set_internal_state(self, recv_req: Any) -> Any:
-        """Also what the front end tells of live streams."""
+        """Hear what the front end tells of live streams."""
         if is_ours(recv_req):
             if self.server_args.tp_size == 1:
                 self.tf_clock.at_least(local_time())  # it stands while the engine is paused
-            return take(recv_req, self.tf_by_rid.get, self.tf_table, self.tf_clock.now)
+            return take(recv_req, self.tf_by_rid, self.tf_table, self.tf_clock.now)
         return super().set_internal_state(recv_req)
 
     # ---- requests end ---------------------------------------------------------------

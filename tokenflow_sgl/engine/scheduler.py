@@ -32,6 +32,7 @@ from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.lengths_file import known_lengths, open_lengths_file
 from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
+from tokenflow_sgl.engine.priorities import take_over_priorities
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
@@ -65,6 +66,7 @@ class TokenFlowScheduler(TrackingScheduler):
     def init_schedule_policy(self) -> None:
         """Build the policy, the table of streams and what serves them."""
         super().init_schedule_policy()
+        take_over_priorities(self)
         config = config_of(self.server_args)
         assert config is not None, "this class is only put in place with a configuration"
         check_model(

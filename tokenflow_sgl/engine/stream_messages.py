@@ -7,7 +7,7 @@ behind it. So one message can speak of many streams, and SGLang answers every me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ PREFIX = "tokenflow_"
 RATE = "tokenflow_rate:"
 WEIGHT = "tokenflow_weight:"
 PASSED_ON = "tokenflow_passed_on:"
+ALONE = "tokenflow_alone:"
 ALL = -1
 """Instead of a number of tokens: the front end holds nothing back."""
 MOST_TOKENS = 1 << 40
@@ -66,6 +67,11 @@ def passed_on_message(passed_on: Mapping[str, int | None]) -> SetInternalStateRe
     )
 
 
+def alone_message(rid: str) -> SetInternalStateReq:
+    """Asks whether the stream is known, and no other stream's id begins like its own."""
+    return SetInternalStateReq(server_args={ALONE + rid: 1})
+
+
 def is_ours(message: SetInternalStateReq) -> bool:
     """Whether it speaks of streams."""
     return any(name.startswith(PREFIX) for name in message.server_args)
@@ -73,7 +79,7 @@ def is_ours(message: SetInternalStateReq) -> bool:
 
 def take(
     message: SetInternalStateReq,
-    request: Callable[[str], Any | None],
+    live: Mapping[str, Any],
     table: StreamTable[Any],
     now: float,
 ) -> SetInternalStateReqOutput:
@@ -83,16 +89,20 @@ def take(
 
     Args:
         message: One that `is_ours`.
-        request: The tracked request with an id, if there is one.
+        live: The tracked requests by their ids.
         table: Of the live streams.
         now: Seconds on the table's clock.
     """
     understood = True
     for name, value in message.server_args.items():
         kind, _, rid = name.partition(":")
-        req = request(rid)
+        req = live.get(rid)
         if req is None or isinstance(value, bool) or not isinstance(value, int | float):
             understood = False
+        elif kind + ":" == ALONE:
+            understood &= not any(other != rid and other.startswith(rid) for other in live)
+        elif not req.stream:
+            understood = False  # it has no reader
         elif kind + ":" == RATE and (value == 0 or LOWEST_RATE <= value <= HIGHEST_RATE):
             set_rate(table, req, float(value), now)
         elif kind + ":" == WEIGHT and LEAST_WEIGHT <= value <= MOST_WEIGHT:

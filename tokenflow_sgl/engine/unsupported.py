@@ -6,6 +6,8 @@ preempted run undisturbed among the others.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig
@@ -17,13 +19,15 @@ class UnsupportedError(ValueError):
 
 _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("use_ray", False, "Ray workers do not load SGLang plugins"),
-    ("tokenizer_worker_num", 1, "several tokenizer workers do not load SGLang plugins"),
-    ("disaggregation_mode", "null", "prefill and decode servers keep their own queues"),
+    ("disaggregation_mode", "null", "a decode server keeps queues of its own"),
     ("pp_size", 1, "pipeline stages keep batches in flight that cannot be drained in one step"),
     ("speculative_algorithm", None, "a draft model's KV is not restored with the target's"),
-    ("enable_dp_attention", False, "its ranks must prefill and decode in lockstep"),
-    ("disable_radix_cache", False, "preempted KV is kept in the radix cache"),
-    ("enable_priority_scheduling", False, "it preempts by priority, and two policies would fight"),
+    (
+        "disable_radix_cache",
+        False,
+        "preempted KV is kept in the radix cache, which takes no memory that streams need, because "
+        "what no stream uses is evicted first",
+    ),
     ("enable_hisparse", False, "it moves running KV by itself"),
     ("enable_pdmux", False, "it multiplexes prefill and decode by itself"),
     ("encoder_only", False, "an encoder does not stream tokens"),
@@ -36,18 +40,69 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
 )
 
 
+_DP_ATTENTION = "its ranks must prefill and decode in lockstep"
+
+NO_STREAMS = "a prefill server hands each stream over at its first token"
+"""Why the scheduler stays off where `has_no_streams`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a launch is refused.
+
+    Attributes:
+        subject: The option, or the kind of model, that stands in the way; for counting.
+        sentence: What the user is told.
+    """
+
+    subject: str
+    sentence: str
+
+
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_options(server_args: Any, ours: str = "--scheduler tokenflow") -> None:
-    """Raise `UnsupportedError` for the first option that excludes the scheduler, or `ours`."""
+def refused_options(server_args: Any, ours: str = "--scheduler tokenflow") -> Iterator[Refusal]:
+    """All options that exclude the scheduler, or `ours`, in a record that is not resolved yet."""
     for name, plain, reason in _OPTIONS:
         value = getattr(server_args, name, plain)
         if value != plain:
-            raise UnsupportedError(
-                f"{ours} does not work with {_flag(name)} {value}: {reason}; remove one of the two."
-            )
+            yield _excluded(ours, _flag(name), f"{_flag(name)} {value}", reason)
+    if (width := _attention_dp(server_args)) > 1:
+        shown = f"DP attention ({width} ranks)"
+        yield _excluded(ours, "--enable-dp-attention", shown, _DP_ATTENTION)
+
+
+def has_no_streams(server_args: Any) -> bool:
+    """Whether the server only prefills: nothing of ours runs there that an option could break."""
+    mode: str = getattr(server_args, "disaggregation_mode", "null")
+    return mode == "prefill"
+
+
+def has_workers(server_args: Any) -> bool:
+    """Whether several tokenizer workers serve HTTP, each in a process of its own."""
+    number: int = getattr(server_args, "tokenizer_worker_num", 1)
+    return number > 1
+
+
+def _excluded(ours: str, subject: str, shown: str, reason: str) -> Refusal:
+    sentence = f"{ours} does not work with {shown}: {reason}; remove one of the two."
+    return Refusal(subject, sentence)
+
+
+def _attention_dp(server_args: Any) -> int:
+    """Ranks with DP attention, in SGLang's present spelling or its old one; 1: it is off."""
+    width: int = getattr(server_args, "attn_dp_size", None) or 1
+    if width == 1 and getattr(server_args, "enable_dp_attention", False):
+        width = getattr(server_args, "dp_size", None) or 1
+    return width
+
+
+def check_options(server_args: Any, ours: str = "--scheduler tokenflow") -> None:
+    """Raise `UnsupportedError` for the first option that excludes the scheduler, or `ours`."""
+    for refusal in refused_options(server_args, ours):
+        raise UnsupportedError(refusal.sentence)
 
 
 def check_restore(server_args: Any) -> None:
@@ -80,6 +135,19 @@ def check_prefill(chunk_size: int | None) -> None:
         )
 
 
+def check_app(server_args: Any, named: str | None, ours: str) -> None:
+    """Raise `UnsupportedError` if tokenizer workers are to serve another application than `ours`.
+
+    named: The application that the environment names; None: SGLang's own.
+    """
+    if has_workers(server_args) and named not in (None, ours):
+        raise UnsupportedError(
+            "--scheduler tokenflow does not work with --tokenizer-worker-num above 1 and "
+            f"SGLANG_HTTP_SERVER_APP_PATH={named}: rates are checked in the application that the "
+            "workers serve; unset one of the two."
+        )
+
+
 def check_block_groups(server_args: Any, config: TokenFlowConfig) -> None:
     """Raise `UnsupportedError` if block groups are asked for and nothing would be copied."""
     if not config.block_groups or config.hicache == "auto":
@@ -91,23 +159,38 @@ def check_block_groups(server_args: Any, config: TokenFlowConfig) -> None:
         )
 
 
-def check_model(*, is_generation: bool, is_hybrid_swa: bool, is_hybrid_ssm: bool) -> None:
-    """Raise `UnsupportedError` for a model whose KV cannot leave and come back whole."""
+def refused_model(
+    *, is_generation: bool, is_hybrid_swa: bool, is_hybrid_ssm: bool
+) -> Refusal | None:
+    """Why a model is not served: its KV cannot leave and come back whole; None: it can."""
     if not is_generation:
-        raise UnsupportedError(
+        return Refusal(
+            "embedding model",
             "--scheduler tokenflow serves generation models; this is an embedding model, "
-            "start it without the flag."
+            "start it without the flag.",
         )
     if is_hybrid_ssm:
-        raise UnsupportedError(
+        return Refusal(
+            "state-space model",
             "--scheduler tokenflow does not serve Mamba or other state-space models: their "
-            "state cannot be cut at a token and taken up again; start without the flag."
+            "state cannot be cut at a token and resumed there; start without the flag.",
         )
     if is_hybrid_swa:
-        raise UnsupportedError(
+        return Refusal(
+            "sliding-window model",
             "--scheduler tokenflow does not serve sliding-window models: their prefix tree "
-            "drops what a resumed stream would need; start without the flag."
+            "drops what a resumed stream would need; start without the flag.",
         )
+    return None
+
+
+def check_model(*, is_generation: bool, is_hybrid_swa: bool, is_hybrid_ssm: bool) -> None:
+    """Raise `UnsupportedError` for a model that is not served."""
+    refusal = refused_model(
+        is_generation=is_generation, is_hybrid_swa=is_hybrid_swa, is_hybrid_ssm=is_hybrid_ssm
+    )
+    if refusal is not None:
+        raise UnsupportedError(refusal.sentence)
 
 
 def undisturbed_reason(req: Any) -> str | None:

@@ -37,20 +37,39 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "ttft_slo": np.float64,
     "tbt_slo": np.float64,
     "tpot_slo": np.float64,
+    "priority": np.float64,
     "rests_since": np.float64,
 }
 
 
-SETTLED = ("prompt", "limit", "kind", "streaming", "weight", "tolerance", *OBJECTIVES)
+SETTLED = ("prompt", "limit", "kind", "streaming", "weight", "tolerance", "priority", *OBJECTIVES)
 """Columns that a state has as they are."""
-NEUTRAL = {"weight": 1.0, "tolerance": 0.0, **dict.fromkeys(OBJECTIVES, math.nan)}
-"""What classes have that say nothing: where all streams have it, a state has no column."""
+NEUTRAL = {
+    **{"weight": 1.0, "tolerance": 0.0, "priority": 0.0},
+    **dict.fromkeys(OBJECTIVES, math.nan),
+}
+"""What classes and requests have that say nothing: where all have it, a state has no column."""
 
 
 def unless(column: NDArray[np.float64], neutral: float) -> NDArray[np.float64] | None:
     """The column, or None if it says of every stream what is understood."""
     same = np.isnan(column) if math.isnan(neutral) else column == neutral
     return None if bool(same.all()) else column
+
+
+FARTHEST = 10
+"""Priorities further above or below 0 than this count like it."""
+
+
+def shown_priorities(priority: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Priorities as policies see them; 0 for all where they are all alike.
+
+    Args:
+        priority: Larger is more urgent; one that is not stated is the least.
+    """
+    if (priority == priority[:1]).all():
+        return np.zeros(len(priority))
+    return np.clip(priority, -FARTHEST, FARTHEST).astype(np.float64)
 
 
 ALL = np.iinfo(np.int64).max
@@ -98,6 +117,8 @@ class StreamColumns:
     """Its claim relative to other streams."""
     tolerance: NDArray[np.float64]
     """Seconds of waiting for text that its reader does not mind."""
+    priority: NDArray[np.float64]
+    """Whole numbers, larger is more urgent."""
     ttft_slo: NDArray[np.float64]
     tbt_slo: NDArray[np.float64]
     tpot_slo: NDArray[np.float64]

@@ -94,12 +94,14 @@ class StreamTable(StreamColumns, Generic[R]):
         hidden: bool = True,
         weight: float = 1.0,
         tolerance: float = 0.0,
+        priority: int = 0,
         reader: bool = True,
     ) -> int:
         """A new stream: `prompt` tokens in, at most `limit` out, read at `rate` tokens/s.
 
         streaming: a reader follows the text as it is made. thinking: its answer begins with
         reasoning. hidden: the reader does not see that. weight, tolerance, reader: of its class.
+        priority: larger is more urgent.
         """
         if not self._free:
             self._grow(2 * len(self._requests))
@@ -117,8 +119,7 @@ class StreamTable(StreamColumns, Generic[R]):
             expected_tokens=max(math.ceil(expected[0]), 1),
             tolerance=tolerance,
         )
-        self.kind[slot] = kind
-        self._requests[slot] = request
+        self.kind[slot], self._requests[slot] = kind, request
         self._slot_of[request] = slot
         if qos_class not in self.class_names:
             self.class_names.append(qos_class)
@@ -127,10 +128,9 @@ class StreamTable(StreamColumns, Generic[R]):
         self.class_number[slot] = self.class_names.index(qos_class)
         self._rank_of[slot] = self._arrivals
         self._arrivals += 1
-        self.prompt[slot] = prompt
-        self.limit[slot] = limit
+        self.prompt[slot], self.limit[slot] = prompt, limit
         self.streaming[slot] = streaming
-        self.weight[slot], self.tolerance[slot] = weight, tolerance
+        self.weight[slot], self.tolerance[slot], self.priority[slot] = weight, tolerance, priority
         self.thinking[slot] = thinking and hidden and streaming and self._reasoning_of is not None
         self.blank(slot)
         self.phases.arrive(slot, now)

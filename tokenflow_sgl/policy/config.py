@@ -63,6 +63,14 @@ class WorkingSetConfig:
         low=0.0,
         high=1000.0,
     )
+    priority_weight: float = setting(
+        2.0,
+        "with SGLang's --enable-priority-scheduling: each step of a request's priority, up to ten "
+        "above or below 0, multiplies the weight of its class by this; 1: priorities make no "
+        "difference",
+        low=1.0,
+        high=10.0,
+    )
     calm: float = setting(
         3.0, "seconds without an arrival after which a burst counts as ended", low=0.0, high=3600.0
     )

@@ -24,6 +24,7 @@ from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.pacing import paced, room_for_all
 from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.prefill import prefill_limit, reader_would_stall
+from tokenflow_sgl.policy.priority_claims import with_claims
 from tokenflow_sgl.policy.queueing import Queue, queue_keys, waiting_queue
 from tokenflow_sgl.policy.stress import under_stress
 from tokenflow_sgl.policy.urgency import leeway, turn, weights
@@ -66,6 +67,7 @@ class WorkingSetPolicy:
     def decide(self, state: State) -> Decision:
         """One pass: emergencies always, a new plan when one is due, then the prefill gate."""
         memo = state.memo if isinstance(state.memo, Memo) else Memo()
+        state = with_claims(state, self.config.priority_weight)
         if self.config.pace and len(state.streams) and room_for_all(state):
             rested = paced(state, self.config)
             return dataclasses.replace(rested, memo=dataclasses.replace(memo, plan=rested.run))

@@ -66,6 +66,7 @@ def state_of(
             tbt_slo=unless(streams.tbt_slo[present], NEUTRAL["tbt_slo"]),
             tpot_slo=unless(streams.tpot_slo[present], NEUTRAL["tpot_slo"]),
             weight=unless(streams.weight[present], NEUTRAL["weight"]),
+            priority=unless(streams.claim[present], NEUTRAL["priority"]),
             tolerance=unless(streams.tolerance[present], NEUTRAL["tolerance"]),
             visible=visible,
             thinking=(streams.reasoning[present] > 0) & (visible == 0),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.lifecycle import Phases
+from tokenflow_sgl.lifecycle.columns import shown_priorities
 from tokenflow_sgl.qos.classes import OWN_RATE, SHIPPED_CLASSES, QosClass, QosClasses
 from tokenflow_sgl.traces import TraceRequest
 
@@ -44,6 +45,7 @@ class SimulatedStreams:
         weight, tolerance: Of its class (see `QosClass`).
         qos_class: Name of the class that the request names; empty: none.
         priority: Larger is more urgent; of a request without one the least.
+        claim: The same as a policy sees it.
         ttft_slo, tbt_slo, tpot_slo: Seconds that it or its class asks for; NaN: it has no such
             objective.
         client: Number of its session; requests without one are each their own client.
@@ -86,6 +88,7 @@ class SimulatedStreams:
         self.priority = column(
             [LEAST if request.priority is None else request.priority for request in requests]
         )
+        self.claim = shown_priorities(self.priority)
         self.ttft_slo = objectives(
             [request.ttft_slo_s for request in requests], [each.ttft_slo for each in expected]
         )

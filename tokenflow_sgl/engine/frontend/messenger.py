@@ -11,7 +11,12 @@ import logging
 from functools import lru_cache
 from typing import Any
 
-from tokenflow_sgl.engine.stream_messages import Change, changes_message, passed_on_message
+from tokenflow_sgl.engine.stream_messages import (
+    Change,
+    alone_message,
+    changes_message,
+    passed_on_message,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +51,10 @@ class Messenger:
         self._send()
         known: bool = await answer
         return known
+
+    async def alone(self, rid: str) -> bool:
+        """Whether the scheduler knows the stream, and no other one's id begins like it."""
+        return await self._tell(alone_message(rid))
 
     def _send(self) -> None:
         if self._sending is None or self._sending.done():
@@ -95,5 +104,8 @@ def _answer(waiting: list[asyncio.Future[bool]], said: bool | Exception) -> None
 
 @lru_cache(maxsize=1)
 def messenger_of(manager: Any) -> Messenger:
-    """A process has one TokenizerManager, and one way from it to the scheduler."""
+    """A process has one TokenizerManager, and one way from it to the scheduler.
+
+    With several tokenizer workers each is such a process, and SGLang brings each its answers.
+    """
     return Messenger(manager)

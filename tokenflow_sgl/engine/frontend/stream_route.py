@@ -1,5 +1,7 @@
 """POST and DELETE /tokenflow/streams/{rid}: change a live stream's rate or weight, or end it.
 
+With several tokenizer workers any of them answers for the streams of all.
+
 Access is that of SGLang's /abort_request, which names a request by its id, too: with an admin key
 it takes that key, else the API key if there is one.
 """
@@ -16,6 +18,7 @@ from tokenflow_sgl.engine.frontend.messenger import messenger_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, check_weight, shown
 from tokenflow_sgl.engine.stream_messages import Change
+from tokenflow_sgl.engine.unsupported import has_workers
 
 PATH = "/tokenflow/streams/{rid:path}"
 RATE, WEIGHT = "rate", "weight"
@@ -73,11 +76,17 @@ async def change_stream(rid: str, request: Request) -> Response:
     except RateError as error:
         return _refused(400, str(error))
     state = manager.rid_to_state.get(rid)
-    if state is None:
+    if state is None and not has_workers(manager.server_args):
         return _refused(404, f"Stream {shown(rid)} is unknown: it has ended, or never began.")
-    if not getattr(state.obj, "stream", False):
+    if state is not None and not getattr(state.obj, "stream", False):
         return _refused(400, f"Request {shown(rid)} does not stream, so it has no reader.")
-    if not await messenger_of(manager).change(rid, change):
+    known = await messenger_of(manager).change(rid, change)
+    if not known and state is None:
+        return _refused(
+            404,
+            f"Stream {shown(rid)} has ended, never began, or has no reader.",
+        )
+    if not known:
         return _refused(
             409, f"Stream {shown(rid)} has not reached the scheduler yet, or has just ended."
         )
@@ -87,6 +96,15 @@ async def change_stream(rid: str, request: Request) -> Response:
 async def end_stream(rid: str) -> Response:
     """Abort stream `rid`."""
     manager = _manager()
+    if has_workers(manager.server_args):
+        if not await messenger_of(manager).alone(rid):
+            return _refused(
+                404,
+                f"Stream {shown(rid)} cannot be ended: it has ended or never began, or another "
+                "stream's id begins like it.",
+            )
+        manager.abort_request(rid=rid)
+        return Response(status_code=204)
     if rid not in manager.rid_to_state:
         return _refused(404, f"Stream {shown(rid)} is unknown: it has ended, or never began.")
     # SGLang aborts all requests whose ids begin like the one that it is told.

@@ -115,14 +115,6 @@ def _reading(custom_params: Mapping[Any, Any], classes: QosClasses) -> QosClass:
     return classes.default
 
 
-def class_or_default(custom_params: Any, classes: QosClasses) -> QosClass:
-    """As `class_of`; a bad request that came around the front end is of the default class."""
-    try:
-        return class_of(custom_params, classes)
-    except RateError:
-        return classes.default
-
-
 def check_keys(custom_params: Mapping[Any, Any]) -> None:
     """Raise `RateError` for a key that looks like ours and is none, and name the nearest."""
     for key in custom_params:

@@ -9,6 +9,7 @@ from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.slo_headers import add_to_body, add_to_sampling, objectives_of
 from tokenflow_sgl.engine.frontend.terms import RateError, check_place, class_of
+from tokenflow_sgl.qos.classes import QosClasses
 
 
 def check_rates(obj: Any, config: TokenFlowConfig) -> None:
@@ -18,6 +19,18 @@ def check_rates(obj: Any, config: TokenFlowConfig) -> None:
         if isinstance(each, dict):
             check_place(each, "sampling_params")
             class_of(each.get("custom_params"), config.known_classes)
+
+
+def refuse_bad_terms(req: Any, classes: QosClasses) -> None:
+    """In the scheduler: end a request with a bad rate that came around the front end.
+
+    It is answered as there, with HTTP 400, and costs one step of one token. gRPC clients come so,
+    and workers of the HTTP server that load no plugins.
+    """
+    try:
+        class_of(req.sampling_params.custom_params, classes)
+    except RateError as error:
+        req.set_finish_with_abort(str(error))
 
 
 async def check_body(request: Any) -> None:

@@ -1,0 +1,118 @@
+"""What becomes of a launch line on the machine that it is meant for, asked on any machine.
+
+For `tokenflow doctor --elsewhere` and `--lines`. Options go through SGLang's parser and the checks
+of our own start. Its device, the number of accelerators and the model need not be here. What only
+they can show is not judged: a model that is elsewhere is taken to be of the kind that the options
+speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tokenflow_sgl.engine.config import config_of, off_reason
+from tokenflow_sgl.engine.launching import (
+    NO_MODEL,
+    REFUSES,
+    RefusedError,
+    launch_step,
+    model_refusal,
+)
+from tokenflow_sgl.engine.unsupported import Refusal, refused_model, refused_options
+
+KINDS_BY_OPTION = {
+    "mamba_ssm_dtype": "is_hybrid_ssm",
+    "mamba_track_interval": "is_hybrid_ssm",
+    "mamba_radix_cache_strategy": "is_hybrid_ssm",
+    "max_mamba_cache_size": "is_hybrid_ssm",
+    "swa_full_tokens_ratio": "is_hybrid_swa",
+    "is_embedding": "is_generation",
+}
+"""Options that only a kind of model has a use for, and that kind as `refused_model` calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one launch line with `--scheduler tokenflow`.
+
+    Attributes:
+        refusals: Everything that this package refuses of it, in the order of its checks.
+        sglang: Why SGLang's own parser does not take it; None if it does.
+        unseen: The model that was not looked at; None if it was, or need not be.
+        off: Why the scheduler would stay off although it was asked for; None: it would be on.
+    """
+
+    refusals: tuple[Refusal, ...] = ()
+    sglang: str | None = None
+    unseen: str | None = None
+    off: str | None = None
+
+    @property
+    def accepted(self) -> bool:
+        """Whether nothing that could be judged stands in the way."""
+        return not self.refusals and self.sglang is None
+
+
+def judge(options: Sequence[str]) -> Verdict:
+    """The verdict on the options of a launch; `--scheduler tokenflow` is added where it is missing.
+
+    Changes this process (SGLang's hooks, logging) and downloads nothing. SGLang's plugins must be
+    loaded.
+    """
+    asked = [*options]
+    if not any(each.partition("=")[0] == "--scheduler" for each in asked):
+        asked += ["--scheduler", "tokenflow"]
+    try:
+        record = _parsed(asked)
+        found: list[Refusal] = []
+    except RefusedError as error:
+        if not error.ours:
+            return Verdict(sglang=str(error))
+        try:
+            record = _parsed([*asked, "--scheduler", "default"])
+        except RefusedError:
+            return Verdict((_own(error),))
+        found = [*refused_options(record)] or [_own(error)]
+    else:
+        if (off := off_reason(record)) is not None:
+            return Verdict(off=off)
+        if config_of(record) is None:
+            return Verdict(sglang="--scheduler default starts SGLang's own scheduler")
+    refusal, unseen = _of_model(record)
+    return Verdict(tuple([*found, refusal] if refusal else found), None, unseen)
+
+
+def _parsed(options: Sequence[str]) -> Any:
+    from sglang.srt.server_args import prepare_server_args
+
+    return launch_step(REFUSES, lambda: prepare_server_args([*options]))
+
+
+@cache
+def _plain() -> Any:
+    """A record in which nothing was said."""
+    return _parsed(["--model-path", NO_MODEL])
+
+
+def _own(error: RefusedError) -> Refusal:
+    """A value of ours that cannot be used, which ends a start as a refusal does."""
+    return Refusal("--tokenflow-*", f"{str(error).removeprefix('tokenflow refuses: ')}.")
+
+
+def _of_model(record: Any) -> tuple[Refusal | None, str | None]:
+    """What is refused of the model, and its name if it was not looked at."""
+    path: str = record.model_path
+    if Path(path, "config.json").is_file():
+        try:
+            return launch_step("the model cannot be read", lambda: model_refusal(record)), None
+        except RefusedError as error:
+            return None, f"{path} ({error})"
+    for option, kind in KINDS_BY_OPTION.items():
+        if getattr(record, option, None) != getattr(_plain(), option, None):
+            kinds = {"is_generation": True, "is_hybrid_swa": False, "is_hybrid_ssm": False}
+            return refused_model(**{**kinds, kind: not kinds[kind]}), path
+    return None, path
