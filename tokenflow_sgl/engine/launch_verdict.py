@@ -57,6 +57,14 @@ class Verdict:
         return not self.refusals and self.sglang is None
 
 
+def judge_all(lines: Sequence[Sequence[str]]) -> list[Verdict]:
+    """`judge` for each of these, with SGLang's plugins loaded before."""
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    return [judge(line) for line in lines]
+
+
 def judge(options: Sequence[str]) -> Verdict:
     """The verdict on the options of a launch; `--scheduler tokenflow` is added where it is missing.
 

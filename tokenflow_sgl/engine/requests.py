@@ -226,9 +226,8 @@ class TrackingScheduler(RestoringScheduler):
 
     def _collect_inflight_batches(self) -> list[Any]:
         batches: list[Any] = super()._collect_inflight_batches()
-        held = self.tf_named
-        if held is None:
-            held = [*self.tf_pauser.draining, *self.tf_pauser.paused]
+        pauser, held = self.tf_pauser, self.tf_named
+        held = [*pauser.draining, *pauser.paused] if held is None else held
         return [*batches, ScheduleBatch(reqs=held)] if held else batches
 
     def abort_request(self, recv_req: Any) -> None:

@@ -230,7 +230,7 @@ def _apart(where: str, copies: list[Pages]) -> None:
 
 
 def _numbers(indices: torch.Tensor) -> Pages:
-    return indices.cpu().numpy().astype(np.int64)
+    return np.asarray(indices.cpu(), dtype=np.int64)
 
 
 def _joined(parts: Iterable[Pages]) -> Pages:
