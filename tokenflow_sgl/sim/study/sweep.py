@@ -60,6 +60,7 @@ def parse_sweep(texts: Sequence[str]) -> Sequence[Setting]:
     """
     axes: dict[str, list[float | bool]] = {}
     kinds = {item.name: type(item.default) for item in fields(WorkingSetConfig)}
+    kinds = {name: kind for name, kind in kinds.items() if kind is not str}  # words are no axis
     for text in texts:
         key, separator, values = text.partition("=")
         name = key.strip().replace("-", "_")
