@@ -38,7 +38,7 @@ def decoding(make_stream):
 @pytest.fixture
 def newcomer(make_stream):
     def make(prompt=10_000, **given):
-        return make_stream(Phase.WAITING, prompt=prompt, **given)
+        return make_stream(Phase.WAITING, prompt=prompt, **{"rate": 1.0, **given})
 
     return make
 
@@ -108,14 +108,14 @@ def test_rows_are_shared_in_turns_too(make_state, decoding) -> None:
     assert found.tolist() == pytest.approx([40.0, 20.0])
 
 
-def test_an_objective_out_of_reach_holds_nobody_up(make_state, decoding) -> None:
+def test_an_objective_out_of_reach_holds_no_stream_up(make_state, decoding) -> None:
     # 201 tokens in 100 s, 60 too many; 20 s to be gained.
     lost = decoding(first_text=0.0)
     rows = [lost, *(decoding() for _ in range(39))]
     assert bearable(make_state(rows, total=AMPLE, costs=COSTS)) == [pytest.approx(40.0)]
 
 
-def test_nobody_joins_while_many_miss_theirs(joins, make_state, decoding, newcomer) -> None:
+def test_none_joins_while_many_miss_theirs(joins, make_state, decoding, newcomer) -> None:
     rows = [decoding(first_text=0.0), *(decoding() for _ in range(10))]
     assert bearable(make_state(rows, total=AMPLE, costs=COSTS)) == [0.0]
     assert joins([*rows, newcomer(1)]) == []
@@ -177,6 +177,17 @@ def test_memory_is_forecast_to_its_lowest(make_state, make_stream) -> None:
 def test_draining_streams_give_their_memory_back(make_state, make_stream) -> None:
     rows = [make_stream(Phase.DRAINING)]
     assert forecast(make_state(rows, total=1000, promised=50)) == 1000 - 50
+
+
+def test_none_joins_where_turns_are_too_slow_for_it_or_those_before_it(joins, newcomer) -> None:
+    # 100 tokens of 200 each, 0.1 s per step: three streams take turns of 0.15 s per token.
+    rows = [newcomer(100, rate=5.0, admitted=True), *(newcomer(100, rate=5.0) for _ in range(6))]
+    assert joins(rows, total=200, host=AMPLE) == [1, 2, 3]
+    assert joins([newcomer(100, rate=7.0, admitted=True), *rows[1:]], total=200, host=AMPLE) == [1]
+    assert joins([*rows[:2], newcomer(100, rate=7.0), *rows[2:]], total=200, host=AMPLE) == [1]
+    # It waits for the whole answer, or wants more than the engine can give: neither holds others.
+    for first in (newcomer(100, streaming=False, admitted=True), newcomer(100, rate=50.0)):
+        assert joins([first, *rows[1:]], total=200, host=AMPLE)[-1] == 3
 
 
 def test_what_does_not_stay_counts_with_its_copy(joins, decoding, newcomer) -> None:

@@ -13,9 +13,11 @@ than the paper, whose streams keep all KV that they need within reach, layer by 
 - *N_future* is a quantile of the answers' lengths, given that so much has come: a low one where the
   stream gains on its objective, a high one where it loses.
 - *Retained layers* (Eq. 3, 4) are all or none. A newcomer for which memory stays free (`forecast`,
-  Eq. 5) is kept whole. For another one somebody has to be parked on the host, itself or one that is
-  further ahead of its reader (`exchange` says who), and the copy counts if it takes longer than the
-  prefill under which it hides.
+  Eq. 5) is kept whole. For another one some stream has to be parked on the host, itself or one that
+  is further ahead of its reader (`exchange` says who), and the copy counts if it takes longer than
+  the prefill under which it hides.
+- *Streams without text* have objectives, too: none joins where the turns would be too slow for one
+  of these. Eq. 2 alone admits whatever comes while no stream decodes.
 - *Out of reach.* A stream that misses its objective even if no newcomer joins does not hold up
   the others. Where these are more than a few, the engine has too much to do, and none joins.
 - A stream without an objective of its own is judged by its reader: a stall that is over is over.
@@ -67,6 +69,7 @@ def within_objectives(
         seconds = np.where(stays, seconds, np.maximum(seconds, own / state.links.store.rate))
     asked = prefills_due(state, members) + np.cumsum(seconds)
     passes = asked < allowance(state, context, count)
+    passes &= _pace(state, context, count) <= _slowest(state, newcomers)
     passes &= held + need <= config.fill * (memory.kv.total + memory.host.kv.total)
     # Nothing overtakes the first one that does not pass.
     fits = len(newcomers) if passes.all() else int(np.argmin(passes))
@@ -90,8 +93,8 @@ def allowance(state: State, context: FloatArray, count: FloatArray) -> FloatArra
     index = np.nonzero(started)[0]
     objective = objectives(state, index)
     # What the engine cannot give to any stream is asked of no newcomer.
-    alone = state.costs.decode_seconds(np.ones(len(index)), streams.length[index].astype(float))
-    index, objective = index[objective >= alone], objective[objective >= alone]
+    possible = objective >= _alone(state, index)
+    index, objective = index[possible], objective[possible]
     everywhere = np.full(len(context), np.inf)
     if not len(index):
         return everywhere
@@ -145,6 +148,24 @@ def forecast(state: State) -> float:
     released = np.where(ends, streams.length[running] + left, 0.0).sum(axis=1)
     allocated = np.minimum(left, STAGES).sum(axis=1) + memory.page_size * len(running)
     return float((free + released - allocated).min())
+
+
+def _slowest(state: State, newcomers: IntArray) -> FloatArray:
+    """Seconds per token that all streams without text can bear, with 1, 2, ... newcomers."""
+    streams = state.streams
+    promised = np.nonzero(streams.member & (streams.seen == 0) & streams.streaming)[0]
+    index = np.concatenate([promised, newcomers])
+    bearable = np.where(streams.streaming[index], objectives(state, index), np.inf)
+    # As above: what no stream could have is asked of none.
+    bearable[bearable < _alone(state, index)] = np.inf
+    least = np.minimum.accumulate(bearable)
+    return np.asarray(least[len(promised) :])
+
+
+def _alone(state: State, index: IntArray) -> FloatArray:
+    """Seconds per token of each stream if the engine had no other."""
+    length = state.streams.length[index].astype(np.float64)
+    return state.costs.decode_seconds(np.ones(len(index)), length)
 
 
 def _gained(state: State, index: IntArray, objective: FloatArray) -> FloatArray:
