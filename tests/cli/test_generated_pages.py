@@ -53,10 +53,29 @@ def test_flags_page_names_the_flags_of_the_parser():
 def test_refused_options_are_documented_with_their_reasons():
     documented = {
         cells[0].split("`")[1]: cells[1]
-        for cells in rows("scheduler.md")
+        for cells in rows("compatibility.md")
         if len(cells) == 2 and cells[0].startswith("`--")
     }
     assert documented == {unsupported._flag(name): why for name, _, why in unsupported._OPTIONS}
+    assert unsupported._DP_ATTENTION in (DOCS / "compatibility.md").read_text()
+
+
+def test_refused_models_are_documented_with_their_sentences():
+    documented = {cells[0]: cells[1] for cells in rows("compatibility.md") if len(cells) == 2}
+    plain = {"is_generation": True, "is_hybrid_swa": False, "is_hybrid_ssm": False}
+    for kind, value in plain.items():
+        refusal = unsupported.refused_model(**{**plain, kind: not value})
+        assert documented[refusal.subject] == refusal.sentence
+
+
+def test_every_proof_of_compatibility_is_a_test_on_real_sglang():
+    proofs = [cells[1].strip("`") for cells in rows("compatibility.md") if len(cells) == 3][1:]
+    assert len(proofs) > 15
+    for proof in proofs:
+        file, _, name = proof.partition("::")
+        text = (ROOT / file).read_text()
+        assert f"\ndef {name}(" in text, proof
+        assert "pytest.mark.engine" in text, proof
 
 
 def test_requests_that_are_not_preempted_are_documented():

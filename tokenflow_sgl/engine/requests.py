@@ -21,7 +21,7 @@ from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, class_of
 from tokenflow_sgl.engine.frontend.validate import refuse_bad_terms
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
-from tokenflow_sgl.engine.priorities import shown_priority
+from tokenflow_sgl.engine.priority_scheduling import shown_priority
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.restore.restoring_scheduler import RestoringScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time

@@ -32,7 +32,7 @@ from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.lengths_file import known_lengths, open_lengths_file
 from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
-from tokenflow_sgl.engine.priorities import take_over_priorities
+from tokenflow_sgl.engine.priority_scheduling import take_over_priorities
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time

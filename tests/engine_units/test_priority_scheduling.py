@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tokenflow_sgl.engine.priorities import shown_priority, take_over_priorities
+from tokenflow_sgl.engine.priority_scheduling import shown_priority, take_over_priorities
 from tokenflow_sgl.lifecycle.columns import FARTHEST
 
 
