@@ -11,7 +11,7 @@ from tokenflow_sgl.contract import Cause, Phase, Preempt
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.admission import Admission
-from tokenflow_sgl.policy.exchange import exchange, useful_band
+from tokenflow_sgl.policy.exchange import CONSIDERED, _most_urgent, exchange, useful_band
 
 # The default stream: 200 tokens of context, useful band max(0.1 * 400 / 10, 3) = 4 s.
 # Saturated from 3.2 s, sprinting beyond 8 s, content (while paused) above 2 s.
@@ -386,3 +386,16 @@ def test_the_band_is_of_what_is_read(make_state, make_stream) -> None:
     # 900 of 1000 tokens were reasoning: 100 and the 3,000 to come are read.
     row = make_stream(generated=1000, visible=100, expected=LONG)
     assert useful_band(make_state([row]), CONFIG, np.array([0])).tolist() == [31.0]
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_the_most_urgent_are_the_head_of_all_in_order(data) -> None:
+    """Among equal ones the order of arrival counts."""
+    count = data.draw(st.integers(0, 200))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    kinds = data.draw(st.integers(1, 200))
+    held, turns = rng.random(count) < 0.3, rng.integers(0, kinds, count) / 2.0
+    second = np.where(rng.random(count) < 0.5, -np.inf, rng.integers(0, 3, count))
+    whole = np.lexsort((second, turns, held))[:CONSIDERED]
+    assert _most_urgent(held, turns, second).tolist() == whole.tolist()

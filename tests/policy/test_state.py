@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.policy import WorkingSetPolicy
 
 
 @settings(max_examples=60, deadline=None)
@@ -45,3 +46,25 @@ def test_what_is_expected_of_some_is_what_is_expected_of_all(make_state, make_st
     streams = make_state(rows).streams
     some = np.array([2, 0])
     assert streams.expected_of(some).tolist() == streams.expected[some].tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_without_columns_of_thoughts_no_stream_thinks(make_state, make_stream, data) -> None:
+    """A body whose streams never think leaves them out: the decision is the same."""
+    phase = st.sampled_from(list(Phase))
+    rows = [
+        make_stream(
+            one,
+            slack=None if one is Phase.WAITING else data.draw(st.floats(-5.0, 30.0)),
+            prompt=data.draw(st.integers(1, 4000)),
+        )
+        for one in data.draw(st.lists(phase, min_size=1, max_size=30))
+    ]
+    whole = make_state(rows)
+    bare = dataclasses.replace(whole.streams, thinking=None, visible=None)
+    decided = [
+        WorkingSetPolicy().decide(dataclasses.replace(whole, streams=streams))
+        for streams in (whole.streams, bare)
+    ]
+    assert decided[0] == decided[1]
