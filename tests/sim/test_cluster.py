@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ from states import state as make_state
 from tokenflow_sgl.contract import State
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.profiles import DecodeTable
 from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.sim.cluster import ROUTERS
 from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
@@ -64,6 +66,42 @@ def test_full_buffers_ask_for_nothing(trace, device, options) -> None:
     times = [t for r, t in zip(first["request"], first["time_s"], strict=True) if r == 0]
     gaps = [b - a for a, b in itertools.pairwise(times)]
     assert max(gaps) > 0.04  # the newcomer's prefill came between
+
+
+def test_servers_of_other_kinds_have_times_and_memory_of_their_own(
+    times_of, trace, device, options
+) -> None:
+    steps = ((0.02, 0.02), (0.02, 0.02))
+    slow = dataclasses.replace(
+        device, device="slow", decode=DecodeTable((1.0, 1000.0), (1.0, 1e6), steps)
+    )
+    rows = trace((0.0, 100, 3), (0.0, 100, 3))
+    done = simulate(
+        rows,
+        device,
+        options(),
+        policy="fcfs",
+        beside=[(slow, options(max_total_tokens=500))],
+        router="round-robin",
+    )
+    assert times_of(done)[0] == pytest.approx([0.1, 0.11, 0.12])
+    assert times_of(done)[1] == pytest.approx([0.1, 0.12, 0.14])
+    target = done.run.info.target
+    assert target["simulated_device"] == "toy"
+    [other] = target["beside"]
+    assert (other["simulated_device"], other["server_args"]["max_total_tokens"]) == ("slow", 500)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_total_tokens": 400}, "request 0 of toy has 500 tokens; --kv-tokens is 400"),
+        ({"page_size": 16}, "must have pages of the same size"),
+    ],
+)
+def test_what_another_kind_cannot_serve_is_said(trace, device, options, given, message) -> None:
+    with pytest.raises(SimulationError, match=message):
+        simulate(trace((0.0, 400, 100)), device, options(), beside=[(device, options(**given))])
 
 
 class Server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +81,7 @@ def simulate(
     policy: str | Policy = "tokenflow",
     config: WorkingSetConfig | None = None,
     replicas: int = 1,
+    beside: Sequence[tuple[DeviceProfile, EngineOptions]] = (),
     router: str = "least-loaded",
     sessions: Sessions = Sessions.closed,
     known_lengths: bool = False,
@@ -96,6 +98,7 @@ def simulate(
         policy: One of `POLICIES`, package.module:Class, or a policy.
         config: Parameters of tokenflow's policy.
         replicas: Engines of this kind.
+        beside: More engines, of other kinds: their profiles and settings.
         router: Which of them gets a request: one of `ROUTERS`.
         sessions: When later turns of a session are sent.
         known_lengths: Clients send the length of the answer as its limit (see `client_limits`), and
@@ -107,16 +110,21 @@ def simulate(
     Raises:
         TraceError: A request names a class that there is not.
         SimulationError: The policy is unknown, the router asks for what its servers do not report,
-            or a request does not fit the device at all.
+            a request does not fit a device at all, or engines have pages of different sizes.
     """
     options, name = settings_of(policy, options), name_of(policy)
+    others = [(each, settings_of(policy, own)) for each, own in beside]
     if router not in ROUTERS:
         raise SimulationError(f"router is {router!r}; allowed is {', '.join(ROUTERS)}")
     if not 1 <= replicas <= MOST_REPLICAS:
         raise SimulationError(f"replicas is {replicas!r}; allowed is 1 to {MOST_REPLICAS}")
-    _check(trace, options)
+    kinds = [*[(profile, options)] * replicas, *others]
+    if len({own.page_size for _, own in kinds}) > 1:
+        raise SimulationError("engines behind one router must have pages of the same size")
+    smallest = min((own for _, own in kinds), key=_room)
+    _check(trace, smallest)
     trace = with_classes(trace, classes.rates)
-    room = [_room(options) - request.prompt_tokens for request in trace.requests]
+    room = [_room(smallest) - request.prompt_tokens for request in trace.requests]
     limits = client_limits(trace.requests, known_lengths=known_lengths, room=room)
     streams, tokens = SimulatedStreams(trace.requests, limits, classes), SimulatedTokens()
     ended = np.full(len(streams), np.nan)
@@ -124,25 +132,28 @@ def simulate(
     schedule = Schedule(trace.requests, sessions)
     prefixes = Prefixes(trace.requests, schedule.previous, options.page_size)
 
-    def make(inbox: Inbox | Schedule) -> tuple[Engine, FcfsScheduler]:
+    def make(
+        inbox: Inbox | Schedule, kind: tuple[DeviceProfile, EngineOptions]
+    ) -> tuple[Engine, FcfsScheduler]:
+        times, own = kind
         device = Device(
-            profile,
-            overlap=options.load_evict_overlap,
-            page=options.page_size,
-            backend=IoBackend(options.hicache_io_backend),
-            layout=MemLayout(options.hicache_mem_layout),
+            times,
+            overlap=own.load_evict_overlap,
+            page=own.page_size,
+            backend=IoBackend(own.hicache_io_backend),
+            layout=MemLayout(own.hicache_mem_layout),
         )
-        core = Core(streams, prefixes, device, options)
+        core = Core(streams, prefixes, device, own)
         lengths = make_predictor("limit" if known_lengths else predictor)
         scheduler = make_scheduler(policy, core, config, lengths)
         return Engine(core, scheduler, inbox, tokens, ended), scheduler
 
-    if replicas == 1:
-        made = [make(schedule)]
+    if len(kinds) == 1:
+        made = [make(schedule, kinds[0])]
         made[0][0].advance(observe=observe)
     else:
-        inboxes = [Inbox(schedule) for _ in range(replicas)]
-        made = [make(inbox) for inbox in inboxes]
+        inboxes = [Inbox(schedule) for _ in kinds]
+        made = [make(inbox, kind) for inbox, kind in zip(inboxes, kinds, strict=True)]
         cluster = [Replica(e, inbox, s) for (e, s), inbox in zip(made, inboxes, strict=True)]
         turns = sessions is Sessions.closed and any(request.turn for request in trace.requests)
         serve(schedule, cluster, ROUTERS[router](streams, config), sessions=turns, observe=observe)
@@ -161,17 +172,15 @@ def simulate(
         ended,
         name=name,
         target={
-            "model": profile.model,
-            "simulated_device": profile.device,
-            "profile": profile.source,
-            "server_args": dataclasses.asdict(options),
+            **_described(profile, options),
+            **({"beside": [_described(*each) for each in others]} if others else {}),
         },
         options={
             "policy": name,
             "replicas": replicas,
             "known_lengths": known_lengths,
             **_classes(trace, classes),
-            **({"router": router} if replicas > 1 else {}),
+            **({"router": router} if len(kinds) > 1 else {}),
             **(dataclasses.asdict(config) if policy == "tokenflow" else {}),
         },
         duration_s=max(engine.now for engine in engines),
@@ -193,6 +202,16 @@ def simulate(
         ),
         **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
     )
+
+
+def _described(profile: DeviceProfile, options: EngineOptions) -> dict[str, Any]:
+    """A kind of engine, for the run's target."""
+    return {
+        "model": profile.model,
+        "simulated_device": profile.device,
+        "profile": profile.source,
+        "server_args": dataclasses.asdict(options),
+    }
 
 
 def _classes(trace: Trace, classes: QosClasses) -> dict[str, Any]:
