@@ -18,7 +18,7 @@ are looked at one by one, after every pass:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,7 +82,7 @@ class MemoryLedger:
         self._rows = rows
         self._lent = lent
 
-    def check(self, owners: Iterable[Any]) -> None:
+    def check(self, owners: Sequence[Any]) -> None:
         """Look at all pages as they are between two passes.
 
         Args:
