@@ -11,12 +11,12 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.engine.config import config_of
-from tokenflow_sgl.engine.unsupported import UnsupportedError, check_model
+from tokenflow_sgl.engine.config import NO_PLANNER, config_of, restoring_planner
+from tokenflow_sgl.engine.unsupported import UnsupportedError, check_model, check_prefill
 
 NOT_LOOKED_AT = "not looked at"
 NO_MODEL = "dummy"
@@ -39,6 +39,10 @@ class Launch:
             the way.
         no_device: Whether that is the device.
         elsewhere: Whether the model would have to be downloaded, and was not looked at.
+        storage: HiCache's, as the options name it; None: there is none.
+        planner: Of `--tokenflow-restore`; None: it is off.
+        restores: Whether the model's KV can be fetched page by page, as restorations do it; None:
+            it was not looked at.
     """
 
     scheduler: bool = False
@@ -47,6 +51,9 @@ class Launch:
     refusal: str | None = None
     no_device: bool = False
     elsewhere: bool = False
+    storage: str | None = None
+    planner: str | None = None
+    restores: bool | None = None
 
 
 class _RefusedError(Exception):
@@ -62,25 +69,37 @@ def try_launch(options: Sequence[str]) -> Launch:
     from sglang.srt.server_args import prepare_server_args
 
     load_plugins()
-    scheduler, device, model = False, None, NOT_LOOKED_AT
+    found = Launch()
     try:
         record = _step("SGLang refuses these options", lambda: prepare_server_args([*options]))
-        scheduler = config_of(record) is not None
+        planner = restoring_planner(record)
+        found = Launch(
+            scheduler=config_of(record) is not None,
+            storage=record.hicache_storage_backend if record.enable_hierarchical_cache else None,
+            planner=None if planner == NO_PLANNER else planner,
+        )
         try:
-            device = _device(record)
+            found = replace(found, device=_device(record))
         except _RefusedError as error:
-            return Launch(scheduler, None, model, str(error), no_device=True)
+            return replace(found, refusal=str(error), no_device=True)
         model = record.model_path
         if not _is_here(record):
-            return Launch(scheduler, device, f"{model}: {ELSEWHERE}", elsewhere=True)
+            return replace(found, model=f"{model}: {ELSEWHERE}", elsewhere=True)
+        found = replace(found, model=model)
         _step("SGLang refuses these options", record.resolve_once)
+        # None: a platform may set it where the server starts.
+        if found.planner is not None and record.chunked_prefill_size is not None:
+            _step("", lambda: check_prefill(record.chunked_prefill_size))
         if model != NO_MODEL:
             _step("SGLang refuses these options", record.check_server_args)
-            _step("the model cannot be served", lambda: _check_model(record, scheduler))
-            model = f"{model}: its configuration was read, its weights were not"
+            restores = _step(
+                "the model cannot be served", lambda: _check_model(record, found.scheduler)
+            )
+            read = f"{model}: its configuration was read, its weights were not"
+            found = replace(found, model=read, restores=restores)
     except _RefusedError as error:
-        return Launch(scheduler, device, model, str(error))
-    return Launch(scheduler, device, model)
+        return replace(found, refusal=str(error))
+    return found
 
 
 def _step(what: str, step: Callable[[], Any]) -> Any:
@@ -151,15 +170,17 @@ def _in_hub_cache(name: str, revision: str | None) -> bool:
     return isinstance(found, (str, os.PathLike))
 
 
-def _check_model(record: Any, scheduler: bool) -> None:
-    """As the scheduler does when it has loaded the model."""
+def _check_model(record: Any, scheduler: bool) -> bool:
+    """As the scheduler does when it has loaded the model.
+
+    Returns:
+        Whether all of its KV is of whole prefixes: no windows, no states.
+    """
     from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 
     config = model_config_of(record)
+    windows, states = bool(config.is_hybrid_swa), bool(uses_ssm_state(config))
     if scheduler:
-        check_model(
-            is_generation=config.is_generation,
-            is_hybrid_swa=config.is_hybrid_swa,
-            is_hybrid_ssm=uses_ssm_state(config),
-        )
+        check_model(is_generation=config.is_generation, is_hybrid_swa=windows, is_hybrid_ssm=states)
+    return not windows and not states
