@@ -90,6 +90,46 @@ def test_a_launch_without_the_scheduler_is_not_called_active(doctor) -> None:
     )
 
 
+STORED = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file")
+
+
+@pytest.mark.parametrize(
+    ("options", "found", "active"),
+    [
+        (
+            ("--tokenflow-restore", "auto", *STORED),
+            "auto: the head of a prefix in the storage (file) is computed while its tail is",
+            "Active with --tokenflow-restore auto, under SGLang's own scheduler.",
+        ),
+        (
+            ("--scheduler", "tokenflow", *STORED),
+            "off: all of a prefix in the storage (file) is fetched before the prompt starts",
+            "Active with --scheduler tokenflow.",
+        ),
+    ],
+    ids=("on", "off"),
+)
+def test_what_becomes_of_stored_prefixes_is_said(doctor, options, found, active) -> None:
+    code, output = doctor("--model-path", "MODEL", *options)
+    assert code == 0, output
+    assert f"restoration             {found}" in output
+    assert verdict(output) == active
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((), "there is none; add --enable-hierarchical-cache --hicache-storage-backend"),
+        ((*STORED, "--chunked-prefill-size", "-1"), "does not work without chunked prefill"),
+    ],
+    ids=("no storage", "no chunks"),
+)
+def test_why_prefixes_would_not_be_restored_is_said(doctor, options, reason) -> None:
+    code, output = doctor("--model-path", "MODEL", "--tokenflow-restore", "auto", *options)
+    assert code == 1, output
+    assert reason in verdict(output)
+
+
 def test_a_launch_without_a_model_is_refused_as_sglang_does(doctor) -> None:
     code, output = doctor("--scheduler", "tokenflow")
     assert code == 1

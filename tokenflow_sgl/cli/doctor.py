@@ -72,7 +72,8 @@ def doctor(
 
     Prints the versions, whether SGLang will load the plugin, every SGLang internal that this
     package uses and that has changed, and the device that SGLang finds. With the options of a
-    launch, also what SGLang or this package would refuse of them. Starts no server, loads no
+    launch, also what SGLang or this package would refuse of them, and what becomes of prefixes in
+    HiCache's storage. Starts no server, loads no
     weights, downloads nothing. Exits with 0 if the scheduler would start, else with 1. Example:
 
     tokenflow doctor -- --model-path Qwen/Qwen3-8B --scheduler tokenflow --tp-size 2
@@ -128,7 +129,8 @@ def doctor(
     failed = next((check for check in checks if check.problem), None)
     if failed is None:
         notes = "".join(f" {check.note}" for check in checks if check.note)
-        verdict, style = f"Active with --scheduler tokenflow.{notes}", "bold green"
+        active = next((check.active for check in checks if check.active), "--scheduler tokenflow")
+        verdict, style = f"Active with {active}.{notes}", "bold green"
     else:
         verdict, style = f"Not active: {failed.problem}. Next: {failed.step}.", "bold red"
     console.print(verdict, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -20,7 +20,8 @@ class Check:
     """The result of one check.
 
     found: what is there. problem: why the scheduler would not start with it, or None.
-    step: what to do about the problem. note: a remark that stops nothing.
+    step: what to do about the problem. note: a remark that stops nothing. active: what the options
+    switch on, where they say that.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Check:
     problem: str | None = None
     step: str = ""
     note: str = ""
+    active: str = ""
 
 
 def installation() -> list[Check]:

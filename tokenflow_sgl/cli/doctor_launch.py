@@ -16,6 +16,7 @@ from tokenflow_sgl.cli.doctor_install import Check
 
 if TYPE_CHECKING:
     from tokenflow_sgl.engine.launch_verdict import Verdict
+    from tokenflow_sgl.engine.launching import Launch
     from tokenflow_sgl.engine.seam import Seam
 
 REMOVE = "do what the sentence says"
@@ -48,7 +49,7 @@ def launch_checks(options: list[str] | None) -> list[Check]:
             checks.append(Check("options", text, refusal, "change what it names"))
         elif launch.off is not None:
             checks.append(Check("options", text, note=_stays_off(launch.off)))
-        elif not launch.scheduler:
+        elif not launch.scheduler and launch.planner is None:
             checks.append(
                 Check(
                     "options",
@@ -58,10 +59,32 @@ def launch_checks(options: list[str] | None) -> list[Check]:
                 )
             )
         else:
-            checks.append(Check("options", text))
+            checks.append(Check("options", text, active=_active(launch)))
+        if launch.storage is not None and refusal is None:
+            checks.append(Check("restoration", _restoration(launch)))
     elif refusal is not None and not launch.no_device:
         checks.append(Check("options", "none", refusal, "start without --scheduler tokenflow"))
     return checks
+
+
+def _active(launch: Launch) -> str:
+    if launch.scheduler:
+        return "--scheduler tokenflow"
+    return f"--tokenflow-restore {launch.planner}, under SGLang's own scheduler"
+
+
+def _restoration(launch: Launch) -> str:
+    """What becomes of prompts whose beginning is in the storage."""
+    of = f"of a prefix in the storage ({launch.storage})"
+    if launch.planner is None:
+        return (
+            f"off: all {of} is fetched before the prompt starts, or computed; "
+            "--tokenflow-restore auto does both at once"
+        )
+    if launch.restores is False:
+        return f"none: with this model's windows or states SGLang fetches {of} what it can"
+    unless = "" if launch.restores else ", unless the model has windows or states"
+    return f"{launch.planner}: the head {of} is computed while its tail is fetched{unless}"
 
 
 def verdicts(lines: Sequence[Sequence[str]]) -> list[Verdict]:

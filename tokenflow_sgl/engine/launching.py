@@ -11,12 +11,17 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.engine.config import config_of, off_reason
-from tokenflow_sgl.engine.unsupported import Refusal, UnsupportedError, refused_model
+from tokenflow_sgl.engine.config import NO_PLANNER, config_of, off_reason, restoring_planner
+from tokenflow_sgl.engine.unsupported import (
+    Refusal,
+    UnsupportedError,
+    check_prefill,
+    refused_model,
+)
 
 NOT_LOOKED_AT = "not looked at"
 NO_MODEL = "dummy"
@@ -41,6 +46,10 @@ class Launch:
         no_device: Whether that is the device.
         elsewhere: Whether the model would have to be downloaded, and was not looked at.
         off: Why our scheduler would stay off although the options ask for it; None: it would not.
+        storage: HiCache's, as the options name it; None: there is none.
+        planner: Of `--tokenflow-restore`; None: it is off.
+        restores: Whether the model's KV can be fetched page by page, as restorations do it; None:
+            it was not looked at.
     """
 
     scheduler: bool = False
@@ -50,6 +59,9 @@ class Launch:
     no_device: bool = False
     elsewhere: bool = False
     off: str | None = None
+    storage: str | None = None
+    planner: str | None = None
+    restores: bool | None = None
 
 
 class RefusedError(Exception):
@@ -73,26 +85,38 @@ def try_launch(options: Sequence[str]) -> Launch:
     from sglang.srt.server_args import prepare_server_args
 
     load_plugins()
-    scheduler, device, model = False, None, NOT_LOOKED_AT
+    found = Launch()
     try:
         record = launch_step(REFUSES, lambda: prepare_server_args([*options]))
-        scheduler = config_of(record) is not None
-        off = off_reason(record)
+        planner = restoring_planner(record)
+        found = Launch(
+            scheduler=config_of(record) is not None,
+            off=off_reason(record),
+            storage=record.hicache_storage_backend if record.enable_hierarchical_cache else None,
+            planner=None if planner == NO_PLANNER else planner,
+        )
         try:
-            device = _device(record)
+            found = replace(found, device=_device(record))
         except RefusedError as error:
-            return Launch(scheduler, None, model, str(error), no_device=True)
+            return replace(found, refusal=str(error), no_device=True)
         model = record.model_path
         if not _is_here(record):
-            return Launch(scheduler, device, f"{model}: {ELSEWHERE}", elsewhere=True, off=off)
+            return replace(found, model=f"{model}: {ELSEWHERE}", elsewhere=True)
+        found = replace(found, model=model)
         launch_step(REFUSES, record.resolve_once)
+        # None: a platform may set it where the server starts.
+        if found.planner is not None and record.chunked_prefill_size is not None:
+            launch_step(REFUSES, lambda: check_prefill(record.chunked_prefill_size))
         if model != NO_MODEL:
             launch_step(REFUSES, record.check_server_args)
-            launch_step("the model cannot be served", lambda: _check_model(record, scheduler))
-            model = f"{model}: its configuration was read, its weights were not"
+            restores = launch_step(
+                "the model cannot be served", lambda: _check_model(record, found.scheduler)
+            )
+            read = f"{model}: its configuration was read, its weights were not"
+            found = replace(found, model=read, restores=restores)
     except RefusedError as error:
-        return Launch(scheduler, device, model, str(error))
-    return Launch(scheduler, device, model, off=off)
+        return replace(found, refusal=str(error))
+    return found
 
 
 def launch_step(what: str, action: Callable[[], Any]) -> Any:
@@ -165,18 +189,30 @@ def _in_hub_cache(name: str, revision: str | None) -> bool:
 
 def model_refusal(record: Any) -> Refusal | None:
     """Why the scheduler will not serve the model when it has loaded it; None: it will."""
+    return refused_model(**_kind_of_model(record))
+
+
+def _check_model(record: Any, scheduler: bool) -> bool:
+    """As the scheduler does when it has loaded the model.
+
+    Returns:
+        Whether all of its KV is of whole prefixes: no windows, no states.
+    """
+    kind = _kind_of_model(record)
+    refusal = refused_model(**kind)
+    if scheduler and refusal is not None:
+        raise UnsupportedError(refusal.sentence)
+    return not kind["is_hybrid_swa"] and not kind["is_hybrid_ssm"]
+
+
+def _kind_of_model(record: Any) -> dict[str, bool]:
+    """What `refused_model` asks of it."""
     from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 
     config = model_config_of(record)
-    return refused_model(
-        is_generation=config.is_generation,
-        is_hybrid_swa=config.is_hybrid_swa,
-        is_hybrid_ssm=uses_ssm_state(config),
-    )
-
-
-def _check_model(record: Any, scheduler: bool) -> None:
-    refusal = model_refusal(record)
-    if scheduler and refusal is not None:
-        raise UnsupportedError(refusal.sentence)
+    return {
+        "is_generation": bool(config.is_generation),
+        "is_hybrid_swa": bool(config.is_hybrid_swa),
+        "is_hybrid_ssm": bool(uses_ssm_state(config)),
+    }
