@@ -38,6 +38,6 @@ def plot_capacity(found: Sequence[Carried], share: float, path: Path, title: str
     axes.set_xlabel("arrivals, streams per second")
     axes.set_ylabel("streams that meet the goal")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower left")
+    axes.legend(framealpha=1.0, edgecolor="none", loc="lower left")
     figure.suptitle(title)
     figure.savefig(path, dpi=120)
