@@ -130,6 +130,17 @@ def test_hits_of_the_storage_that_are_computed_are_told_sglang(some) -> None:
     assert some.tree.unfulfilled == [(320, "recomputed")]
 
 
+def test_a_fetch_that_has_failed_holds_nothing_up(some) -> None:
+    some.begin("r", head=160)
+    some.begin("s")
+    some.pass_at(5.0, step_end=5.2)
+    assert some.all.may_start("r") is False, "its tail arrives until 5.16"
+    assert some.all.may_start("s") is False, "and is not to be delayed"
+    some.arrive("r", 64)
+    some.pass_at(5.01, step_end=5.2)
+    assert some.all.may_start("s") is True
+
+
 class Adder:
     """As much of SGLang's as admits one request and forgets what the storage had of it."""
 

@@ -126,7 +126,7 @@ class Outlook:
         if missing <= 0:
             self._landings.add(each.number, self.now)
             each.landing = math.inf  # it has this pass for itself: then it may lack something else
-        elif not self._late:  # else nothing comes, and it holds nothing up
+        elif not each.fetched and not self._late:  # else nothing comes, and it holds nothing up
             self._landings.add(each.number, self.now + self.fetch(each)(missing))
 
     def seconds_before_landing(self, each: Restoration) -> float:
