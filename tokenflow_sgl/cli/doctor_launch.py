@@ -67,11 +67,8 @@ def launch_checks(options: list[str] | None) -> list[Check]:
 def verdicts(lines: Sequence[Sequence[str]]) -> list[Verdict]:
     """What becomes of launches with these options, on whatever machine they are meant for."""
     with silence():
-        from sglang.srt.plugins import load_plugins
-
         from tokenflow_sgl.engine.launch_verdict import judge
 
-        load_plugins()
         return [judge(line) for line in lines]
 
 
