@@ -90,9 +90,9 @@ def _restoration(launch: Launch) -> str:
 def verdicts(lines: Sequence[Sequence[str]]) -> list[Verdict]:
     """What becomes of launches with these options, on whatever machine they are meant for."""
     with silence():
-        from tokenflow_sgl.engine.launch_verdict import judge_all
+        from tokenflow_sgl.engine.launch_verdict import judge
 
-        return judge_all(lines)
+        return [judge(line) for line in lines]
 
 
 def elsewhere_checks(options: list[str]) -> list[Check]:

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sglang.srt.plugins import load_plugins
+
 from tokenflow_sgl.engine.config import config_of, off_reason
 from tokenflow_sgl.engine.launching import (
     NO_MODEL,
@@ -57,20 +59,12 @@ class Verdict:
         return not self.refusals and self.sglang is None
 
 
-def judge_all(lines: Sequence[Sequence[str]]) -> list[Verdict]:
-    """`judge` for each of these, with SGLang's plugins loaded before."""
-    from sglang.srt.plugins import load_plugins
-
-    load_plugins()
-    return [judge(line) for line in lines]
-
-
 def judge(options: Sequence[str]) -> Verdict:
     """The verdict on the options of a launch; `--scheduler tokenflow` is added where it is missing.
 
-    Changes this process (SGLang's hooks, logging) and downloads nothing. SGLang's plugins must be
-    loaded.
+    Changes this process (SGLang's hooks, logging) and downloads nothing.
     """
+    load_plugins()  # once: SGLang remembers
     asked = [*options]
     if not any(each.partition("=")[0] == "--scheduler" for each in asked):
         asked += ["--scheduler", "tokenflow"]
