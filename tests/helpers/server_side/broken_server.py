@@ -63,9 +63,9 @@ def receive_and_look_at_its_own(self, tick) -> None:
 arrives = Restorations.begin_pass
 
 
-def take_all_for_arrived(self, measured, needed) -> None:
+def take_all_for_arrived(self, measured, needed, chunked) -> None:
     """The tail is joined while the link still brings it."""
-    arrives(self, measured, needed)
+    arrives(self, measured, needed, chunked)
     for each in self._of.values():
         if each.operation.host_indices is not None:
             each.operation.completed_tokens = each.arrived = len(each.operation.host_indices)
