@@ -36,6 +36,27 @@ def test_a_stream_rests_on_an_idle_server_and_goes_on(served, prompts, reference
     served.assert_clean()
 
 
+def test_a_reader_that_comes_back_with_text_left_does_not_stall(served, prompts, reference) -> None:
+    stream = Reading(served, prompts[0], FAR, rate=0.1)  # each token lasts for ten seconds
+    stream.wait_for(8)
+    before = served.total("tokenflow:stall_seconds_total")
+    assert told(served, stream.rid, {"rate": 0}) == (204, "")
+    stood = stream.stands()
+    looks = served.total("tokenflow:buffer_seconds_count")
+    assert told(served, stream.rid, {"rate": 0.1}) == (204, "")
+    stream.wait_for(stood + 1)
+    served.wait_for("buffer_seconds_count", looks + 2)
+    assert served.total("tokenflow:stall_seconds_total") == before
+    # The control: no server makes a thousand tokens per second of one stream.
+    assert told(served, stream.rid, {"rate": 1000}) == (204, "")
+    end = time.monotonic() + 30
+    while served.total("tokenflow:stall_seconds_total") == before:
+        assert time.monotonic() < end, "no stall is counted"
+        time.sleep(0.1)
+    stream.ends_after(reference[0])
+    served.assert_clean()
+
+
 def test_others_are_served_meanwhile(served, prompts, reference) -> None:
     resting = Reading(served, prompts[1], FAR)
     resting.wait_for(4)
