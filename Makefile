@@ -2,7 +2,7 @@
 #
 #   make demo        stock SGLang beside tokenflow, one burst of readers on an emulated device, in virtual time
 #   make check       lint, and the short tests that start no SGLang, for daily work
-#   make test        lint, and all tests but the slow ones: 14 minutes on two cores
+#   make test        lint, and all tests but the slow ones: 17 to 20 minutes on two cores
 #   make test-slow   the slow tests: ten minutes of random attacks on live servers
 #   make lint        format, types, import contracts, spelling, Markdown
 #   make lock        pin all dependencies anew (requirements/dev.txt)

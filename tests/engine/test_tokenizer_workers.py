@@ -56,7 +56,7 @@ def test_any_worker_changes_and_ends_the_stream_that_is_named(served, prompts, r
         stream.wait_for(8)
     for _ in range(CONNECTIONS):
         assert told(served, "stream-0", {"rate": 0}) == (204, "")
-        assert told(served, "nobody", {"rate": 5})[0] == 404
+        assert told(served, "unknown", {"rate": 5})[0] == 404
     one.stands()
     before = len(other.ids)
     other.wait_for(before + 1)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import numpy as np
 import pytest
 
 from tokenflow_sgl.contract import Phase
-from tokenflow_sgl.lifecycle.columns import FARTHEST, shown_priorities
+from tokenflow_sgl.lifecycle.columns import shown_priorities
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.policy.priority_claims import with_claims
+from tokenflow_sgl.policy.priority_claims import FARTHEST, with_claims
 
 
 @pytest.fixture
@@ -34,6 +35,11 @@ def test_each_step_is_a_factor(state) -> None:
     assert weighted.streams.weight.tolist() == [3.0, 1.0]
 
 
+def test_priorities_count_within_bounds(state) -> None:
+    far = with_claims(state(float(1 << 62), 0, -float(sys.maxsize)), 2.0).streams.weight
+    assert far.tolist() == [2.0**FARTHEST, 1.0, 2.0**-FARTHEST]
+
+
 def test_without_priorities_or_a_factor_the_state_is_as_it_was(make_state, make_stream, state):
     plain = make_state([make_stream(Phase.RUNNING)])
     assert with_claims(plain, 2.0) is plain
@@ -45,12 +51,12 @@ def test_without_priorities_or_a_factor_the_state_is_as_it_was(make_state, make_
     ("given", "shown"),
     [
         ([0, 1, -2], [0, 1, -2]),
-        ([1 << 40, 0, -(1 << 62)], [FARTHEST, 0, -FARTHEST]),
+        ([1 << 40, 0, -(1 << 62)], [1 << 40, 0, -(1 << 62)]),
         ([7, 7], [0, 0]),
         ([], []),
     ],
 )
-def test_priorities_are_shown_within_bounds(given, shown) -> None:
+def test_priorities_that_are_alike_are_none(given, shown) -> None:
     assert shown_priorities(np.array(given, dtype=np.int64)).tolist() == shown
 
 

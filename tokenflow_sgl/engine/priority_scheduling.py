@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokenflow_sgl.lifecycle.columns import FARTHEST
-
 
 def take_over_priorities(scheduler: Any) -> None:
     """Switch SGLang's own preemption by priority off, once it has read its options."""
@@ -25,4 +23,4 @@ def shown_priority(scheduler: Any, req: Any) -> int:
     if not scheduler.enable_priority_scheduling:
         return 0
     sign = -1 if scheduler.schedule_low_priority_values_first else 1
-    return max(-FARTHEST, min(sign * int(req.priority), FARTHEST))
+    return sign * int(req.priority)

@@ -57,10 +57,6 @@ def unless(column: NDArray[np.float64], neutral: float) -> NDArray[np.float64] |
     return None if bool(same.all()) else column
 
 
-FARTHEST = 10
-"""Priorities further above or below 0 than this count like it."""
-
-
 def shown_priorities(priority: NDArray[np.int64]) -> NDArray[np.float64]:
     """Priorities as policies see them; 0 for all where they are all alike.
 
@@ -69,7 +65,7 @@ def shown_priorities(priority: NDArray[np.int64]) -> NDArray[np.float64]:
     """
     if (priority == priority[:1]).all():
         return np.zeros(len(priority))
-    return np.clip(priority, -FARTHEST, FARTHEST).astype(np.float64)
+    return priority.astype(np.float64)
 
 
 ALL = np.iinfo(np.int64).max

@@ -13,6 +13,9 @@ import numpy as np
 
 from tokenflow_sgl.contract import State
 
+FARTHEST = 10
+"""Priorities further above or below 0 than this count like it."""
+
 
 def with_claims(state: State, base: float) -> State:
     """The state in which each stream's weight has the factor of its priority.
@@ -24,7 +27,7 @@ def with_claims(state: State, base: float) -> State:
     streams = state.streams
     if streams.priority is None or base == 1.0:
         return state
-    weight = np.power(base, streams.priority)
+    weight = np.power(base, np.clip(streams.priority, -FARTHEST, FARTHEST))
     if streams.weight is not None:
         weight = weight * streams.weight
     weighted = dataclasses.replace(streams, weight=weight, priority=None)
