@@ -2,8 +2,8 @@
 #
 #   make demo        stock SGLang beside tokenflow, one burst of readers on an emulated device, in virtual time
 #   make check       lint, and the short tests that start no SGLang, for daily work
-#   make test        lint, and all tests but the slow ones: 17 to 20 minutes on two cores
-#   make test-slow   the slow tests: ten minutes of random attacks on live servers
+#   make test        lint, and all tests but the slow ones: about 18 minutes on two cores
+#   make test-slow   ten minutes of random attacks on live servers, and more settings of what make test runs with one or two
 #   make lint        format, types, import contracts, spelling, Markdown
 #   make lock        pin all dependencies anew (requirements/dev.txt)
 
@@ -40,7 +40,7 @@ test: lint
 	$(PYTEST) $(ARGS)
 
 test-slow: $(STAMP)
-	$(BIN)/pytest -m slow $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import subprocess
@@ -12,17 +13,48 @@ from typing import Any
 
 import pytest
 import states
+from hypothesis import settings
 
 from tokenflow_sgl.contract import State
 
 pytest_plugins = ["servers.fixtures"]
 
+REASON_LINES = 15
+"""Of a failure's message, from its beginning and from its end."""
 WARM = Path(__file__).parent / "warm"
+
+# An example may take as long as a busy machine needs: what is slow is seen in the durations.
+settings.register_profile("patient", settings.default, deadline=None)
+settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start no SGLang come first: a mistake in the rest of the package shows early."""
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+
+
+def pytest_unconfigure() -> None:
+    """Keep a library of transformers' from ending the process with a segmentation fault.
+
+    SWIG's destructor of what all its modules share needs a type, which is gone before if Python
+    unloads modules in an unlucky order. A reference that is never given back keeps it from that.
+    """
+    for name in [name for name in sys.modules if name.startswith("swig_runtime_data")]:
+        for shared in vars(sys.modules[name]).values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say once more, last, why what failed has failed: of a long log the middle gets lost."""
+    stats = terminalreporter.stats
+    for report in [*stats.get("failed", ()), *stats.get("error", ())]:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        message = crash.message if crash else str(report.longrepr)
+        lines = [line[:300] for line in message.split("\n")]
+        if len(lines) > 2 * REASON_LINES:
+            lines[REASON_LINES:-REASON_LINES] = ["..."]
+        terminalreporter.section(f"why: {report.nodeid}", sep="-")
+        terminalreporter.write("\n".join(lines) + "\n")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,7 +13,9 @@ ALIGNED = str(SERVER_SIDE / "aligned_server.py")
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:ShortPrefills")
 
 
-@pytest.mark.parametrize("chunk", [512, 2048], ids=["no-room-for-rows", "roomy"])
+@pytest.mark.parametrize(
+    "chunk", [512, pytest.param(2048, marks=pytest.mark.slow)], ids=["no-room-for-rows", "roomy"]
+)
 def test_a_long_prompt_does_not_wait_for_the_others_to_end(start, prompts, chunk) -> None:
     """Pieces of 512 tokens, more than the policy's limit, and as many as the smaller chunk has."""
     rng = random.Random(9)

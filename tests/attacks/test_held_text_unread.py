@@ -119,3 +119,30 @@ def test_words_are_read(served, path, body) -> None:
             assert time.monotonic() < end, "its reader is believed to have read all"
         served.wait_for("ttfvt_seconds_count", before + 1)
         assert served.total("tokenflow:stalled_streams") == 0.0
+
+
+SLOW = {"tokenflow_deposit": True, "tokenflow_tbt_slo": 600}
+"""Of a stream of which a token is delivered every ten minutes."""
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [chat(TOOL_CALL, tools=TOOLS, custom_params=SLOW), chat(LEAD_BYTE, custom_params=SLOW)],
+    ids=["tool call", "bytes"],
+)
+def test_tokens_without_text_do_not_wait_in_a_deposit(served, path, body) -> None:
+    """They go on to the parser, which may have text for the client by the next one."""
+    with streaming(served, path, body):
+        served.wait_until("running_streams", 1.0)
+        end = time.monotonic() + 4.0
+        while time.monotonic() < end:
+            assert served.total("tokenflow:deposit_tokens") < 120.0
+    served.wait_until("deposit_tokens", 0.0)
+
+
+def test_words_wait_in_a_deposit(served) -> None:
+    """The control."""
+    path, body = chat(WORD, custom_params=SLOW)
+    with streaming(served, path, body):
+        served.wait_for("deposit_tokens", 200.0)
+    served.wait_until("deposit_tokens", 0.0)

@@ -58,12 +58,18 @@ def test_what_is_wrong_is_noticed(events) -> None:
 
 
 def test_what_was_aborted_is_a_beginning() -> None:
-    def verdict(ids: list[int]) -> str | None:
-        return judge(ASK, streamed(event(ids, ABORT)), aborted=True, full=False)
+    def verdict(ids: list[int], beyond: int = 0) -> str | None:
+        reply = streamed(event(ids, ABORT))
+        return judge(ASK, reply, aborted=True, full=False, beyond=beyond)
 
     assert verdict([]) is None
     assert verdict([0, 1]) is None
     assert verdict([0, 2])
+    # Behind its limit of four tokens only where a step has several, and no more than that.
+    assert verdict([0, 1, 2, 3, 4])
+    assert verdict([0, 1, 2, 3, 4], beyond=1) is None
+    assert verdict([0, 1, 2, 3, 4, 5], beyond=1)
+    assert verdict([0, 1, 2, 3, 5], beyond=1)
 
 
 def test_deltas_of_the_openai_routes_are_put_together() -> None:

@@ -14,14 +14,17 @@ import pytest
 pytestmark = pytest.mark.engine
 
 HOW = {"frequency_penalty": 0.7, "max_new_tokens": 64}
+TRIES = 10
+"""On a machine that stands still for a moment all prompts may come into one prefill."""
 
 
 def test_stocks_own_answers_depend_on_what_else_is_served(start, prompts) -> None:
     with start("--chunked-prefill-size", "32", "--max-total-tokens", "8000") as stock:
         alone = [stock.outputs([prompt], **HOW)[0] for prompt in prompts]
         again = [stock.outputs([prompt], **HOW)[0] for prompt in prompts]
-        together = stock.outputs(prompts, **HOW)
-    assert again == alone
-    differ = sum(one != other for one, other in zip(alone, together, strict=True))
-    print(f"{differ} of {len(prompts)} differ")
-    assert differ
+        assert again == alone
+        for _ in range(TRIES):
+            together = stock.outputs(prompts, **HOW)
+            if together != alone:
+                return
+    raise AssertionError(f"all answers were the same {TRIES} times: SGLang may have mended it")

@@ -13,8 +13,10 @@ pytestmark = pytest.mark.engine
 HOLD = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked")
 NEVER = {"custom_params": {"tokenflow_rate": 3.0}}
 """Waits for good."""
-LONG = {"max_new_tokens": 2000, "ignore_eos": True}
+LONG = {"max_new_tokens": 8000, "ignore_eos": True}
 """Ends when it is aborted: a slow client still finds it running."""
+ENOUGH = 500
+"""Tokens of a stream, long after what is compared."""
 LIMIT = 2
 
 
@@ -53,14 +55,16 @@ def test_streams_that_the_engine_retracts_meet_a_full_queue(served, prompts, ref
     for thread in waiting:
         thread.join()
     before = served.total("tokenflow:output_tokens_total")
-    running = [Asking(served, prompt, **LONG) for prompt in prompts[3:6]]
-    served.wait_until("running_streams", len(running))
+    running = []
+    for prompt in prompts[3:6]:
+        running.append(Asking(served, prompt, **LONG))
+        # One by one: of three that come in one pass the queue would take two.
+        served.wait_until("running_streams", len(running))
     waiting = [Asking(served, prompt, **NEVER) for prompt in prompts[:LIMIT]]
     served.wait_until("waiting_streams", LIMIT)
     served.post("/pause_generation", {"mode": "retract"})
     served.post("/continue_generation", {})
-    # Long after all of them have said what is compared; or they have ended.
-    enough = before + sum(LONG["max_new_tokens"] / 2 for _ in running)
+    enough = before + len(running) * ENOUGH
     while any(each.is_alive() for each in running):
         if served.total("tokenflow:output_tokens_total") > enough:
             break

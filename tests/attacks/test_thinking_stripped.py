@@ -11,7 +11,7 @@ FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery
 
 
 @pytest.mark.parametrize("page", [1, 16])
-@pytest.mark.parametrize("hicache", ["auto", "off"])
+@pytest.mark.parametrize("hicache", ["auto", pytest.param("off", marks=pytest.mark.slow)])
 def test_thinking_streams_are_paused_and_their_thoughts_are_kept_meanwhile(
     start, thinker, prompts, reference, page, hicache
 ) -> None:

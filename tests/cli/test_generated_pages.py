@@ -8,7 +8,18 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.contract import Cause, Decision, Memory, Mode, Phase, Pool, State, Streams, Tier
+from tokenflow_sgl.contract import (
+    Cause,
+    Decision,
+    Memory,
+    Mode,
+    Phase,
+    Pool,
+    Standing,
+    State,
+    Streams,
+    Tier,
+)
 from tokenflow_sgl.engine import unsupported
 from tokenflow_sgl.engine.frontend import terms
 from tokenflow_sgl.engine.telemetry import prometheus
@@ -57,12 +68,17 @@ def test_refused_options_are_documented_with_their_reasons():
         if len(cells) == 2 and cells[0].startswith("`--")
     }
     assert documented == {unsupported._flag(name): why for name, _, why in unsupported._OPTIONS}
-    assert unsupported._DP_ATTENTION in (DOCS / "compatibility.md").read_text()
+    page = (DOCS / "compatibility.md").read_text()
+    assert unsupported._DP_GROUPS in page
+    for name, _, why in unsupported._OF_SPECULATION:
+        assert f"| with speculation: `{unsupported._flag(name)}`" in page
+        assert f"| {why} |" in page
 
 
 def test_refused_models_are_documented_with_their_sentences():
     documented = {cells[0]: cells[1] for cells in rows("compatibility.md") if len(cells) == 2}
-    plain = {"is_generation": True, "is_hybrid_swa": False, "is_hybrid_ssm": False}
+    plain = {"is_generation": True, "is_deepseek_v4": False}
+    plain |= {"drafts_in_windows": False, "drafts_in_states": False}
     for kind, value in plain.items():
         refusal = unsupported.refused_model(**{**plain, kind: not value})
         assert documented[refusal.subject] == refusal.sentence
@@ -158,8 +174,11 @@ def test_the_example_policy_decides():
     state = State(
         now=1.0,
         streams=Streams(
-            slot=np.array([4, 7, 2]),
-            phase=np.array([Phase.WAITING, Phase.RUNNING, Phase.PAUSED], dtype=np.int8),
+            standing=Standing(
+                slot=np.array([4, 7, 2]),
+                phase=np.array([Phase.WAITING, Phase.RUNNING, Phase.PAUSED], dtype=np.int8),
+                since=np.zeros(3),
+            ),
             arrival=np.zeros(3),
             rate=np.full(3, 10.0),
             next_due=np.zeros(3),
@@ -167,7 +186,6 @@ def test_the_example_policy_decides():
             generated=np.array([0, 5, 5]),
             limit=np.full(3, 50),
             kind=np.zeros(3, dtype=np.int64),
-            since=np.zeros(3),
             admitted=np.zeros(3, dtype=np.bool_),
             preemptible=np.ones(3, dtype=np.bool_),
             streaming=np.ones(3, dtype=np.bool_),

@@ -112,6 +112,8 @@ def test_a_sweep_is_a_table_a_file_and_a_picture(invoke, tmp_path) -> None:
             ["--hicache-storage-prefetch-policy", "never"],
             "Invalid value for '--hicache-storage-prefetch-policy'",
         ),
+        (["--sliding-window", "-1"], "Invalid value for '--sliding-window'"),
+        (["--swa-full-tokens-ratio", "0"], "swa_full_tokens_ratio is 0.0; allowed is above 0"),
         (["--window", "abc"], "--window is 'abc'; allowed is START:SECONDS"),
     ],
 )

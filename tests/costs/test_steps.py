@@ -334,3 +334,32 @@ def test_a_prefill_among_them_teaches_nothing() -> None:
     assert timer.costs() == StepCosts()
     iterate(timer, (0.4, DECODE), (0.8, None))
     assert timer.costs().decode_seconds(4, 1000) == pytest.approx(0.4)
+
+
+def test_what_decode_steps_accept_is_learned() -> None:
+    timer = StepTimer(lag=0, most=4)
+    assert timer.tokens_per_step == timer.costs().tokens_per_step == 1.0
+    for number in range(200):
+        timer.begin(0.1 * number)
+        timer.accepted(timer.decoded, 10 if timer.decoded else 99)
+        timer.launch(PREFILL if number % 10 == 0 else DECODE)
+    assert timer.tokens_per_step == pytest.approx(2.5)
+    assert timer.costs().tokens_per_step == pytest.approx(2.5)
+
+
+def test_newer_steps_count_more_than_older_ones() -> None:
+    timer = StepTimer(lag=0, most=4)
+    for accepted in (1, 3):
+        for _ in range(200):
+            timer.accepted(100, 100 * accepted)
+    assert timer.tokens_per_step == pytest.approx(3.0, abs=0.05)
+
+
+@pytest.mark.parametrize(("most", "tokens", "per_step"), [(1, 9, 1.0), (4, 99, 4.0), (4, 3, 1.0)])
+def test_a_step_gives_a_stream_at_least_a_token_and_at_most_all_drafts(
+    most, tokens, per_step
+) -> None:
+    """A stream that ends in the middle of a step gets less, and counts as if it had not."""
+    timer = StepTimer(lag=0, most=most)
+    timer.accepted(8, tokens * 8 if tokens > 4 else tokens)
+    assert timer.tokens_per_step == per_step

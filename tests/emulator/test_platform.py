@@ -28,7 +28,8 @@ with warnings.catch_warnings():
     from sglang.srt.mem_cache.pool_host import base
     from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
 
-    from tokenflow_sgl_emulator import attention, host_pool, platform
+    from tokenflow_sgl_emulator import attention, host_pool, mla_pool, platform
+    from tokenflow_sgl_emulator.speculation import draft_hooks
     from tokenflow_sgl_emulator.timed import device_defaults
 
 
@@ -79,7 +80,8 @@ def server_args(**given: object) -> SimpleNamespace:
     raw = dict.fromkeys(
         ("attention_backend", "max_total_tokens", "mem_fraction_static", "chunked_prefill_size")
     )
-    raw |= {"dtype": "auto", "lora_backend": "csgmv", "load_format": "auto", **given}
+    raw |= {"dtype": "auto", "lora_backend": "csgmv", "load_format": "auto"}
+    raw |= {"max_mamba_cache_size": None, **given}
     resolved = {**raw, "attention_backend": raw["attention_backend"] or "intel_amx"}
     return SimpleNamespace(
         **resolved,
@@ -164,6 +166,7 @@ def test_entry_points_are_installed() -> None:
 @pytest.mark.filterwarnings("ignore")  # importing all of SGLang says that there is no GPU
 def test_ledger_matches_the_installed_sglang() -> None:
     assert version("sglang") == emulator_seams.SGLANG_VERSION
+    draft_hooks.stand_in_library()
     for seam in emulator_seams.SEAMS:
         assert callable(pkgutil.resolve_name(seam.target)), seam
 
@@ -192,6 +195,25 @@ def test_attention_is_causal_and_does_not_depend_on_the_cut() -> None:
             for a, b in itertools.pairwise(cuts)
         ]
         assert torch.equal(torch.cat(parts).float(), whole), cuts
+
+
+def test_attention_with_a_window_sees_the_last_tokens_only() -> None:
+    torch.manual_seed(0)
+    tokens, window = 300, 23
+    query = torch.randn(tokens, 4, 16)
+    key, value = torch.randn(2, 2, tokens, 16).double()
+    whole = attention._attend(query, key, value, 0.25, window).float()
+    for last in (0, 5, window, window + 1, tokens - 1):
+        first = max(last - window, 0)
+        seen = key[:, first : last + 1], value[:, first : last + 1]
+        alone = attention._attend(query[last : last + 1], *seen, 0.25)
+        torch.testing.assert_close(whole[last], alone[0].float(), rtol=0, atol=1e-6)
+    for cut in (1, 100, 256):
+        parts = [
+            attention._attend(query[a:b], key[:, :b], value[:, :b], 0.25, window)
+            for a, b in ((0, cut), (cut, tokens))
+        ]
+        assert torch.equal(torch.cat(parts).float(), whole), cut
 
 
 @pytest.mark.parametrize("free", [5_000_000, 500])
@@ -269,3 +291,35 @@ def test_host_copies_refuse_partial_pages(slots: list[int]) -> None:
 def test_pools_without_a_twin_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="FakeSglangPool"):
         host_pool.torch_host_pool(FakeSglangPool)
+
+
+class LatentPool:
+    """What the copies read of SGLang's host pool of an MLA model: 2 layers of rows of width 6."""
+
+    def __init__(self, layout: str, page_size: int) -> None:
+        pages, layers, row = 5, 2, (1, 6)
+        self.layout, self.page_size = layout, page_size
+        shape: tuple[int, ...] = {
+            "layer_first": (layers, pages * page_size, *row),
+            "page_first": (pages * page_size, layers, *row),
+            "page_first_direct": (pages, layers, page_size, *row),
+        }[layout]
+        self.kv_buffer = torch.zeros(shape)
+        self.device_kv_buffers = tuple(torch.randn(3 * page_size, *row) for _ in range(layers))
+        self._target_layer_indices = (0, 1)
+        self._buffer_index_by_layer = self._host_layer_by_controller = {0: 0, 1: 1}
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("layout", ["layer_first", "page_first", "page_first_direct"])
+def test_host_copies_of_latent_rows_come_back(layout: str, page_size: int) -> None:
+    pool, slot = LatentPool(layout, page_size), torch.arange(page_size)
+    device, host, moved = page_size + slot, 3 * page_size + slot, 2 * page_size + slot
+    wanted = [buffer[device].clone() for buffer in pool.device_kv_buffers]
+    mla_pool.backup_from_device_all_layer(pool, None, host, device, "kernel")
+    for buffer in pool.device_kv_buffers:
+        buffer.zero_()
+    for layer in (0, 1, 2):  # SGLang asks for a layer that another pool has, too
+        mla_pool.load_to_device_per_layer(pool, None, host, moved, layer, "kernel")
+    for buffer, want in zip(pool.device_kv_buffers, wanted, strict=True):
+        assert torch.equal(buffer[moved], want)

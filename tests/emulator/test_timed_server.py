@@ -160,7 +160,7 @@ def test_a_stream_that_decodes_beside_a_prefill_costs_what_it_reads(
     flags = ("--enable-mixed-chunk", "--chunked-prefill-size", "51", "--skip-tokenizer-init")
     with start_server(tmp_path / "model", *flags, env=env) as server, ThreadPoolExecutor(1) as pool:
         reader = pool.submit(ask, server, prompt(1, 400), 3 * KV_TOKENS)
-        while state(server)["emulated_device"]["steps"] < 12:
+        while state(server)["emulated_device"]["busy_seconds"] < 0.1:  # it decodes
             assert not reader.done()
         before = state(server)["emulated_device"]
         ask(server, prompt(2, 500), 1)
@@ -169,8 +169,8 @@ def test_a_stream_that_decodes_beside_a_prefill_costs_what_it_reads(
         assert 12 < len(reader.result()) < 3 * KV_TOKENS, "the prefill must have been beside it"
     steps = after["steps"] - before["steps"]
     assert steps >= 10
-    # Every one of them read its 400 tokens: 40 ms.
-    assert after["busy_seconds"] - before["busy_seconds"] > 0.9 * steps * 0.040
+    # Every one of them read its 400 tokens: 40 ms. Two are launched that have not ended.
+    assert after["busy_seconds"] - before["busy_seconds"] > (steps - 2) * 0.040
 
 
 def test_refused_arguments_are_named(

@@ -11,7 +11,9 @@ LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 """Copies land as late as SGLang and we let them."""
 
 
-@pytest.mark.parametrize(("page", "ranks"), [(1, 1), (16, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("page", "ranks"), [(1, 1), (16, 1), pytest.param(1, 2, marks=pytest.mark.slow)]
+)
 def test_tokens_are_those_of_the_undisturbed_run(start, prompts, reference, page, ranks) -> None:
     # Twelve streams need about 1,350 tokens: the device holds half of it, the host the rest.
     memory = ("--max-total-tokens", "704", "--hicache-ratio", "4", "--chunked-prefill-size", "32")

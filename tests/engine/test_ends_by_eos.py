@@ -40,7 +40,9 @@ def check(answers, reference) -> None:
         assert meta["finish_reason"] == {"type": "stop", "matched": EOS}
 
 
-@pytest.mark.parametrize("way", ["overlap", "no-overlap", "two-ranks"])
+@pytest.mark.parametrize(
+    "way", ["overlap", "no-overlap", pytest.param("two-ranks", marks=pytest.mark.slow)]
+)
 def test_preempted_answers_end_at_their_token(start, prompts, reference, way) -> None:
     flags = {
         "overlap": [],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import itertools
 
 import pytest
 from servers.fixtures import BROKEN
@@ -15,7 +14,12 @@ FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery
 PAGES = (1, 16)
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 """Copies land as late as SGLang and we let them."""
-CELLS = list(itertools.product(("overlap", "no-overlap"), ("hicache", "no-hicache")))
+CELLS = [
+    ("overlap", "hicache"),
+    ("no-overlap", "hicache"),
+    ("overlap", "no-hicache"),
+    pytest.param("no-overlap", "no-hicache", marks=pytest.mark.slow),
+]
 
 
 def flags(overlap: str, page: int, hicache: str) -> list[str]:
@@ -89,7 +93,9 @@ IN_CHUNKS = (
 )
 
 
-@pytest.mark.parametrize(("page", "ranks"), [(1, 1), (16, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("page", "ranks"), [(1, 1), (16, 1), pytest.param(1, 2, marks=pytest.mark.slow)]
+)
 def test_streams_that_are_loaded_in_parts_have_their_tokens(
     start, prompts, reference, page, ranks
 ) -> None:

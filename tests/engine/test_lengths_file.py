@@ -15,6 +15,7 @@ PATIENT = 60.0
 AGENT = {"tokenflow_class": "agent"}
 
 
+@pytest.mark.slow
 def test_lengths_survive_a_restart(start, prompts, tmp_path) -> None:
     path = tmp_path / "lengths.json"
     flags = ("--scheduler", "tokenflow", "--tokenflow-lengths-file", str(path))

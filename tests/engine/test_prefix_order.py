@@ -33,7 +33,12 @@ def uncached(log: Path) -> dict[str, list[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize(
-    ("page", "more"), [(1, ()), (16, ()), (1, ("--tp-size", "2", "--tokenflow-check-ranks"))]
+    ("page", "more"),
+    [
+        (1, ()),
+        (16, ()),
+        pytest.param(1, ("--tp-size", "2", "--tokenflow-check-ranks"), marks=pytest.mark.slow),
+    ],
 )
 def test_the_policy_sees_what_is_cached(start, prompts, tmp_path, page, more) -> None:
     rng = random.Random(9)

@@ -195,6 +195,7 @@ def load(served, prompts):
             client.join()
 
 
+@pytest.mark.slow
 def test_every_panel_rule_and_alert_has_data(watched, prompts, binaries, tmp_path) -> None:
     served, source, url = watched
     with load(served, prompts):

@@ -8,139 +8,24 @@ both.
 from __future__ import annotations
 
 import concurrent.futures
-import json
 import random
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.fixtures import BROKEN
+from servers.restoring import AHEAD, NEW, SLOW, SUFFIX, TRIES, Restoring, Said, restoring
 
-from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
+from tokenflow_sgl_emulator.models import make_tiny_model
 
 pytestmark = pytest.mark.engine
 
-SPLIT = "TOKENFLOW_TEST_SPLIT"
-"""Variable with the file that tells the planner `splits:SplitAt` what to do."""
-PREFIX, SUFFIX, FORK, NEW = 384, 20, 320, 12
-"""Tokens of a prompt in whole pages, behind them, before a fork, and of an answer."""
-SLOW = 0.004
-"""Gigabits/s: the tail takes about a second, so that the head is begun before it is there."""
-FAST = 10.0
 WRITE_BACK = (
     *("--hicache-write-policy", "write_back", "--max-total-tokens", "512"),
     # SGLang has nowhere to evict to while a busy machine still writes the host's memory to storage.
     *("--hicache-ratio", "8"),
 )
-AHEAD = "tokenflow:restore_copied_ahead_tokens_total"
-SAME = 1e-4
-"""Difference of log probabilities up to which they are the same."""
-TRIES = 6
-"""A machine that stands still for a second lets all of the tail arrive before the head is begun."""
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a server answered: tokens, their log probabilities, and tokens from the storage."""
-
-    tokens: list[int]
-    chances: list[float]
-    stored: int
-
-    def like(self, other: Said) -> bool:
-        pairs = zip(self.chances, other.chances, strict=True)
-        return self.tokens == other.tokens and all(abs(a - b) <= SAME for a, b in pairs)
-
-
-class Restoring:
-    """A server with a storage, the split that its planner is to make, and its link's settings."""
-
-    def __init__(self, served: Any, folder: Path, page: int, crowd: int) -> None:
-        self.served, self._folder, self._page, self._crowd = served, folder, page, crowd
-        self.end = (PREFIX + SUFFIX - 1) // page * page
-        """Tokens that the storage has of a prompt."""
-        self._random = rng = random.Random(3)
-        self._prompt = [rng.randrange(10, 200) for _ in range(PREFIX + SUFFIX)]
-        self._fork = self._prompt[:FORK] + [rng.randrange(10, 200) for _ in range(SUFFIX)]
-
-    def split(self, head: int) -> None:
-        (self._folder / "split").write_text(str(head))
-
-    def link(self, **settings: object) -> None:
-        (self._folder / "control").write_text(json.dumps(settings))
-
-    def ask(self, ids: list[int]) -> Said:
-        answer = self.served.generate(ids, max_new_tokens=NEW, return_logprob=True)
-        assert answer.status == 200, answer
-        meta = answer.body["meta_info"]
-        chances = [float(chance) for chance, *_ in meta["output_token_logprobs"]]
-        details = meta["cached_tokens_details"] or {}
-        assert meta["cached_tokens"] == sum(v for v in details.values() if isinstance(v, int))
-        return Said(answer.body["output_ids"], chances, details.get("storage", 0))
-
-    def both(self) -> tuple[Said, Said]:
-        """The prompt, and the one that forks within its tail; then only the storage has them."""
-        said = self.ask(self._prompt), self.ask(self._fork)
-        self.served.flush_when_idle()
-        return said
-
-    def computed(self) -> tuple[Said, Said]:
-        """What they say when nothing comes from a cache; and they are in the storage."""
-        self.split(PREFIX + SUFFIX)
-        said = [self._first(ids) for ids in (self._prompt, self._fork)]
-        assert said[0].stored == 0
-        return said[0], said[1]
-
-    def _first(self, ids: list[int]) -> Said:
-        said = self.ask(ids)
-        # With write-back only what is evicted gets to the host, and on to the storage.
-        for _ in range(self._crowd):
-            self.ask([self._random.randrange(10, 200) for _ in range(PREFIX)])
-        self.served.flush_when_idle()
-        return said
-
-    def check_splits(self, heads: tuple[int, ...], wanted: tuple[Said, Said]) -> None:
-        for head in heads:
-            self.split(head)
-            for _ in range(TRIES):
-                prompt, fork = self.both()
-                assert prompt.like(wanted[0]), (head, prompt, wanted[0])
-                assert fork.like(wanted[1]), (head, fork, wanted[1])
-                if prompt.stored == self.end - min(head // self._page * self._page, self.end):
-                    break
-            else:
-                raise AssertionError(f"a head of {head} tokens was never computed: {prompt.stored}")
-
-
-@contextmanager
-def restoring(
-    start: Any,
-    folder: Path,
-    *flags: str,
-    page: int,
-    break_: str = "",
-    crowd: int = 0,
-    gbps: float = SLOW,
-) -> Iterator[Restoring]:
-    storage = storage_flags(
-        prefetch_tokens=64, read_gbps=gbps, write_gbps=FAST, control=str(folder / "control")
-    )
-    own = (
-        *("--page-size", str(page), "--chunked-prefill-size", "64", "--hicache-ratio", "2"),
-        *("--max-total-tokens", "2048", "--tokenflow-restore", "splits:SplitAt"),
-    )
-    env = {SPLIT: str(folder / "split"), "TOKENFLOW_EMU_LATE_COPIES": "4"}
-    (folder / "split").write_text("0")
-    program = {}
-    if break_:
-        env["TOKENFLOW_TEST_BREAK"], program = break_, {"program": BROKEN}
-    with start(*own, *storage, *flags, env=env, **program) as served:
-        yield Restoring(served, folder, page, crowd)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +51,11 @@ def test_every_split_gives_the_same_tokens(stock, wanted) -> None:
     [
         (1, ("--disable-overlap-schedule", *WRITE_BACK)),
         (64, ("--scheduler", "tokenflow")),
-        (16, ("--scheduler", "tokenflow", "--tp-size", "2", "--tokenflow-check-ranks")),
+        pytest.param(
+            16,
+            ("--scheduler", "tokenflow", "--tp-size", "2", "--tokenflow-check-ranks"),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=("page 1, write-back, no overlap", "page 64, tokenflow", "two ranks"),
 )
@@ -180,6 +69,28 @@ def test_under_other_settings_too(start, wanted, tmp_path, page, flags) -> None:
         server.served.assert_clean()
         # The device has no memory to spare where it is to write back.
         assert (server.served.total(AHEAD) > 0.0) == (not crowd)
+
+
+def test_another_model_under_stock_with_large_pages(start, tmp_path) -> None:
+    model = make_tiny_model(tmp_path / "llama", arch="llama")
+    with restoring(start, tmp_path, page=64, model=model) as server:
+        server.check_splits((64, 192, 320), server.computed())
+        server.served.assert_clean()
+        assert server.served.total(AHEAD) > 0.0
+
+
+def test_an_adapter_gets_its_own_prefixes(start, models, wanted, tmp_path) -> None:
+    """The same prompt has one prefix in the storage for each adapter, and one without."""
+    flags = ("--scheduler", "tokenflow", "--lora-paths", f"tiny={models / 'lora'}")
+    with restoring(start, tmp_path, *flags, page=16) as server:
+        assert all(map(Said.like, server.computed(), wanted))
+        adapted = server.asking(lora_path="tiny")
+        theirs = adapted.computed()
+        assert not any(map(Said.like, theirs, wanted))
+        for head in (64, 192, 320):
+            server.check_splits((head,), wanted)
+            adapted.check_splits((head,), theirs)
+        server.served.assert_clean()
 
 
 def test_the_head_goes_on_where_the_host_has_the_beginning(stock, wanted) -> None:

@@ -29,7 +29,7 @@ def scheduler(monkeypatch, clock):
     made.tf_pauser = SimpleNamespace(paused={})
     made.tf_timer = SimpleNamespace(launch=lambda work: None)
     made.tf_agreement = None
-    made.server_args = SimpleNamespace(tp_size=2)
+    made.tf_alone = False
     made.plan = SimpleNamespace(batch_to_run=None)
     monkeypatch.setattr(TokenFlowScheduler, "_tf_account", lambda self, *_batches: None)
     monkeypatch.setattr(Scheduler, "get_next_batch_to_run", lambda self, _running, _last: self.plan)

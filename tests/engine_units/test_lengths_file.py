@@ -88,7 +88,7 @@ def test_a_missing_file_says_nothing(tmp_path) -> None:
 def test_replicas_have_files_of_their_own(tmp_path) -> None:
     path = tmp_path / "lengths.json"
     path.write_text(document(3))
-    path.with_name("lengths.json.2").write_text(document(9))
+    path.with_name("lengths.json.dp2").write_text(document(9))
     args = record(dp_size=3)
     attach_lengths(args, str(path))
     assert [answers(args, rank) for rank in range(3)] == [3, 0, 9]
@@ -236,13 +236,13 @@ def test_several_nodes_are_refused(tmp_path) -> None:
     [
         ("lengths.json", (0, 0), learned(0), "lengths.json"),
         ("lengths.json", (0, None), learned(0), "lengths.json"),
-        ("lengths.json", (0, 1), learned(0), "lengths.json.1"),
+        ("lengths.json", (0, 1), learned(0), "lengths.json.dp1"),
         ("lengths.json", (1, 0), learned(0), None),  # another rank writes
         ("", (0, 0), learned(0), None),
         ("lengths.json", (0, 0), make_predictor("limit"), None),
     ],
 )
 def test_one_rank_of_each_replica_writes(path, rank, lengths, name) -> None:
-    ranks = SimpleNamespace(attn_tp_rank=rank[0], dp_rank=rank[1])
+    ranks = SimpleNamespace(attn_tp_rank=rank[0], attn_tp_size=2, attn_cp_rank=0, dp_rank=rank[1])
     file = open_lengths_file(path, ranks, lengths, 0.0)
     assert (None if file is None else file._path) == (name and Path(name).resolve())

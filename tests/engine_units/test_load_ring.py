@@ -45,6 +45,9 @@ class Tree:
         self.acknowledged = []
         self.locked = []
 
+    def supports_mamba(self):
+        return False
+
     def writing_check(self, write_back):
         assert write_back
         self.acknowledged.append("every write")

@@ -21,7 +21,10 @@ def scheduler(monkeypatch):
     made.enable_hierarchical_cache = True
     made.chunked_req = None
     made.tf_pauser = SimpleNamespace(draining=[])
-    made.tree_cache = SimpleNamespace(protected_size=lambda: 30)
+    made.tree_cache = SimpleNamespace(
+        protected_size=lambda: 30, supports_swa=lambda: False, supports_mamba=lambda: False
+    )
+    made.token_to_kv_pool_allocator, made.chunked_prefill_size = None, None
     made.tf_table = SimpleNamespace(phases=Phases(4), request=lambda slot: slot)
     made.tf_clock = SimpleNamespace(now=3.0)
     loader = SimpleNamespace(request=None, give_up=lambda request: None)

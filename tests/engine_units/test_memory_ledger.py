@@ -64,9 +64,14 @@ class World:
     def submit(self, device: torch.Tensor, host: torch.Tensor) -> None:
         """A copy is under way."""
         event = object()
-        transfer = SimpleNamespace(device_indices=device, host_indices=host)
+        own = SimpleNamespace(device_indices=device, host_indices=host, host_pool=self.pool)
+        # A draft model's have the same places; windows' have places of their own.
+        windows = SimpleNamespace(
+            device_indices=places(90), host_indices=places(91), host_pool=object()
+        )
         completion = SimpleNamespace(finish_event=event)
-        assert memory_ledger._submitted(completion, self.engine, [transfer]) is completion
+        transfers = [windows, own, own]
+        assert memory_ledger._submitted(completion, self.engine, transfers) is completion
         self.controller.ack_write_queue.append(SimpleNamespace(finish_event=event))
 
     def check(self) -> None:

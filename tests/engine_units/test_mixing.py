@@ -17,7 +17,9 @@ class DeepseekSparseAttnBackend:
 
 @pytest.fixture
 def make(monkeypatch):
-    def mixing_of(graph="disabled", chunk=2048, asked=False, backend=None, align=None, **config):
+    def mixing_of(
+        graph="disabled", chunk=2048, asked=False, backend=None, align=None, drafts=False, **config
+    ):
         phase = SimpleNamespace(prefill=SimpleNamespace(backend=graph))
         execution = SimpleNamespace(graph=SimpleNamespace(cuda_graph_config=phase))
         monkeypatch.setattr(mixing, "get_exec", lambda: execution)
@@ -25,6 +27,7 @@ def make(monkeypatch):
             is_mixed_chunk=asked,
             chunked_prefill_size=chunk,
             truncation_align_size=align,
+            spec_algorithm=SimpleNamespace(is_none=lambda: not drafts),
             tp_worker=SimpleNamespace(model_runner=SimpleNamespace(attn_backend=backend)),
         )
         return Mixing(scheduler, TokenFlowConfig(**config))
@@ -44,6 +47,7 @@ def test_steps_are_mixed_while_the_policy_decides_and_only_then(make, graph) -> 
     [
         {"mixed_chunk": "off"},
         {"chunk": None},
+        {"drafts": True},
         {"graph": "tc_piecewise"},
         {"backend": DeepseekSparseAttnBackend()},
     ],

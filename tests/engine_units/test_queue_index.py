@@ -77,6 +77,11 @@ def scheduler() -> Any:
     made.result_queue, made.chunked_req = [], None
     made.batch = SimpleNamespace(reqs=[runs, Request()])
     made.tf_pauser = SimpleNamespace(draining=[drains], paused={paused: None})
+    made.token_to_kv_pool_allocator = SimpleNamespace(available_size=lambda: 100)
+    made.tree_cache = SimpleNamespace(
+        evictable_size=lambda: 20, supports_swa=lambda: False, supports_mamba=lambda: False
+    )
+    made.chunked_prefill_size = None
     made.tf_actuator = EngineActuator(made, table, made.tf_pauser, None, None)
     made.lost = []
     made._tf_forget = lambda req, cut_off: (made.lost.append(req), table.forget(req, cut_off=True))
@@ -85,8 +90,6 @@ def scheduler() -> Any:
 
 
 def test_memory_that_is_lent_to_copies_is_free(scheduler) -> None:
-    scheduler.token_to_kv_pool_allocator = SimpleNamespace(available_size=lambda: 100)
-    scheduler.tree_cache = SimpleNamespace(evictable_size=lambda: 20)
     assert scheduler.tf_actuator.free == 120
     scheduler.tf_restorations = SimpleNamespace(copy_memory=SimpleNamespace(held_tokens=7))
     assert scheduler.tf_actuator.free == 127

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 from types import SimpleNamespace
 
 import pytest
 
+from tokenflow_sgl.engine.config import LAUNCH_ATTRIBUTE
 from tokenflow_sgl.engine.frontend import stream_route
 from tokenflow_sgl.engine.frontend.stream_route import wanted
 from tokenflow_sgl.engine.frontend.terms import RateError
@@ -70,7 +72,9 @@ class Manager:
     """One of two tokenizer workers; the scheduler knows `known`, this worker no stream."""
 
     def __init__(self, *known: str) -> None:
-        self.server_args = SimpleNamespace(tokenizer_worker_num=2)
+        self.server_args = SimpleNamespace(
+            tokenizer_worker_num=2, **{LAUNCH_ATTRIBUTE: secrets.token_hex(8)}
+        )
         self.rid_to_state: dict[str, object] = {}
         self.known = known
         self.heard: list[dict[str, float]] = []

@@ -71,6 +71,41 @@ def test_a_time_per_token_alone_is_a_rate(seconds, rate) -> None:
     assert found == QosClass("custom", rate, tpot_slo=float(seconds))
 
 
+@pytest.mark.parametrize("value", [1, 0, "true", None, [True], 0.5])
+def test_a_deposit_is_on_or_off(value) -> None:
+    assert class_of({"tokenflow_deposit": True}, SHIPPED_CLASSES).deposit is True
+    assert refusal({"tokenflow_deposit": value}) == (
+        f"tokenflow_deposit is {value!r}; it must be true or false."
+    )
+
+
+def test_a_deposit_delivers_at_the_objective_or_as_fast_as_is_read() -> None:
+    on = {"tokenflow_deposit": True, RATE_KEY: 20}
+    assert class_of(on, SHIPPED_CLASSES).interval == 0.05
+    assert class_of({**on, "tokenflow_tbt_slo": 0.2}, SHIPPED_CLASSES).interval == 0.2
+
+
+def test_what_is_delivered_slowly_is_read_slowly() -> None:
+    on = {"tokenflow_deposit": True, RATE_KEY: 20}
+    assert class_of({**on, "tokenflow_tbt_slo": 0.2}, SHIPPED_CLASSES).rate == 5.0
+    assert class_of({**on, "tokenflow_tbt_slo": 0.02}, SHIPPED_CLASSES).rate == 20.0
+    assert class_of({**on, "tokenflow_tbt_slo": 600}, SHIPPED_CLASSES).rate == LOWEST_RATE
+    off = {RATE_KEY: 20, "tokenflow_tbt_slo": 0.2}
+    assert class_of(off, SHIPPED_CLASSES).rate == 20.0
+
+
+def test_a_server_may_have_deposits_for_all_that_are_read() -> None:
+    server = dataclasses.replace(SHIPPED_CLASSES, deposit=True)
+    assert class_of(None, server).deposit and class_of({RATE_KEY: 3}, server).deposit
+    assert not class_of({"tokenflow_deposit": False}, server).deposit
+    assert not class_of({CLASS_KEY: "agent"}, server).deposit
+    assert class_of({CLASS_KEY: "agent", "tokenflow_deposit": True}, server).deposit
+    even = QosClass("even", 10.0, deposit=True)
+    known = dataclasses.replace(SHIPPED_CLASSES, known={"even": even})
+    assert class_of({CLASS_KEY: "even"}, known).deposit
+    assert not class_of(None, known).deposit
+
+
 @pytest.mark.parametrize("value", [0, 0.0009, 600.1, -1, math.nan, math.inf, True, "3", None, [3]])
 @pytest.mark.parametrize("key", OBJECTIVE_KEYS)
 def test_a_bad_objective(key, value) -> None:

@@ -6,11 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.unsupported import (
     UnsupportedError,
     check_app,
+    check_block_groups,
     check_model,
     check_options,
+    check_speculation,
     refused_options,
     undisturbed_reason,
 )
@@ -20,7 +23,6 @@ PLAIN = {
     "use_ray": False,
     "disaggregation_mode": "null",
     "pp_size": 1,
-    "speculative_algorithm": None,
     "disable_radix_cache": False,
     "enable_hisparse": False,
     "enable_pdmux": False,
@@ -35,7 +37,6 @@ PLAIN = {
 EXCLUDED = {
     "disaggregation_mode": "decode",
     "pp_size": 2,
-    "speculative_algorithm": "EAGLE",
     "dllm_algorithm": "LowConfidence",
     "radix_cache_backend": "other",
     "hicache_host_memory_mode": "buffer_only",
@@ -68,20 +69,86 @@ def test_an_option_that_excludes_the_scheduler_is_named(name) -> None:
     assert_one_sentence(message)
 
 
+SPECULATES = {
+    "speculative_algorithm": "EAGLE",
+    "speculative_eagle_topk": 1,
+    "speculative_adaptive": False,
+    "enable_multi_layer_eagle": False,
+    "enable_mixed_chunk": False,
+}
+"""Of a launch with drafts, whether SGLang has resolved it or not."""
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE", None])
+@pytest.mark.parametrize("topk", [1, None])
+def test_drafts_in_chains_are_served(algorithm, topk) -> None:
+    given = {"speculative_algorithm": algorithm, "speculative_eagle_topk": topk}
+    check_options(SimpleNamespace(**PLAIN, **{**SPECULATES, **given}))
+    check_speculation(SimpleNamespace(**{**SPECULATES, **given}))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"speculative_algorithm": "DFLASH"},
+        {"speculative_eagle_topk": 4},
+        {"speculative_adaptive": True},
+        {"enable_multi_layer_eagle": True},
+        {"enable_mixed_chunk": True},
+    ],
+)
+def test_other_drafts_are_refused(given) -> None:
+    ((name, value),) = given.items()
+    with pytest.raises(UnsupportedError) as caught:
+        check_options(SimpleNamespace(**PLAIN, **{**SPECULATES, **given}))
+    message = str(caught.value)
+    shown = "--" + name.replace("_", "-")
+    assert message.startswith(f"--scheduler tokenflow does not work with {shown} {value}: ")
+    assert_one_sentence(message)
+    with pytest.raises(UnsupportedError, match="does not work with"):
+        check_speculation(SimpleNamespace(**{**SPECULATES, **given}))
+
+
+def test_block_groups_of_drafts_are_refused() -> None:
+    config = TokenFlowConfig(block_groups=True)
+    drafts = SimpleNamespace(**SPECULATES, enable_hierarchical_cache=True)
+    with pytest.raises(UnsupportedError, match="--tokenflow-block-groups does not work") as caught:
+        check_block_groups(drafts, config)
+    assert_one_sentence(str(caught.value))
+    check_block_groups(drafts, TokenFlowConfig())
+    check_block_groups(SimpleNamespace(enable_hierarchical_cache=True), config)
+
+
+def test_options_of_drafts_are_no_obstacle_without_drafts() -> None:
+    plain = {**SPECULATES, "speculative_algorithm": None, "enable_mixed_chunk": True}
+    check_options(SimpleNamespace(**PLAIN, **plain))
+
+
+def test_drafts_beside_dp_attention_are_served() -> None:
+    check_options(SimpleNamespace(**{**PLAIN, **SPECULATES, "tp_size": 2, "attn_dp_size": 2}))
+
+
+def test_trees_of_ngram_are_served() -> None:
+    """SGLang calls their widest level topk, and mixes no steps whatever was asked for."""
+    trees = {"speculative_algorithm": "NGRAM", "speculative_eagle_topk": 10}
+    check_speculation(SimpleNamespace(**{**SPECULATES, **trees, "enable_mixed_chunk": True}))
+
+
 def test_an_ordinary_generation_model_is_served() -> None:
-    check_model(is_generation=True, is_hybrid_swa=False, is_hybrid_ssm=False)
+    check_model(is_generation=True, is_deepseek_v4=False)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"is_generation": False}, "embedding model"),
-        ({"is_hybrid_ssm": True}, "Mamba"),
-        ({"is_hybrid_swa": True}, "sliding-window"),
+        ({"is_deepseek_v4": True}, "DeepSeek V4"),
+        ({"drafts_in_windows": True}, "sliding-window models with speculation"),
+        ({"drafts_in_states": True}, "models with recurrent states with speculation"),
     ],
 )
 def test_a_model_that_cannot_be_served_is_refused(given, said) -> None:
-    kind = {"is_generation": True, "is_hybrid_swa": False, "is_hybrid_ssm": False, **given}
+    kind = {"is_generation": True, "is_deepseek_v4": False, **given}
     with pytest.raises(UnsupportedError, match=said) as caught:
         check_model(**kind)
     assert_one_sentence(str(caught.value))
@@ -141,18 +208,20 @@ def test_log_probabilities_of_the_output_do_not_hinder(start) -> None:
     [{"enable_dp_attention": True, "dp_size": 4}, {"attn_dp_size": 4}],
     ids=["old spelling", "present spelling"],
 )
-def test_attention_with_data_parallel_ranks_is_refused_in_either_spelling(given) -> None:
-    with pytest.raises(UnsupportedError, match=r"DP attention \(4 ranks\): .* lockstep") as caught:
-        check_options(SimpleNamespace(**PLAIN, **given))
+def test_attention_in_data_parallel_ranks_is_served_where_each_decides_alone(given) -> None:
+    check_options(SimpleNamespace(**PLAIN, **given, tp_size=4))
+    shown = r"DP attention in 4 groups of 2 ranks: only"
+    with pytest.raises(UnsupportedError, match=shown) as caught:
+        check_options(SimpleNamespace(**PLAIN, **given, tp_size=8))
     assert_one_sentence(str(caught.value))
 
 
-def test_attention_with_one_rank_is_none_with_several() -> None:
-    check_options(SimpleNamespace(**PLAIN, enable_dp_attention=True, dp_size=1, attn_dp_size=1))
+def test_data_parallel_replicas_may_have_several_ranks() -> None:
+    check_options(SimpleNamespace(**PLAIN, dp_size=2, tp_size=4))
 
 
 def test_all_that_stands_in_the_way_is_listed() -> None:
-    args = SimpleNamespace(pp_size=2, disable_radix_cache=True, attn_dp_size=2)
+    args = SimpleNamespace(pp_size=2, disable_radix_cache=True, attn_dp_size=2, tp_size=4)
     found = [refusal.subject for refusal in refused_options(args)]
     assert found == ["--pp-size", "--disable-radix-cache", "--enable-dp-attention"]
 

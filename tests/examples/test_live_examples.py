@@ -98,6 +98,20 @@ def test_the_voice_listens(ask, served) -> None:
     wait_for_a_stream(served, "listening")
 
 
+def test_a_client_without_a_buffer_gets_an_even_stream(ask) -> None:
+    how = ("--max-tokens", "300", "--tbt", "0.2", "Hello")
+    pattern = r"\[(\d+) pieces of text; .* ([\d.]+) s \(median\), ([\d.]+) s at least"
+    *even, last = ask("even_stream.py", *how).rstrip().splitlines()
+    pieces, median, least = map(float, re.search(pattern, last).groups())
+    *plain, without = ask("even_stream.py", "--without", *how).rstrip().splitlines()
+    assert even == plain
+    # What is generated in less than a fifth of a second each has no gap shorter than that.
+    assert pieces > 2 and median > 0.1 and least > 0.05
+    assert float(re.search(pattern, without).group(1)) > pieces, "the control"
+    done = [sys.executable, EXAMPLES / "even_stream.py", "--url", "http://127.0.0.1:1"]
+    assert subprocess.run(done, capture_output=True, timeout=60).returncode == 1
+
+
 def test_a_stream_rests_while_its_reader_looks_away(ask) -> None:
     *_, last = ask("looking_away.py", "--away", "3", "--max-tokens", "300").splitlines()
     found = re.search(r"10 pieces of text, .* (\d+) pieces came meanwhile, (\d+) after it", last)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tokenflow_sgl.contract import Cause, Decision, Mode, Phase, Preempt, Restore, When
+from tokenflow_sgl.contract import Cause, Decision, Growth, Mode, Phase, Preempt, Restore, When
 from tokenflow_sgl.offload import DeviceRoom
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def says(name: str, value: bool) -> Break:
 
 
 def takes_memory_that_is_not_there(patch: pytest.MonkeyPatch, body: type) -> None:
-    patch.setattr(body, "room", property(lambda self: DeviceRoom(10**6, 0, 0, 1)))
+    patch.setattr(body, "room", property(lambda self: DeviceRoom(10**6, 0, 0, Growth())))
 
 
 def assert_fails(

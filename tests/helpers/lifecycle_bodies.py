@@ -186,7 +186,10 @@ class EngineRig:
             page_size=1,
             enable_hierarchical_cache=True,
             token_to_kv_pool_allocator=SimpleNamespace(available_size=lambda: self.loader.free),
-            tree_cache=SimpleNamespace(evictable_size=lambda: 0),
+            tree_cache=SimpleNamespace(
+                evictable_size=lambda: 0, supports_swa=lambda: False, supports_mamba=lambda: False
+            ),
+            chunked_prefill_size=None,
         )
         self.loader = Loads(free)
         self.pauser = ReleasingPauser(self.table)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 
-from tokenflow_sgl.contract import Memory, Phase, Pool, State, Streams, Tier
+from tokenflow_sgl.contract import Memory, Phase, Pool, Standing, State, Streams, Tier
 from tokenflow_sgl.costs import StepCosts
 
 # About an 8B model on an H200: 8 ms + 20 us a row + 20 ns a KV token; 60 us a prefilled token.
@@ -60,7 +61,9 @@ def state(
     host: int = 20_000,
     page: int = 1,
     rows_limit: int = 512,
+    ahead: int = 0,
     costs: StepCosts = COSTS,
+    tokens_per_step: float = 1.0,
     **rest: Any,
 ) -> State:
     """A state of these streams; `free` defaults to what the running ones leave."""
@@ -75,8 +78,11 @@ def state(
     return State(
         now=now,
         streams=Streams(
-            slot=np.arange(len(rows), dtype=np.int64) + FIRST_SLOT,
-            phase=column("phase", np.int8),
+            standing=Standing(
+                slot=np.arange(len(rows), dtype=np.int64) + FIRST_SLOT,
+                phase=column("phase", np.int8),
+                since=column("since", np.float64),
+            ),
             arrival=column("arrival", np.float64),
             rate=column("rate", np.float64),
             next_due=np.array(due, dtype=np.float64),
@@ -84,7 +90,6 @@ def state(
             generated=column("generated", np.int64),
             limit=column("expected", np.int64),
             kind=np.zeros(len(rows), dtype=np.int64),
-            since=column("since", np.float64),
             admitted=column("admitted", np.bool_),
             preemptible=column("preemptible", np.bool_),
             streaming=column("streaming", np.bool_),
@@ -106,7 +111,8 @@ def state(
             host=Tier(kv=Pool(host)),
             page_size=page,
             max_running=rows_limit,
+            ahead=ahead,
         ),
-        costs=costs,
+        costs=dataclasses.replace(costs, tokens_per_step=tokens_per_step),
         **rest,
     )

@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tokenflow_sgl.contract import Phase, Restore, When
-from tokenflow_sgl.contract.reserve import headroom
+from tokenflow_sgl.contract import Growth, Phase, Restore, When
 from tokenflow_sgl.lifecycle import Missing, Phases
 from tokenflow_sgl.lifecycle.prefetch import prefetch
 from tokenflow_sgl.offload import DeviceRoom
@@ -32,7 +31,7 @@ class Body:
     @property
     def room(self) -> DeviceRoom:
         free = POOL - self.used - sum(self.loaded.values())
-        return DeviceRoom(free, 0, RUNNING, PAGE)
+        return DeviceRoom(free, 0, RUNNING, Growth(PAGE))
 
     @property
     def prefetching(self) -> bool:
@@ -127,7 +126,7 @@ class Prefetches(RuleBasedStateMachine):
 
 
 def test_the_reserve_is_of_this_size() -> None:
-    assert Body().room.for_prefetch == POOL - (RUNNING + 1) * headroom(PAGE)
+    assert Body().room.for_prefetch == POOL - (RUNNING + 1) * Growth(PAGE).headroom
 
 
 TestPrefetches = Prefetches.TestCase

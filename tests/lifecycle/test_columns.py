@@ -67,11 +67,11 @@ def test_what_is_held_back_of_the_text_is_not_read(thinkers) -> None:
 )
 def test_reasoning_counts_where_it_is_read_or_none_reads(thinkers, given) -> None:
     request = running(thinkers, **{"thinking": True, **given})
-    assert thinkers.streams(()).thinking.tolist() == [False]
+    assert thinkers.streams(()).thinks.tolist() == [False]
     request.output_ids += [1, 2, 3]
     progress = thinkers.collect(3.0)
     assert (progress.counts.tolist(), progress.reasoned.tolist()) == ([3], [0])
-    assert thinkers.streams(()).visible.tolist() == [3]
+    assert thinkers.streams(()).seen.tolist() == [3]
 
 
 def test_a_slot_forgets_what_was_thought_in_it(thinkers) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.lifecycle import NOT_HERE, Phases
-from tokenflow_sgl.lifecycle.phases import preemptible
+from tokenflow_sgl.lifecycle.phases import worth_preempting
 
 
 def test_a_stream_arrives_moves_and_leaves() -> None:
@@ -92,10 +92,8 @@ def test_streams_that_stop_generating_are_named_once() -> None:
 
 
 def test_a_preemption_is_worth_it_between_the_first_token_and_the_last_two() -> None:
-    phase = np.array([Phase.RUNNING] * 4 + [Phase.PAUSED, NOT_HERE], dtype=np.int8)
-    generated = np.array([0, 1, 47, 48, 10, 10])
-    worth = preemptible(phase, generated, np.full(6, 50))
-    assert worth.tolist() == [False, True, True, False, False, False]
+    worth = worth_preempting(np.array([0, 1, 47, 48]), np.full(4, 50))
+    assert worth.tolist() == [False, True, True, False]
 
 
 def test_a_stream_that_is_loaded_in_part_keeps_count_of_it() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from states import FIRST_SLOT, state, stream
 
-from tokenflow_sgl.contract import Cause, Decision, Mode, Phase, Preempt, State
+from tokenflow_sgl.contract import Cause, Decision, Mode, Phase, Pool, Preempt, State
 from tokenflow_sgl.lifecycle.resting import AS_IF_AHEAD, decide
 from tokenflow_sgl.policy import POLICY_NAMES, WorkingSetConfig, make_policy
 
@@ -83,6 +83,15 @@ def test_who_rests_still_needs_the_memory_that_it_was_promised() -> None:
     assert 400 < policy.seen.memory.host.kv.total < 1000 - 100, "of one that has begun"
     decide(policy, rests(rows, 0, 1, host=100))
     assert policy.seen.memory.host.kv.total == 0
+
+
+def test_who_rests_still_needs_the_place_of_its_state() -> None:
+    rows = [stream(Phase.PAUSED), stream(Phase.PAUSED), stream(Phase.WAITING)]
+    seen, policy = rests(rows, 0, 2), Scripted(mode=Mode.IDLE)
+    host = dataclasses.replace(seen.memory.host, state=Pool(5))
+    decide(policy, dataclasses.replace(seen, memory=dataclasses.replace(seen.memory, host=host)))
+    assert policy.seen is not None
+    assert policy.seen.memory.host.state.total == 4, "the one that waits has none yet"
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)

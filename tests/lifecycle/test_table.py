@@ -184,6 +184,22 @@ def test_preemptible_between_the_first_token_and_the_last_two(table, generated, 
     assert table.streams(()).preemptible.tolist() == [can]
 
 
+def test_states_share_a_standing_until_a_stream_moves(table) -> None:
+    request = running(table)
+    first = table.streams(()).standing
+    request.produce(3)
+    table.collect(3.0)
+    assert table.streams(()).standing is first
+    table.move(request, Phase.PAUSED, 4.0)
+    moved = table.streams(()).standing
+    assert (first.running.tolist(), moved.running.tolist()) == ([True], [False])
+    assert moved.since.tolist() == [4.0]
+    track(table, Request())
+    assert table.streams(()).standing.slot.tolist() == [*moved.slot.tolist(), 1]
+    for column in (moved.slot, moved.phase, moved.since, moved.running, moved.paused_index):
+        assert not column.flags.writeable
+
+
 def test_untouchable_slots_are_not_preemptible_in_this_view_only(table) -> None:
     requests = [running(table) for _ in range(3)]
     for request in requests:

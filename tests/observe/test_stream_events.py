@@ -19,12 +19,13 @@ from tokenflow_sgl.contract import (
     Phase,
     Pool,
     Preempt,
+    Standing,
     State,
     Streams,
     Tier,
 )
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.engine.telemetry.decision_log import MOST_CANDIDATES, DecisionLog, log_path
+from tokenflow_sgl.engine.telemetry.decision_log import MOST_CANDIDATES, DecisionLog
 from tokenflow_sgl.observe import stream_events
 from tokenflow_sgl.observe.stream_events import LogError, events, read_log, short_names
 
@@ -42,8 +43,7 @@ def make_state(*rows) -> State:
     return State(
         now=100.0,
         streams=Streams(
-            slot=slot,
-            phase=phase.astype(np.int8),
+            standing=Standing(slot, phase.astype(np.int8), since=95.0 * same),
             arrival=90.0 * same,
             rate=10.0 * same,
             next_due=100.0 + slack,
@@ -51,7 +51,6 @@ def make_state(*rows) -> State:
             generated=generated,
             limit=(400 * same).astype(np.int64),
             kind=np.zeros(len(rows), dtype=np.int64),
-            since=95.0 * same,
             admitted=same > 0,
             preemptible=same > 0,
             streaming=same > 0,
@@ -187,9 +186,20 @@ def test_every_cause_is_explained() -> None:
     assert set(stream_events.CAUSES) == {cause.value for cause in Cause}
 
 
-def test_replicas_have_files_of_their_own() -> None:
-    assert str(log_path("a/log", (None, 0))) == "a/log"
-    assert str(log_path("a/log", (2, 1))) == "a/log.2.1"
+def test_ranks_are_read_together(tmp_path) -> None:
+    """What one has scheduled says nothing of the other's streams."""
+    written = {"log.1": (1, "a"), "log": (3, "a"), "log.dp1.1": (2, "b"), "log.dp1": (4, "b")}
+    for name, (number, rid) in {**written, "log.html": (5, "c")}.items():
+        line = {"time": number, "preempt": [], "candidates": [], "admit": [], "load": []}
+        (tmp_path / name).write_text(json.dumps({**line, "take_up": [rid]}) + "\n")
+    lines = list(read_log(tmp_path / "log"))
+    assert [(line["time"], line["rank"]) for line in lines] == [
+        (1, ""),
+        (2, ".dp1"),
+        (3, ""),
+        (4, ".dp1"),
+    ]
+    assert [(each.time, each.rid) for each in events(lines)] == [(1, "a"), (2, "b")]
 
 
 @pytest.fixture

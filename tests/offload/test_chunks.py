@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenflow_sgl.contract import Growth
 from tokenflow_sgl.offload import DeviceRoom, chunk
 
 TOKENS = st.integers(0, 5000)
@@ -53,8 +54,11 @@ def test_a_stream_is_loaded_in_the_end_where_memory_becomes_free(missing, part, 
 
 
 def test_prefetches_leave_running_streams_their_reserve() -> None:
-    assert DeviceRoom(free=1000, promised=100, running=9, page_size=1).for_prefetch == 660
-    assert DeviceRoom(free=1000, promised=100, running=9, page_size=64).for_prefetch == 260
+    assert DeviceRoom(free=1000, promised=100, running=9, growth=Growth(1)).for_prefetch == 660
+    assert DeviceRoom(free=1000, promised=100, running=9, growth=Growth(64)).for_prefetch == 260
+    # 24 steps of 2.5 tokens, and 8 slots for drafts.
+    drafts = Growth(1, 2.5, ahead=8)
+    assert DeviceRoom(free=1000, promised=100, running=9, growth=drafts).for_prefetch == 220
 
 
 @pytest.mark.parametrize(
@@ -62,4 +66,4 @@ def test_prefetches_leave_running_streams_their_reserve() -> None:
     [(12, 0, 1, False), (11, 0, 1, True), (20, 9, 1, True), (48, 0, 16, False), (47, 0, 16, True)],
 )
 def test_memory_is_scarce_when_the_next_steps_do_not_fit(free, promised, page, scarce) -> None:
-    assert DeviceRoom(free, promised, running=3, page_size=page).scarce is scarce
+    assert DeviceRoom(free, promised, running=3, growth=Growth(page)).scarce is scarce

@@ -7,59 +7,20 @@ import math
 
 import numpy as np
 import pytest
+from admitting import AS_MODELLED, COSTS
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.admission import CONSIDERED, admissible
 
-# A full-memory step takes 0.1 s and the memory holds 1000 tokens: 1e-4 s per token of context.
-COSTS = StepCosts(decode=(0.1, 0.0, 0.0))
-AS_MODELLED = 10_000.0
-"""Tokens of context read per second, if the engine does what these costs say."""
 FREE_OF_CHARGE = StepCosts()
 
 
 def test_no_stream_waits(make_state, make_stream) -> None:
     assert admissible(make_state([make_stream()]), WorkingSetConfig()).join.tolist() == []
-
-
-# Member: 200 tokens of context, 1000 to come at 10/s, no slack. Within h seconds it asks for
-# n = min(10 h, 1000) tokens, n * (200 + n / 2) * 1e-4 seconds of the engine:
-#
-#   h             2     10    20    60    80    110   150
-#   n             20    100   200   600   800   1000  1000
-#   demand        0.42  2.5   6     30    48    70    70
-#   demand / h    0.21  0.25  0.30  0.50  0.60  0.636 0.467
-#
-# The newcomer has 200 prompt tokens and 1000 to come: the same numbers. Both together need
-# 140 / 110 = 1.2727 of the engine at the worst horizon.
-@pytest.fixture
-def member(make_stream):
-    def make(phase=Phase.RUNNING, **given):
-        return make_stream(phase, **{"slack": 0.0, "expected": 1100.0, **given})
-
-    return make
-
-
-@pytest.fixture
-def newcomer(make_stream):
-    def make(**given):
-        return make_stream(Phase.WAITING, **{"prompt": 200, "expected": 1000.0, **given})
-
-    return make
-
-
-@pytest.fixture
-def joins(make_state):
-    def ask(rows, costs=COSTS, kv_rate=AS_MODELLED, **config):
-        state = make_state(rows, total=1000, free=0, host=100_000, costs=costs)
-        state = dataclasses.replace(state, kv_rate=kv_rate)
-        # All of the time and no stock, unless a test is about them.
-        config = {"eta": 1.0, "hysteresis": 0.0, **config}
-        return admissible(state, WorkingSetConfig(**config)).join.tolist()
-
-    return ask
 
 
 @pytest.mark.parametrize(("eta", "expected"), [(1.0, []), (1.27, []), (1.28, [1])])
@@ -229,73 +190,6 @@ def test_a_pass_looks_at_the_first_arrivals_only(make_state, make_stream) -> Non
     assert joined == list(range(CONSIDERED))
 
 
-def test_but_a_burst_is_looked_at_as_a_whole(make_state, make_stream) -> None:
-    rows = [make_stream(Phase.WAITING, prompt=1, expected=1.0)] * (CONSIDERED + 10)
-    state = make_state(rows, costs=COSTS)
-    ended = float(state.streams.arrival.max()) + 5.0
-    joined = admissible(dataclasses.replace(state, now=ended), WorkingSetConfig())
-    assert len(joined.join) == CONSIDERED + 10
-
-
-@pytest.mark.parametrize(
-    ("since_arrival", "burst_eta", "expected"),
-    [
-        (3.0, 1.28, [1]),  # no stream came for three seconds: 1.2727 of the time may be promised
-        (2.9, 1.28, []),
-        (3.0, 1.27, []),
-        (11.0, 1.28, []),  # the one that waits has waited long already
-    ],
-)
-def test_a_burst_that_has_ended_is_cleared(
-    make_state, member, newcomer, since_arrival, burst_eta, expected
-) -> None:
-    rows = [member(), newcomer()]
-    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS, kv_rate=AS_MODELLED)
-    ended = float(state.streams.arrival.max()) + since_arrival
-    state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
-    config = WorkingSetConfig(burst_eta=burst_eta, calm=3.0)
-    assert admissible(state, config).join.tolist() == expected
-
-
-def test_a_burst_is_not_cleared_at_the_cost_of_requests_without_a_reader(
-    make_state, member, newcomer
-) -> None:
-    rows = [member(streaming=False), newcomer()]
-    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS, kv_rate=AS_MODELLED)
-    ended = float(state.streams.arrival.max()) + 3.0
-    state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
-    assert admissible(state, WorkingSetConfig(burst_eta=1.28, calm=3.0)).join.tolist() == []
-
-
-def test_a_burst_is_cleared_whole_or_not_at_all(make_state, member, newcomer) -> None:
-    # Three together need 1.909 of the time at the worst horizon: none is squeezed in.
-    rows = [member(), newcomer(), newcomer()]
-    state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS, kv_rate=AS_MODELLED)
-    ended = float(state.streams.arrival.max()) + 9.0
-    state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
-    assert admissible(state, WorkingSetConfig(burst_eta=1.9)).join.tolist() == []
-    assert admissible(state, WorkingSetConfig(burst_eta=1.91)).join.tolist() == [1, 2]
-
-
-def test_a_burst_that_memory_cannot_hold_is_not_cleared_in_part(
-    make_state, member, newcomer
-) -> None:
-    # Each of the three ends up with 800 tokens on average: 1900 hold the member and one more.
-    rows = [member(), newcomer(), newcomer()]
-    state = make_state(rows, total=1000, free=0, host=1000, costs=COSTS, kv_rate=AS_MODELLED)
-    ended = float(state.streams.arrival.max()) + 5.0
-    state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
-    assert admissible(state, WorkingSetConfig(burst_eta=9.0)).join.tolist() == []
-    alone = make_state(rows[:2], total=1000, free=0, host=1000, costs=COSTS, kv_rate=AS_MODELLED)
-    alone = dataclasses.replace(alone, now=ended, streams=_due_now(alone, ended))
-    assert admissible(alone, WorkingSetConfig(burst_eta=9.0)).join.tolist() == [1]
-
-
-def _due_now(state, now):
-    """The same streams, whose readers run dry at `now`."""
-    return dataclasses.replace(state.streams, next_due=np.full(len(state.streams), now))
-
-
 # ---- long prompts, and what the test does not see ------------------------------------
 
 # A prefill takes 10 ms a token; decoding is nearly free.
@@ -360,71 +254,6 @@ def test_a_reader_faster_than_the_engine_stalls_for_another_reason(joins, member
     assert joins([*slower, short]) == []
 
 
-def test_what_thinks_asks_for_its_own_rate(joins, member, newcomer) -> None:
-    # At 5 tokens/s 1000 tokens are due within 200 s: 2 * 70 / 210 = 0.667 at the worst horizon.
-    thinking = [member(thinking=True), newcomer(thinking=True)]
-    assert joins(thinking, thinking_rate=5.0) == [1]
-    assert joins(thinking, thinking_rate=5.0, eta=0.66) == []
-    assert joins(thinking, thinking_rate=10.0, eta=1.27) == []
-    assert joins(thinking, thinking_rate=10.0, eta=1.28) == [1]
-    # The engine decodes no stream faster than 10 tokens/s.
-    assert joins(thinking, thinking_rate=1000.0, eta=1.28) == [1]
-    assert joins([member(), newcomer()], thinking_rate=5.0) == [], "readers ask for theirs"
-
-
-def test_readers_of_nothing_do_not_stall(joins, member, newcomer) -> None:
-    reader = member(slack=-1.0, expected=140.0, rate=5.0)
-    thinker = member(slack=-1.0, expected=140.0, rate=5.0, thinking=True)
-    small = newcomer(expected=10.0)
-    assert joins([reader, small], eta=10.0) == [], "its reader stalls"
-    assert joins([thinker, small], eta=10.0) == [1]
-
-
-@pytest.fixture
-def admitted(make_state):
-    """What the test says where the streams without text have these keys."""
-
-    def ask(rows, keys, **config):
-        state = make_state(rows, total=1000, free=0, host=100_000, costs=COSTS)
-        state = dataclasses.replace(state, kv_rate=AS_MODELLED)
-        config = {"eta": 1.0, "hysteresis": 0.0, **config}
-        found = admissible(state, WorkingSetConfig(**config), np.array(keys))
-        return [found.join.tolist(), found.held.tolist()]
-
-    return ask
-
-
-# Each of two alike asks for 0.636 of the engine at the worst horizon: together 1.27.
-def test_what_thinks_does_not_hold_off_what_comes_before_it(admitted, member, newcomer) -> None:
-    rows = [member(thinking=True), newcomer(thinking=True)]
-    assert admitted(rows, [-3.0, -2.0]) == [[], []], "the newcomer comes second"
-    assert admitted(rows, [-2.0, -3.0]) == [[1], [0]]
-    assert admitted(rows, [-2.0, -3.0], eta=1.28) == [[1], []]
-    reader = [member(), newcomer(thinking=True)]
-    assert admitted(reader, [0.0, -3.0]) == [[], []], "readers come before both"
-
-
-def test_what_thinks_is_held_from_the_first_that_does_not_fit(admitted, member) -> None:
-    two = [member(Phase.PAUSED, thinking=True) for _ in range(2)]
-    assert admitted(two, [-1.0, -2.0], eta=0.6) == [[], [1, 0]]
-    assert admitted(two, [-1.0, -2.0], eta=0.7) == [[], [0]]
-    assert admitted(two, [-1.0, -2.0], eta=1.28) == [[], []]
-
-
-def test_while_readers_stall_what_thinks_is_held(admitted, member) -> None:
-    rows = [member(expected=100.0, slack=-1.0, rate=5.0), member(expected=110.0, thinking=True)]
-    assert admitted(rows, [0.0, -1.0]) == [[], [1]]
-
-
-def test_what_thinks_holds_memory_wherever_it_comes(make_state, member, newcomer) -> None:
-    # A hundred tokens of prompt and 0.6 of a hundred to come: 160 of 1000; the thinker has 700.
-    rows = [member(prompt=600, generated=100, expected=101.0, thinking=True)]
-    rows += [newcomer(prompt=100, expected=100.0) for _ in range(3)]
-    keys = np.array([-1.0, -2.0, -2.0, -2.0])
-    state = make_state(rows, total=1000, free=0, host=0, costs=FREE_OF_CHARGE)
-    assert admissible(state, WorkingSetConfig(fill=1.0), keys).join.tolist() == [1]
-
-
 @pytest.mark.parametrize(("answers", "expected"), [(1000.0, 8), (1.0, 20)])
 def test_few_join_until_a_decode_step_was_seen(joins, newcomer, answers, expected) -> None:
     """Nothing is known that would speak against the whole burst of a server's first moment."""
@@ -436,3 +265,36 @@ def test_few_join_until_a_decode_step_was_seen(joins, newcomer, answers, expecte
 def test_those_who_joined_before_count(joins, member, newcomer) -> None:
     rows = [member() for _ in range(6)] + [newcomer() for _ in range(6)]
     assert joins(rows, costs=FREE_OF_CHARGE) == [6, 7]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_the_first_one_alone_says_whether_any_joins(
+    make_state, make_stream, monkeypatch, data
+) -> None:
+    drawn = np.random.default_rng(data.draw(st.integers(0, 10_000)))
+    rows = [
+        make_stream(
+            slack=float(drawn.uniform(0.0, 20.0)),
+            prompt=int(drawn.integers(1, 500)),
+            expected=float(drawn.integers(101, 2000)),
+        )
+        for _ in range(data.draw(st.integers(1, 12)))
+    ]
+    rows += [
+        make_stream(
+            Phase.WAITING,
+            arrival=float(99.0 + drawn.random()),
+            prompt=int(drawn.integers(1, 2000)),
+            expected=float(drawn.integers(1, 2000)),
+        )
+        for _ in range(data.draw(st.integers(0, 6)))
+    ]
+    state = make_state(rows, total=data.draw(st.integers(2000, 20_000)), host=8000)
+    keys, config = drawn.integers(0, 3, len(rows)).astype(np.float64), WorkingSetConfig()
+    joined = admissible(state, config, keys).join.tolist()
+    with monkeypatch.context() as patched:
+        patched.setattr("tokenflow_sgl.policy.admission._fits", lambda *_: True)
+        assert admissible(state, config, keys).join.tolist() == joined

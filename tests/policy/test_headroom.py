@@ -144,8 +144,7 @@ def test_there_is_some_wherever_admission_takes_all_that_wait(
     taken = len(admissible(state, config).join) == 1
     assert headroom(state, config) >= 0.0 or not taken
     # The converse where no shorter horizon is what decides: without them it is the same test.
-    for name in ("DECISIVE", "OTHERS"):
-        horizons = getattr(admission, name)
-        later = horizons[horizons >= WITHIN][:, None]
-        monkeypatch.setattr(f"tokenflow_sgl.policy.admission.{name}", later)
+    later = admission.OTHERS[admission.OTHERS >= WITHIN][:, None]
+    monkeypatch.setattr("tokenflow_sgl.policy.admission.OTHERS", later)
+    monkeypatch.setattr("tokenflow_sgl.policy.admission.DECISIVE", float(later[0, 0]))
     assert (headroom(state, config) >= 0.0) == (len(admissible(state, config).join) == 1)

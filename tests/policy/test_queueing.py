@@ -12,7 +12,6 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.contract.lengths import GRID, LengthCurves, Lengths
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.queueing import Queue, first_of, queue_keys, waiting_queue
 from tokenflow_sgl.policy.working_set import Memo
 
@@ -59,9 +58,32 @@ def test_a_cached_prompt_is_as_long_as_the_rest_of_it(make_state, make_stream, c
 def test_a_prefill_after_a_prefix_attends_to_it(make_state, make_stream) -> None:
     rows = [waiting(make_stream, 4000, 99.0), cached(waiting(make_stream, 5000, 99.0), 1000, 1000)]
     made = make_state(rows)
-    plain, after = prefill_seconds(made, np.arange(2)).tolist()
+    plain, after = made.prefill_seconds.tolist()
     assert after == pytest.approx(COSTS.prefill_seconds(4000, 1000))
     assert after > plain == pytest.approx(COSTS.prefill_seconds(4000))
+
+
+def test_without_a_word_about_the_device_all_that_is_cached_is_there(
+    make_state, make_stream
+) -> None:
+    rows = [cached(waiting(make_stream, 5000, 99.0), 0, 1000), make_stream()]
+    made = make_state(rows)
+    made = dataclasses.replace(made, streams=dataclasses.replace(made.streams, on_device=None))
+    assert made.prefill_seconds.tolist() == [COSTS.prefill_seconds(4000, 1000)]
+
+
+def test_prefills_are_found_by_the_streams_that_wait(make_state, make_stream) -> None:
+    rows = [
+        waiting(make_stream, 300, 97.0),
+        make_stream(),
+        waiting(make_stream, 500, 98.0),
+        make_stream(Phase.PAUSED),
+        waiting(make_stream, 100, 99.0),
+    ]
+    made = make_state(rows)
+    assert len(made.prefill_seconds) == 3
+    expected = [COSTS.prefill_seconds(float(tokens)) for tokens in (100, 300)]
+    assert made.prefill_seconds_of(np.array([4, 0])).tolist() == expected
 
 
 def test_what_is_on_the_host_is_loaded_beside_the_prefill(make_state, make_stream) -> None:
@@ -71,7 +93,7 @@ def test_what_is_on_the_host_is_loaded_beside_the_prefill(make_state, make_strea
         cached(row, 0, 99_900),  # 0.3 s on the link
         cached(row, 0, 50_000),  # 0.15 s, beside more than that of computing
     ]
-    seconds = prefill_seconds(make_state(rows), np.arange(3))
+    seconds = make_state(rows).prefill_seconds
     assert seconds[1] == pytest.approx(COSTS.load_seconds(99_900))
     assert seconds[0] == pytest.approx(COSTS.prefill_seconds(100, 99_900))
     assert seconds[0] < seconds[1]
@@ -193,7 +215,8 @@ def test_no_request_is_overtaken_without_end(make_state, make_stream, data) -> N
             for i in present
         ]
         made = make_state(rows, now=now, total=10**9)
-        streams = dataclasses.replace(made.streams, slot=np.array(present))
+        standing = dataclasses.replace(made.streams.standing, slot=np.array(present))
+        streams = dataclasses.replace(made.streams, standing=standing)
         made = dataclasses.replace(made, streams=streams)
         queue = waiting_queue(made, queue)
         places = dict(zip(present, ranks(made, queue), strict=True))

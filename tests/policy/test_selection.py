@@ -121,9 +121,10 @@ def test_the_exchange_reaches_the_oracle(make_state, make_stream) -> None:
 
 
 def rebuilt(given, phase, free):
+    standing = dataclasses.replace(given.streams.standing, phase=phase)
     return dataclasses.replace(
         given,
-        streams=dataclasses.replace(given.streams, phase=phase),
+        streams=dataclasses.replace(given.streams, standing=standing),
         memory=dataclasses.replace(given.memory, device=Tier(kv=Pool(given.memory.kv.total, free))),
     )
 

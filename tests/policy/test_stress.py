@@ -6,15 +6,10 @@ import dataclasses
 
 import pytest
 
-from tokenflow_sgl.contract import Memory, Phase, Tier
-from tokenflow_sgl.contract.reserve import decode_reserve
+from tokenflow_sgl.contract import Growth, Phase
 from tokenflow_sgl.policy.stress import under_stress
 
 PATIENCE = 0.2
-
-
-def memory(page: int) -> Memory:
-    return Memory(device=Tier(), host=Tier(), page_size=page, max_running=512)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +24,38 @@ def memory(page: int) -> Memory:
     ],
 )
 def test_the_decode_reserve_counts_whole_pages(page, batch, steps, tokens) -> None:
-    assert decode_reserve(memory(page), batch, steps) == tokens
+    assert Growth(page).reserve(batch, steps) == tokens
+
+
+@pytest.mark.parametrize(
+    ("page", "per_step", "steps", "tokens"),
+    [
+        (1, 1.0, 24, 32),  # 8 slots for drafts
+        (1, 2.5, 24, 68),
+        (1, 2.51, 24, 69),  # 60.24: a whole token more
+        (64, 2.5, 24, 128),
+    ],
+)
+def test_with_speculation_a_stream_needs_a_steps_tokens_and_the_slots_of_its_drafts(
+    page, per_step, steps, tokens
+) -> None:
+    growth = Growth(page, per_step, ahead=8)
+    assert growth.reserve(1, steps) == tokens
+    assert growth.reserve(3, steps) == 3 * tokens
+    assert Growth(1, per_step, ahead=8).headroom == growth.tokens(24)
+
+
+def test_a_state_says_how_its_streams_grow(make_state, make_stream) -> None:
+    state = make_state([make_stream()], page=16, ahead=8, tokens_per_step=2.5)
+    assert state.growth == Growth(16, 2.5, 8)
+    assert make_state([make_stream()]).growth == Growth()
+
+
+def test_the_slots_of_drafts_are_needed_too(make_state, make_stream) -> None:
+    waiting = [make_stream(Phase.WAITING, prompt=100, since=100.0) for _ in range(10)]
+    rows = [make_stream(), *waiting]
+    assert not under_stress(make_state(rows, total=10_000, free=2010), PATIENCE)
+    assert under_stress(make_state(rows, total=10_000, free=2010, ahead=8), PATIENCE)
 
 
 def test_a_server_without_streams_is_not_under_stress(make_state) -> None:

@@ -13,9 +13,6 @@ from tokenflow_sgl.choices import (
     Contender,
     IoBackend,
     MemLayout,
-    PrefetchPolicy,
-    Restoring,
-    StorageWrites,
     WritePolicy,
 )
 from tokenflow_sgl.cli.option_checks import finite
@@ -82,6 +79,24 @@ PageSize = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
+SlidingWindow = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=_MOST_TOKENS,
+        metavar="TOKENS",
+        help="Of the window of some of the model's layers, whose KV has a pool of its own; 0: all "
+        "layers have all tokens. Steps take what the profile says all the same.",
+        rich_help_panel=_SERVER,
+    ),
+]
+SwaRatio = Annotated[
+    float,
+    typer.Option(
+        help="Tokens of that pool over KV tokens on the device, as SGLang's option.",
+        rich_help_panel=_SERVER,
+    ),
+]
 HicacheRatio = Annotated[
     float,
     typer.Option(
@@ -113,49 +128,6 @@ MemLayouts = Annotated[
     typer.Option(
         help="Layout of host memory, as SGLang's option. page_first is page_first_direct with the "
         "I/O backend direct.",
-        rich_help_panel=_SERVER,
-    ),
-]
-StorageGbps = Annotated[
-    float,
-    typer.Option(
-        min=0.0,
-        max=100_000.0,
-        callback=finite,
-        help="Gbit/s from a storage below the host pool, which keeps all that the host ever had. "
-        "0: no storage. Without a host pool there is none either.",
-        rich_help_panel=_SERVER,
-    ),
-]
-StorageLatency = Annotated[
-    float,
-    typer.Option(
-        min=0.0,
-        max=1e9,
-        callback=finite,
-        help="Microseconds between asking the storage and the first byte.",
-        rich_help_panel=_SERVER,
-    ),
-]
-StorageCopies = Annotated[
-    StorageWrites,
-    typer.Option(
-        help="What copies to the storage cost: free, nothing; shared, the time of the same link.",
-        rich_help_panel=_SERVER,
-    ),
-]
-StoragePrefetch = Annotated[
-    PrefetchPolicy,
-    typer.Option(
-        help="How long a request waits for the storage, as SGLang's option.",
-        rich_help_panel=_SERVER,
-    ),
-]
-Restore = Annotated[
-    Restoring,
-    typer.Option(
-        help="How KV comes back from the storage: off, as in SGLang; auto, the head computed while "
-        "the tail comes, where that is sooner.",
         rich_help_panel=_SERVER,
     ),
 ]
@@ -193,6 +165,24 @@ MixedChunk = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
+DraftTokens = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=1024,
+        help="Tokens that a decode step verifies of a stream, as SGLang's option; 1: its own.",
+        rich_help_panel=_SERVER,
+    ),
+]
+Accepted = Annotated[
+    float,
+    typer.Option(
+        min=1.0,
+        callback=finite,
+        help="Tokens that a decode step gives a stream on average, with speculation.",
+        rich_help_panel=_SERVER,
+    ),
+]
 
 
 def open_engine(
@@ -203,12 +193,16 @@ def open_engine(
     kv_tokens: int | None,
     hicache_ratio: float,
     page_size: int = 1,
+    sliding_window: int = 0,
+    swa_full_tokens_ratio: float = 0.8,
     hicache_write_policy: str = "write_through",
     hicache_io_backend: str = "kernel",
     hicache_mem_layout: str = "page_first",
     load_evict_overlap: bool = True,
     chunked_prefill_size: int | None = None,
     mixed_chunk: bool = False,
+    speculative_num_draft_tokens: int = 1,
+    acceptance: float = 1.0,
     storage_gbps: float = 0.0,
     storage_latency_us: float = 1000.0,
     storage_writes: str = "free",
@@ -230,6 +224,8 @@ def open_engine(
     return found, EngineOptions(
         max_total_tokens=device_tokens,
         page_size=page_size,
+        sliding_window=sliding_window,
+        swa_full_tokens_ratio=swa_full_tokens_ratio,
         host_tokens=int(hicache_ratio * device_tokens),
         hicache_write_policy=hicache_write_policy,
         hicache_io_backend=hicache_io_backend,
@@ -237,6 +233,8 @@ def open_engine(
         load_evict_overlap=load_evict_overlap,
         chunked_prefill_size=chunked_prefill_size,
         enable_mixed_chunk=mixed_chunk,
+        speculative_num_draft_tokens=speculative_num_draft_tokens,
+        acceptance=acceptance,
         storage_gbps=storage_gbps,
         storage_latency_us=storage_latency_us,
         storage_writes=storage_writes,

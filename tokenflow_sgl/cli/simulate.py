@@ -18,7 +18,7 @@ from tokenflow_sgl.choices import (
     StorageWrites,
     WritePolicy,
 )
-from tokenflow_sgl.cli import chosen_engine, chosen_trace
+from tokenflow_sgl.cli import chosen_engine, chosen_trace, storage_options
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import output_folder
@@ -56,18 +56,22 @@ def simulate(
     profile: chosen_engine.ProfileFile = None,
     kv_tokens: chosen_engine.KvTokens = None,
     page_size: chosen_engine.PageSize = 1,
+    sliding_window: chosen_engine.SlidingWindow = 0,
+    swa_full_tokens_ratio: chosen_engine.SwaRatio = 0.8,
     hicache_ratio: chosen_engine.HicacheRatio = 2.0,
     hicache_write_policy: chosen_engine.HostWrites = WritePolicy.write_through,
     hicache_io_backend: chosen_engine.IoBackends = IoBackend.kernel,
     hicache_mem_layout: chosen_engine.MemLayouts = MemLayout.page_first,
     load_evict_overlap: chosen_engine.LoadEvictOverlap = True,
-    storage_gbps: chosen_engine.StorageGbps = 0.0,
-    storage_latency_us: chosen_engine.StorageLatency = 1000.0,
-    storage_writes: chosen_engine.StorageCopies = StorageWrites.free,
-    hicache_storage_prefetch_policy: chosen_engine.StoragePrefetch = PrefetchPolicy.timeout,
-    restore: chosen_engine.Restore = Restoring.off,
+    storage_gbps: storage_options.StorageGbps = 0.0,
+    storage_latency_us: storage_options.StorageLatency = 1000.0,
+    storage_writes: storage_options.StorageCopies = StorageWrites.free,
+    hicache_storage_prefetch_policy: storage_options.StoragePrefetch = PrefetchPolicy.timeout,
+    restore: storage_options.Restore = Restoring.off,
     chunked_prefill_size: chosen_engine.ChunkedPrefillSize = None,
     mixed_chunk: chosen_engine.MixedChunk = False,
+    speculative_num_draft_tokens: chosen_engine.DraftTokens = 1,
+    acceptance: chosen_engine.Accepted = 1.0,
     known_lengths: chosen_engine.KnownLengths = False,
     replicas: Annotated[
         int,
@@ -145,6 +149,8 @@ def simulate(
             profile,
             kv_tokens=kv_tokens,
             page_size=page_size,
+            sliding_window=sliding_window,
+            swa_full_tokens_ratio=swa_full_tokens_ratio,
             hicache_ratio=hicache_ratio,
             hicache_write_policy=hicache_write_policy,
             hicache_io_backend=hicache_io_backend,
@@ -157,6 +163,8 @@ def simulate(
             restore=restore,
             chunked_prefill_size=chunked_prefill_size,
             mixed_chunk=mixed_chunk,
+            speculative_num_draft_tokens=speculative_num_draft_tokens,
+            acceptance=acceptance,
         )
         for name in names:
             settings_of(name, options)

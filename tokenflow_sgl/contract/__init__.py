@@ -23,16 +23,19 @@ from tokenflow_sgl.contract.lengths import (
     Lengths,
     Traits,
 )
-from tokenflow_sgl.contract.memory import Memory, Pool, Tier
+from tokenflow_sgl.contract.memory import Memory, Pool, Tier, Window
 from tokenflow_sgl.contract.policy import Policy
+from tokenflow_sgl.contract.reserve import Growth
+from tokenflow_sgl.contract.standing import BoolArray, Phase, Standing
 from tokenflow_sgl.contract.state import ModelShape, State
-from tokenflow_sgl.contract.streams import BoolArray, Phase, Streams
+from tokenflow_sgl.contract.streams import Streams
 
 __all__ = [
     "BoolArray",
     "Cause",
     "Decision",
     "FloatArray",
+    "Growth",
     "IntArray",
     "LengthCurves",
     "LengthPredictor",
@@ -47,11 +50,13 @@ __all__ = [
     "Preempt",
     "Prefill",
     "Restore",
+    "Standing",
     "State",
     "Streams",
     "Tier",
     "Traits",
     "Way",
     "When",
+    "Window",
     "Write",
 ]

@@ -176,10 +176,10 @@ class Remaining:
 
         Args:
             context: Prompt and output so far, shape (n,).
-            tokens: How many, shape (h, n).
+            tokens: How many, shape (n,) or (h, n).
 
         Returns:
-            Tokens read, shape (h, n).
+            Tokens read, of the shape of `tokens`.
         """
         begun = self._begun
         end = np.minimum(begun + tokens, self._limit)

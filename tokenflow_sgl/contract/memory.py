@@ -23,11 +23,28 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """The pools of one tier: KV and sliding-window KV in tokens, recurrent state in slots."""
+    """The pools of one tier: KV and sliding-window KV in tokens, recurrent states by stream.
+
+    Of states the total is how many streams can keep theirs there, running or not, whatever places
+    each takes. How many run is bounded by `Memory.max_running`.
+    """
 
     kv: Pool = field(default_factory=Pool)
     window: Pool = field(default_factory=Pool)
     state: Pool = field(default_factory=Pool)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a stream needs of the window pool; all zero: no layer has a sliding window.
+
+    Attributes:
+        tokens: That a stream keeps there at most, or all that it has if these are fewer.
+        prefill: Tokens of a prompt that a step computes at most: until it is over all are kept.
+    """
+
+    tokens: int = 0
+    prefill: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +57,9 @@ class Memory:
         storage: Behind the host.
         page_size: Tokens per KV page.
         max_running: How many streams can run at once.
+        window: What each stream needs of the window pools.
+        ahead: KV tokens beyond its own that a stream holds while it decodes: speculation verifies
+            its drafts there.
     """
 
     device: Tier
@@ -47,6 +67,8 @@ class Memory:
     page_size: int
     max_running: int
     storage: Tier = field(default_factory=Tier)
+    window: Window = field(default_factory=Window)
+    ahead: int = 0
 
     @property
     def kv(self) -> Pool:

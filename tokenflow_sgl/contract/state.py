@@ -14,8 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from tokenflow_sgl.contract.lengths import FloatArray
+from tokenflow_sgl.contract.lengths import FloatArray, IntArray
 from tokenflow_sgl.contract.memory import Memory
+from tokenflow_sgl.contract.reserve import Growth
 from tokenflow_sgl.contract.streams import Streams
 from tokenflow_sgl.costs import Links, StepCosts
 
@@ -27,13 +28,10 @@ class ModelShape:
     Attributes:
         layers: With KV.
         kv_bytes_per_token: Over all layers and this rank's heads.
-        tokens_per_step: Output tokens of a stream per decode step, on average; above 1 with
-            speculative decoding.
     """
 
     layers: int = 0
     kv_bytes_per_token: int = 0
-    tokens_per_step: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,46 @@ class State:
         return self.streams.runs_dry - self.now
 
     @cached_property
+    def growth(self) -> Growth:
+        """How the KV of running streams grows."""
+        memory = self.memory
+        return Growth(memory.page_size, self.costs.tokens_per_step, memory.ahead)
+
+    @cached_property
     def decode_seconds(self) -> float:
         """Length of a decode step of all running streams; 0.0 while unknown."""
         rows = len(self.streams.running_index)
         return self.costs.decode_seconds(rows, float(self.streams.running_context))
+
+    @cached_property
+    def prefill_seconds(self) -> FloatArray:
+        """Seconds of the prefill of each of `streams.waiting_index`; 0.0 while unknown, shape (w,).
+
+        What is cached is not computed. What of it is on the host is loaded layer by layer while the
+        rest is computed, so the longer of both counts.
+        """
+        streams, costs, index = self.streams, self.costs, self.streams.waiting_index
+        computed = streams.uncached.take(index).astype(np.float64)
+        if streams.on_host is None:
+            return costs.prefill_seconds(computed)
+        seconds = costs.prefill_seconds(computed, streams.prompt.take(index) - computed)
+        if streams.on_device is None:
+            return seconds
+        loaded = streams.on_host.take(index) - streams.on_device.take(index)
+        if not loaded.any():
+            return seconds
+        loads = np.where(loaded > 0, self.load_seconds(loaded.astype(np.float64)), 0.0)
+        return np.asarray(np.maximum(seconds, loads))
+
+    def prefill_seconds_of(self, index: IntArray) -> FloatArray:
+        """`prefill_seconds` of these waiting streams."""
+        return self.prefill_seconds.take(self.streams.waiting_index.searchsorted(index))
+
+    def load_seconds(self, tokens: FloatArray) -> FloatArray:
+        """Seconds of each load, as steps have waited for loads, or by the link's rate.
+
+        0.0 while neither is known.
+        """
+        if self.costs.load is None and self.links.load.rate > 0.0:
+            return tokens / self.links.load.rate
+        return self.costs.load_seconds(tokens)

@@ -6,42 +6,17 @@ Units: seconds on the body's clock (any origin), tokens, tokens per second.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokenflow_sgl.contract.lengths import CERTAIN, FloatArray, IntArray, Lengths
+from tokenflow_sgl.contract.standing import BoolArray, PhaseArray, Standing, sealed
 
-BoolArray = NDArray[np.bool_]
-PhaseArray = NDArray[np.int8]
-
-
-_Array = TypeVar("_Array", IntArray, BoolArray)
-
-
-def _sealed(array: _Array) -> _Array:
-    array.setflags(write=False)
-    return array
-
-
-class Phase(enum.IntEnum):
-    """Where a stream stands between its arrival and its last token."""
-
-    WAITING = 0
-    """Arrived, no token produced yet, holds no KV."""
-    RUNNING = 1
-    """Holds its KV on the device: being prefilled or decoded."""
-    DRAINING = 2
-    """Preempted, but a step that computes its next token is still in flight; KV still held."""
-    PAUSED = 3
-    """Started and not running. Its KV is in the prefix tree, on the host, or must be recomputed."""
-    LOADING = 4
-    """As paused, and its KV is being copied to the device; what it has copied is kept there."""
+_NONE: IntArray = sealed(np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -49,8 +24,7 @@ class Streams:
     """All tracked streams as parallel arrays of one length n, in arrival order.
 
     Attributes:
-        slot: Identity of the stream, stable over its life (the body's index).
-        phase: A `Phase` value.
+        standing: Who they are (`slot`), and where they stand (`phase`, `since`).
         arrival: When the request arrived.
         rate: Tokens per second that its reader consumes.
         next_due: When its reader has read all that the client was sent. Before the first visible
@@ -60,7 +34,6 @@ class Streams:
             stream's context.
         limit: Output tokens that the client allows.
         kind: Which of `lengths` its answer follows.
-        since: When it entered its phase.
         admitted: Member of the working set (the policy promised to serve it).
         preemptible: The body can preempt it now.
         streaming: A reader follows its text as it is generated. Otherwise the answer is sent as a
@@ -71,7 +44,7 @@ class Streams:
         unwritten: Of a running stream, tokens of computed KV that a `Write` could copy to the host.
         to_load: Of a loading stream, tokens for which no copy has begun, because memory for them is
             missing: it can be given up and its memory used for others. 0 for all other streams.
-            None: streams are loaded as a whole.
+            None: no stream is loaded in part.
         visible: Of the output tokens so far, those that are not reasoning; None: all of them.
         thinking: Its answer begins with reasoning that its reader does not see, and nothing behind
             that has been generated yet (a stream without a token counts, too, if it is known that
@@ -94,8 +67,7 @@ class Streams:
         lengths: How long answers get, as far as it is known.
     """
 
-    slot: IntArray
-    phase: PhaseArray
+    standing: Standing
     arrival: FloatArray
     rate: FloatArray
     next_due: FloatArray
@@ -103,7 +75,6 @@ class Streams:
     generated: IntArray
     limit: IntArray
     kind: IntArray
-    since: FloatArray
     admitted: BoolArray
     preemptible: BoolArray
     streaming: BoolArray
@@ -127,7 +98,7 @@ class Streams:
     lengths: Lengths = CERTAIN
 
     def __len__(self) -> int:
-        return len(self.slot)
+        return len(self.standing)
 
     def among(self, index: IntArray) -> Streams:
         """Only the streams at `index`, in its order."""
@@ -137,119 +108,130 @@ class Streams:
             for name, column in columns.items()
             if isinstance(column, np.ndarray)
         }
-        return dataclasses.replace(self, **chosen)
+        return dataclasses.replace(self, standing=self.standing.among(index), **chosen)
+
+    @property
+    def slot(self) -> IntArray:
+        """Identity of each stream, stable over its life (the body's index), shape (n,)."""
+        return self.standing.slot
+
+    @property
+    def phase(self) -> PhaseArray:
+        """A `Phase` value of each, shape (n,)."""
+        return self.standing.phase
+
+    @property
+    def since(self) -> FloatArray:
+        """When each entered its phase, shape (n,)."""
+        return self.standing.since
+
+    @property
+    def waiting(self) -> BoolArray:
+        """Which streams are `Phase.WAITING`, shape (n,)."""
+        return self.standing.waiting
+
+    @property
+    def running(self) -> BoolArray:
+        """Which streams are `Phase.RUNNING`, shape (n,)."""
+        return self.standing.running
+
+    @property
+    def draining(self) -> BoolArray:
+        """Which streams are `Phase.DRAINING`, shape (n,)."""
+        return self.standing.draining
+
+    @property
+    def paused(self) -> BoolArray:
+        """Which streams are `Phase.PAUSED`, shape (n,)."""
+        return self.standing.paused
+
+    @property
+    def loading(self) -> BoolArray:
+        """Which streams are `Phase.LOADING`, shape (n,)."""
+        return self.standing.loading
+
+    @property
+    def paused_or_loading(self) -> BoolArray:
+        """Which streams have started and are in no batch, shape (n,)."""
+        return self.standing.paused_or_loading
+
+    @property
+    def waiting_index(self) -> IntArray:
+        """Indices of the waiting streams, shape (w,)."""
+        return self.standing.waiting_index
+
+    @property
+    def running_index(self) -> IntArray:
+        """Indices of the running streams, shape (r,)."""
+        return self.standing.running_index
+
+    def find(self, slots: Sequence[int] | IntArray) -> IntArray:
+        """Index of each of these slots in the arrays, -1 where it is not here; (len(slots),)."""
+        return self.standing.find(slots)
 
     # What every part of a policy asks for is computed once per state, and sealed.
 
     @cached_property
-    def waiting(self) -> BoolArray:
-        """Which streams are `Phase.WAITING`, shape (n,)."""
-        return self._are(Phase.WAITING)
-
-    @cached_property
-    def running(self) -> BoolArray:
-        """Which streams are `Phase.RUNNING`, shape (n,)."""
-        return self._are(Phase.RUNNING)
-
-    @cached_property
-    def draining(self) -> BoolArray:
-        """Which streams are `Phase.DRAINING`, shape (n,)."""
-        return self._are(Phase.DRAINING)
-
-    @cached_property
-    def paused(self) -> BoolArray:
-        """Which streams are `Phase.PAUSED`, shape (n,)."""
-        return self._are(Phase.PAUSED)
-
-    @cached_property
-    def loading(self) -> BoolArray:
-        """Which streams are `Phase.LOADING`, shape (n,)."""
-        return self._are(Phase.LOADING)
+    def read_index(self) -> IntArray:
+        """Indices of the running streams whose readers read; those that think have none, (r,)."""
+        running = self.running_index
+        read = self.streaming.take(running)
+        if self.thinking is not None:
+            read &= ~(self.thinking.take(running) & (self.generated.take(running) > 0))
+        return sealed(running[read])
 
     @cached_property
     def partly_loaded(self) -> BoolArray:
         """Which streams are `Phase.LOADING` and wait for memory for the rest, shape (n,)."""
         if self.to_load is None:
-            return _sealed(np.zeros(len(self), dtype=np.bool_))
-        return _sealed(self.loading & (self.to_load > 0))
+            return sealed(np.zeros(len(self), dtype=np.bool_))
+        return sealed(self.loading & (self.to_load > 0))
 
-    @cached_property
-    def paused_or_loading(self) -> BoolArray:
-        """Which streams have started and are in no batch, shape (n,)."""
-        return _sealed(self.paused | self.loading)
-
-    @cached_property
+    @property
     def seen(self) -> IntArray:
         """Output tokens so far that are for the reader, sent or not, shape (n,)."""
         return self.generated if self.visible is None else self.visible
 
-    @cached_property
+    @property
     def thinks(self) -> BoolArray:
         """Which streams are `thinking`, shape (n,)."""
         if self.thinking is None:
-            return _sealed(np.zeros(len(self), dtype=np.bool_))
+            return sealed(np.zeros(len(self), dtype=np.bool_))
         return self.thinking
 
-    @cached_property
+    @property
     def textless(self) -> BoolArray:
         """Which streams wait for their first visible text: newcomers and those that think."""
-        return _sealed(self.waiting | self.thinks)
+        return self.waiting if self.thinking is None else sealed(self.waiting | self.thinking)
 
     @cached_property
     def begun_thinking(self) -> IntArray:
         """Indices of the streams that think and have been prefilled, shape (t,)."""
         if self.thinking is None:
-            return _sealed(np.zeros(0, dtype=np.int64))
-        return _sealed(np.nonzero(self.thinking & (self.generated > 0))[0])
+            return _NONE
+        return sealed(np.nonzero(self.thinking & (self.generated > 0))[0])
 
     @cached_property
     def member(self) -> BoolArray:
         """Which streams are in the working set: admitted, or started; shape (n,)."""
-        return _sealed(~self.waiting | self.admitted)
-
-    @cached_property
-    def waiting_index(self) -> IntArray:
-        """Indices of the waiting streams, shape (w,)."""
-        return _sealed(np.nonzero(self.waiting)[0])
-
-    @cached_property
-    def running_index(self) -> IntArray:
-        """Indices of the running streams, shape (r,)."""
-        return _sealed(np.nonzero(self.running)[0])
+        return sealed(~self.waiting | self.admitted)
 
     @cached_property
     def running_context(self) -> int:
         """Tokens of context that all running streams hold together."""
         return int(self.length.take(self.running_index).sum())
 
-    def find(self, slots: Sequence[int] | IntArray) -> IntArray:
-        """Index of each of these slots in the arrays, -1 where it is not here; (len(slots),)."""
-        lowest, index = self._index_by_slot
-        wanted = np.asarray(slots, dtype=np.int64) - lowest
-        wanted[(wanted < 0) | (wanted >= len(index))] = -1
-        return index[wanted]
-
-    @cached_property
-    def _index_by_slot(self) -> tuple[int, IntArray]:
-        """The lowest slot, and the index of each slot from there on; -1: none, as the last one."""
-        if not len(self):
-            return 0, np.full(1, -1, dtype=np.int64)
-        lowest, highest = int(self.slot.min()), int(self.slot.max())
-        index = np.full(highest - lowest + 2, -1, dtype=np.int64)
-        index[self.slot - lowest] = np.arange(len(self))
-        return lowest, index
-
     @cached_property
     def length(self) -> IntArray:
         """Tokens of context: prompt and output so far, shape (n,)."""
-        return _sealed(self.prompt + self.generated)
+        return sealed(self.prompt + self.generated)
 
     @cached_property
     def uncached(self) -> IntArray:
         """Prompt tokens that a prefill computes, not loads: at least the last one, shape (n,)."""
         if self.on_host is None:
             return self.prompt
-        return _sealed(np.maximum(self.prompt - self.on_host, 1))
+        return sealed(np.maximum(self.prompt - self.on_host, 1))
 
     @cached_property
     def left(self) -> FloatArray:
@@ -284,7 +266,3 @@ class Streams:
         The one definition of a stream's buffer: slack is `runs_dry - now` (see `State.slack`).
         """
         return self.next_due if self.held is None else self.next_due + self.held / self.rate
-
-    def _are(self, phase: Phase) -> BoolArray:
-        # numpy takes five times as long to compare with a member of an enumeration.
-        return _sealed(self.phase == phase.value)

@@ -4,6 +4,9 @@
     prefill step = p0 + p1 * tokens + p2 * attention                     [seconds]
     host load    = l0 + l1 * tokens                                      [seconds]
 
+A decode step gives each of its streams a token, or with speculative decoding those that were
+accepted: `tokens_per_step` on average.
+
 `attention` is the attention work of a prefill, the sum of `attention_work` over its requests,
 which makes recompute cost superlinear in length as it is on real devices.
 """
@@ -45,11 +48,13 @@ class StepCosts:
     decode, prefill: (constant, per batch row or token, per KV token or attention unit);
         None while nothing was measured.
     load: (constant, per token) of a host-to-device load; None while nothing was measured.
+    tokens_per_step: output tokens of a stream per decode step, on average; 1.0 without speculation.
     """
 
     decode: Coefficients | None = None
     prefill: Coefficients | None = None
     load: tuple[float, float] | None = None
+    tokens_per_step: float = 1.0
 
     def decode_seconds(self, batch: Amount, kv_tokens: Amount) -> Amount:
         """Time of one decode step; 0.0 while unknown."""
@@ -57,6 +62,10 @@ class StepCosts:
             return 0.0 * batch
         constant, per_row, per_token = self.decode
         return constant + per_row * batch + per_token * kv_tokens
+
+    def token_seconds(self, batch: Amount, kv_tokens: Amount) -> Amount:
+        """Time in which decoding gives each of `batch` streams a token; 0.0 while unknown."""
+        return self.decode_seconds(batch, kv_tokens) / self.tokens_per_step
 
     def prefill_seconds(self, tokens: Amount, prefix: Amount | float = 0.0) -> Amount:
         """Time of a prefill step of one request of `tokens` after `prefix` tokens; 0.0 unknown."""

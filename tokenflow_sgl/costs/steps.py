@@ -17,7 +17,8 @@ SHARE_SECONDS = 10.0
 """Memory of the share of the time that prefills take."""
 STALE_SECONDS = 10.0
 """How long loads may go unseen before their price is forgotten: with a wrong one nobody may load,
-and nothing would ever correct it."""
+and nothing would ever correct it. And for how long decode steps that are held by other ranks'
+prefills teach nothing: where all are, a price that is too high is better than none."""
 RESUMED = 16
 """Loaded tokens per computed one of a step from which loads are learned: streams that resume
 compute a token or so each. A short load drowns in the noise of a long prefill."""
@@ -43,6 +44,8 @@ class Work:
     tokens: new tokens of the prefilled requests. attention: the sum of their
     `attention_work`. loaded: tokens brought back from the host for them.
     A mixed step has both. crowded: more streams are served than the memory holds.
+    held: nothing is prefilled, but the step lasts as long as a prefill of another rank that it is
+    computed together with (DP attention).
     """
 
     decoding: int = 0
@@ -51,6 +54,7 @@ class Work:
     attention: float = 0.0
     loaded: int = 0
     crowded: bool = False
+    held: bool = False
 
 
 class StepTimer:
@@ -59,10 +63,11 @@ class StepTimer:
     lag: 0 where a step's computation ends before the next iteration starts (synchronous
     devices, no overlap); 1 with overlap scheduling, where an iteration waits for the
     step launched one iteration earlier.
+    most: tokens that a decode step can give a stream; 1 without speculation.
     """
 
-    def __init__(self, lag: int) -> None:
-        self._costs = OnlineCosts()
+    def __init__(self, lag: int, most: int = 1) -> None:
+        self._costs = OnlineCosts(most=most)
         self._launched: deque[Work | None] = deque([None] * (lag + 1), maxlen=lag + 1)
         self._last = -math.inf
         self._produced: deque[tuple[float, int]] = deque()
@@ -77,6 +82,7 @@ class StepTimer:
         self._untimed: list[Work] = []
         self._widest = self._longest = 0
         self._load_seen = -math.inf
+        self._decoded = -math.inf
         self.last_prefill_end = -math.inf
         self.last_prefill_seconds = 0.0
 
@@ -102,7 +108,11 @@ class StepTimer:
         if work.tokens:
             self.last_prefill_end = now
             self.last_prefill_seconds = seconds
+        if work.held and now - self._decoded < STALE_SECONDS:
+            return  # how long decoding alone takes, it does not tell
         if not work.tokens:
+            if not work.held:
+                self._decoded = now
             self._costs.observe_decode(work.decoding, work.context, seconds)
             self._plain = (work, seconds)
             self._widest = max(self._widest, work.decoding)
@@ -126,6 +136,7 @@ class StepTimer:
             decoding=round(sum(step.decoding for step in steps) / count),
             context=round(sum(step.context for step in steps) / count),
             crowded=steps[-1].crowded,
+            held=any(step.held for step in steps),
         )
         return mean, seconds / count
 
@@ -143,7 +154,10 @@ class StepTimer:
 
     def _count_reads(self, work: Work, seconds: float) -> None:
         alone = 0.0
-        if work.tokens:
+        if work.held:
+            # As with a prefill of one's own: what decoding would not have taken.
+            alone = max(seconds - self.costs().decode_seconds(work.decoding, work.context), 0.0)
+        elif work.tokens:
             # Prefills are demand, not a loss; what resuming a stream takes is a loss.
             prefix = prefix_of(work.tokens, work.attention)
             costs = self.costs()
@@ -205,6 +219,21 @@ class StepTimer:
     def launch(self, work: Work | None) -> None:
         """This iteration's step; None if it has none."""
         self._launched.append(work)
+
+    @property
+    def decoded(self) -> int:
+        """Rows of the decode step whose results this iteration found; 0: there was none."""
+        work = self._launched[0]
+        return 0 if work is None or work.tokens else work.decoding
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Output tokens of a stream per decode step, on average; 1.0 without speculation."""
+        return self._costs.tokens_per_step
+
+    def accepted(self, rows: int, tokens: int) -> None:
+        """Decode steps of `rows` rows, all told, delivered `tokens` output tokens."""
+        self._costs.observe_tokens(rows, tokens)
 
     def produced(self, now: float, tokens: int) -> None:
         """`tokens` output tokens were delivered by `now`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenflow_sgl.contract import Place, Preempt, Restore, Way, Write
+from tokenflow_sgl.contract import Growth, Place, Preempt, Restore, Way, Write
+from tokenflow_sgl.engine.kv.device_pools import DevicePools
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
@@ -30,6 +31,11 @@ class EngineActuator:
         offered: Requests that admission may see in this pass, in their order.
         chosen: Whether these were chosen by the policy; otherwise they are all there are.
         recompute: Requests whose KV on the host is not loaded but computed.
+        growth: How the KV of running streams grows, as the scheduler has learned.
+        pools: SGLang's on the device.
+
+    Raises:
+        UnsupportedError: The pools are of a kind that was not tried.
     """
 
     def __init__(
@@ -46,8 +52,10 @@ class EngineActuator:
         self._writer = writer
         self._loader = loader
         self._queue = QueueIndex(lambda req: req in table)
+        self.pools = DevicePools(scheduler)
         self._batch: Any = None
         self._running: set[Any] | None = None
+        self.growth = Growth()
         self.offered: list[Any] = []
         self.chosen = False
         self.recompute: frozenset[Any] = frozenset()
@@ -65,11 +73,16 @@ class EngineActuator:
         Copies of a restoration's tail give their memory back when SGLang lacks it. The request's
         own need has it in already.
         """
-        scheduler = self._scheduler
-        available: int = scheduler.token_to_kv_pool_allocator.available_size()
-        restorations = scheduler.tf_restorations
+        restorations = self._scheduler.tf_restorations
         lent = 0 if restorations is None else restorations.copy_memory.held_tokens
-        return available + int(scheduler.tree_cache.evictable_size()) + lent
+        return self.pools.kv_free + int(lent)
+
+    @property
+    def free_share(self) -> float:
+        """Free part of the device pool that has the least."""
+        kv = float(self.free / self._scheduler.max_total_num_tokens)
+        total = self.pools.window_total
+        return min(kv, self.pools.window_free / total) if total else kv
 
     @property
     def promised(self) -> int:
@@ -80,8 +93,7 @@ class EngineActuator:
     @property
     def room(self) -> DeviceRoom:
         """By SGLang's allocator and prefix tree."""
-        page = self._scheduler.page_size
-        return DeviceRoom(self.free, self.promised, len(self._computing), page)
+        return DeviceRoom(self.free, self.promised, len(self._computing), self.growth)
 
     @property
     def _computing(self) -> list[Any]:

@@ -20,11 +20,15 @@ def work_of(batch: Any, *, crowded: bool) -> Work | None:
     if batch is None or not batch.reqs:
         return None
     if batch.forward_mode.is_decode():
-        context = int(batch.seq_lens_cpu.sum()) if batch.seq_lens_cpu is not None else 0
-        return Work(decoding=len(batch.reqs), context=context, crowded=crowded)
+        # Backends that need no lengths on the host leave them out of speculative batches.
+        lengths = batch.seq_lens_cpu
+        context = sum(req.seqlen for req in batch.reqs) if lengths is None else int(lengths.sum())
+        held = bool(batch.is_extend_in_batch)
+        return Work(decoding=len(batch.reqs), context=context, crowded=crowded, held=held)
     decoding = set(batch.decoding_reqs or ())
     fresh = [req for req in batch.reqs if req not in decoding]
     return Work(
+        held=not fresh,
         decoding=len(decoding),
         context=sum(req.seqlen for req in decoding),
         tokens=sum(req.extend_len for req in fresh),

@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tokenflow_sgl.engine.layerwise.layerwise_settings import (
+    NO_LAYERS,
+    USUAL_RATIO,
+    WIDEST_RATIO,
+)
 from tokenflow_sgl.policy.config import (
     WORDS,
     ConfigError,
@@ -32,6 +37,8 @@ RESTORE_ATTRIBUTE = "_tokenflow_restore"
 """The same for `restore`, which works with SGLang's own scheduler, too."""
 OFF_ATTRIBUTE = "_tokenflow_off"
 """The same for why the scheduler stays off although it was asked for."""
+LAUNCH_ATTRIBUTE = "_tokenflow_launch"
+"""The same for a name of the launch that no other one on the machine has."""
 NO_PLANNER = "off"
 HIDDEN, SHOWN = "hidden", "shown"
 _OWN_CHOICES = {
@@ -72,6 +79,12 @@ class TokenFlowConfig:
         "rate of requests that state none: tokens per second, or the name of a class; empty: the "
         f"default of the file of classes, or else {DEFAULT_CLASS}",
     )
+    deposit: bool = setting(
+        False,
+        "deliver every stream that has a reader from a token deposit: the front end sends one "
+        "token per interval (the stream's TBT objective, or else 1 / rate) while it holds any, and "
+        "the rest when the answer is complete; a request chooses for itself with tokenflow_deposit",
+    )
     longest_rest: float = setting(
         600.0,
         "seconds for which a stream may rest at a stretch (its reader's rate was set to 0); then "
@@ -99,7 +112,7 @@ class TokenFlowConfig:
     lengths_file: str = setting(
         "",
         "of learned lengths: file in which they survive a restart; read at the start if it is "
-        "there, written every minute; data-parallel replicas have one each (FILE, FILE.1, ...); "
+        "there, written every minute; data-parallel replicas have one each (FILE, FILE.dp1, ...); "
         "empty: every start learns anew",
     )
     decision_log: str = setting(
@@ -118,6 +131,21 @@ class TokenFlowConfig:
         "auto: a prefix that lies in HiCache's storage is computed from its head while its tail is "
         "fetched, until they meet; works with either scheduler; off: SGLang fetches all of it or "
         "computes; or package.module:Class of your own, which decides where they meet",
+    )
+    layerwise: str = setting(
+        NO_LAYERS,
+        "experimental, on the CPU only, and with SGLang's own scheduler: auto: where streams hold "
+        "more KV than fits the device, some layers' KV of each lies in host memory and is fetched "
+        "while the layers before it compute, those with which decode steps are shortest; even: the "
+        "same layers of all streams; off: all KV in use lies on the device; or "
+        "package.module:Class of your own, which decides which layers of which stream lie there",
+    )
+    layerwise_ratio: float = setting(
+        USUAL_RATIO,
+        "of layer-wise KV: tokens that streams may hold over those that fit the device, at most "
+        "the number of layers",
+        low=1.0,
+        high=WIDEST_RATIO,
     )
     check_ranks: bool = setting(
         False,
@@ -149,6 +177,7 @@ class TokenFlowConfig:
             found = load_classes(self.classes) if self.classes else SHIPPED_CLASSES
         except ClassError as error:
             raise ConfigError(f"classes: {error}") from None
+        found = dataclasses.replace(found, deposit=self.deposit)
         if not self.default_rate:
             return found
         try:

@@ -6,17 +6,27 @@ import argparse
 import dataclasses
 import logging
 import os
+import secrets
 from typing import Any
 
 from tokenflow_sgl.engine.config import (
     ATTRIBUTE,
     CHOICES,
+    LAUNCH_ATTRIBUTE,
     NO_PLANNER,
     OFF_ATTRIBUTE,
     RESTORE_ATTRIBUTE,
     TokenFlowConfig,
     build,
     settings,
+)
+from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_layerwise
+from tokenflow_sgl.engine.layerwise.layerwise_settings import (
+    LAYERWISE_ATTENTION,
+    LAYERWISE_ATTRIBUTE,
+    NO_LAYERS,
+    USUAL_RATIO,
+    LayerwiseSettings,
 )
 from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.restore.planners import make_planner
@@ -26,6 +36,7 @@ from tokenflow_sgl.engine.unsupported import (
     check_block_groups,
     check_options,
     check_restore,
+    check_scheduled_layers,
     has_no_streams,
     has_workers,
 )
@@ -102,6 +113,38 @@ def attach_restore(server_args: Any, planner: str) -> None:
     setattr(server_args, RESTORE_ATTRIBUTE, planner)
 
 
+def layers_of(planner: str | None, ratio: float | None) -> LayerwiseSettings | None:
+    """What is asked for of KV layer by layer, from settings or None; None: nothing.
+
+    Raises `ConfigError` for a value out of range.
+    """
+    if planner is None or planner == NO_LAYERS:
+        return None
+    return LayerwiseSettings(planner, USUAL_RATIO if ratio is None else ratio)
+
+
+def layers_from(namespace: argparse.Namespace) -> LayerwiseSettings | None:
+    """The same from the parsed flags."""
+    names = "layerwise", "layerwise_ratio"
+    planner, ratio = (getattr(namespace, PREFIX + name, None) for name in names)
+    return layers_of(planner, ratio)
+
+
+def attach_layers(server_args: Any, settings: LayerwiseSettings) -> None:
+    """Place KV layer by layer in the server of `server_args` (a record that is not resolved yet).
+
+    Raises `UnsupportedError` for options that exclude it, and `ConfigError` for a planner that
+    cannot be loaded.
+    """
+    from tokenflow_sgl.engine.layerwise.layer_planners import make_layer_planner
+
+    check_layerwise(server_args)
+    make_layer_planner(settings.planner)
+    given = dataclasses.replace(settings, attention=server_args.attention_backend)
+    setattr(server_args, LAYERWISE_ATTRIBUTE, given)
+    server_args.attention_backend = LAYERWISE_ATTENTION
+
+
 def attach(server_args: Any, config: TokenFlowConfig) -> None:
     """Switch the scheduler on for `server_args` (a record that is not resolved yet).
 
@@ -116,6 +159,7 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
         setattr(server_args, OFF_ATTRIBUTE, NO_STREAMS)
         return
     check_options(server_args)
+    check_scheduled_layers(config)
     check_block_groups(server_args, config)
     check_app(server_args, os.environ.get(APP_VARIABLE), WORKER_APP)
     make_policy(config.policy, config.working_set)
@@ -125,6 +169,7 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
     setattr(server_args, ATTRIBUTE, config)
     if has_workers(server_args):
         os.environ[APP_VARIABLE] = WORKER_APP
+        setattr(server_args, LAUNCH_ATTRIBUTE, secrets.token_hex(8))
     if config.hicache == "auto" and not server_args.enable_hierarchical_cache:
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
         server_args.enable_hierarchical_cache = True

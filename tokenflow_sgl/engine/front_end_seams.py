@@ -30,6 +30,23 @@ FRONT_END: tuple[Seam, ...] = (
         ("obj",),
     ),
     Seam(
+        "sglang.srt.managers.tokenizer_manager:TokenizerManager._wait_one_response",
+        "hook",
+        "delivers a stream from its token deposit",
+        ("obj",),
+    ),
+    Seam(
+        "sglang.srt.managers.tokenizer_manager:_INCREMENTAL_STREAMING_META_INFO_KEYS",
+        "call",
+        "cuts chunks in the deposit: lists with an entry for each token",
+    ),
+    Seam(
+        "sglang.srt.managers.tokenizer_manager:ReqState",
+        "call",
+        "the same, of what models add",
+        ("customized_info_accumulated",),
+    ),
+    Seam(
         "sglang.srt.entrypoints.openai.serving_chat:OpenAIServingChat._generate_chat_stream",
         "hook",
         "notices text that parsers of tool calls hold back",

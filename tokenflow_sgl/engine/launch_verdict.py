@@ -26,15 +26,22 @@ from tokenflow_sgl.engine.launching import (
 )
 from tokenflow_sgl.engine.unsupported import Refusal, refused_model, refused_options
 
+OF_STATES = (
+    "mamba_ssm_dtype",
+    "mamba_track_interval",
+    "mamba_radix_cache_strategy",
+    "max_mamba_cache_size",
+)
+"""Options that only models with recurrent states have a use for."""
 KINDS_BY_OPTION = {
-    "mamba_ssm_dtype": "is_hybrid_ssm",
-    "mamba_track_interval": "is_hybrid_ssm",
-    "mamba_radix_cache_strategy": "is_hybrid_ssm",
-    "max_mamba_cache_size": "is_hybrid_ssm",
-    "swa_full_tokens_ratio": "is_hybrid_swa",
     "is_embedding": "is_generation",
 }
-"""Options that only a kind of model has a use for, and that kind as `refused_model` calls it."""
+"""The same for another kind of model, and that kind as `refused_model` calls it."""
+KINDS_BY_VALUE = {
+    ("tool_call_parser", "deepseekv4"): "is_deepseek_v4",
+    ("reasoning_parser", "deepseek-v4"): "is_deepseek_v4",
+}
+"""The same for values of options that others have a use for, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +120,19 @@ def _of_model(record: Any) -> tuple[Refusal | None, str | None]:
             return launch_step("the model cannot be read", lambda: model_refusal(record)), None
         except RefusedError as error:
             return None, f"{path} ({error})"
-    for option, kind in KINDS_BY_OPTION.items():
-        if getattr(record, option, None) != getattr(_plain(), option, None):
-            kinds = {"is_generation": True, "is_hybrid_swa": False, "is_hybrid_ssm": False}
-            return refused_model(**{**kinds, kind: not kinds[kind]}), path
-    return None, path
+
+    def says(option: str) -> bool:
+        return bool(getattr(record, option, None) != getattr(_plain(), option, None))
+
+    given = [kind for option, kind in KINDS_BY_OPTION.items() if says(option)]
+    given += [
+        kind
+        for (option, value), kind in KINDS_BY_VALUE.items()
+        if getattr(record, option, None) == value
+    ]
+    if record.speculative_algorithm is not None and any(map(says, OF_STATES)):
+        given.append("drafts_in_states")
+    if not given:
+        return None, path
+    kinds = {"is_generation": True, "is_deepseek_v4": False, "drafts_in_states": False}
+    return refused_model(**{**kinds, given[0]: not kinds[given[0]]}), path

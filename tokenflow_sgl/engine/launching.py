@@ -198,21 +198,34 @@ def _check_model(record: Any, scheduler: bool) -> bool:
     Returns:
         Whether all of its KV is of whole prefixes: no windows, no states.
     """
-    kind = _kind_of_model(record)
-    refusal = refused_model(**kind)
+    refusal = model_refusal(record)
     if scheduler and refusal is not None:
         raise UnsupportedError(refusal.sentence)
-    return not kind["is_hybrid_swa"] and not kind["is_hybrid_ssm"]
+    config = _config_of_model(record)
+    return not config.is_hybrid_swa and not _has_states(config)
 
 
 def _kind_of_model(record: Any) -> dict[str, bool]:
     """What `refused_model` asks of it."""
-    from sglang.srt.arg_groups.model_override_base import model_config_of
-    from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
+    from sglang.srt.configs.model_config import is_deepseek_v4
 
-    config = model_config_of(record)
+    config = _config_of_model(record)
+    drafts = record.speculative_algorithm is not None
     return {
         "is_generation": bool(config.is_generation),
-        "is_hybrid_swa": bool(config.is_hybrid_swa),
-        "is_hybrid_ssm": bool(uses_ssm_state(config)),
+        "is_deepseek_v4": bool(is_deepseek_v4(config.hf_config)),
+        "drafts_in_windows": bool(config.is_hybrid_swa) and drafts,
+        "drafts_in_states": _has_states(config) and drafts,
     }
+
+
+def _has_states(config: Any) -> bool:
+    from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
+
+    return bool(uses_ssm_state(config))
+
+
+def _config_of_model(record: Any) -> Any:
+    from sglang.srt.arg_groups.model_override_base import model_config_of
+
+    return model_config_of(record)

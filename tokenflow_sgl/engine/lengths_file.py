@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenflow_sgl.contract import LengthPredictor
 from tokenflow_sgl.engine.config import TokenFlowConfig
-from tokenflow_sgl.engine.telemetry.decision_log import log_path
+from tokenflow_sgl.engine.ranks import place_in_group, rank_path
 from tokenflow_sgl.policy import ConfigError, make_predictor
 from tokenflow_sgl.policy.learned_lengths import Evidence, LearnedLengths
 from tokenflow_sgl.policy.lengths_document import (
@@ -44,7 +44,7 @@ def attach_lengths(server_args: Any, path: str) -> None:
     """
     if server_args.nnodes > 1:
         raise ConfigError(f"lengths_file is {path!r} with {server_args.nnodes} nodes; allowed is 1")
-    texts = [_read(log_path(path, (rank,))) for rank in range(server_args.dp_size)]
+    texts = [_read(rank_path(path, rank)) for rank in range(server_args.dp_size)]
     setattr(server_args, ATTRIBUTE, tuple(texts))
 
 
@@ -69,9 +69,9 @@ def open_lengths_file(
         lengths: What learns.
         now: Seconds on the clock that `LengthsFile.save` is told.
     """
-    if not path or ranks.attn_tp_rank or not isinstance(lengths, LearnedLengths):
+    if not path or place_in_group(ranks) or not isinstance(lengths, LearnedLengths):
         return None
-    return LengthsFile(log_path(path, (ranks.dp_rank,)), lengths, now)
+    return LengthsFile(rank_path(path, ranks.dp_rank), lengths, now)
 
 
 def _read(path: Path) -> str:

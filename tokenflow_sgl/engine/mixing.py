@@ -32,6 +32,8 @@ class Mixing:
         backend = type(scheduler.tp_worker.model_runner.attn_backend).__name__
         self._possible = (
             config.mixed_chunk == "auto"
+            # A row of a prefill step cannot verify drafts: it would get one token in that step.
+            and scheduler.spec_algorithm.is_none()
             and scheduler.chunked_prefill_size is not None
             and get_exec().graph.cuda_graph_config.prefill.backend in _GRAPHS
             # Its metadata is built for mixed steps only where the server was started for them.

@@ -8,7 +8,14 @@ from sglang.srt.entrypoints.engine import Engine as SGLangEngine
 from sglang.srt.plugins import load_plugins
 
 from tokenflow_sgl.engine.config import NO_PLANNER, build, config_of
-from tokenflow_sgl.engine.flags import PREFIX, SCHEDULERS, attach, attach_restore
+from tokenflow_sgl.engine.flags import (
+    PREFIX,
+    SCHEDULERS,
+    attach,
+    attach_layers,
+    attach_restore,
+    layers_of,
+)
 from tokenflow_sgl.engine.plugin import activate_front_end
 from tokenflow_sgl.policy import ConfigError
 
@@ -17,8 +24,9 @@ class Engine(SGLangEngine):  # type: ignore[misc]
     """`sglang.Engine` that also takes `scheduler` and `tokenflow_*` keywords.
 
     scheduler: "default" or "tokenflow". Every `--tokenflow-*` flag is a keyword of the
-    same name, e.g. `tokenflow_eta=0.8`; with "default" only `tokenflow_restore`. Everything else
-    goes to SGLang's ServerArgs.
+    same name, e.g. `tokenflow_eta=0.8`; with "default" only `tokenflow_restore`,
+    `tokenflow_layerwise` and `tokenflow_layerwise_ratio`. Everything else goes to SGLang's
+    ServerArgs.
 
     Raises `ConfigError` for a bad value and `UnsupportedError` for options that exclude
     the scheduler.
@@ -32,15 +40,16 @@ class Engine(SGLangEngine):  # type: ignore[misc]
             for name in list(kwargs)
             if name.startswith(PREFIX)
         }
-        planner = NO_PLANNER
+        planner, layers = NO_PLANNER, None
         if scheduler == "default":
             planner = ours.pop("restore", NO_PLANNER)
+            layers = layers_of(ours.pop("layerwise", None), ours.pop("layerwise_ratio", None))
             if ours:
                 raise ConfigError(
                     f"{PREFIX}{min(ours)} is set, but scheduler is 'default'; "
                     "add scheduler='tokenflow' or leave it out"
                 )
-            if planner == NO_PLANNER:
+            if planner == NO_PLANNER and layers is None:
                 super().__init__(**kwargs)
                 return
         load_plugins()
@@ -50,10 +59,12 @@ class Engine(SGLangEngine):  # type: ignore[misc]
             server_args = self.server_args_class(**kwargs)
         elif kwargs:
             raise TypeError(f"server_args is given; {min(kwargs)} must be set on it")
-        if planner == NO_PLANNER:
+        if scheduler != "default":
             attach(server_args, build(ours))
             if config_of(server_args) is not None:
                 activate_front_end()
-        else:
+        if planner != NO_PLANNER:
             attach_restore(server_args, planner)
+        if layers is not None:
+            attach_layers(server_args, layers)
         super().__init__(server_args=server_args)

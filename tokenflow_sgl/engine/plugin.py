@@ -17,15 +17,19 @@ from tokenflow_sgl.engine.config import NO_PLANNER, config_of, restoring_planner
 from tokenflow_sgl.engine.flags import (
     add_arguments,
     attach,
+    attach_layers,
     attach_restore,
     config_from,
+    layers_from,
     planner_from,
 )
 from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
 from tokenflow_sgl.engine.frontend.loads import LoadDecoder
 from tokenflow_sgl.engine.frontend.stream_route import add_routes
+from tokenflow_sgl.engine.frontend.token_deposit import deliver_evenly
 from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
 from tokenflow_sgl.engine.kv.thinking import owned_kv_len
+from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.seam_check import SeamError, check_seams
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 from tokenflow_sgl.policy import ConfigError
@@ -62,8 +66,11 @@ def _after_from_cli_args(result: Any, _cls: type, args: argparse.Namespace) -> A
             attach(result, config)
             if config_of(result) is not None:
                 activate_front_end()
-        elif (planner := planner_from(args)) != NO_PLANNER:
-            attach_restore(result, planner)
+        else:
+            if (planner := planner_from(args)) != NO_PLANNER:
+                attach_restore(result, planner)
+            if (layers := layers_from(args)) is not None:
+                attach_layers(result, layers)
     except (ConfigError, UnsupportedError, SeamError) as error:
         raise SystemExit(f"tokenflow: {error}") from None
     return result
@@ -73,7 +80,7 @@ def activate_front_end() -> None:
     """In the process of the HTTP server or the offline engine.
 
     Bad rates are refused there, the loads of the schedulers are read, text that is held back is
-    noticed, and the rates of live streams can be changed.
+    noticed, the rates of live streams can be changed, and token deposits deliver evenly.
     """
     from sglang.srt.entrypoints import http_server
 
@@ -89,6 +96,11 @@ def activate_front_end() -> None:
     HookRegistry.register(
         "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
         watch_generate,
+        HookType.AROUND,
+    )
+    HookRegistry.register(
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._wait_one_response",
+        deliver_evenly,
         HookType.AROUND,
     )
     HookRegistry.register(
@@ -109,8 +121,15 @@ def activate_front_end() -> None:
 
 
 def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
-    """In the scheduler's process, before it builds one: put our class in place."""
+    """In the scheduler's process, before it builds one: put our classes in place."""
     config, planner = config_of(server_args), restoring_planner(server_args)
+    if (layers := layerwise_of(server_args)) is not None:
+        check_seams()
+        from tokenflow_sgl.engine.layerwise.layerwise_hooks import register_layerwise
+
+        register_layerwise(layers)
+        HookRegistry.apply_hooks()
+        return
     if config is None and planner == NO_PLANNER:
         return
     check_seams()

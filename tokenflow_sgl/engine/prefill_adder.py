@@ -13,7 +13,7 @@ from typing import Any
 
 from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, PrefillAdder
 
-from tokenflow_sgl.contract.reserve import headroom
+from tokenflow_sgl.contract.reserve import Growth
 
 
 @dataclass(slots=True)
@@ -24,12 +24,14 @@ class AdmissionLimits:
     prefill_limit: tokens per prefill step, None: the engine's own limit.
     align: tokens that the engine cuts chunks of prompts into (truncation_align_size); None: pages.
     recompute: requests whose host KV is recomputed, not loaded.
+    growth: how the KV of running streams grows.
     """
 
     active: bool = False
     prefill_limit: int | None = None
     align: int | None = None
     recompute: frozenset[Any] = field(default_factory=frozenset)
+    growth: Growth = field(default_factory=Growth)
 
 
 def whole_chunk(limit: int, page: int, align: int | None) -> int:
@@ -80,13 +82,13 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
 
         def _get_running_request_total_token_offset(self, req: Any) -> float:
             reserve: float = super()._get_running_request_total_token_offset(req)
-            return min(reserve, headroom(int(self.page_size))) if limits.active else reserve
+            return min(reserve, limits.growth.headroom) if limits.active else reserve
 
         def _select_prefill_admission(self, req: Any, *, total_tokens: int, **kwargs: Any) -> Any:
             if limits.active:
                 left = req.sampling_params.max_new_tokens - len(req.output_ids)
                 reserved = min(max(left, 0), CLIP_MAX_NEW_TOKENS)
-                total_tokens -= max(reserved - headroom(int(self.page_size)), 0)
+                total_tokens -= max(reserved - limits.growth.headroom, 0)
             return super()._select_prefill_admission(req, total_tokens=total_tokens, **kwargs)
 
         def _update_prefill_budget(
@@ -98,7 +100,7 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
             **kwargs: Any,
         ) -> None:
             if limits.active:
-                max_new_tokens = min(max_new_tokens, headroom(int(self.page_size)))
+                max_new_tokens = min(max_new_tokens, limits.growth.headroom)
             super()._update_prefill_budget(
                 prefix_len, extend_input_len, max_new_tokens, *args, **kwargs
             )

@@ -175,8 +175,8 @@ class TrackingScheduler(RestoringScheduler):
         params = req.sampling_params.custom_params
         asked = class_of(params, self.tf_classes) if req.stream else NOT_STREAMED
         arrival = self.tf_clock.now
-        if self.server_args.tp_size == 1:
-            # Exact; but each rank converts a request's time stamps by a calibration of its own.
+        if self.tf_alone:
+            # Exact; but each rank converts time stamps by a calibration of its own.
             created = req.time_stats.created_time
             arrival = device_time(created) if created else local_time()
             self.tf_clock.at_least(arrival)
@@ -207,7 +207,7 @@ class TrackingScheduler(RestoringScheduler):
     def set_internal_state(self, recv_req: Any) -> Any:
         """Hear what the front end tells of live streams."""
         if is_ours(recv_req):
-            if self.server_args.tp_size == 1:
+            if self.tf_alone:
                 self.tf_clock.at_least(local_time())  # it stands while the engine is paused
             return take(recv_req, self.tf_by_rid, self.tf_table, self.tf_clock.now)
         return super().set_internal_state(recv_req)

@@ -10,6 +10,7 @@ import logging
 from functools import partial
 from typing import Any
 
+from sglang.srt.configs.model_config import is_deepseek_v4
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, NextBatchPlan
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.runtime_context import get_parallel
@@ -21,6 +22,7 @@ from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.batch_work import loaded_tokens, work_of
 from tokenflow_sgl.engine.config import NO_PLANNER, config_of
+from tokenflow_sgl.engine.drafts import Drafts
 from tokenflow_sgl.engine.kv.group_hooks import size_groups
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
@@ -33,6 +35,7 @@ from tokenflow_sgl.engine.lengths_file import known_lengths, open_lengths_file
 from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.priority_scheduling import take_over_priorities
+from tokenflow_sgl.engine.ranks import place_in_group
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
@@ -69,23 +72,24 @@ class TokenFlowScheduler(TrackingScheduler):
         take_over_priorities(self)
         config = config_of(self.server_args)
         assert config is not None, "this class is only put in place with a configuration"
+        drafts = not self.spec_algorithm.is_none()
         check_model(
             is_generation=self.is_generation,
-            is_hybrid_swa=self.is_hybrid_swa,
-            is_hybrid_ssm=self.is_hybrid_ssm,
+            is_deepseek_v4=is_deepseek_v4(self.model_config.hf_config),
+            drafts_in_windows=self.is_hybrid_swa and drafts,
+            drafts_in_states=self.is_hybrid_ssm and drafts,
         )
-        self.tf_classes = config.known_classes
-        self.tf_paused_time = PausedTime()
+        self.tf_classes, self.tf_paused_time = config.known_classes, PausedTime()
         self.tf_reasoning = Reasoning(self.model_config, self.tokenizer, config.thinking)
         ranks = get_parallel()
         lengths = known_lengths(self.server_args, config, ranks.dp_rank)
         self.tf_table: StreamTable[Any] = StreamTable(lengths, reasoning=self.tf_reasoning.tokens)
         self.tf_lengths_file = open_lengths_file(config.lengths_file, ranks, lengths, local_time())
         self.tf_clock = SharedClock()
-        self.tf_agreement = Agreement(ranks.attn_tp_rank) if config.check_ranks else None
-        self.tf_undated = []
-        self.tf_by_rid, self.tf_longest_rest = {}, config.longest_rest
-        self.tf_timer = StepTimer(lag=self._tf_lag())
+        self.tf_agreement = Agreement(place_in_group(ranks)) if config.check_ranks else None
+        self.tf_by_rid, self.tf_undated, self.tf_longest_rest = {}, [], config.longest_rest
+        self.tf_drafts = Drafts(self)
+        self.tf_timer = StepTimer(lag=self._tf_lag(), most=self.tf_drafts.most)
         self.tf_effort = Effort()
         self.tf_reporter = Reporter(self.tf_table, self.tf_recorder, self.tf_timer, self.tf_effort)
         self.tf_writer = Writer(self.tree_cache, self.tf_table, self.tf_recorder, self.page_size)
@@ -104,8 +108,7 @@ class TokenFlowScheduler(TrackingScheduler):
             size_groups(self.token_to_kv_pool_allocator, self.tf_table)
         if config.restore != NO_PLANNER:
             self._tf_restore(config.restore, log)
-        # A paused stream's last few tokens are loaded like the rest, not recomputed: that is
-        # what a resume is promised to cost.
+        # A paused stream's last tokens are loaded, too: that is what a resume is promised to cost.
         if self.enable_hierarchical_cache:
             self.tree_cache.load_back_threshold = 1
         self.tf_mixing = Mixing(self, config)
@@ -160,7 +163,7 @@ class TokenFlowScheduler(TrackingScheduler):
     def _poll_timeout_aborts(self) -> list[Any]:
         # Runs on the leader only; what it returns reaches every rank with the requests.
         messages: list[Any] = super()._poll_timeout_aborts()
-        if self.server_args.tp_size > 1:
+        if not self.tf_alone:
             # Even while there is no stream: all ranks take the first one's arrival from it.
             with self.tf_effort:
                 messages.append(self._tf_measure())
@@ -180,7 +183,7 @@ class TokenFlowScheduler(TrackingScheduler):
     def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
         """Account what the last step delivered, then let SGLang choose."""
         with self.tf_effort:
-            if self.server_args.tp_size == 1 and len(self.tf_table):
+            if self.tf_alone and len(self.tf_table):
                 # By itself: a message would be lost where --scheduler-recv-interval skips a turn.
                 self._tf_tick(self._tf_measure())
             self._tf_account(running_batch, last_batch)
@@ -248,11 +251,11 @@ class TokenFlowScheduler(TrackingScheduler):
         """Ask the policy, and carry out what it says."""
         now, body = self.tf_clock.now, self.tf_actuator
         body.begin(running_batch)
+        body.growth = self.tf_limits.growth = self.tf_drafts.growth(self.tf_timer)
         body.landed(now)
         state = partial(self.tf_view.state, self.tf_decider.memo, writes=self.tf_writer.active)
         self.tf_headroom.look(now, len(self.tf_table), state)
-        free_share = body.free / self.max_total_num_tokens
-        decision = self.tf_decider.decide(now, len(self.tf_table), free_share, state)
+        decision = self.tf_decider.decide(now, len(self.tf_table), body.free_share, state)
         if self.tf_agreement is not None:
             self.tf_agreement.decided(decision)
         applied = apply(decision, self.tf_table.phases, body, now)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from tokenflow_sgl.engine.front_end_seams import FRONT_END
 from tokenflow_sgl.engine.kv.ledger_seams import LEDGER
+from tokenflow_sgl.engine.kv.pool_seams import POOLS
+from tokenflow_sgl.engine.layerwise.layerwise_seams import LAYERWISE
 from tokenflow_sgl.engine.restore.restore_seams import RESTORE
 from tokenflow_sgl.engine.seam import Seam
 
@@ -23,6 +25,7 @@ _ALLOCATOR = "sglang.srt.mem_cache.allocator"
 SEAMS: tuple[Seam, ...] = (
     *FRONT_END,
     *RESTORE,
+    *LAYERWISE,
     # Scheduler methods that we override
     Seam(f"{_SCHEDULER}.init_schedule_policy", "override", "builds the policy and the tables"),
     Seam(f"{_SCHEDULER}.init_request_dispatcher", "override", "registers the shared clock"),
@@ -221,6 +224,7 @@ SEAMS: tuple[Seam, ...] = (
         "strict memory checks see draining rows",
     ),
     *LEDGER,
+    *POOLS,
     # Admission
     Seam(
         f"{_ADDER}.__init__", "override", "short prefill chunks under stress", ("rem_chunk_tokens",)
@@ -251,7 +255,7 @@ SEAMS: tuple[Seam, ...] = (
         "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"
         "._build_token_to_kv_pool_allocator",
         "hook",
-        "puts an allocator with block groups in place",
+        "puts an allocator with block groups, or one that tells which pages are free, in place",
     ),
     Seam(f"{_ALLOCATION}:alloc_for_extend", "hook", "whose pages a prefill asks for", ("batch",)),
     Seam(

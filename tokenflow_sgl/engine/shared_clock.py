@@ -45,6 +45,11 @@ def local_time() -> float:
     return device_time(_platform_clock()())
 
 
+def wall_seconds(seconds: float) -> float:
+    """Wall-clock seconds that so many seconds of the device take."""
+    return seconds * _time_dilation()
+
+
 @dataclass(frozen=True, slots=True)
 class ClockTick:
     """The leader's measurements at the start of an iteration.

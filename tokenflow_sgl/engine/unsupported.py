@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.layerwise.layerwise_settings import NO_LAYERS
 
 
 class UnsupportedError(ValueError):
@@ -21,7 +22,6 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("use_ray", False, "Ray workers do not load SGLang plugins"),
     ("disaggregation_mode", "null", "a decode server keeps queues of its own"),
     ("pp_size", 1, "pipeline stages keep batches in flight that cannot be drained in one step"),
-    ("speculative_algorithm", None, "a draft model's KV is not restored with the target's"),
     (
         "disable_radix_cache",
         False,
@@ -39,8 +39,25 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("hicache_host_memory_mode", "cache", "paused streams' KV is kept in the host's memory"),
 )
 
+_DP_GROUPS = "only --dp-size as large as --tp-size has been tried, where each rank decides alone"
 
-_DP_ATTENTION = "its ranks must prefill and decode in lockstep"
+_SPECULATIVE = (None, "EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE")
+"""SGLang's algorithms of speculation that are served; None: it is off. NEXTN is resolved to EAGLE
+or to another, which is refused then."""
+_OF_SPECULATION: tuple[tuple[str, tuple[object, ...], str], ...] = (
+    (
+        "speculative_algorithm",
+        _SPECULATIVE,
+        "only EAGLE, EAGLE3, NEXTN, NGRAM and STANDALONE have been tried",
+    ),
+    ("speculative_eagle_topk", (None, 1), "of drafts only chains have been tried, not trees"),
+    ("speculative_adaptive", (False,), "its steps change how much memory they take"),
+    ("enable_multi_layer_eagle", (False,), "only the first layer's drafts are kept on the host"),
+    ("enable_mixed_chunk", (False,), "a row of a mixed step verifies no drafts"),
+)
+"""Options that exclude the scheduler where drafts are verified, with what is allowed of them."""
+_OF_NGRAM = {("speculative_eagle_topk", "NGRAM"), ("enable_mixed_chunk", "NGRAM")}
+"""Which of them do not hold for NGRAM: its trees have been tried, and SGLang mixes no steps."""
 
 NO_STREAMS = "a prefill server hands each stream over at its first token"
 """Why the scheduler stays off where `has_no_streams`."""
@@ -69,9 +86,40 @@ def refused_options(server_args: Any, ours: str = "--scheduler tokenflow") -> It
         value = getattr(server_args, name, plain)
         if value != plain:
             yield _excluded(ours, _flag(name), f"{_flag(name)} {value}", reason)
-    if (width := _attention_dp(server_args)) > 1:
-        shown = f"DP attention ({width} ranks)"
-        yield _excluded(ours, "--enable-dp-attention", shown, _DP_ATTENTION)
+    width, ranks = _attention_dp(server_args), getattr(server_args, "tp_size", 1)
+    if 1 < width < ranks:
+        shown = f"DP attention in {width} groups of {ranks // width} ranks"
+        yield _excluded(ours, "--enable-dp-attention", shown, _DP_GROUPS)
+    yield from refused_speculation(server_args, ours)
+
+
+def _attention_dp(server_args: Any) -> int:
+    """Ranks with DP attention, in SGLang's present spelling or its old one; 1: it is off."""
+    width: int = getattr(server_args, "attn_dp_size", None) or 1
+    if width == 1 and getattr(server_args, "enable_dp_attention", False):
+        width = getattr(server_args, "dp_size", None) or 1
+    return width
+
+
+def refused_speculation(spec: Any, ours: str = "--scheduler tokenflow") -> Iterator[Refusal]:
+    """Options of speculation that exclude the scheduler, or `ours`.
+
+    spec: A record that says them, resolved or not: what SGLang chooses by itself counts, too.
+    """
+    algorithm = getattr(spec, "speculative_algorithm", None)
+    if algorithm is None:
+        return
+    for name, allowed, reason in _OF_SPECULATION:
+        value = getattr(spec, name, allowed[0])
+        if value not in allowed and (name, algorithm) not in _OF_NGRAM:
+            shown = f"{_flag(name)} {value}"
+            yield _excluded(ours, _flag(name), shown, reason)
+
+
+def check_speculation(spec: Any) -> None:
+    """Raise `UnsupportedError` for the first option of speculation that excludes the scheduler."""
+    for refusal in refused_speculation(spec):
+        raise UnsupportedError(refusal.sentence)
 
 
 def has_no_streams(server_args: Any) -> bool:
@@ -91,14 +139,6 @@ def _excluded(ours: str, subject: str, shown: str, reason: str) -> Refusal:
     return Refusal(subject, sentence)
 
 
-def _attention_dp(server_args: Any) -> int:
-    """Ranks with DP attention, in SGLang's present spelling or its old one; 1: it is off."""
-    width: int = getattr(server_args, "attn_dp_size", None) or 1
-    if width == 1 and getattr(server_args, "enable_dp_attention", False):
-        width = getattr(server_args, "dp_size", None) or 1
-    return width
-
-
 def check_options(server_args: Any, ours: str = "--scheduler tokenflow") -> None:
     """Raise `UnsupportedError` for the first option that excludes the scheduler, or `ours`."""
     for refusal in refused_options(server_args, ours):
@@ -112,6 +152,7 @@ def check_restore(server_args: Any) -> None:
     queue as it does.
     """
     check_options(server_args, "--tokenflow-restore")
+    _check_drafts(server_args, "--tokenflow-restore", "drafts' KV is not fetched from storage")
     storage = getattr(server_args, "hicache_storage_backend", None)
     if storage is None or not server_args.enable_hierarchical_cache:
         raise UnsupportedError(
@@ -124,6 +165,13 @@ def check_restore(server_args: Any) -> None:
             "write_through_selective: it may keep no copy of a computed head, and SGLang's tree "
             "takes no fetched tail behind it; remove one of the two."
         )
+
+
+def _check_drafts(server_args: Any, ours: str, reason: str) -> None:
+    algorithm = getattr(server_args, "speculative_algorithm", None)
+    if algorithm is not None:
+        name = "--speculative-algorithm"
+        raise UnsupportedError(_excluded(ours, name, f"{name} {algorithm}", reason).sentence)
 
 
 def check_prefill(chunk_size: int | None) -> None:
@@ -149,8 +197,11 @@ def check_app(server_args: Any, named: str | None, ours: str) -> None:
 
 
 def check_block_groups(server_args: Any, config: TokenFlowConfig) -> None:
-    """Raise `UnsupportedError` if block groups are asked for and nothing would be copied."""
-    if not config.block_groups or config.hicache == "auto":
+    """Raise `UnsupportedError` if block groups are asked for and cannot be had, or are no use."""
+    if not config.block_groups:
+        return
+    _check_drafts(server_args, "--tokenflow-block-groups", "only steps of a token have been tried")
+    if config.hicache == "auto":
         return
     if not server_args.enable_hierarchical_cache:
         raise UnsupportedError(
@@ -159,36 +210,58 @@ def check_block_groups(server_args: Any, config: TokenFlowConfig) -> None:
         )
 
 
+def check_scheduled_layers(config: TokenFlowConfig) -> None:
+    """Raise `UnsupportedError` if KV is to be placed layer by layer under this scheduler."""
+    if config.layerwise != NO_LAYERS:
+        raise UnsupportedError(
+            "--tokenflow-layerwise does not work with --scheduler tokenflow: that keeps the KV of "
+            "paused streams in the prefix cache, whose pages are not placed layer by layer; remove "
+            "one of the two."
+        )
+
+
 def refused_model(
-    *, is_generation: bool, is_hybrid_swa: bool, is_hybrid_ssm: bool
+    *,
+    is_generation: bool,
+    is_deepseek_v4: bool,
+    drafts_in_windows: bool = False,
+    drafts_in_states: bool = False,
 ) -> Refusal | None:
-    """Why a model is not served: its KV cannot leave and come back whole; None: it can."""
+    """Why a model is not served: its KV cannot leave and come back whole; None: it can.
+
+    drafts_in_windows: Some of its layers have a sliding window, and drafts are verified.
+    drafts_in_states: Some of its layers have a recurrent state, and drafts are verified.
+    """
     if not is_generation:
         return Refusal(
             "embedding model",
             "--scheduler tokenflow serves generation models; this is an embedding model, "
             "start it without the flag.",
         )
-    if is_hybrid_ssm:
+    if is_deepseek_v4:
         return Refusal(
-            "state-space model",
-            "--scheduler tokenflow does not serve Mamba or other state-space models: their "
-            "state cannot be cut at a token and resumed there; start without the flag.",
+            "DeepSeek V4",
+            "--scheduler tokenflow does not serve DeepSeek V4: its pools of compressed KV beside "
+            "the sliding window's have not been tried; start without the flag.",
         )
-    if is_hybrid_swa:
+    if drafts_in_windows:
         return Refusal(
-            "sliding-window model",
-            "--scheduler tokenflow does not serve sliding-window models: their prefix tree "
-            "drops what a resumed stream would need; start without the flag.",
+            "sliding windows with speculation",
+            "--scheduler tokenflow does not serve sliding-window models with speculation: each has "
+            "been tried without the other; start without one of the two.",
+        )
+    if drafts_in_states:
+        return Refusal(
+            "recurrent states with speculation",
+            "--scheduler tokenflow does not serve models with recurrent states with speculation: "
+            "each has been tried without the other; start without one of the two.",
         )
     return None
 
 
-def check_model(*, is_generation: bool, is_hybrid_swa: bool, is_hybrid_ssm: bool) -> None:
-    """Raise `UnsupportedError` for a model that is not served."""
-    refusal = refused_model(
-        is_generation=is_generation, is_hybrid_swa=is_hybrid_swa, is_hybrid_ssm=is_hybrid_ssm
-    )
+def check_model(**kind: bool) -> None:
+    """Raise `UnsupportedError` for a model that is not served; kind: as of `refused_model`."""
+    refusal = refused_model(**kind)
     if refusal is not None:
         raise UnsupportedError(refusal.sentence)
 

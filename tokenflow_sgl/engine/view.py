@@ -8,6 +8,7 @@ from typing import Any
 from tokenflow_sgl.contract import Memory, ModelShape, Pool, State, Tier
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
+from tokenflow_sgl.engine.kv.device_pools import STATES_KEPT
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.prompt_match import prompt_match
 from tokenflow_sgl.engine.shared_clock import SharedClock
@@ -57,18 +58,33 @@ class View:
         barred = [self._table.slot(chunked)] if chunked in self._table else []
         order = self._table.order()
         self._cached.look(order)
-        on_device, on_host = self._cached.of(order)
-        streams = self._table.streams(barred, writes=writes)
+        streams = self._table.streams(barred, writes=writes, cached=self._cached.of(order))
         free = self._body.free + self._table.phases.partly_loaded
-        device = Pool(scheduler.max_total_num_tokens, free, self._body.promised)
+        promised, pools = self._body.promised, self._body.pools
+        device = Tier(kv=Pool(scheduler.max_total_num_tokens, free, promised))
+        host = Tier(kv=Pool(self._clock.host_total))
+        if pools.window_total:
+            chunk = min(promised, pools.window.prefill)
+            window = Pool(pools.window_total, pools.window_free, chunk)
+            device = dataclasses.replace(device, window=window)
+            # SGLang makes all pools of the host larger than the device's by the same factor.
+            share = pools.window_total / scheduler.max_total_num_tokens
+            host = dataclasses.replace(host, window=Pool(int(share * self._clock.host_total)))
+        if pools.state_total:
+            share = pools.state_slots / scheduler.max_total_num_tokens
+            kept = int(share * self._clock.host_total) // STATES_KEPT
+            device = dataclasses.replace(device, state=Pool(pools.state_total))
+            host = dataclasses.replace(host, state=Pool(kept))
         return State(
             now=self._clock.now,
-            streams=dataclasses.replace(streams, on_device=on_device, on_host=on_host),
+            streams=streams,
             memory=Memory(
-                device=Tier(kv=device),
-                host=Tier(kv=Pool(self._clock.host_total)),
+                device=device,
+                host=host,
                 page_size=scheduler.page_size,
                 max_running=scheduler.max_running_requests,
+                ahead=self._body.growth.ahead,
+                window=pools.window,
             ),
             costs=timer.costs(),
             last_prefill_end=timer.last_prefill_end,

@@ -140,8 +140,13 @@ class Phases:
         """Tokens on the device of streams that wait for memory for the rest: can be given up."""
         return sum(part.loaded for part in self.parts.values())
 
-    def to_load(self, slots: IntArray) -> IntArray:
-        """Tokens for which no copy has begun, of streams that are loaded in part; else 0."""
+    def to_load(self, slots: IntArray) -> IntArray | None:
+        """Tokens for which no copy has begun, of streams that are loaded in part; else 0.
+
+        None: no stream is loaded in part.
+        """
+        if not self.parts:
+            return None
         found = np.zeros(len(slots), dtype=np.int64)
         for slot, part in self.parts.items():
             found[slots == slot] = part.to_load
@@ -154,18 +159,13 @@ class Phases:
 
     def is_in(self, slot: int, *phases: Phase) -> bool:
         """Whether a slot holds a stream in one of these phases; False for slots that never were."""
-        return 0 <= slot < len(self.phase) and int(self.phase[slot]) in phases
+        return 0 <= slot < len(self.phase) and self.phase.item(slot) in phases
 
     def those_in(self, slots: Sequence[int], *phases: Phase) -> list[int]:
         """Which of these slots hold a stream in one of these phases, in their order."""
-        wanted = np.asarray(slots, dtype=np.int64)
-        wanted = wanted[(wanted >= 0) & (wanted < len(self))]
-        phase = self.phase[wanted]
-        there = np.zeros(len(wanted), dtype=np.bool_)
-        for one in phases:
-            there |= phase == one.value
-        found: list[int] = wanted[there].tolist()
-        return found
+        phase, size = self.phase, len(self)
+        # Item by item: there are a few dozen slots at most.
+        return [slot for slot in slots if 0 <= slot < size and phase.item(slot) in phases]
 
     def take_stopped(self) -> list[int]:
         """Slots that have stopped generating since the last call, perhaps with a token more."""
@@ -178,13 +178,11 @@ class Phases:
         return _GENERATES.take(self.phase.take(slots))
 
 
-def preemptible(phase: NDArray[np.int8], generated: IntArray, limit: IntArray) -> BoolArray:
-    """Which streams are worth a preemption: they have a token, and more than the last few to come.
+def worth_preempting(generated: IntArray, limit: IntArray) -> BoolArray:
+    """Which running streams are worth a preemption: they have a token, and more than a few to come.
 
     Args:
-        phase: Of each stream, shape (n,).
         generated: Output tokens so far, shape (n,).
         limit: Output tokens at most, shape (n,).
     """
-    running = phase == Phase.RUNNING.value
-    return np.asarray(running & (generated > 0) & (limit - generated > LAST_TOKENS))
+    return np.asarray((generated > 0) & (limit - generated > LAST_TOKENS))

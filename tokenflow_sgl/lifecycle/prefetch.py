@@ -52,7 +52,7 @@ def prefetch(
         tokens = 0
         if missing.tokens:
             left = room.for_prefetch - missing.evictable
-            tokens = chunk(missing.tokens, left, restore.part, room.page_size)
+            tokens = chunk(missing.tokens, left, restore.part, room.growth.page_size)
             if not tokens:
                 return None  # the most urgent stream waits for its memory
             tokens = body.load(slot, tokens)

@@ -19,6 +19,7 @@ from tokenflow_sgl.contract import (
     State,
     Streams,
 )
+from tokenflow_sgl.contract.needs import windows
 
 AS_IF_AHEAD = 3600.0
 """Seconds of unread text that the policy takes a resting stream to have, which still runs."""
@@ -59,6 +60,11 @@ def decide(policy: Policy, state: State) -> Decision:
 def _without(memory: Memory, streams: Streams, away: BoolArray) -> Memory:
     """The memory less what these streams will have come to need of the host's."""
     final = streams.prompt[away] + streams.expected_of(np.nonzero(away)[0])
-    host = memory.host.kv
-    left = dataclasses.replace(host, total=max(host.total - round(float(final.sum())), 0))
-    return dataclasses.replace(memory, host=dataclasses.replace(memory.host, kv=left))
+    gone = round(float(final.sum())), int(windows(memory, final).sum()), len(final)
+    host = memory.host
+    kv, window, states = (
+        dataclasses.replace(pool, total=max(pool.total - taken, 0))
+        for pool, taken in zip((host.kv, host.window, host.state), gone, strict=True)
+    )
+    left = dataclasses.replace(host, kv=kv, window=window, state=states)
+    return dataclasses.replace(memory, host=left)

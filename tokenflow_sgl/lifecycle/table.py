@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Set
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenflow_sgl.contract import LengthPredictor, Phase, Streams, Traits
+from tokenflow_sgl.contract import IntArray, LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
-from tokenflow_sgl.lifecycle.columns import NEUTRAL, SETTLED, StreamColumns, unless
-from tokenflow_sgl.lifecycle.phases import Phases, preemptible
+from tokenflow_sgl.lifecycle.columns import StreamColumns
+from tokenflow_sgl.lifecycle.phases import Phases, worth_preempting
 from tokenflow_sgl.lifecycle.progress import Generating, Progress
+from tokenflow_sgl.lifecycle.settled import Settled, settle
 from tokenflow_sgl.qos import ReaderBank
 
 R = TypeVar("R", bound=Generating)
@@ -62,7 +63,8 @@ class StreamTable(StreamColumns, Generic[R]):
         self._order: NDArray[np.int64] | None = None
         self._active: tuple[list[R], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
         self._active_version = -1
-        self._settled: tuple[int, dict[str, Any]] = (-1, {})
+        self._settled: Settled | None = None
+        self._thinks = False  # whether any stream ever thought
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -131,7 +133,8 @@ class StreamTable(StreamColumns, Generic[R]):
         self.prompt[slot], self.limit[slot] = prompt, limit
         self.streaming[slot] = streaming
         self.weight[slot], self.tolerance[slot], self.priority[slot] = weight, tolerance, priority
-        self.thinking[slot] = thinking and hidden and streaming and self._reasoning_of is not None
+        thinks = thinking and hidden and streaming and self._reasoning_of is not None
+        self.thinking[slot], self._thinks = thinks, self._thinks or thinks
         self.blank(slot)
         self.phases.arrive(slot, now)
         self._order = None
@@ -244,57 +247,53 @@ class StreamTable(StreamColumns, Generic[R]):
             self._order = np.fromiter(self._slot_of.values(), np.int64, len(self._slot_of))
         return self._order
 
-    def streams(self, untouchable: Iterable[int], *, writes: bool = False) -> Streams:
+    def streams(
+        self,
+        untouchable: Iterable[int],
+        *,
+        writes: bool = False,
+        cached: tuple[IntArray, IntArray] | None = None,
+    ) -> Streams:
         """The table as the policy sees it; `untouchable` slots cannot be preempted now.
 
-        writes: what running streams have computed can be copied to the host.
+        writes: what running streams have computed can be copied to the host. cached: of each
+        prompt, as of `CachedPrefixes.of`; None: not known.
         """
-        if self._settled[0] != self.phases.version:
-            self._settled = self.phases.version, self._settled_columns()
-        settled, order = self._settled[1], self.order()
+        settled = self._settled
+        if settled is None or settled.version != self.phases.version:
+            settled = settle(self, self.readers, self.phases, self.order())
+            self._settled = settled
+        order, running = settled.standing.slot, settled.standing.running_index
         generated = self.generated.take(order)
-        self._known = self._lengths.lengths(settled["kind"], generated)
-        running = np.nonzero(settled["phase"] == Phase.RUNNING.value)[0]
-        slots, length = order[running], generated[running]
+        self._known = self._lengths.lengths(settled.kind, generated)
+        length = generated.take(running)
         can = np.zeros(len(order), dtype=np.bool_)
-        worth = preemptible(settled["phase"][running], length, settled["limit"][running])
-        can[running] = self.preemptible[slots] & worth
+        can[running] = self.preemptible.take(settled.running) & worth_preempting(
+            length, settled.limit
+        )
         for slot in untouchable:
             can &= order != slot
         unwritten = np.zeros(len(order), dtype=np.int64)
         if writes:
             # Of the last token so far the KV is being computed.
-            computed = settled["prompt"][running] + length - 1
-            unwritten[running] = np.maximum(computed - self.on_host[slots], 0)
+            computed = settled.prompt + length - 1
+            unwritten[running] = np.maximum(computed - self.on_host.take(settled.running), 0)
+        on_device, on_host = (None, None) if cached is None else cached
         return Streams(
-            **settled,
+            standing=settled.standing,
+            kind=settled.kind,
+            **settled.columns,
             next_due=self.readers.next_due.take(order),
             first_text=self.readers.first_token.take(order),
             generated=generated,
             lengths=self._known,
-            visible=None if self._reasoning_of is None else generated - self.reasoning.take(order),
-            thinking=None if self._reasoning_of is None else self.thinking.take(order),
+            visible=generated - self.reasoning.take(order) if self._thinks else None,
+            thinking=self.thinking.take(order) if self._thinks else None,
             admitted=self.phases.admitted.take(order),
             preemptible=can,
             ready=self.phases.ready.take(order),
             unwritten=unwritten,
             to_load=self.phases.to_load(order),
+            on_device=on_device,
+            on_host=on_host,
         )
-
-    def _settled_columns(self) -> dict[str, Any]:
-        """What stays as it is until a stream arrives, leaves or enters another phase."""
-        order, readers, phases = self.order(), self.readers, self.phases
-        columns: dict[str, Any] = {
-            "slot": order,
-            "phase": phases.phase.take(order),
-            "arrival": readers.arrival.take(order),
-            "rate": readers.rate.take(order),
-            "since": phases.since.take(order),
-            "resting": readers.resting.take(order),
-            **{name: getattr(self, name).take(order) for name in SETTLED},
-        }
-        for column in columns.values():
-            column.setflags(write=False)  # several states share it
-        for name, neutral in NEUTRAL.items():
-            columns[name] = unless(columns[name], neutral)
-        return columns

@@ -35,6 +35,7 @@ class Metric:
         unit: Base unit, or what is counted.
         labels: Labels beyond SGLang's own labels of the scheduler.
         buckets: Upper bounds of a histogram's buckets.
+        shared: Of a gauge: each process of the HTTP server shows its share, and they are added up.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Metric:
     unit: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    shared: bool = False
 
     @property
     def full_name(self) -> str:

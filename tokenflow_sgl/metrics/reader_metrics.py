@@ -43,6 +43,14 @@ READERS = (
         CLASS,
     ),
     Metric(
+        "deposit_tokens",
+        "gauge",
+        "Tokens that were generated and wait in token deposits for the moment at which the front "
+        "end delivers them.",
+        "tokens",
+        shared=True,
+    ),
+    Metric(
         "ttft_seconds",
         "histogram",
         "Time from a stream's arrival to its first token, of reasoning or not.",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import glob
+import heapq
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
@@ -19,6 +22,8 @@ CAUSES = {
     "rest": "because its reader had looked away",
     "policy": "for a reason of the policy's own",
 }
+_NAME = re.compile(r"((?:\.(?:dp|pp)\d+)*)(?:\.(\d+))?")
+"""What follows the log's name: the rank (`engine.ranks.rank_path`) and the number of a rotation."""
 SHORTEST_NAME = 8
 """Characters that are kept of a request id at least."""
 
@@ -47,20 +52,39 @@ class Event:
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """Lines of a log and of its rotated files, oldest first.
+    """Lines of a log, of its rotated files, and of the logs of other ranks beside it, by time.
+
+    Each has under "rank" which rank's it is: "" for the first one's, or like ".dp1".
 
     Raises:
         LogError: A file cannot be read, or one of its lines does not belong to a log of decisions.
             A last line that is cut off, because the server is writing it, is left out.
     """
-    older = sorted(
-        path.parent.glob(f"{path.name}.[0-9]*"),
-        key=lambda each: -int(each.suffix[1:]) if each.suffix[1:].isdigit() else 0,
-    )
-    for each in (*older, path):
+    logs = [_read_files(rank, files) for rank, files in _files(path).items()]
+    return heapq.merge(*logs, key=lambda line: float(line["time"]))
+
+
+def _files(path: Path) -> dict[str, list[Path]]:
+    """The files of each rank's log, oldest first."""
+    numbered: dict[str, list[tuple[int, Path]]] = {}
+    for each in path.parent.glob(f"{glob.escape(path.name)}*"):
+        if found := _NAME.fullmatch(each.name.removeprefix(path.name)):
+            rank, number = found.groups()
+            numbered.setdefault(rank, []).append((int(number or 0), each))
+    if not numbered:
+        return {"": [path]}  # which says why it cannot be read
+    return {
+        rank: [each for _, each in sorted(files, reverse=True)]
+        for rank, files in sorted(numbered.items())
+    }
+
+
+def _read_files(rank: str, files: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    for each in files:
         try:
             with each.open(encoding="utf-8") as file:
-                yield from _lines(each, file)
+                for line in _lines(each, file):
+                    yield {**line, "rank": rank}
         except OSError as error:
             raise LogError(f"{each} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
@@ -73,7 +97,7 @@ def _lines(path: Path, file: Iterable[str]) -> Iterator[dict[str, Any]]:
             return
         try:
             line = json.loads(text)
-            line["time"], *_parts(line)
+            float(line["time"]), *_parts(line)
         except (ValueError, KeyError, TypeError):
             raise LogError(f"{path}, line {number} is not one of a log of decisions") from None
         yield line
@@ -135,16 +159,17 @@ def events(
     """What happened to which stream; a stream that stays scheduled has one event for that.
 
     Args:
-        lines: Lines of a log, in its order.
+        lines: Lines of a log, in its order; ranks may have turns.
         names: Names for other streams in `Event.why`, by request id; the ids themselves if None.
     """
 
     def name(rid: str) -> str:
         return rid if names is None else names[rid]
 
-    offered: set[str] = set()
+    by_rank: dict[str, set[str]] = {}
     for line in lines:
-        moment = line["time"]
+        moment, rank = line["time"], line.get("rank", "")
+        offered = by_rank.get(rank, set())
         if "restored" in line:
             told = line["restored"]
             yield Event(moment, told["rid"], "restored", _restored(told), line)
@@ -161,7 +186,7 @@ def events(
         for rid in line["take_up"]:
             if rid not in offered:
                 yield Event(moment, rid, "scheduled", _state(line, rid), line)
-        offered = {*line["take_up"], *line["load"]}
+        by_rank[rank] = {*line["take_up"], *line["load"]}
 
 
 def _restored(told: dict[str, Any]) -> str:

@@ -5,14 +5,13 @@ that of paused streams back, and `chunks` divides the memory among those that co
 """
 
 from tokenflow_sgl.offload.chunks import DeviceRoom, chunk
-from tokenflow_sgl.offload.restore import dearer_to_load, load_seconds, restore
+from tokenflow_sgl.offload.restore import dearer_to_load, restore
 from tokenflow_sgl.offload.write_through import proactive_writes
 
 __all__ = [
     "DeviceRoom",
     "chunk",
     "dearer_to_load",
-    "load_seconds",
     "proactive_writes",
     "restore",
 ]

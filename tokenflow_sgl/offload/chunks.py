@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenflow_sgl.contract.reserve import DECODE_MARGIN_STEPS, headroom, pages_reserve
+from tokenflow_sgl.contract.reserve import DECODE_MARGIN_STEPS, Growth
 
 LEAST_PART = 256
 """Tokens of the smallest chunk: each is a copy of its own, which costs the scheduler's thread half
@@ -25,23 +25,23 @@ class DeviceRoom:
         free: Tokens that can be allocated.
         promised: Tokens that the prefill under way still needs.
         running: Streams that compute, or are about to.
-        page_size: Tokens per page.
+        growth: How their KV grows.
     """
 
     free: int
     promised: int
     running: int
-    page_size: int
+    growth: Growth
 
     @property
     def for_prefetch(self) -> int:
         """Tokens that prefetches may take: running streams, and one more, decode on for a while."""
-        return self.free - self.promised - (self.running + 1) * headroom(self.page_size)
+        return self.free - self.promised - (self.running + 1) * self.growth.headroom
 
     @property
     def scarce(self) -> bool:
         """The next decode steps do not fit: before a stream is preempted, prefetches give way."""
-        needed = pages_reserve(self.page_size, self.running, DECODE_MARGIN_STEPS)
+        needed = self.growth.reserve(self.running, DECODE_MARGIN_STEPS)
         return self.free - self.promised < needed
 
 

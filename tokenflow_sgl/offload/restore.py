@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from tokenflow_sgl.contract import FloatArray, IntArray, Restore, State, Way, When
+from tokenflow_sgl.contract import IntArray, Restore, State, Way, When
 from tokenflow_sgl.offload.chunks import LEAST_PART
 
 
@@ -35,11 +35,17 @@ def restore(
             and the others wait for later ones.
         chunks: Prefetches are loaded part by part, as memory becomes free.
     """
-    slots: list[int] = state.streams.slot[planned].tolist()
-    computed = tuple(Restore(slot, Way.RECOMPUTE) for slot in slots if slot in recompute)
-    run, load = _split(state, planned, slots, recompute, ahead=ahead)
-    part = _part(state) if chunks else 0
-    return run, computed + tuple(Restore(slot, Way.LOAD, When.AHEAD, part=part) for slot in load)
+    if not state.streams.paused_or_loading.take(planned).any():
+        return tuple(state.streams.slot.take(planned).tolist()), ()
+    run, load = _split(state, planned, recompute, ahead=ahead)
+    restores = []
+    if recompute:
+        slots = state.streams.slot.take(planned).tolist()
+        restores = [Restore(slot, Way.RECOMPUTE) for slot in slots if slot in recompute]
+    if load:
+        part = _part(state) if chunks else 0
+        restores += [Restore(slot, Way.LOAD, When.AHEAD, part=part) for slot in load]
+    return run, tuple(restores)
 
 
 def dearer_to_load(state: State, run: IntArray) -> tuple[int, ...]:
@@ -57,10 +63,10 @@ def dearer_to_load(state: State, run: IntArray) -> tuple[int, ...]:
     streams, costs = state.streams, state.costs
     if costs.load is None or costs.prefill is None:
         return ()
-    index = run[streams.paused[run]]
+    index = run[streams.paused.take(run)]
     if not len(index):
         return ()
-    tokens = streams.length[index].astype(np.float64)
+    tokens = streams.length.take(index).astype(np.float64)
     of_each = zip(
         streams.slot[index].tolist(),
         costs.load_seconds(tokens).tolist(),
@@ -79,34 +85,31 @@ def dearer_to_load(state: State, run: IntArray) -> tuple[int, ...]:
 
 
 def _split(
-    state: State, index: IntArray, slots: list[int], recompute: Collection[int], *, ahead: bool
+    state: State, index: IntArray, recompute: Collection[int], *, ahead: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(Slots to run in the next step, slots to prefetch), both in their order."""
-    if not slots:
-        return (), ()
     streams = state.streams
     overlapped = np.inf  # where no stream runs, none waits
     if state.costs.decode is not None and len(streams.running_index):
         overlapped = state.decode_seconds
-    partly = streams.partly_loaded[index]
-    loading = streams.loading[index] & ~partly
-    offloaded = streams.paused[index] & ~streams.ready[index] | partly
-    tokens = streams.length[index]
-    if streams.to_load is not None:
-        tokens = np.where(partly, streams.to_load[index], tokens)
-    of_each = zip(
-        slots,
-        loading.tolist(),
-        offloaded.tolist(),
-        load_seconds(state, tokens.astype(np.float64)).tolist(),
-        strict=True,
-    )
+    some_load = bool(len(streams.standing.loading_index))
+    if some_load:
+        # What is on its way as a whole needs nothing.
+        index = index[~(streams.loading.take(index) & ~streams.partly_loaded.take(index))]
+    offloaded = streams.paused.take(index) & ~streams.ready.take(index)
+    tokens = streams.length.take(index)
+    if some_load and streams.to_load is not None:
+        partly = streams.partly_loaded.take(index)
+        offloaded |= partly
+        tokens = np.where(partly, streams.to_load.take(index), tokens)
+    slots: list[int] = streams.slot.take(index).tolist()
+    if not offloaded.any():
+        return tuple(slots), ()
+    seconds_of_each = state.load_seconds(tokens.astype(np.float64)).tolist()
     run: list[int] = []
     load: list[int] = []
     first = True
-    for slot, loads, is_offloaded, seconds in of_each:
-        if loads:
-            continue
+    for slot, is_offloaded, seconds in zip(slots, offloaded.tolist(), seconds_of_each, strict=True):
         if is_offloaded and slot not in recompute:
             if seconds > overlapped and (ahead or not first):
                 load.append(slot)
@@ -122,12 +125,5 @@ def _part(state: State) -> int:
 
     Smaller ones would leave the link idle for a part of each step.
     """
-    of_each = float(load_seconds(state, np.array([float(LEAST_PART)]))[0]) / LEAST_PART
+    of_each = float(state.load_seconds(np.array([float(LEAST_PART)]))[0]) / LEAST_PART
     return max(LEAST_PART, int(state.decode_seconds / of_each)) if of_each > 0.0 else LEAST_PART
-
-
-def load_seconds(state: State, tokens: FloatArray) -> FloatArray:
-    """Seconds of each load: as steps have waited for loads, or by the link's rate; 0.0 unknown."""
-    if state.costs.load is None and state.links.load.rate > 0.0:
-        return tokens / state.links.load.rate
-    return state.costs.load_seconds(tokens)

@@ -39,29 +39,29 @@ def proactive_writes(state: State, preempt: tuple[Preempt, ...]) -> tuple[Write,
         state: As it is.
         preempt: Streams that are preempted in this pass.
     """
-    if not state.memory.host.kv.total:
-        return ()
     streams, page = state.streams, state.memory.page_size
     unwritten = streams.unwritten
+    if not state.memory.host.kv.total or not unwritten.any():
+        return ()
     last: tuple[Write, ...] = ()
-    if preempt:
-        leaving = np.sort(streams.find([p.slot for p in preempt]))
-        tails = zip(streams.slot[leaving].tolist(), unwritten[leaving].tolist(), strict=True)
-        whole = [Write(slot, tokens // page * page) for slot, tokens in tails if tokens >= page]
-        last = tuple(sorted(whole, key=lambda write: -write.tokens)[:MOST])
     # First those few streams that have enough to write at all: this runs in every pass.
     enough = unwritten >= max(CHUNK, page)
     if preempt:
+        leaving = np.sort(streams.find([p.slot for p in preempt]))
+        last = _tails(streams.slot.take(leaving), unwritten.take(leaving), page)
         enough[leaving] = False
-    due = np.nonzero(enough)[0]
-    slack = state.slack[due]
-    # A stream whose reader is about to stall is not preempted.
-    able = streams.running[due] & streams.preemptible[due] & (slack > 0.0)
-    if len(last) == MOST or not able.any():
+    due = enough.nonzero()[0]
+    if len(last) == MOST or not len(due):
         return last
+    slack = state.slack.take(due)
+    # A stream whose reader is about to stall is not preempted.
+    able = streams.running.take(due) & streams.preemptible.take(due) & (slack > 0.0)
+    if not able.any():
+        return last
+    due = due[able]
     return last + plan_writes(
-        streams.slot[due[able]],
-        unwritten[due[able]],
+        streams.slot.take(due),
+        unwritten.take(due),
         slack[able],
         state.links.store.behind(sum(write.tokens for write in last)),
         seconds=state.decode_seconds,
@@ -69,6 +69,14 @@ def proactive_writes(state: State, preempt: tuple[Preempt, ...]) -> tuple[Write,
         running=len(streams.running_index),
         most=MOST - len(last),
     )
+
+
+def _tails(slot: IntArray, unwritten: IntArray, page: int) -> tuple[Write, ...]:
+    """The rest of the preempted streams with the most left, up to `MOST`."""
+    pages = unwritten // page * page
+    most = np.argsort(-pages, kind="stable")[:MOST]
+    rest = zip(slot.take(most).tolist(), pages.take(most).tolist(), strict=True)
+    return tuple(Write(*each) for each in rest if each[1])
 
 
 def plan_writes(

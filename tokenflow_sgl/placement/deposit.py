@@ -3,11 +3,15 @@
 OrbitFlow section 3.2. What is generated goes into the deposit, and one token leaves it per interval
 of the objective. An empty deposit delivers the next token as soon as it is there, and the interval
 counts from then on. When the answer is complete the rest goes out at once.
+
+`Deposit` is the rule token by token, for a server; the functions are the same rule for all tokens
+of an answer at once, for a simulator. A test holds them against each other.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 
 import numpy as np
 
@@ -69,3 +73,72 @@ def covered_until(generated: FloatArray, interval: float) -> float:
     if not generated.size:
         return -math.inf
     return float(delivery_times(generated, interval, complete=False)[-1]) + interval
+
+
+class Deposit:
+    """The deposit of one answer that is being generated.
+
+    It counts tokens; who has it keeps their text. All times are seconds on one clock.
+
+    Attributes:
+        interval: Seconds between two tokens that leave; infinity: none leaves.
+
+    Args:
+        interval: Seconds, above 0.0.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self.interval = interval
+        self._generated: deque[float] = deque()
+        self._free = 0
+        self._last = self._before = -math.inf
+
+    @property
+    def held(self) -> int:
+        """Tokens in it."""
+        return self._free + len(self._generated)
+
+    def put(self, tokens: int, now: float, *, free: int = 0) -> None:
+        """So many tokens were generated now; the first `free` of them take no interval."""
+        self._free += free
+        self._generated.extend([now] * (tokens - free))
+
+    def due(self) -> float:
+        """When the next token leaves; infinity: there is none, or none leaves."""
+        if self._free:
+            return -math.inf
+        if not self._generated or math.isinf(self.interval):
+            return math.inf
+        return max(self._generated[0], self._last + self.interval)
+
+    def take(self, now: float) -> int:
+        """Take out what is due now; returns how many tokens that is.
+
+        The next interval begins when a token was due, not when it was taken: so a caller that comes
+        late each time falls no further behind.
+        """
+        if self.due() > now:
+            return 0
+        self._before = self._last
+        taken, self._free = self._free, 0
+        while (due := self.due()) <= now:
+            self._generated.popleft()
+            self._last = due
+            taken += 1
+        return taken
+
+    def unseen(self) -> None:
+        """What was taken out last is nothing that a reader sees: it took no interval."""
+        self._last = self._before
+
+    def change(self, interval: float, now: float) -> None:
+        """The interval is another one from now on; what has waited longer leaves at once, alone.
+
+        Args:
+            interval: Seconds, above 0.0; infinity: none leaves until there is another one.
+            now: Seconds.
+        """
+        self.interval = interval
+        if math.isfinite(interval):
+            self._last = max(self._last, now - interval)
+        self._before = self._last

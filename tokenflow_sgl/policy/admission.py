@@ -35,17 +35,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
+from tokenflow_sgl.contract.needs import states_kept, windows, windows_kept
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.demand import FINAL_SHARE, Asking
-from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.queueing import first_of
 from tokenflow_sgl.policy.supply import Supply, supplied
-from tokenflow_sgl.policy.urgency import leeway
 
-DECISIVE: FloatArray = np.array([2.0, 150])[:, None]
-"""Horizons that are looked at first: where no candidate fits, one of them nearly always says so."""
-OTHERS: FloatArray = np.array([5.0, 10, 20, 30, 45, 60, 80, 110, 210, 300])[:, None]
-HORIZONS: FloatArray = np.concatenate([DECISIVE, OTHERS])
+DECISIVE = 2.0
+"""The horizon that is looked at first: where no candidate fits, it says so most often."""
+OTHERS: FloatArray = np.array([5.0, 10, 20, 30, 45, 60, 80, 110, 150, 210, 300])[:, None]
+HORIZONS: FloatArray = np.concatenate([[[DECISIVE]], OTHERS])
 """Seconds ahead at which demand is compared with supply, as a column."""
 CONSIDERED = 128
 """Newcomers that one pass looks at, in order of arrival, unless it clears the whole queue."""
@@ -65,6 +64,9 @@ UNKNOWN = 8
 """Streams that are served while no decode step has been seen that would say what others cost."""
 
 
+_NONE: IntArray = np.zeros(0, dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Admission:
     """What the test says of the streams without text, as indices into `state.streams`.
@@ -75,7 +77,7 @@ class Admission:
     """
 
     join: IntArray
-    held: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    held: IntArray = field(default_factory=lambda: _NONE)
 
 
 def admissible(
@@ -90,15 +92,22 @@ def admissible(
     """
     streams = state.streams
     waiting = streams.waiting_index
-    newcomers = waiting[~streams.admitted[waiting]]
+    newcomers = waiting[~streams.admitted.take(waiting)]
     thinking = streams.begun_thinking
     if not len(newcomers) and not len(thinking):
         return Admission(newcomers)
-    readers = streams.member.copy()
-    readers[thinking] = False
+    readers = streams.member
+    if len(thinking):
+        readers = readers.copy()
+        readers[thinking] = False
     members = readers.nonzero()[0]
-    # The whole queue, or the head of it.
     whole = bool(len(newcomers)) and _burst_is_over(state, config)
+    # Most often not even the first one fits, and then no other one is looked at.
+    if len(members) and not len(thinking) and not whole:
+        first = first_of(newcomers, queue, 1)
+        if not _fits(state, config, Asking(state, config, members, first)):
+            return Admission(_NONE)
+    # The whole queue, or the head of it.
     newcomers = first_of(newcomers, queue, None if whole else CONSIDERED)
 
     def asked(some: IntArray) -> Asking:
@@ -116,22 +125,35 @@ def admissible(
         asking = asked(newcomers[:most])
     found = asking.candidates
     begin = _time_allows(state, config, asking)
-    fresh = streams.waiting[found]
+    fresh = asking.new
     join = found[:begin][fresh[:begin]]
     if not len(join) and len(newcomers) and not len(members) and not len(thinking):
         join = newcomers[:1]
     return Admission(join, found[begin:][~fresh[begin:]])
 
 
+def _fits(state: State, config: WorkingSetConfig, first: Asking) -> bool:
+    """Whether the only candidate can join."""
+    return _memory_allows(state, config, first) > 0 and _time_allows(state, config, first) > 0
+
+
 def _memory_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
     """How many new candidates, in order, can be promised KV memory until they end."""
-    wanted = np.cumsum(asking.final[asking.start :][asking.new])
-    if not len(wanted):
+    final = asking.final[asking.start :][asking.new]
+    wanted = final.cumsum()
+    most = len(wanted)
+    if not most:
         return 0
+    if state.memory.window.tokens:
+        left = windows_left(state, config, asking)
+        most = int(windows(state.memory, final).cumsum().searchsorted(left, side="right"))
+    if state.memory.device.state.total:
+        left = states_kept(state.memory) - len(asking.final[asking.holds])
+        most = min(most, max(int(left), 0))
     if wanted[-1] <= memory_left(state, config, asking, asking.most_spread):
-        return len(wanted)
+        return most
     left = memory_left(state, config, asking, asking.spread)
-    return int(np.searchsorted(wanted, left, side="right"))
+    return min(int(wanted.searchsorted(left, side="right")), most)
 
 
 def memory_left(state: State, config: WorkingSetConfig, asking: Asking, spread: float) -> float:
@@ -144,6 +166,15 @@ def memory_left(state: State, config: WorkingSetConfig, asking: Asking, spread: 
     budget -= asking.promised
     # Answers that get longer than expected and shorter ones do not quite make up for each other.
     return budget - FINAL_SHARE * spread
+
+
+def windows_left(state: State, config: WorkingSetConfig, asking: Asking) -> float:
+    """Places in the window pools that can be promised beside those of the streams with memory.
+
+    Below 0: none; infinite where no layer has a window.
+    """
+    held = windows(state.memory, asking.final[asking.holds])
+    return windows_kept(state.memory, config.fill) - float(held.sum())
 
 
 def _clears(state: State, config: WorkingSetConfig, asking: Asking) -> bool:
@@ -167,44 +198,51 @@ def _time_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
     if state.costs.decode is None or not fits:
         return asking.few(UNKNOWN)
     supply = supplied(state, asking.mean_length, UNMEASURED)
-    if _dry(state, supply.speed) > DRY_SHARE:
+    if asking.dry_share(supply.speed) > DRY_SHARE:
         return 0
-    start, final = asking.start, asking.final
-    needed = int(final[:start].sum() + final[start:].sum())
-    shared = needed > state.memory.kv.total
-    stock = config.hysteresis / 2 if shared else 0.0
-    usual = ONGOING * state.prefill_share if shared else 0.0
+    stock, usual = _beside_others(state, config, asking)
     for horizons in (DECISIVE, OTHERS):
-        wanted = _wanted(state, asking, horizons, supply, stock, usual)[:, :fits]
-        passes = (wanted <= config.eta * horizons).all(axis=0)
+        wanted = _wanted(state, asking, horizons, supply, stock, usual)[..., :fits]
+        passes = np.atleast_2d(wanted <= config.eta * horizons).all(axis=0)
         if not passes.all():
             # Nothing overtakes the first one that does not fit.
-            fits = int(np.argmin(passes))
+            fits = int(passes.argmin())
         if not fits:
             break
     return fits
 
 
+def _beside_others(state: State, config: WorkingSetConfig, asking: Asking) -> tuple[float, float]:
+    """(Seconds of stock, share of the time that prefills take) if all of these streams stay.
+
+    None of both where all of them fit into memory.
+    """
+    if not asking.needs_more_than(state.memory.kv.total):
+        return 0.0, 0.0
+    return config.hysteresis / 2, ONGOING * state.prefill_share
+
+
 def _wanted(
     state: State,
     asking: Asking,
-    horizons: FloatArray,
+    horizons: FloatArray | float,
     supply: Supply,
     stock: float = 0.0,
     usual: float = 0.0,
 ) -> FloatArray:
     """Engine seconds asked for within each horizon if 1, 2, ... of the candidates join.
 
-    usual: share of each horizon that prefills take at least. Shape (len(horizons), candidates).
+    horizons, stock: As of `Asking.demand`. usual: Share of each horizon that prefills take at
+    least. Shape ([len(horizons),] candidates).
     """
     due = prefills_due(state, asking.members)
     prefill = np.zeros(len(asking.candidates))
-    prefill[asking.new] = prefill_seconds(state, asking.candidates[asking.new])
+    prefill[asking.new] = state.prefill_seconds_of(asking.candidates[asking.new])
     # Those before a candidate, and of its own prefill what its chunks leave to the others.
-    first = np.cumsum(prefill) - prefill + np.minimum(prefill, OWN_SHARE * horizons)
+    first = prefill.cumsum() - prefill + np.minimum(prefill, OWN_SHARE * horizons)
     of_each = asking.demand(horizons, supply, stock)
-    demand = of_each[:, : asking.start].sum(axis=1, keepdims=True)
-    demand = demand + np.cumsum(of_each[:, asking.start :], axis=1)
+    demand = of_each[..., : asking.start].sum(axis=-1, keepdims=True)
+    demand = demand + of_each[..., asking.start :].cumsum(axis=-1)
     return np.asarray(demand + np.maximum(due + first, usual * horizons))
 
 
@@ -216,22 +254,15 @@ def members_want(state: State, asking: Asking, horizons: FloatArray, supply: Sup
 
 def prefills_due(state: State, members: IntArray) -> float:
     """Seconds of the members' prefills that are due."""
-    pending = members[state.streams.waiting[members]]
-    due = float(prefill_seconds(state, pending).sum()) if len(pending) else 0.0
+    pending = members[state.streams.waiting.take(members)]
+    due = float(state.prefill_seconds_of(pending).sum()) if len(pending) else 0.0
     return due + state.costs.prefill_seconds(float(state.memory.kv.promised))
 
 
 def _burst_is_over(state: State, config: WorkingSetConfig) -> bool:
     """Nothing came for a while, and the queue is all of what came just before."""
     arrival = state.streams.arrival
-    waiting = arrival[state.streams.waiting_index]
-    calm = state.now - float(arrival.max()) >= config.calm
-    return calm and state.now - float(waiting.min()) <= YOUNG
-
-
-def _dry(state: State, speed: float) -> float:
-    """Share of the started streams whose readers mind a stall, of those the engine can follow."""
-    streams = state.streams
-    kept = (streams.seen > 0) & (streams.rate < speed) & streams.streaming
-    started = int(np.count_nonzero(kept))
-    return np.count_nonzero(kept & (leeway(state) < 0.0)) / started if started else 0.0
+    if state.now - float(arrival.max()) < config.calm:
+        return False
+    first = float(arrival.take(state.streams.waiting_index).min())
+    return state.now - first <= YOUNG

@@ -17,7 +17,8 @@ def next_look(state: State, planned: float, interval: float) -> float:
         Seconds on the body's clock; never before `state.now` for the sake of a reader.
     """
     moment = planned + interval
-    due = state.streams.runs_dry[state.streams.paused]
+    streams = state.streams
+    due = streams.runs_dry.take(streams.standing.paused_index)
     due = due[due > state.now]
     if len(due):
         moment = min(moment, max(float(due.min()) - interval, state.now))

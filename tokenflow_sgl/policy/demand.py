@@ -6,13 +6,14 @@ Producing n tokens from length l costs T / M * (n * l + n^2 / 2), with T / M as 
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.supply import Supply
-from tokenflow_sgl.policy.urgency import leeway, tolerances
+from tokenflow_sgl.policy.urgency import leeway, tolerated
 
 FINAL_SHARE = 0.6
 """Share of the output still to come that a stream holds on average until the others end."""
@@ -30,8 +31,8 @@ class Asking:
         new: Which of the candidates wait for their prefills.
         start: Where the candidates begin in what follows, of shape (n,).
         index: Of each stream in the state.
+        holds: Which of them have memory: mostly none but the members.
         length: Context in tokens.
-        final: KV in tokens that each will have come to hold, on average until the others end.
     """
 
     def __init__(
@@ -41,20 +42,38 @@ class Asking:
         self._state, self._thinking_rate = state, config.thinking_rate
         self.members, self.candidates, self.start = members, candidates, len(members)
         self.index = index = np.concatenate([members, candidates])
-        self.new: BoolArray = streams.waiting[candidates]
-        self._holds = np.concatenate([np.ones(len(members), dtype=np.bool_), ~self.new])
+        self.new: BoolArray = streams.waiting.take(candidates)
+        self.holds: slice | BoolArray = slice(self.start)
+        if len(streams.begun_thinking):
+            self.holds = np.concatenate([np.ones(len(members), dtype=np.bool_), ~self.new])
         self._generated = streams.generated.take(index)
         self._limit = streams.limit.take(index)
         self._answers = streams.lengths.careful.remaining(
             streams.kind.take(index), self._generated, self._limit
         )
         self.length = streams.length.take(index)
-        self.final = self.length + FINAL_SHARE * self._answers.left
+        self._leeway = leeway(state).take(index)
+        self._rate: FloatArray = streams.rate.take(index)
+        self._seen = self._generated
+        if streams.visible is not None:
+            self._seen = streams.visible.take(index)
+
+    @cached_property
+    def final(self) -> FloatArray:
+        """KV in tokens that each will have come to hold, on average until the others end."""
+        return np.asarray(self.length + FINAL_SHARE * self._answers.left)
+
+    def needs_more_than(self, tokens: int) -> bool:
+        """Whether all of them together will have come to hold more than so many tokens."""
+        if int(self.length.sum()) > tokens:
+            return True
+        start, final = self.start, self.final
+        return int(final[:start].sum() + final[start:].sum()) > tokens
 
     @property
     def mean_length(self) -> float:
         """Mean context of all streams that have memory, or of the candidates while none has."""
-        length = self.length[self._holds]
+        length = self.length[self.holds]
         if not len(length):
             length = self.length
         return float(length.sum()) / len(length)
@@ -62,43 +81,60 @@ class Asking:
     @property
     def promised(self) -> float:
         """KV tokens that the streams with memory will have come to hold."""
-        return float(self.final[self._holds].sum())
+        return float(self.final[self.holds].sum())
 
     @property
     def spread(self) -> float:
         """Standard deviation of the tokens that the streams with memory together still get."""
-        return math.sqrt(self._answers.variance[self._holds].sum())
+        return math.sqrt(self._answers.variance[self.holds].sum())
 
     @property
     def most_spread(self) -> float:
         """Bound of it, much cheaper: of answers that end now or at their limits (Popoviciu)."""
-        left = (self._limit - self._generated)[self._holds]
+        left = (self._limit - self._generated)[self.holds]
         return math.sqrt((left * left).sum()) / 2.0
+
+    def dry_share(self, speed: float) -> float:
+        """Share of the started streams whose readers mind a stall.
+
+        speed: Tokens per second that the engine can give to one; faster readers do not count.
+        """
+        start = self.start
+        started = self._seen[:start] > 0
+        dry = started & (self._leeway[:start] < 0.0)
+        if not dry.any():
+            return 0.0
+        kept = self._rate[:start] < speed
+        kept &= self._state.streams.streaming.take(self.members)
+        started &= kept
+        dry &= kept
+        return int(np.count_nonzero(dry)) / max(int(np.count_nonzero(started)), 1)
 
     def few(self, most: int) -> int:
         """How many candidates, in order, leave at most so many streams that decode."""
         decode = np.cumsum(self._limit > 1.0)
         return int(np.searchsorted(decode[self.start :], most, side="right"))
 
-    def demand(self, horizons: FloatArray, supply: Supply, stock: float) -> FloatArray:
-        """Engine seconds that each asks for within each horizon, shape (len(horizons), n).
+    def demand(self, horizons: FloatArray | float, supply: Supply, stock: float) -> FloatArray:
+        """Engine seconds that each asks for within each horizon, shape ([len(horizons),] n).
 
         By then a stream should have `stock` seconds unread, or a tenth of what was read, if less.
         One that thinks asks for `thinking_rate` tokens per second, and has no stock.
+
+        horizons: Seconds; a column of several, or one.
         """
-        state, streams = self._state, self._state.streams
-        ahead = np.maximum(leeway(state).take(self.index), 0.0)
-        tolerated = np.minimum(ahead, tolerances(streams, self.index))
-        ahead = np.where(self._generated == 0, tolerated, ahead)
-        rate: FloatArray = streams.rate.take(self.index)
+        streams = self._state.streams
+        late = tolerated(streams, self.index, self._leeway)
+        ahead = np.where(self._generated == 0, late, np.maximum(self._leeway, 0.0))
+        rate = self._rate
         kept: FloatArray | float = stock
         if streams.thinking is not None:
             thinks = streams.thinking.take(self.index)
             rate = np.where(thinks, self._thinking_rate, rate)
             kept = np.where(thinks, 0.0, stock)
-        read = streams.seen.take(self.index) / rate
-        tokens: FloatArray = np.minimum(STOCKING * (horizons + read), kept)
-        tokens += horizons - ahead
+        tokens = horizons - ahead
+        if stock:
+            tokens += np.minimum(STOCKING * (horizons + self._seen / rate), kept)
         tokens *= rate
         np.maximum(tokens, 0.0, out=tokens)
         np.minimum(tokens, horizons * supply.speed, out=tokens)

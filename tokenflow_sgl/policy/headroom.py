@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import State
-from tokenflow_sgl.policy.admission import HORIZONS, members_want, memory_left
+from tokenflow_sgl.policy.admission import HORIZONS, members_want, memory_left, windows_left
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.demand import Asking
 from tokenflow_sgl.policy.supply import modelled
@@ -38,9 +38,13 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
 
     Below 0: so much work is here already that cannot be done in time.
     """
-    none = np.zeros(0, dtype=np.int64)
+    none, memory = np.zeros(0, dtype=np.int64), state.memory
     asking = Asking(state, config, np.arange(len(state.streams)), none)
     room = memory_left(state, config, asking, asking.spread)
+    if memory.window.tokens:
+        # Each newcomer of the reference context needs its window, too.
+        part = min(REFERENCE_CONTEXT, memory.window.tokens) / REFERENCE_CONTEXT
+        room = min(room, windows_left(state, config, asking) / part)
     if state.costs.decode is None:
         return room
     priced = modelled(state, REFERENCE_CONTEXT)

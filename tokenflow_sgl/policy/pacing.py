@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import Cause, Decision, FloatArray, Mode, Preempt, State
+from tokenflow_sgl.contract.needs import holds, together
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.stress import LOW_SHARE
 
@@ -24,11 +25,8 @@ STRETCH = 8.0
 def room_for_all(state: State) -> bool:
     """Whether every stream could run at once with ten per cent of the memory to spare."""
     streams, memory = state.streams, state.memory
-    whole = int(streams.length.sum())
-    return (
-        len(streams) <= memory.max_running
-        and whole + memory.kv.promised <= (1.0 - LOW_SHARE) * memory.kv.total
-    )
+    whole = together(memory, streams.length)
+    return len(streams) <= memory.max_running and holds(memory, whole, 1.0 - LOW_SHARE)
 
 
 def paced(state: State, config: WorkingSetConfig) -> Decision:
@@ -60,8 +58,8 @@ def _next_change(state: State, slack: FloatArray, stretch: FloatArray) -> float:
     moments = [state.now + 1.0]
     if running.any():
         context = float(streams.length[running].sum())
-        step = state.costs.decode_seconds(int(np.count_nonzero(running)), context)
-        # Each step brings a token, and its reader reads on meanwhile.
+        step = state.costs.token_seconds(int(np.count_nonzero(running)), context)
+        # In that time each gets a token, and its reader reads on meanwhile.
         gain = 1.0 / streams.rate[running] - step
         steps = (LOW_SECONDS + stretch[running] - slack[running]) / np.maximum(gain, 1e-9)
         moments.append(state.now + max(float(steps.min()), 0.0) * step)

@@ -18,6 +18,7 @@ import math
 import numpy as np
 
 from tokenflow_sgl.contract import IntArray, State
+from tokenflow_sgl.contract.needs import most_streams
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import useful_band
 
@@ -49,7 +50,7 @@ def parked(state: State, config: WorkingSetConfig, share: float) -> IntArray:
     """Indices of streams (running or paused) that should rest now, least progressed first."""
     streams = state.streams
     none = np.zeros(0, dtype=np.int64)
-    if share >= 1.0 or state.costs.decode is None or streams.waiting.any():
+    if share >= 1.0 or state.costs.decode is None or len(streams.waiting_index):
         return none
     count, mean = _load(state)
     if count < SMALLEST_BATCH:
@@ -78,17 +79,18 @@ def thinned(state: State, rest: IntArray) -> IntArray:
 def _load(state: State) -> tuple[int, float]:
     """Streams that could decode, and their mean context in tokens."""
     streams = state.streams
-    live = ~streams.waiting
-    count = int(np.count_nonzero(live))
+    waiting = streams.waiting_index
+    count = len(streams) - len(waiting)
     if not count:
         return 0, 0.0
-    return count, float(streams.length[live].sum()) / count
+    tokens = int(streams.length.sum()) - int(streams.length.take(waiting).sum())
+    return count, tokens / count
 
 
 def _rate(state: State, batch: int, mean: float) -> float:
     """Modelled tokens per second of a decode batch; 0.0 while unknown."""
-    fits = min(batch, state.memory.max_running, int(state.memory.kv.total / max(mean, 1.0)))
-    seconds = state.costs.decode_seconds(fits, fits * mean)
+    fits = min(batch, state.memory.max_running, int(most_streams(state.memory, max(mean, 1.0))))
+    seconds = state.costs.token_seconds(fits, fits * mean)
     return fits / seconds if seconds > 0.0 else 0.0
 
 

@@ -1,34 +1,15 @@
-"""How long prefills take, how long the next step of one may be, and whether decoding goes first."""
+"""How long the next step of a prefill may be, and whether decoding goes first."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State, Streams
-from tokenflow_sgl.offload import load_seconds
+from tokenflow_sgl.contract import IntArray, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.urgency import leeway
 
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
-
-
-def prefill_seconds(state: State, index: IntArray) -> FloatArray:
-    """Seconds of the prefills of these waiting streams; 0.0 while unknown, shape (len(index),).
-
-    What is cached is not computed. What of it is on the host is loaded layer by layer while the
-    rest is computed, so the longer of both counts.
-    """
-    streams, costs = state.streams, state.costs
-    computed = streams.uncached[index].astype(np.float64)
-    seconds = costs.prefill_seconds(computed, streams.prompt[index] - computed)
-    if streams.on_device is None or streams.on_host is None:
-        return seconds
-    loaded = (streams.on_host - streams.on_device)[index]
-    if not loaded.any():
-        return seconds
-    loads = np.where(loaded > 0, load_seconds(state, loaded.astype(np.float64)), 0.0)
-    return np.asarray(np.maximum(seconds, loads))
 
 
 def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
@@ -38,20 +19,18 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
     engine's own limit.
     """
     streams, costs = state.streams, state.costs
-    running = streams.running_index
-    following = running[streams.streaming.take(running)]
-    if not len(following):
-        return None
     longest = config.prefill_chunk
     # What thinks has no reader to stall: shorter chunks would only delay the newcomers.
-    reading = following[~_thinking(streams).take(following)]
-    if costs.prefill is None or not len(reading):
+    reading = streams.read_index
+    if not len(reading):
+        return longest if streams.streaming.take(streams.running_index).any() else None
+    if costs.prefill is None:
         return longest
     constant, per_token, per_work = costs.prefill
     ahead = leeway(state).take(reading)
-    # A stream that decodes beside the prefill gets a token per step: steps in which its reader
-    # reads one token do not make it worse.
-    pace = 1.0 / streams.rate.take(reading)
+    # A stream gets a decode step's tokens per prefill step, beside it or between two: steps in
+    # which its reader reads as many do not make it worse.
+    pace = costs.tokens_per_step / streams.rate.take(reading)
     bearable = np.maximum(ahead, pace)
     if streams.tbt_slo is not None:
         bearable = np.fmin(bearable, streams.tbt_slo.take(reading))
@@ -60,6 +39,7 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
     seconds -= state.decode_seconds - costs.decode_seconds(0, 0)
     promised, before = state.memory.kv.promised, 0
     if promised:
+        running = streams.running_index
         chunked = streams.prompt[running][streams.generated[running] == 0]
         before = max(int(chunked.max(initial=0)) - promised, 0)
     cost = per_token + per_work * before
@@ -84,17 +64,10 @@ def reader_would_stall(state: State, config: WorkingSetConfig, run: IntArray) ->
     spent = state.now - state.last_prefill_end
     if spent >= config.prefill_guard * state.last_prefill_seconds:
         return False
-    reading = streams.running & streams.streaming & ~_thinking(streams)
-    if not reading.any():
+    reading = streams.read_index
+    if not len(reading):
         return False
     fresh = run[streams.waiting[run]]
     tokens = min(promised + int(streams.uncached[fresh].sum()), config.prefill_chunk)
-    least = float(leeway(state)[reading].min())
+    least = float(leeway(state).take(reading).min())
     return least < costs.prefill_seconds(tokens)
-
-
-def _thinking(streams: Streams) -> BoolArray:
-    """Which streams have begun to think and have no reader yet, shape (n,)."""
-    if streams.thinking is None:
-        return streams.thinks
-    return np.asarray(streams.thinking & (streams.generated > 0))

@@ -28,9 +28,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
+from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, Standing, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.supply import modelled
 from tokenflow_sgl.policy.urgency import response_turn
 
@@ -57,12 +56,14 @@ class Queue:
         arrival: Of each; with the slot it names a stream.
         seconds: That it needs until its first text, see `_service`.
         overtaken: Those of later arrivals that left the queue before it.
+        standing: In which they were seen; while it is the same, the same ones wait.
     """
 
     slot: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     arrival: FloatArray = field(default_factory=_none)
     seconds: FloatArray = field(default_factory=_none)
     overtaken: FloatArray = field(default_factory=_none)
+    standing: Standing | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Queue):
@@ -85,12 +86,15 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     """
     streams = state.streams
     index = streams.waiting_index
-    slot, arrival = streams.slot[index], streams.arrival[index]
+    slot, arrival = streams.slot.take(index), streams.arrival.take(index)
     seconds = _service(state, index)
-    if np.array_equal(slot, before.slot) and np.array_equal(arrival, before.arrival):
-        return Queue(slot, arrival, seconds, before.overtaken)
+    same = streams.standing is before.standing or (
+        np.array_equal(slot, before.slot) and np.array_equal(arrival, before.arrival)
+    )
+    if same:
+        return Queue(slot, arrival, seconds, before.overtaken, streams.standing)
     if not len(before.slot) or not len(index):
-        return Queue(slot, arrival, seconds, np.zeros(len(index)))
+        return Queue(slot, arrival, seconds, np.zeros(len(index)), streams.standing)
     place = streams.find(before.slot)
     # Slots are used again, so the arrival must be the same, too.
     here = (place >= 0) & (streams.arrival[place] == before.arrival)
@@ -106,14 +110,14 @@ def waiting_queue(state: State, before: Queue) -> Queue:
         order = np.argsort(moments, kind="stable")
         later = np.concatenate([np.cumsum(work[order][::-1])[::-1], [0.0]])
         overtaken += later[np.searchsorted(moments[order], arrival, side="right")]
-    return Queue(slot, arrival, seconds, overtaken)
+    return Queue(slot, arrival, seconds, overtaken, streams.standing)
 
 
 def _service(state: State, index: IntArray) -> FloatArray:
     """Seconds until these waiting streams have text; tokens where the costs are not known."""
     if state.costs.prefill is None:
         return np.maximum(state.streams.uncached[index].astype(np.float64), 1.0)
-    seconds = np.maximum(prefill_seconds(state, index), SHORTEST_PREFILL)
+    seconds = np.maximum(state.prefill_seconds, SHORTEST_PREFILL)
     if state.streams.thinking is not None:
         thinks = state.streams.thinking[index]
         if thinks.any():
@@ -142,12 +146,14 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
     """
     streams = state.streams
     index = streams.waiting_index
-    held_up = queue.overtaken >= config.overtake * queue.seconds
-    first = held_up | _must_begin(state, index, queue.seconds)
+    first = queue.overtaken >= config.overtake * queue.seconds
+    if streams.ttft_slo is not None:
+        first |= _must_begin(state, index, queue.seconds)
     turns = response_turn(state.now - queue.arrival, queue.seconds, streams, index)
     # Those that nothing may overtake in the order of their arrival.
+    turns[first] = -np.inf
     keys = np.zeros(len(streams))
-    keys[index] = np.where(first, -np.inf, turns)
+    keys[index] = turns
     begun = streams.begun_thinking
     if len(begun):
         seconds = np.maximum(_answer_seconds(state, begun), SHORTEST_PREFILL)
@@ -169,7 +175,9 @@ def first_of(index: IntArray, keys: FloatArray | None, most: int | None) -> IntA
     """
     if keys is None:
         return index[:most]
-    own = keys[index]
+    own = keys.take(index)
+    if most == 1:
+        return index[own.argmin() :][:1] if len(index) else index
     if most is not None and most < len(own):
         # A long queue is not sorted for its head.
         near = own <= np.partition(own, most)[most]
@@ -180,7 +188,6 @@ def first_of(index: IntArray, keys: FloatArray | None, most: int | None) -> IntA
 def _must_begin(state: State, index: IntArray, seconds: FloatArray) -> BoolArray:
     """Which of these streams miss their TTFT objective unless their prefill begins soon."""
     streams = state.streams
-    if streams.ttft_slo is None:
-        return np.zeros(len(index), dtype=np.bool_)
+    assert streams.ttft_slo is not None, "some have such an objective"
     left = streams.arrival[index] + streams.ttft_slo[index] - state.now - seconds
     return np.asarray((left >= 0.0) & (left <= HASTE * seconds))

@@ -28,10 +28,10 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
-from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, decode_reserve
+from tokenflow_sgl.contract.needs import Room, states_kept, windows, windows_kept
+from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.policy.admission import CONSIDERED, DRY_SHARE, UNKNOWN, prefills_due
 from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.prefill import prefill_seconds
 from tokenflow_sgl.policy.queueing import first_of
 
 FEW, MANY = 0.25, 0.75
@@ -59,18 +59,23 @@ def within_objectives(
     if costs.decode is None or costs.prefill is None:
         return newcomers[: max(UNKNOWN - len(members), least)]
     own: FloatArray = streams.length[newcomers].astype(np.float64)
-    need = np.cumsum(own + decode_reserve(memory, 1, DECODE_TARGET_STEPS))
+    need = np.cumsum(own + state.growth.reserve(1, DECODE_TARGET_STEPS))
     held = float(streams.length[members].sum())
     context: FloatArray = held + np.cumsum(own)
     count: FloatArray = np.arange(1, len(newcomers) + 1, dtype=np.float64) + len(members)
     stays = need <= forecast(state)
-    seconds = prefill_seconds(state, newcomers)
+    kept = np.cumsum(windows(memory, own))
+    held_windows = windows(memory, streams.length[members]).sum()
+    stays &= kept <= Room(memory).window
+    seconds = state.prefill_seconds_of(newcomers)
     if state.links.store.rate > 0.0:
         seconds = np.where(stays, seconds, np.maximum(seconds, own / state.links.store.rate))
     asked = prefills_due(state, members) + np.cumsum(seconds)
     passes = asked < allowance(state, context, count)
     passes &= _pace(state, context, count) <= _slowest(state, newcomers)
     passes &= held + need <= config.fill * (memory.kv.total + memory.host.kv.total)
+    passes &= held_windows + kept <= windows_kept(memory, config.fill)
+    passes &= count <= states_kept(memory)
     # Nothing overtakes the first one that does not pass.
     fits = len(newcomers) if passes.all() else int(np.argmin(passes))
     return newcomers[: max(fits, least)]
@@ -133,8 +138,9 @@ def objectives(state: State, index: IntArray) -> FloatArray:
 def forecast(state: State) -> float:
     """KV tokens that stay free on the device in the next decode steps: the least of Eq. 5.
 
-    Each running stream takes a token per step and is taken to need a page more; it gives all back
-    at the median of what is left of its answer. Below 0.0: memory will be short.
+    Each running stream takes a step's tokens and is taken to need a page more, and the slots of its
+    drafts; it gives all back at the median of what is left of its answer. Below 0.0: memory will be
+    short.
     """
     streams, memory = state.streams, state.memory
     running = streams.running_index
@@ -144,9 +150,11 @@ def forecast(state: State) -> float:
     left = streams.lengths.typical.quantile_left(
         streams.kind[running], streams.generated[running], streams.limit[running], 0.5
     )
-    ends = left <= STAGES
+    made = STAGES * state.costs.tokens_per_step
+    ends = left <= made
     released = np.where(ends, streams.length[running] + left, 0.0).sum(axis=1)
-    allocated = np.minimum(left, STAGES).sum(axis=1) + memory.page_size * len(running)
+    allocated = np.minimum(left, made).sum(axis=1)
+    allocated += (memory.page_size + memory.ahead) * len(running)
     return float((free + released - allocated).min())
 
 
@@ -165,7 +173,7 @@ def _slowest(state: State, newcomers: IntArray) -> FloatArray:
 def _alone(state: State, index: IntArray) -> FloatArray:
     """Seconds per token of each stream if the engine had no other."""
     length = state.streams.length[index].astype(np.float64)
-    return state.costs.decode_seconds(np.ones(len(index)), length)
+    return state.costs.token_seconds(np.ones(len(index)), length)
 
 
 def _gained(state: State, index: IntArray, objective: FloatArray) -> FloatArray:
@@ -184,9 +192,12 @@ def _gained(state: State, index: IntArray, objective: FloatArray) -> FloatArray:
 def _pace(state: State, context: FloatArray, count: FloatArray) -> FloatArray:
     """Seconds per token of each of `count` streams with so much context, in turns if need be."""
     memory = state.memory
+    mean = np.maximum(context, 1.0) / count
     part = np.minimum(memory.kv.total / np.maximum(context, 1.0), memory.max_running / count)
+    if total := memory.device.window.total:
+        part = np.minimum(part, total / (count * np.minimum(mean, memory.window.tokens)))
     part = np.minimum(part, 1.0)
-    return np.asarray(state.costs.decode_seconds(part * count, part * context) / part)
+    return np.asarray(state.costs.token_seconds(part * count, part * context) / part)
 
 
 def _one(value: float) -> FloatArray:

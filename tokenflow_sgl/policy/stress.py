@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tokenflow_sgl.contract import State
+from tokenflow_sgl.contract.needs import NOTHING, leaves, prompts
 
 LOW_SHARE = 0.10
 """Below this share of free device memory the policy decides."""
@@ -20,16 +19,16 @@ def under_stress(state: State, patience: float) -> bool:
     streams, memory = state.streams, state.memory
     if not streams.streaming.any():
         return False
-    if streams.draining.any() or streams.paused_or_loading.any():
+    standing = streams.standing
+    if standing.some_in_no_batch:
         return True
-    spare = memory.kv.free - memory.kv.promised - LOW_SHARE * memory.kv.total
-    waiting = streams.waiting
-    if not waiting.any():
-        return spare < 0
-    running = int(np.count_nonzero(streams.running))
-    count = int(np.count_nonzero(waiting))
-    if running + count > memory.max_running:
+    waiting = standing.waiting_index
+    count = len(waiting)
+    if not count:
+        return not leaves(memory, NOTHING, LOW_SHARE)
+    if len(standing.running_index) + count > memory.max_running:
         return True
-    if state.now - float(streams.since[waiting].min()) > patience:
+    first, _ = standing.waits_since
+    if state.now - first > patience:
         return True
-    return int(streams.prompt[waiting].sum()) + count * memory.page_size > spare
+    return not leaves(memory, prompts(memory, streams.prompt.take(waiting)), LOW_SHARE)

@@ -1,8 +1,9 @@
 """What the engine can do while its memory is full, as admission and routers reckon it.
 
 Engine time of one token at context length x: a decode step takes T and serves M / x streams of the
-M tokens that the memory holds, so T * x / M. Once memory has been short, T / M is what was measured
-then: the cost model knows nothing of resumes and of steps that were not full.
+M tokens that the memory holds. It gives each of them `a` tokens, 1 without speculation; so a token
+takes T * x / (M * a). Once memory has been short, T / M is what was measured then: the cost model
+knows nothing of resumes and of steps that were not full.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokenflow_sgl.contract import State
+from tokenflow_sgl.contract.needs import most_streams
 
 SHORTEST_CONTEXT = 64.0
 """Mean context that the full-memory step time assumes at least, in tokens."""
@@ -38,13 +40,18 @@ def supplied(state: State, context: float, unmeasured: float) -> Supply:
     """
     supply = modelled(state, context)
     cost = supply.token_cost
-    measured = 1.0 / state.kv_rate if state.kv_rate > 0.0 else unmeasured * cost
+    measured = unmeasured * cost
+    if state.kv_rate > 0.0:
+        measured = 1.0 / (state.kv_rate * state.costs.tokens_per_step)
     return Supply(min(max(measured, cost), SLOWEST * cost), supply.speed)
 
 
 def modelled(state: State, context: float) -> Supply:
     """The supply for streams of this mean context, tokens, as the cost model has it."""
-    total = state.memory.kv.total
-    rows = total / max(context, SHORTEST_CONTEXT)
-    step = max(state.costs.decode_seconds(rows, total), SHORTEST_STEP)
+    total: float = state.memory.kv.total
+    context = max(context + state.memory.ahead, SHORTEST_CONTEXT)
+    rows = most_streams(state.memory, context)
+    if rows < total / context:
+        total = rows * context  # another pool is full before
+    step = max(state.costs.token_seconds(rows, total), SHORTEST_STEP)
     return Supply(step / total, 1.0 / step)

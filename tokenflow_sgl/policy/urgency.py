@@ -28,27 +28,34 @@ def leeway(state: State) -> FloatArray:
     return state.slack if tolerance is None else state.slack + tolerance
 
 
-def weights(streams: Streams, index: IntArray) -> FloatArray:
-    """The weights of the streams at `index`; 1 where all are alike."""
-    return np.ones(len(index)) if streams.weight is None else streams.weight[index]
+def weights(streams: Streams, index: IntArray) -> FloatArray | None:
+    """The weights of the streams at `index`; None: all are alike."""
+    return None if streams.weight is None else streams.weight.take(index)
 
 
-def tolerances(streams: Streams, index: IntArray) -> FloatArray:
-    """What the readers of the streams at `index` tolerate, seconds; 0 where none do."""
-    return np.zeros(len(index)) if streams.tolerance is None else streams.tolerance[index]
+def tolerated(streams: Streams, index: IntArray, ahead: FloatArray) -> FloatArray | float:
+    """What is left of the waits that the readers of the streams at `index` tolerate, seconds.
+
+    ahead: Leeway of each, shape (m,).
+    """
+    if streams.tolerance is None:
+        return 0.0
+    return np.asarray(np.minimum(np.maximum(ahead, 0.0), streams.tolerance.take(index)))
 
 
-def turn(seconds: FloatArray, weight: FloatArray) -> FloatArray:
+def turn(seconds: FloatArray, weight: FloatArray | None) -> FloatArray:
     """What sorts streams by urgency, the least goes first: weighted leeway.
 
     Args:
         seconds: Leeway of each, shape (m,).
-        weight: Of each, above 0, shape (m,).
+        weight: Of each, above 0, shape (m,); None: all are alike.
 
     Returns:
         With a negative leeway the wait times the weight, below 0; else the leeway over the weight.
         In both a heavier stream is the more urgent one.
     """
+    if weight is None:
+        return seconds
     return np.where(seconds < 0.0, seconds * weight, seconds / weight)
 
 
@@ -66,9 +73,11 @@ def response_turn(
         index: Which these are, shape (m,).
     """
     weight = weights(streams, index)
-    ratio = weight * waited / seconds
+    weighted = waited if weight is None else weight * waited
+    ratio = weighted / seconds
     if streams.tolerance is None:
         return -ratio
-    late = waited - tolerances(streams, index)
+    late = waited - streams.tolerance.take(index)
     behind = 1.0 / np.maximum(ratio, np.finfo(np.float64).tiny)
-    return np.where(late >= 0.0, -weight * late / seconds, behind)
+    claim = late if weight is None else weight * late
+    return np.where(late >= 0.0, -claim / seconds, behind)

@@ -14,8 +14,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tokenflow_sgl.contract import Cause, Decision, IntArray, Mode, Preempt, Prefill, State
-from tokenflow_sgl.contract.reserve import DECODE_MARGIN_STEPS, DECODE_TARGET_STEPS, decode_reserve
+from tokenflow_sgl.contract import (
+    Cause,
+    Decision,
+    IntArray,
+    Mode,
+    Preempt,
+    Prefill,
+    Standing,
+    State,
+)
+from tokenflow_sgl.contract.needs import Room, need, steps, together
+from tokenflow_sgl.contract.reserve import DECODE_MARGIN_STEPS, DECODE_TARGET_STEPS
 from tokenflow_sgl.offload import dearer_to_load, proactive_writes, restore
 from tokenflow_sgl.policy.admission_rules import AdmissionRules
 from tokenflow_sgl.policy.cadence import next_look
@@ -29,6 +39,8 @@ from tokenflow_sgl.policy.queueing import Queue, queue_keys, waiting_queue
 from tokenflow_sgl.policy.stress import under_stress
 from tokenflow_sgl.policy.urgency import leeway, turn, weights
 
+_NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class Memo:
@@ -39,20 +51,23 @@ class Memo:
         plan: Slots that the last plan chose to start or resume, most urgent first.
         park_share: Share of the raw decode throughput that parking must keep (1: park none).
         queue: The streams that wait, and what has overtaken them.
+        standing, index: Where the streams of `plan` that have not started are, in this standing;
+            None: not looked up yet.
     """
 
     planned: float = -np.inf
     plan: tuple[int, ...] = ()
     park_share: float = 1.0
     queue: Queue = field(default_factory=Queue)
+    standing: Standing | None = field(default=None, compare=False)
+    index: IntArray = field(default_factory=lambda: _NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """What changes about which streams run; `run` has the indices of the memo's plan."""
+    """What changes about which streams run; those to start or resume are in the memo."""
 
     memo: Memo
-    run: IntArray
     admit: tuple[int, ...] = ()
     preempt: tuple[Preempt, ...] = ()
 
@@ -70,16 +85,18 @@ class WorkingSetPolicy:
         state = with_claims(state, self.config.priority_weight)
         if self.config.pace and len(state.streams) and room_for_all(state):
             rested = paced(state, self.config)
-            return dataclasses.replace(rested, memo=dataclasses.replace(memo, plan=rested.run))
+            memo = dataclasses.replace(memo, plan=rested.run, standing=None, index=_NOWHERE)
+            return dataclasses.replace(rested, memo=memo)
         if not under_stress(state, patience=self.config.cycle):
             return Decision(Mode.IDLE)
         due = self._plan_is_due(state, memo.planned)
         plan = self._plan(state, memo) if due else self._carry_on(state, memo)
-        preempt = plan.preempt + self._emergency(state, [p.slot for p in plan.preempt])
+        wanted = plan.memo.index
+        preempt = plan.preempt + self._emergency(state, plan.preempt)
         run, restores = restore(
             state,
-            plan.run,
-            dearer_to_load(state, plan.run),
+            wanted,
+            dearer_to_load(state, wanted),
             ahead=self.config.load_ahead,
             chunks=self.config.load_chunks,
         )
@@ -91,7 +108,7 @@ class WorkingSetPolicy:
             restore=restores,
             write=proactive_writes(state, preempt) if self.config.write_ahead else (),
             prefill=Prefill(
-                hold=reader_would_stall(state, self.config, plan.run),
+                hold=reader_would_stall(state, self.config, wanted),
                 limit=prefill_limit(state, self.config),
             ),
             wake=next_look(state, plan.memo.planned, self.config.cycle),
@@ -102,16 +119,17 @@ class WorkingSetPolicy:
 
     def _plan_is_due(self, state: State, last: float) -> bool:
         """Every cycle; at once on an arrival, an idle engine or a predicted underrun."""
-        streams = state.streams
+        standing = state.streams.standing
         if state.now - last >= self.config.cycle:
             return True
-        if not len(streams.running_index):
+        if not len(standing.running_index):
             return True
-        if bool(((streams.since >= last) & streams.waiting).any()):
+        _, arrived = standing.waits_since
+        if arrived >= last:
             return True
         # A paused stream whose reader minds it before the next cycle; after that, it is planned.
-        ahead = leeway(state)
-        return bool(((ahead > 0.0) & (ahead < self.config.cycle) & streams.paused).any())
+        ahead = leeway(state).take(standing.paused_index)
+        return bool(((ahead > 0.0) & (ahead < self.config.cycle)).any())
 
     # ---- what -----------------------------------------------------------------------
 
@@ -135,34 +153,35 @@ class WorkingSetPolicy:
         index = np.array(run, dtype=np.int64)
         slots = tuple(streams.slot[index].tolist())
         return _Plan(
-            Memo(planned=state.now, plan=slots, park_share=share, queue=queue),
-            index,
+            Memo(state.now, slots, share, queue, streams.standing, index),
             admit=tuple(streams.slot[admission.join].tolist()),
             preempt=preempt,
         )
 
     def _carry_on(self, state: State, memo: Memo) -> _Plan:
         """Between plans: the last plan's streams that have not started yet."""
-        if not memo.plan:
-            return _Plan(memo, np.zeros(0, dtype=np.int64))
-        streams = state.streams
-        index = streams.find(memo.plan)
+        standing = state.streams.standing
+        if not memo.plan or memo.standing is standing:
+            return _Plan(memo)
+        index = standing.find(memo.plan)
         index = index[index >= 0]
-        index = index[streams.waiting[index] | streams.paused_or_loading[index]]
-        left = tuple(streams.slot[index].tolist())
-        return _Plan(memo if left == memo.plan else dataclasses.replace(memo, plan=left), index)
+        index = index[standing.waiting[index] | standing.paused_or_loading[index]]
+        left = tuple(standing.slot[index].tolist())
+        return _Plan(dataclasses.replace(memo, plan=left, standing=standing, index=index))
 
-    def _emergency(self, state: State, leaving: list[int]) -> tuple[Preempt, ...]:
-        """Preempt the least urgent streams when the next decode steps would not fit."""
+    def _emergency(self, state: State, leaving: tuple[Preempt, ...]) -> tuple[Preempt, ...]:
+        """Preempt the least urgent streams when the next decode steps would not fit.
+
+        leaving: What is preempted in this pass anyway.
+        """
         streams, memory = state.streams, state.memory
         batch = len(streams.running_index)
-        free = memory.kv.free - memory.kv.promised
-        if batch <= 1 or free >= decode_reserve(memory, batch, DECODE_MARGIN_STEPS):
+        room = Room(memory)
+        if batch <= 1 or room.fits(steps(memory, state.growth, batch, DECODE_MARGIN_STEPS)):
             return ()
-        length = streams.length
         soon = streams.draining.copy()
-        soon[streams.find(leaving)] = True
-        free += int(length[soon].sum())
+        soon[streams.find([each.slot for each in leaving])] = True
+        room.give(together(memory, streams.length[soon]))
         can = np.nonzero(streams.running & streams.preemptible & ~soon)[0]
         # Without text there is nothing to be ahead with; readers that stall are hit harder.
         ahead = np.where(streams.thinks[can], 0.0, leeway(state)[can])
@@ -170,8 +189,8 @@ class WorkingSetPolicy:
         chosen: list[Preempt] = []
         for index in order.tolist():
             left = batch - len(chosen)
-            if left <= 1 or free >= decode_reserve(memory, left, DECODE_TARGET_STEPS):
+            if left <= 1 or room.fits(steps(memory, state.growth, left, DECODE_TARGET_STEPS)):
                 break
             chosen.append(Preempt(int(streams.slot[index]), Cause.MEMORY))
-            free += int(length[index])
+            room.give(need(memory, int(streams.length[index])))
         return tuple(chosen)

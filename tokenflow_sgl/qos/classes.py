@@ -56,6 +56,7 @@ class QosClass:
         reader: Whether the text is read as it comes; otherwise no stall is counted.
         ttft_slo, tbt_slo, tpot_slo: Objectives in seconds: the time to the first token, the longest
             time between two, the mean time per token after the first; None: there is no such one.
+        deposit: Whether the server itself delivers one token per `interval`.
 
     Raises:
         ClassError: A value is of another type, or out of its range.
@@ -69,6 +70,7 @@ class QosClass:
     ttft_slo: float | None = None
     tbt_slo: float | None = None
     tpot_slo: float | None = None
+    deposit: bool = False
 
     def __post_init__(self) -> None:
         for field, low, high, unit in (
@@ -87,8 +89,21 @@ class QosClass:
                     f"{field} is {value!r}; allowed is a number from {low:g} to {high:g}{unit}"
                 )
             object.__setattr__(self, field, float(value))
-        if not isinstance(self.reader, bool):
-            raise ClassError(f"reader is {self.reader!r}; allowed is true or false")
+        for name in ("reader", "deposit"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ClassError(f"{name} is {value!r}; allowed is true or false")
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two tokens with a deposit: the objective's, or else the reader's."""
+        return 1.0 / self.rate if self.tbt_slo is None else self.tbt_slo
+
+    @property
+    def paced(self) -> QosClass:
+        """The same as the scheduler has to see it: nothing is read faster than it is delivered."""
+        if not self.deposit or self.interval * self.rate <= 1.0:
+            return self
+        return dataclasses.replace(self, rate=max(1.0 / self.interval, LOWEST_RATE))
 
 
 SHIPPED: Mapping[str, QosClass] = {
@@ -109,10 +124,17 @@ DEFAULT_CLASS = "reading"
 
 @dataclass(frozen=True, slots=True)
 class QosClasses:
-    """The classes of a server: `known` by name, and `default` for requests that state nothing."""
+    """The classes of a server.
+
+    Attributes:
+        known: By name.
+        default: For requests that state nothing.
+        deposit: Whether streams with a reader have a deposit, whatever their class.
+    """
 
     known: Mapping[str, QosClass]
     default: QosClass
+    deposit: bool = False
 
     @property
     def rates(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tokenflow_sgl.contract import IntArray, Phase, Place, Preempt, Restore, Way, Write
+from tokenflow_sgl.contract import Growth, IntArray, Phase, Place, Preempt, Restore, Way, Write
 from tokenflow_sgl.lifecycle.actuator import Action, Missing
 from tokenflow_sgl.offload import DeviceRoom
 from tokenflow_sgl.sim.core import Core
@@ -49,10 +49,12 @@ class SimActuator:
         offered: What admission sees in this pass; None: all.
         recompute: Streams whose KV on the host is not loaded.
         counts: What was done so far.
+        growth: How the KV of running streams grows, as the scheduler has learned.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.growth = Growth(core.options.page_size)
         self.paused: dict[int, None] = {}
         self.draining: list[int] = []
         self.offered: Sequence[int] | None = None
@@ -98,7 +100,7 @@ class SimActuator:
         """By what the simulated memory has free."""
         core = self._core
         running = len(core.running) + len(self.draining) + (core.chunked is not None)
-        return DeviceRoom(core.memory.free, self.promised, running, core.options.page_size)
+        return DeviceRoom(core.memory.free, self.promised, running, self.growth)
 
     def missing(self, slot: int) -> Missing:
         """By the simulated prefix tree."""

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.contract import BoolArray, Phase
 from tokenflow_sgl.sim.engine_options import EngineOptions
 from tokenflow_sgl.sim.kv_memory import KVMemory
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
+from tokenflow_sgl.sim.speculation import Acceptance
 from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Device, Step
 from tokenflow_sgl.sim.storage import Storage
+from tokenflow_sgl.sim.window_pool import WindowPool
 
 
 class Core:
@@ -27,6 +29,8 @@ class Core:
         room_at: When the last eviction's copy ends that a step waits for (write-back).
         busy_until: When the step under way ends, as the engine says before it plans.
         storage: The tier below the host pool; None: there is none.
+        acceptance: Says how many tokens decode steps give; None: one each.
+        windows: The pool of layers with a sliding window; None: there are none.
     """
 
     def __init__(
@@ -43,6 +47,15 @@ class Core:
             write_back=options.hicache_write_policy == "write_back",
             keep_copies=options.keep_copies,
         )
+        self.acceptance: Acceptance | None = None
+        if options.speculates:
+            drafts = options.speculative_num_draft_tokens
+            self.acceptance = Acceptance(options.acceptance, drafts)
+        self._drafting: BoolArray = np.zeros(len(streams), dtype=np.bool_)  # has slots for drafts
+        self.windows: WindowPool | None = None
+        if options.sliding_window:
+            total = int(options.max_total_tokens * options.swa_full_tokens_ratio)
+            self.windows = WindowPool(total, options.sliding_window, options.chunked_prefill_size)
         self._shares = prefixes.any
         self.running = NO_STREAM
         self.waiting: list[int] = []
@@ -97,13 +110,47 @@ class Core:
         """Tokens of KV that running streams hold: all but the last one's."""
         return self.streams.prompt[rows] + self.streams.generated[rows] - 1
 
-    def growth(self, rows: IntArray, steps: int) -> int:
-        """Tokens of the pages that running streams still need for `steps` more tokens each."""
-        page = self.options.page_size
+    def growth(self, rows: IntArray, tokens: int | IntArray) -> int:
+        """Tokens of the pages that running streams still need for so many more tokens each.
+
+        With speculation also of those for their drafts, where they do not hold them yet.
+        """
+        page, drafts = self.options.page_size, 0
+        if self.acceptance is not None:
+            drafts = int(np.count_nonzero(~self._drafting[rows])) * self.memory.paged(
+                self.options.ahead
+            )
         if page == 1:
-            return len(rows) * steps
+            return drafts + (len(rows) * tokens if isinstance(tokens, int) else int(tokens.sum()))
         held = self.length(rows)
-        return int((-(-(held + steps) // page) + -held // page).sum()) * page
+        return drafts + int((-(-(held + tokens) // page) + -held // page).sum()) * page
+
+    def next_growth(self, rows: IntArray) -> int:
+        """The same for the next decode step."""
+        if self.acceptance is None:
+            return self.growth(rows, 1)
+        return self.growth(rows, self.acceptance.tokens(rows, self.streams.generated[rows]))
+
+    def grow(self, rows: IntArray, tokens: int | IntArray, now: float) -> None:
+        """Running streams get so many more tokens each; see `allocate`."""
+        self.allocate(self.growth(rows, tokens), now)
+        self._drafting[rows] = self.acceptance is not None
+
+    @property
+    def window_free(self) -> int:
+        """Places of the window pool that no running stream has; 0 where no layer has a window."""
+        chunked = self.computed if self.chunked is not None else 0
+        return 0 if self.windows is None else self.windows.free(self.length(self.running), chunked)
+
+    def decode_fits(self, rows: IntArray, beside: int = 0) -> bool:
+        """Whether a decode step of these streams fits, beside so many tokens of a prefill."""
+        if self.memory.free - beside < self.next_growth(rows):
+            return False
+        if self.windows is None:
+            return True
+        length = self.length(rows)
+        chunked = self.computed if self.chunked is not None else 0
+        return self.windows.growth(length, 1) <= self.windows.free(length, chunked)
 
     def prefilled(self, chunks: Sequence[Chunk]) -> int:
         """Tokens of the pages that these chunks need."""
@@ -112,8 +159,13 @@ class Core:
 
     def steps_that_fit(self, rows: IntArray) -> int:
         """Decode steps of running streams for which there is memory, at least."""
-        page = self.options.page_size
-        return self.memory.free // (len(rows) * page) * page
+        page, free = self.options.page_size, self.memory.free
+        if self.acceptance is None:
+            steps = free // (len(rows) * page) * page
+        else:
+            free -= self.growth(rows, 0)
+            steps = free // (len(rows) * page) * page // self.acceptance.most
+        return steps if self.windows is None else min(steps, self.window_free // len(rows))
 
     def allocate(self, tokens: int, now: float) -> None:
         """Take memory, whole pages, at `now`; what is written back for it is there at `room_at`."""
@@ -146,6 +198,9 @@ class Core:
     def park(self, stream: int, now: float, *, keep: bool = True) -> None:
         """A stream's KV is for what needs the room; unless `keep`, its own part is gone."""
         tokens = int(self.streams.prompt[stream] + self.streams.generated[stream]) - 1
+        if self._drafting[stream]:
+            self._drafting[stream] = False
+            self.memory.give_back(self.memory.paged(self.options.ahead))
         self.memory.release(
             stream, tokens, lambda unwritten: self.device.store(unwritten, now), keep=keep
         )

@@ -52,8 +52,13 @@ class Scheduler(Protocol):
         """So many decode steps were run without a retraction."""
         ...
 
-    def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
-        """A step was run, once or several times, with `context` tokens read in the first."""
+    def ran(
+        self, step: Step, starts: FloatArray, end: float, context: int, made: IntArray | None = None
+    ) -> None:
+        """A step was run, once or several times, with `context` tokens read in the first.
+
+        made: tokens that each run gave its decoding rows, shape (runs, rows); None: one each.
+        """
         ...
 
     def ended(self, streams: list[int]) -> None:
@@ -153,21 +158,22 @@ class Engine:
         rows = step.decode
         # Read with the token that each row computes.
         context = int(core.length(rows).sum()) + len(rows) if len(rows) else 0
+        made = None
         if step.chunks:
             core.allocate(core.growth(rows, 1) + core.prefilled(step.chunks), self.now)
             self.now = max(self.now, core.room_at)
             ends = np.array([core.device.prefill_end(step, self.now, context)])
         else:
-            ends = self._decode_ends(step, context, until)
-            core.allocate(core.growth(rows, len(ends)), self.now)
+            ends, made = self._decode_ends(step, context, until)
+            core.grow(rows, len(ends) if made is None else made.sum(axis=0), self.now)
             waited = max(core.room_at - self.now, 0.0)
             self.now += waited
             ends += waited
             scheduler.decoded(len(ends))
         starts = np.concatenate([[self.now], ends[:-1]])
         end = float(ends[-1])
-        scheduler.ran(step, starts, end, context)
-        self._deliver(rows, ends)
+        scheduler.ran(step, starts, end, context, made)
+        self._deliver(rows, ends, made)
         first = [chunk.stream for chunk in step.chunks if chunk.last]
         if first:
             self._deliver(np.array(first, dtype=np.int64), ends)
@@ -181,20 +187,39 @@ class Engine:
         self.now = end
         return float(starts[-1])
 
-    def _deliver(self, rows: IntArray, times: FloatArray) -> None:
-        if len(rows):
+    def _deliver(self, rows: IntArray, times: FloatArray, made: IntArray | None = None) -> None:
+        """A token to each row at each time; or `made` of them, shape (times, rows)."""
+        if not len(rows):
+            return
+        if made is None:
             self.core.streams.deliver(rows, times)
             self._tokens.deliver(rows, times)
+            return
+        for time, counts in zip(times.tolist(), made, strict=True):
+            for count in np.unique(counts).tolist():
+                self._deliver(rows[counts == count], np.full(count, time))
 
-    def _decode_ends(self, step: Step, context: int, until: float) -> FloatArray:
-        """Ends of the decode steps that can be taken together, one at least."""
+    def _decode_ends(
+        self, step: Step, context: int, until: float
+    ) -> tuple[FloatArray, IntArray | None]:
+        """Ends of the decode steps that can be taken together, one at least, and their tokens.
+
+        The tokens are of each row, shape (steps, rows); None: one each.
+        """
         core = self.core
         rows = step.decode
-        left = int((core.streams.answer[rows] - core.streams.generated[rows]).min())
-        most = min(left, core.steps_that_fit(rows), MOST_AT_ONCE)
+        answer, generated = core.streams.answer[rows], core.streams.generated[rows]
+        most = min(core.steps_that_fit(rows), MOST_AT_ONCE)
+        made: IntArray | None = None
+        if core.acceptance is None:
+            most = min(most, int((answer - generated).min()))
         if most <= 1 or core.ending or not self._scheduler.steady:
             most = 1
-        seconds = core.device.decode_seconds(len(rows), context, most)
+        grown = (most - 1) * len(rows)
+        if core.acceptance is not None:
+            made = core.acceptance.steps(rows, generated, answer, most)
+            most, grown = len(made), int(made[:-1].sum())
+        seconds = core.device.decode_seconds(len(rows), context, most, grown)
         ends = self.now + np.cumsum(seconds)
         moment = min(self._scheduler.wakes_at(self.now), until)
         arrival = self._inbox.next_s
@@ -203,4 +228,5 @@ class Engine:
         # What comes during a step is seen at its end, when the next one is planned already.
         late = 2 if core.options.overlap else 1
         seen = int(np.searchsorted(ends, moment, side="left")) + late if moment > self.now else 1
-        return ends[: max(min(most, seen), 1)]
+        taken = max(min(most, seen), 1)
+        return ends[:taken], None if made is None else made[:taken]

@@ -27,6 +27,9 @@ class EngineOptions:
 
     Attributes:
         max_total_tokens: KV tokens of the device pool; the last page may not be whole.
+        sliding_window: Tokens of the window of some of the layers, which have a pool of their own;
+            0: all layers have all tokens.
+        swa_full_tokens_ratio: Tokens of that pool over `max_total_tokens`.
         page_size: Tokens of a page: memory is taken, cached, loaded and evicted by pages.
         host_tokens: KV tokens of HiCache's host pool; 0: no HiCache, evicted KV is recomputed.
         hicache_write_policy: When KV is copied to the host: write_through, as soon as it is
@@ -53,6 +56,9 @@ class EngineOptions:
         enable_mixed_chunk: Running streams decode in the prefill's step, always.
         prefill_decode_interval: Decode steps between two prefill steps, while any stream runs; 0:
             none. Without effect under a policy.
+        speculative_num_draft_tokens: Tokens of a stream that a decode step verifies, its own and
+            its drafts; 1: there is no speculation. Drafting itself takes no time.
+        acceptance: Tokens that a decode step gives a stream, on average.
         overlap: The next step is planned while the present one runs (SGLang's default).
 
     Raises:
@@ -60,6 +66,8 @@ class EngineOptions:
     """
 
     max_total_tokens: int
+    sliding_window: int = 0
+    swa_full_tokens_ratio: float = 0.8
     page_size: int = 1
     host_tokens: int = 0
     hicache_write_policy: str = "write_through"
@@ -78,6 +86,8 @@ class EngineOptions:
     schedule_conservativeness: float = 1.0
     enable_mixed_chunk: bool = False
     prefill_decode_interval: int = 0
+    speculative_num_draft_tokens: int = 1
+    acceptance: float = 1.0
     overlap: bool = True
 
     def __post_init__(self) -> None:
@@ -85,10 +95,12 @@ class EngineOptions:
             ("max_total_tokens", 1),
             ("page_size", 1),
             ("host_tokens", 0),
+            ("sliding_window", 0),
             ("chunked_prefill_size", 1),
             ("max_prefill_tokens", 1),
             ("max_running_requests", 1),
             ("prefill_decode_interval", 0),
+            ("speculative_num_draft_tokens", 1),
         ):
             if getattr(self, name) < least:
                 raise SimulationError(
@@ -110,6 +122,16 @@ class EngineOptions:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
                 raise SimulationError(f"{name} is {value!r}; allowed is 0 or more")
+        if not 0.0 < self.swa_full_tokens_ratio <= 1.0:
+            raise SimulationError(
+                f"swa_full_tokens_ratio is {self.swa_full_tokens_ratio!r}; allowed is above 0 and "
+                "at most 1"
+            )
+        if self.sliding_window and self.speculates:
+            raise SimulationError(
+                f"sliding_window is {self.sliding_window}; allowed with speculation is 0, because "
+                "drafts in a pool of windows are not simulated"
+            )
         if self.restore != Restoring.off and not self.storage_gbps:
             raise SimulationError(
                 f"restore is {self.restore!r}; allowed without a storage (storage_gbps) is 'off'"
@@ -121,8 +143,31 @@ class EngineOptions:
                 f"hicache_mem_layout is {layout.value!r}; allowed with the I/O backend "
                 f"{backend} is {' or '.join(LAYOUTS[backend])}"
             )
+        if not 1.0 <= self.acceptance <= self.speculative_num_draft_tokens:
+            raise SimulationError(
+                f"acceptance is {self.acceptance!r}; allowed is 1 to "
+                f"{self.speculative_num_draft_tokens} (speculative_num_draft_tokens)"
+            )
+        if self.speculates and self.enable_mixed_chunk:
+            raise SimulationError(
+                "enable_mixed_chunk is True; allowed with speculation "
+                f"(speculative_num_draft_tokens {self.speculative_num_draft_tokens}) is False"
+            )
         if not 0.0 < self.schedule_conservativeness <= 10.0:
             raise SimulationError(
                 f"schedule_conservativeness is {self.schedule_conservativeness!r}; "
                 "allowed is above 0 and at most 10"
             )
+
+    @property
+    def speculates(self) -> bool:
+        """Whether decode steps verify drafts."""
+        return self.speculative_num_draft_tokens > 1
+
+    @property
+    def ahead(self) -> int:
+        """KV tokens beyond its own that a stream holds while it decodes.
+
+        SGLang allocates for the step under way and for the next one (`allocation_sizing`).
+        """
+        return 2 * self.speculative_num_draft_tokens if self.speculates else 0

@@ -11,7 +11,8 @@ def experienced(core: Core) -> StepTimer:
 
     A cold one would admit its first streams by what the first decode steps teach.
     """
-    timer, now = StepTimer(lag=0), 0.0
+    drafts = core.options.speculative_num_draft_tokens
+    timer, now = StepTimer(lag=0, most=drafts), 0.0
     profile, room = core.device.profile, core.memory.device
 
     def saw(work: Work, seconds: float) -> None:
@@ -25,8 +26,9 @@ def experienced(core: Core) -> StepTimer:
     for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         for length in (128, 512, 2048, 8192):
             if batch * length <= room:
-                seconds = profile.decode_seconds(batch, batch * length)
+                seconds = profile.decode_seconds(batch * drafts, batch * length)
                 saw(Work(batch, batch * length), seconds)
+                timer.accepted(batch, round(batch * core.options.acceptance))
     for tokens in (64, 256, 1024, core.options.chunked_prefill_size):
         for prefix in (0, 2048):
             attention = attention_work(tokens, prefix)

@@ -115,6 +115,10 @@ class KVMemory:
             missing -= gone
         return unsaved
 
+    def give_back(self, tokens: int) -> None:
+        """Running streams need `tokens` of theirs no more, and nothing is in them."""
+        self.held -= tokens
+
     def take(self, stream: int, tokens: int) -> None:
         """A stream starts with `tokens` that are on the device: they may not be evicted now."""
         at = 0

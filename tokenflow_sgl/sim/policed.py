@@ -17,7 +17,7 @@ from tokenflow_sgl.contract import (
     Traits,
     When,
 )
-from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, headroom
+from tokenflow_sgl.contract.reserve import Growth
 from tokenflow_sgl.costs import Work, attention_work
 from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, apply
 from tokenflow_sgl.sim.actuator import SimActuator
@@ -57,6 +57,7 @@ class PolicedScheduler(FcfsScheduler):
     def plan(self, now: float) -> Step | None:
         """The next step under a fresh decision."""
         core = self.core
+        self.body.growth = self._growth
         self.body.begin(now)
         present = self._present()
         self._decision = self._decider.decide(
@@ -92,8 +93,7 @@ class PolicedScheduler(FcfsScheduler):
                 restore.when is When.AHEAD for restore in self._decision.restore
             ):
                 return False  # each pass looks whether there is room by now
-            steps = 2 * max(DECODE_TARGET_STEPS, core.options.page_size)
-            scarce = core.memory.free < steps * max(len(core.running), 1)
+            scarce = core.memory.free < 2 * self._growth.headroom * max(len(core.running), 1)
             return not self.offered() and not scarce
         return core.full or not core.waiting
 
@@ -105,21 +105,26 @@ class PolicedScheduler(FcfsScheduler):
             length, limit = int(table.answer[stream]), int(table.limit[stream])
             self._lengths.ended(int(table.kind[stream]), length, cut_off=length >= limit)
 
-    def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
+    def ran(
+        self, step: Step, starts: FloatArray, end: float, context: int, made: IntArray | None = None
+    ) -> None:
         """Learn from the step, as the live scheduler does from its iterations."""
         tokens = sum(chunk.tokens for chunk in step.chunks)
         attention = sum(attention_work(chunk.tokens, chunk.prefix) for chunk in step.chunks)
         loaded = sum(chunk.loaded for chunk in step.chunks)
         crowded = bool(self.body.paused or self.body.prefetching)
         batch = len(step.decode)
-        for number, start in enumerate(starts.tolist()):
+        each = [batch] * len(starts) if made is None else made.sum(axis=1).tolist()
+        grown = context
+        for start, decoded in zip(starts.tolist(), each, strict=True):
             self._timer.begin(start)
-            grown = context + number * batch
             self._timer.launch(Work(batch, grown, tokens, attention, loaded, crowded))
+            grown += decoded
         self._timer.begin(end)
         self._timer.launch(None)
         fresh = sum(chunk.last for chunk in step.chunks)
-        self._timer.produced(end, batch * len(starts) + fresh)
+        self._timer.produced(end, sum(each) + fresh)
+        self._timer.accepted(batch * len(starts), sum(each))
 
     # ---- what admission sees --------------------------------------------------------
 
@@ -130,6 +135,8 @@ class PolicedScheduler(FcfsScheduler):
     @property
     def mixes(self) -> bool:
         """Mixed steps while the policy decides."""
+        if self.core.options.speculates:
+            return False  # a row of a prefill step cannot verify drafts
         return self._follows or self.core.options.enable_mixed_chunk
 
     def offered(self) -> list[int]:
@@ -146,7 +153,7 @@ class PolicedScheduler(FcfsScheduler):
     def reserved(self, stream: int, done: int) -> int:
         """A few decode steps are enough where streams can be preempted."""
         whole = super().reserved(stream, done)
-        return min(whole, headroom(self.core.options.page_size)) if self._follows else whole
+        return min(whole, self._growth.headroom) if self._follows else whole
 
     def reserved_for_running(self) -> float:
         """The same for those that run."""
@@ -154,7 +161,7 @@ class PolicedScheduler(FcfsScheduler):
             return super().reserved_for_running()
         streams, rows = self.core.streams, self.core.running
         left = (streams.limit[rows] - streams.generated[rows]) * self.ratio
-        return float(np.minimum(left, headroom(self.core.options.page_size)).sum())
+        return float(np.minimum(left, self._growth.headroom).sum())
 
     def chunk_limit(self) -> int:
         """The policy's limit, and room for the decoding rows beside it."""
@@ -185,8 +192,15 @@ class PolicedScheduler(FcfsScheduler):
     # ---- deciding -------------------------------------------------------------------
 
     @property
+    def _growth(self) -> Growth:
+        options = self.core.options
+        return Growth(options.page_size, self._timer.tokens_per_step, options.ahead)
+
+    @property
     def _free_share(self) -> float:
-        return self.core.memory.free / self.core.memory.device
+        core = self.core
+        kv = core.memory.free / core.memory.device
+        return kv if core.windows is None else min(kv, core.window_free / core.windows.total)
 
     def present(self) -> list[int]:
         """Those of the engine, and those that are paused or about to be."""

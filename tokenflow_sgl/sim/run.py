@@ -142,6 +142,7 @@ def simulate(
             page=own.page_size,
             backend=IoBackend(own.hicache_io_backend),
             layout=MemLayout(own.hicache_mem_layout),
+            drafts=own.speculative_num_draft_tokens,
         )
         core = Core(streams, prefixes, device, own)
         lengths = make_predictor("limit" if known_lengths else predictor)

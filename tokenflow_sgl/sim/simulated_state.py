@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from tokenflow_sgl.contract import IntArray, Memory, ModelShape, Phase, Pool, State, Streams, Tier
+from tokenflow_sgl.contract import (
+    IntArray,
+    Memory,
+    ModelShape,
+    Pool,
+    Standing,
+    State,
+    Streams,
+    Tier,
+    Window,
+)
 from tokenflow_sgl.contract.lengths import LengthPredictor
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.columns import NEUTRAL, unless
-from tokenflow_sgl.lifecycle.phases import preemptible
+from tokenflow_sgl.lifecycle.phases import worth_preempting
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
 
@@ -37,22 +49,22 @@ def state_of(
         memo: The policy's own.
         now: Seconds on the trace's clock.
     """
-    streams, memory, phases = core.streams, core.memory, core.streams.phases
-    phase = phases.phase[present]
+    streams, phases = core.streams, core.streams.phases
+    standing = Standing(present, phases.phase[present], phases.since[present])
+    running = standing.running_index
     generated, limit = streams.generated[present], streams.limit[present]
     visible, kind = streams.visible(present), streams.kind[present]
-    runs = phase == Phase.RUNNING.value
-    can = preemptible(phase, generated, limit)
+    can = np.zeros(len(present), dtype=np.bool_)
+    can[running] = worth_preempting(generated[running], limit[running])
     if core.chunked is not None:
         can &= present != core.chunked
     unwritten = np.zeros(len(present), dtype=np.int64)
-    unwritten[runs] = core.unwritten(present[runs])
+    unwritten[running] = core.unwritten(present[running])
     on_device, on_host = cached.of(present)
     return State(
         now=now,
         streams=Streams(
-            slot=present,
-            phase=phase,
+            standing=standing,
             arrival=streams.arrival[present],
             rate=streams.rate[present],
             next_due=streams.due[present],
@@ -70,7 +82,6 @@ def state_of(
             tolerance=unless(streams.tolerance[present], NEUTRAL["tolerance"]),
             visible=visible,
             thinking=(streams.reasoning[present] > 0) & (visible == 0),
-            since=phases.since[present],
             admitted=phases.admitted[present],
             preemptible=can,
             streaming=np.ones(len(present), dtype=np.bool_),
@@ -80,12 +91,7 @@ def state_of(
             on_device=on_device,
             on_host=on_host,
         ),
-        memory=Memory(
-            device=Tier(kv=Pool(memory.device, memory.free + phases.partly_loaded, body.promised)),
-            host=Tier(kv=Pool(memory.host)),
-            page_size=core.options.page_size,
-            max_running=core.options.max_running_requests,
-        ),
+        memory=_memory_of(core, body),
         costs=timer.costs(),
         last_prefill_end=timer.last_prefill_end,
         last_prefill_seconds=timer.last_prefill_seconds,
@@ -95,4 +101,28 @@ def state_of(
         links=core.device.links(now),
         model=ModelShape(core.device.profile.layers, core.device.profile.kv_bytes_per_token),
         memo=memo,
+    )
+
+
+def _memory_of(core: Core, body: SimActuator) -> Memory:
+    memory, windows = core.memory, core.windows
+    free = memory.free + core.streams.phases.partly_loaded
+    device = Tier(kv=Pool(memory.device, free, body.promised))
+    host = Tier(kv=Pool(memory.host))
+    need = Window()
+    if windows is not None:
+        need = windows.need
+        draining = int(windows.held(core.length(np.array(body.draining, dtype=np.int64))))
+        promised = min(body.promised, need.prefill)
+        left = Pool(windows.total, core.window_free - draining, promised)
+        share = windows.total / memory.device
+        device = replace(device, window=left)
+        host = replace(host, window=Pool(int(share * memory.host)))
+    return Memory(
+        device=device,
+        host=host,
+        page_size=core.options.page_size,
+        max_running=core.options.max_running_requests,
+        window=need,
+        ahead=core.options.ahead,
     )

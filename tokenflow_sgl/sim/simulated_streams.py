@@ -27,8 +27,8 @@ LEAST = -(1 << 62)
 def _expected(request: TraceRequest, classes: QosClasses) -> QosClass:
     """What a server of these classes expects of the request's stream."""
     if request.qos_class is not None:
-        return classes.known[request.qos_class]
-    return classes.default if request.rate is None else QosClass(OWN_RATE, request.rate)
+        return classes.known[request.qos_class].paced
+    return classes.default.paced if request.rate is None else QosClass(OWN_RATE, request.rate)
 
 
 class SimulatedStreams:

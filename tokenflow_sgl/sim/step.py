@@ -72,6 +72,7 @@ class Device:
         page: Tokens of a page.
         backend: HiCache's I/O backend.
         layout: Its layout of host memory.
+        drafts: Tokens of a stream that a decode step verifies; 1 without speculation.
 
     Attributes:
         stores, loads: Copies to the host and back so far.
@@ -85,11 +86,13 @@ class Device:
         page: int = 1,
         backend: IoBackend = IoBackend.kernel,
         layout: MemLayout = MemLayout.page_first,
+        drafts: int = 1,
     ) -> None:
         self.profile = profile
         self.stores, self.loads = IssuedCount(), IssuedCount()
         self._overlap = overlap
         self._page = page
+        self._drafts = drafts
         self._backend = backend
         self._layout = host_layout(backend, layout)
         self._load_free = 0.0
@@ -97,16 +100,29 @@ class Device:
         self._rates = TransferRate(), TransferRate()
         self._storing: deque[tuple[float, int]] = deque()  # when copies end, and their tokens
 
-    def decode_seconds(self, batch: int, context: int, count: int) -> FloatArray:
-        """`count` decode steps of `batch` rows that read `context` tokens in the first of them."""
-        at = self.profile.decode_seconds
-        first = at(batch, context)
+    def decode_seconds(self, batch: int, context: int, count: int, grown: int) -> FloatArray:
+        """Seconds of each of some decode steps, shape (count,).
+
+        A row of drafts is computed like as many rows that read the same KV.
+
+        Args:
+            batch: Streams.
+            context: Tokens that the first step reads.
+            count: Steps.
+            grown: Tokens more that the last one reads.
+        """
+        rows = batch * self._drafts
+
+        def at(more: int) -> float:
+            return self.profile.decode_seconds(rows, context + more)
+
+        first = at(0)
         if count == 1:
             return np.array([first])
         # Between two points of the grid a step time is linear in the context.
-        last = at(batch, context + (count - 1) * batch)
+        last = at(grown)
         if count > FEW:
-            middle = at(batch, context + (count - 1) // 2 * batch)
+            middle = at((count - 1) // 2 * grown // (count - 1))
             points = [0, (count - 1) // 2, count - 1]
             return np.asarray(np.interp(np.arange(count), points, [first, middle, last]))
         return np.linspace(first, last, count)

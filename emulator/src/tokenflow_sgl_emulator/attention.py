@@ -7,9 +7,13 @@ without padding, in float64, and only the result is rounded to the model's type.
 float32, measured, differs in the last bits for every row of a batch of 16.)
 """
 
+from typing import Any
+
 import torch
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from torch.nn.functional import scaled_dot_product_attention
+
+from tokenflow_sgl_emulator.speculation.draft_masks import draft_masks
 
 QUERY_BLOCK = 256
 """Queries attended at a time, so that the mask of a 32k context stays at 64 MiB."""
@@ -18,9 +22,27 @@ QUERY_BLOCK = 256
 class ReferenceAttention(TorchNativeAttnBackend):
     """SGLang's torch backend with both inner loops replaced; it keeps the KV writes.
 
-    Causal self-attention is ours. What else the base class can do (cross-attention, encoders,
-    sliding windows) is left to it.
+    Causal self-attention is ours, with sliding windows and without, and that of drafts, which see
+    their own branch of a tree. What else the base class can do (cross-attention, encoders) is left
+    to it.
     """
+
+    _drafts = 0  # tokens of each request that the present pass verifies
+    _trees: list[torch.Tensor] | None = None
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        """Length of rows that only pad a batch: of drafts, or of data-parallel ranks."""
+        return 1
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        """A forward pass begins. Where it verifies drafts, these are its new tokens."""
+        super().init_forward_metadata(forward_batch)
+        self._drafts, self._trees = 0, None
+        if forward_batch.forward_mode.is_target_verify():
+            self._drafts = int(forward_batch.spec_info.draft_token_num)
+            self._trees = draft_masks(forward_batch.spec_info, forward_batch.seq_lens.tolist())
+            forward_batch.extend_prefix_lens = forward_batch.seq_lens
+            forward_batch.extend_seq_lens = torch.full_like(forward_batch.seq_lens, self._drafts)
 
     def _run_sdpa_forward_extend(
         self,
@@ -45,7 +67,7 @@ class ReferenceAttention(TorchNativeAttnBackend):
         Shapes: ``query`` and ``output`` [tokens, heads, dim]; the caches [slots, KV heads, dim];
         ``req_to_token`` [requests, context] maps a position to its cache slot.
         """
-        if not causal or encoder_lens is not None or sliding_window_size is not None:
+        if not causal or encoder_lens is not None:
             return super()._run_sdpa_forward_extend(
                 query,
                 output,
@@ -64,16 +86,18 @@ class ReferenceAttention(TorchNativeAttnBackend):
                 sliding_window_size,
             )
         start = 0
-        rows = zip(
-            req_pool_indices.tolist(), seq_lens.tolist(), extend_seq_lens.tolist(), strict=True
-        )
-        for row, length, new in rows:
-            slots = req_to_token[row, :length]
+        lengths = (seq_lens + self._drafts).tolist()
+        trees = self._trees or [None] * len(lengths)
+        rows = zip(req_pool_indices.tolist(), lengths, extend_seq_lens.tolist(), trees, strict=True)
+        for row, length, new, tree in rows:
+            slots = self._slots(req_to_token[row, :length], sliding_window_size)
             output[start : start + new] = _attend(
                 query[start : start + new],
                 _gather(k_cache, slots),
                 _gather(v_cache, slots),
                 scaling,
+                sliding_window_size,
+                tree,
             )
             start += new
         return output
@@ -95,7 +119,7 @@ class ReferenceAttention(TorchNativeAttnBackend):
         sliding_window_size: int | None = None,
     ) -> torch.Tensor:
         """Attend one new token of each request; shapes as in the extend case."""
-        if is_cross_attn or encoder_lens is not None or sliding_window_size is not None:
+        if is_cross_attn or encoder_lens is not None:
             return super()._run_sdpa_forward_decode(
                 query,
                 output,
@@ -113,11 +137,26 @@ class ReferenceAttention(TorchNativeAttnBackend):
             )
         rows = zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)
         for i, (row, length) in enumerate(rows):
-            slots = req_to_token[row, :length]
+            slots = self._slots(req_to_token[row, :length], sliding_window_size)
             output[i] = _attend(
-                query[i : i + 1], _gather(k_cache, slots), _gather(v_cache, slots), scaling
+                query[i : i + 1],
+                _gather(k_cache, slots),
+                _gather(v_cache, slots),
+                scaling,
+                sliding_window_size,
             )[0]
         return output
+
+    def _slots(self, slots: torch.Tensor, window: int | None) -> torch.Tensor:
+        """Where a layer has these tokens: those with a window have a pool of their own.
+
+        What has left the window has no place there any more; slot 0, which nobody has, stands for
+        it.
+        """
+        if window is None or not self.use_sliding_window_kv_pool:
+            return slots
+        places: torch.Tensor = self.token_to_kv_pool.translate_loc_from_full_to_swa(slots)
+        return places
 
 
 def _gather(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
@@ -126,7 +165,12 @@ def _gather(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+    window: int | None = None,
+    tree: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of the last ``len(query)`` positions; returns float64 [tokens, heads, dim].
 
@@ -135,6 +179,9 @@ def _attend(
         key: [KV heads, tokens, dim], float64; the new tokens are its last ones.
         value: Like ``key``.
         scale: Factor of the scores; None for ``dim ** -0.5``.
+        window: How many tokens before it a query attends to; None: to all.
+        tree: Which of the new tokens each of them sees, [new tokens, new tokens], at most
+            ``QUERY_BLOCK``; None: those before it, and itself.
     """
     new, total = query.shape[0], key.shape[1]
     queries = query.movedim(0, 1).double()
@@ -143,9 +190,13 @@ def _attend(
         last = min(first + QUERY_BLOCK, new)
         seen = total - new + last  # positions that the last query of the block may see
         mask = None
-        if last - first > 1:
-            positions = torch.arange(seen - (last - first), seen)
-            mask = torch.arange(seen) <= positions[:, None]
+        if last - first > 1 or window is not None:
+            positions = torch.arange(seen - (last - first), seen)[:, None]
+            mask = torch.arange(seen) <= positions
+            if tree is not None:
+                mask[:, seen - new :] = tree
+            if window is not None:
+                mask &= torch.arange(seen) >= positions - window
         blocks.append(
             scaled_dot_product_attention(
                 queries[None, :, first:last],

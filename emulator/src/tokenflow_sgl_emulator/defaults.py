@@ -16,6 +16,9 @@ MAX_TOTAL_TOKENS = 65536
 MEM_FRACTION_STATIC = 0.5
 """Upper bound of weights and KV pool as a share of the RAM; only a guard, the pool is capped."""
 
+MAX_STATES = 256
+"""Recurrent states, of models that have some. SGLang would take a share of the RAM."""
+
 CHUNKED_PREFILL_SIZE = 2048
 """Tokens per prefill chunk. SGLang would choose by the amount of RAM, so by the machine."""
 
@@ -65,5 +68,7 @@ def apply_model_defaults(server_args: Any) -> None:
         server_args.dtype = "float32"
     if given["max_total_tokens"] is None and given["mem_fraction_static"] is None:
         server_args.max_total_tokens = MAX_TOTAL_TOKENS
+    if given["max_mamba_cache_size"] is None:
+        server_args.max_mamba_cache_size = MAX_STATES
     if given["chunked_prefill_size"] is None:
         server_args.chunked_prefill_size = CHUNKED_PREFILL_SIZE

@@ -31,6 +31,11 @@ HOST_POOL = Seam(
     "HiCache's host pool pins memory and copies with CUDA; goes when SRTPlatform gets a hook "
     "for host pools as it has for device pools.",
 )
+_MLA = "sglang.srt.mem_cache.pool_host.mla.MLATokenToKVPoolHost."
+_POOL_COPIES = "The same for other pools, whose class SGLang names itself: " + HOST_POOL.why
+MLA_MEMORY = Seam(_MLA + "__init__", "around", _POOL_COPIES)
+MLA_LOAD = Seam(_MLA + "load_to_device_per_layer", "replace", _POOL_COPIES)
+MLA_STORE = Seam(_MLA + "backup_from_device_all_layer", "replace", _POOL_COPIES)
 HOST_MEMORY = Seam(
     "sglang.srt.mem_cache.kv_cache_builder.build_kv_cache",
     "around",
@@ -113,17 +118,115 @@ START_STORAGE = Seam(
     "virtual clock must know when the threads are at work.",
 )
 
+_GROUP = "sglang.srt.distributed.parallel_state.GroupCoordinator."
+_GPU_OPERATOR = "An operator that is registered for GPUs; goes when SGLang asks the platform."
+ROW_COPY = Seam("sglang.srt.layers.dp_attention.memcpy", "replace", "Copies rows with Triton.")
+GATHER = Seam(_GROUP + "all_gather_into_tensor", "replace", _GPU_OPERATOR)
+SCATTER = Seam(_GROUP + "reduce_scatter_tensor", "replace", _GPU_OPERATOR)
+BATCH_PINNING = Seam(
+    "sglang.srt.model_executor.forward_batch_info.ForwardBatch.prepare_mlp_sync_batch",
+    "around",
+    "Attention in data-parallel ranks pins memory without asking the platform.",
+)
+DP_ATTENTION = (ROW_COPY, GATHER, SCATTER, BATCH_PINNING)
+"""What attention in data-parallel ranks needs; see dp_attention.py."""
+OVERLAP = Seam(
+    "sglang.srt.arg_groups.speculative_hook._disable_overlap_schedule_for_cpu",
+    "replace",
+    "Speculation does not overlap on a CPU; the device that is emulated does.",
+)
+
 HOOKED = (
     HOST_POOL,
     HOST_MEMORY,
+    MLA_MEMORY,
+    MLA_LOAD,
+    MLA_STORE,
     *LORA_PINNING,
     BATCH_INVARIANCE,
     SAMPLING_HASH,
     END_ANSWERS,
     CHECK_END,
     START_STORAGE,
+    *DP_ATTENTION,
+    OVERLAP,
 )
 """Hooked by :mod:`tokenflow_sgl_emulator.platform_plugin`, checked when a model is loaded."""
+
+_KERNEL = "A kernel; goes when SGLang asks the platform for it, as it does for some."
+_LOCS = "sglang.kernels.ops.speculative.cache_locs."
+_EAGLE = "sglang.kernels.ops.speculative.eagle."
+_TREES = "sglang.kernels.ops.speculative.spec_tree."
+_BACKENDS = "sglang.srt.speculative.draft_utils.DraftBackendFactory."
+_CHOICE = "SGLang's choices for drafts know its own devices and attention backends only."
+SPECULATION = (
+    Seam(_LOCS + "assign_draft_cache_locs_contiguous_func", "replace", _KERNEL),
+    Seam(_LOCS + "fill_front_out_cache_loc_func", "replace", _KERNEL),
+    Seam(_EAGLE + "fill_accept_out_cache_loc_func", "replace", _KERNEL),
+    Seam(_EAGLE + "fill_bonus_tokens_func", "replace", _KERNEL),
+    Seam("sglang.srt.mem_cache.allocation.assign_req_to_token_pool_func", "replace", _KERNEL),
+    Seam("sglang.srt.mem_cache.allocation.get_last_loc", "replace", _KERNEL),
+    Seam(
+        "sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras", "replace", _KERNEL
+    ),
+    Seam(_TREES + "build_tree_kernel_efficient_func", "replace", _KERNEL),
+    Seam(_TREES + "verify_tree_greedy_func", "replace", _KERNEL),
+    Seam(
+        "sglang.kernels.ops.speculative.reconstruct_tree.reconstruct_indices_from_tree_mask_func",
+        "replace",
+        _KERNEL,
+    ),
+    Seam(
+        "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._init_kv_copy_and_warmup",
+        "replace",
+        _KERNEL,
+    ),
+    Seam("sglang.srt.speculative.eagle_utils.default_tree_mask_mode", "replace", _CHOICE),
+    Seam("sglang.srt.speculative.eagle_utils._verify_uses_greedy", "replace", _CHOICE),
+    Seam(_BACKENDS + "create_decode_backend", "replace", _CHOICE),
+    Seam(_BACKENDS + "create_draft_extend_backend", "replace", _CHOICE),
+)
+"""Hooked where drafts are verified (:mod:`tokenflow_sgl_emulator.speculation`), and only there."""
+
+_CONVOLUTION = "sglang.kernels.ops.mamba.causal_conv1d_triton."
+_STATES = "sglang.srt.mem_cache.pool_host.mamba.MambaPoolHost."
+RECURRENT = (
+    Seam(_CONVOLUTION + "causal_conv1d_fn", "replace", _KERNEL),
+    Seam(_CONVOLUTION + "causal_conv1d_update", "replace", _KERNEL),
+    Seam(_STATES + "load_to_device_per_layer", "replace", _POOL_COPIES),
+    Seam(_STATES + "backup_from_device_all_layer", "replace", _POOL_COPIES),
+)
+"""Hooked for models with recurrent states (:mod:`tokenflow_sgl_emulator.recurrent`), only there."""
+STATE_MEMORY = Seam(_STATES + "__init__", "around", _POOL_COPIES)
+TRACK_PINNING = Seam(
+    "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_decode",
+    "around",
+    "Tracked states pin memory without asking the platform.",
+)
+"""Hooked with these."""
+_GDN = "sglang.srt.layers.attention.linear.kernels.gdn_triton.TritonGDNKernel."
+_FLA = "sglang.kernels.ops.attention.fla."
+DELTA_RULE = (
+    Seam(
+        "sglang.kernels.ops.attention.linear.fused_gdn_gating.fused_gdn_gating", "replace", _KERNEL
+    ),
+    Seam(_GDN + "extend", "replace", _KERNEL),
+    Seam(_GDN + "packed_decode", "replace", _KERNEL),
+    Seam(
+        "sglang.kernels.ops.attention.triton_gdn_fused_proj."
+        "fused_qkvzba_split_reshape_cat_contiguous",
+        "replace",
+        _KERNEL,
+    ),
+    Seam(_FLA + "layernorm_gated.RMSNorm.forward", "replace", _KERNEL),
+    Seam("sglang.kernels.ops.elementwise.elementwise.fused_sigmoid_mul", "replace", _KERNEL),
+    Seam(
+        "sglang.kernels.ops.mamba.mamba_state_scatter_triton.track_mamba_states_all_layers",
+        "replace",
+        _KERNEL,
+    ),
+)
+"""Hooked beside them for gated delta networks."""
 
 _ATTENTION = (
     "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend._run_sdpa_forward_"
@@ -135,6 +238,12 @@ SEAMS = (
     *HOOKED,
     *TIMED,
     *VIRTUAL,
+    *SPECULATION,
+    *RECURRENT,
+    STATE_MEMORY,
+    TRACK_PINNING,
+    *DELTA_RULE,
+    Seam("sglang.srt.speculative.ngram_worker._derive_tree_links", "call", _KERNEL),
     Seam(_ATTENTION + "extend", "subclass", _EXACT),
     Seam(_ATTENTION + "decode", "subclass", _EXACT),
     Seam(
@@ -158,6 +267,15 @@ SEAMS = (
     Seam("sglang.srt.mem_cache.hicache_storage.HiCacheStorage", "subclass", _LINK),
     Seam("sglang.srt.mem_cache.utils.get_hash_str", "call", START_STORAGE.why),
     Seam("sglang.srt.utils.poll_timer.PollTimer", "subclass", PREFETCH_WAIT.why),
+    Seam("sglang.srt.layers.dp_attention.memcpy_cpu", "call", ROW_COPY.why),
+    Seam(
+        "sglang.srt.models.deepseek_common.attention_backend_handler.AttentionBackendRegistry."
+        "register",
+        "call",
+        "SGLang takes another form of MLA's attention for prefills with backends it does not know.",
+    ),
+    Seam(_GROUP + "_all_gather_into_tensor", "call", _GPU_OPERATOR),
+    Seam(_GROUP + "_reduce_scatter_tensor", "call", _GPU_OPERATOR),
     Seam("sglang.srt.mem_cache.pool_host.base.host_memory_budget_scope", "call", HOST_MEMORY.why),
     Seam("sglang.srt.mem_cache.host_memory.available_host_memory_bytes", "call", HOST_MEMORY.why),
 )

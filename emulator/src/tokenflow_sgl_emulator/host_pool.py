@@ -50,7 +50,7 @@ class TorchCopies(PlainMemory):
         """Copy one layer's K and V of the given token slots from host to device."""
         if not is_draft and not 0 <= layer_id < self.target_layer_num:
             return
-        host, device = self._page_ids(host_indices), self._page_ids(device_indices)
+        host, device = (page_ids(each, self.page_size) for each in (host_indices, device_indices))
 
         def load() -> None:
             for device_pages, host_pages in self._sides(layer_id):
@@ -66,7 +66,7 @@ class TorchCopies(PlainMemory):
         io_backend: str,
     ) -> None:
         """Copy all layers' K and V of the given token slots from device to host."""
-        host, device = self._page_ids(host_indices), self._page_ids(device_indices)
+        host, device = (page_ids(each, self.page_size) for each in (host_indices, device_indices))
 
         def store() -> None:
             for layer_id in range(self.layer_num):
@@ -75,18 +75,6 @@ class TorchCopies(PlainMemory):
 
         copy(store)
 
-    def _page_ids(self, indices: torch.Tensor) -> torch.Tensor:
-        """Page numbers of token slots that must form whole pages, in order.
-
-        Raises:
-            ValueError: The slots are not whole pages; copying them by page would corrupt KV.
-        """
-        first = indices[:: self.page_size]
-        whole = (first[:, None] + torch.arange(self.page_size)).flatten()
-        if bool((first % self.page_size).any()) or not torch.equal(whole, indices):
-            raise ValueError(f"HiCache transfer is not in whole pages of {self.page_size} tokens")
-        return first // self.page_size
-
     def _sides(self, layer_id: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Device and host views ``[page, slot, head, dim]`` of a layer's K, and of its V."""
         pairs = (
@@ -94,21 +82,39 @@ class TorchCopies(PlainMemory):
             (self.device_v_buffers[layer_id], self.v_buffer),
         )
         return [
-            (device.unflatten(0, (-1, self.page_size)), self._host_pages(host, layer_id))
+            (
+                device.unflatten(0, (-1, self.page_size)),
+                host_pages(host, layer_id, self.layout, self.page_size),
+            )
             for device, host in pairs
         ]
 
-    def _host_pages(self, buffer: torch.Tensor, layer_id: int) -> torch.Tensor:
-        match self.layout:
-            case "layer_first":  # [layer, token, head, dim]
-                return buffer[layer_id].unflatten(0, (-1, self.page_size))
-            case "page_first":  # [token, layer, head, dim]
-                return buffer[:, layer_id].unflatten(0, (-1, self.page_size))
-            case "page_first_direct":  # [page, layer, slot, head, dim]
-                return buffer[:, layer_id]
-            case "page_head":  # [page, head, slot, layer, dim]
-                return buffer[:, :, :, layer_id].transpose(1, 2)
-        raise ValueError(f"host memory layout {self.layout!r} has no torch copy")
+
+def page_ids(indices: torch.Tensor, page_size: int) -> torch.Tensor:
+    """Page numbers of token slots that must form whole pages, in order.
+
+    Raises:
+        ValueError: The slots are not whole pages; copying them by page would corrupt KV.
+    """
+    first = indices[::page_size]
+    whole = (first[:, None] + torch.arange(page_size)).flatten()
+    if bool((first % page_size).any()) or not torch.equal(whole, indices):
+        raise ValueError(f"HiCache transfer is not in whole pages of {page_size} tokens")
+    return first // page_size
+
+
+def host_pages(buffer: torch.Tensor, layer_id: int, layout: str, page_size: int) -> torch.Tensor:
+    """A layer's part of the host's memory, as ``[page, slot, head, dim]``."""
+    match layout:
+        case "layer_first":  # [layer, token, head, dim]
+            return buffer[layer_id].unflatten(0, (-1, page_size))
+        case "page_first":  # [token, layer, head, dim]
+            return buffer[:, layer_id].unflatten(0, (-1, page_size))
+        case "page_first_direct":  # [page, layer, slot, head, dim]
+            return buffer[:, layer_id]
+        case "page_head":  # [page, head, slot, layer, dim]
+            return buffer[:, :, :, layer_id].transpose(1, 2)
+    raise ValueError(f"host memory layout {layout!r} has no torch copy")
 
 
 class TorchMHAHostPool(TorchCopies, MHATokenToKVPoolHost):

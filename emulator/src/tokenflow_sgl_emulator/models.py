@@ -1,4 +1,8 @@
-"""Tiny models with random weights: real Llama and Qwen3 checkpoints of a few hundred kilobytes.
+"""Tiny models with random weights: real checkpoints of a few hundred kilobytes.
+
+Llama and Qwen3 attend to all tokens; DeepSeek V2 keeps a latent row per token (MLA); half of the
+layers of "qwen3-window" attend to a window of the last tokens only; half of those of LFM2 are short
+convolutions and half of those of Qwen3.5 gated delta networks, which keep a state per request.
 
 They are made on the spot, always the same for the same arguments, so tests and demos need neither
 a download nor a GPU. The text is gibberish; what they are for is everything around it: scheduling,
@@ -6,6 +10,8 @@ caching, preemption, streaming, and whether two runs give the same tokens.
 """
 
 import json
+import math
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -13,26 +19,42 @@ import torch
 from safetensors.torch import save_file
 from transformers import (
     AutoConfig,
+    DeepseekV2ForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
+    Qwen3_5ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
+from tokenflow_sgl_emulator.tiny_configs import (
+    gated_deltas,
+    latent_rows,
+    name_for_sglang,
+    window_layers,
+)
 from tokenflow_sgl_emulator.tokenizer import BOS_ID, EOS_ID, PAD_ID, make_tokenizer, word_ids
 
-Arch = Literal["llama", "qwen3"]
+Arch = Literal["llama", "qwen3", "qwen3-window", "deepseek", "lfm2", "qwen3.5"]
 ARCHS: tuple[Arch, ...] = get_args(Arch)
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Projections that a tiny LoRA can adapt."""
+
+WINDOW = 24
+"""Tokens that a layer with a window attends to, the present one among them."""
 
 # Measured at 0.2: the best logit leads by 0.35 in the median, float32 rounding moves logits by
 # 4e-5 at most, and 100 greedy tokens contain 20 to 25 different ones. At 0.1 output falls into
 # loops of one or two tokens; at 0.3 rounding errors grow three times as large.
 _INIT_STD = 0.2
 _QUERY_NORM = 3.0
+_DECAY = 0.05
+_OUTPUTS = tuple(f"{name}.weight" for name in ("o_proj", "out_proj", "down_proj", "w2"))
+"""Weights of the layers' projections back to the residual stream."""
 # Logit of every token that must not be generated; ordinary logits stay within about +-10.
 _BANNED_LOGIT = -60.0
 
@@ -55,12 +77,14 @@ def make_tiny_model(
 
     Args:
         path: Folder to write; made if missing, files of the same names are replaced.
-        arch: ``"llama"`` or ``"qwen3"``.
+        arch: ``"llama"``, ``"qwen3"``, ``"qwen3-window"``, ``"deepseek"``, ``"lfm2"`` or
+            ``"qwen3.5"``.
         layers: Number of decoder layers.
         hidden: Width of the residual stream; a multiple of ``2 * heads``.
         intermediate: Width of the MLP.
         heads: Attention heads, each ``hidden // heads`` wide.
         kv_heads: Key-value heads; divides ``heads``, and is divided by the tensor-parallel size.
+            DeepSeek has none.
         vocab: Number of token ids, at least 259.
         max_positions: Longest context, in tokens.
         seed: Equal seeds and sizes give equal weights.
@@ -92,7 +116,6 @@ def make_tiny_model(
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        head_dim=hidden // heads,
         max_position_embeddings=max_positions,
         initializer_range=_INIT_STD,
         bos_token_id=BOS_ID,
@@ -103,15 +126,31 @@ def make_tiny_model(
     model: PreTrainedModel
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        width = hidden // heads
         if arch == "llama":
-            model = LlamaForCausalLM(LlamaConfig(**sizes))
+            model = LlamaForCausalLM(LlamaConfig(**sizes, head_dim=width))
+        elif arch == "deepseek":
+            model = DeepseekV2ForCausalLM(latent_rows(sizes, width))
+        elif arch == "lfm2":
+            kinds = list(islice(cycle(("conv", "full_attention")), layers))
+            model = Lfm2ForCausalLM(
+                Lfm2Config(**sizes, layer_types=kinds, block_auto_adjust_ff_dim=False)
+            )
+            _sharpen_attention(model)
+        elif arch == "qwen3.5":
+            model = Qwen3_5ForCausalLM(gated_deltas(sizes, width))
+            _sharpen_attention(model)
+            _remember(model)
         else:
-            model = Qwen3ForCausalLM(Qwen3Config(**sizes))
+            windows = window_layers(layers, WINDOW) if arch == "qwen3-window" else {}
+            model = Qwen3ForCausalLM(Qwen3Config(**sizes, head_dim=width, **windows))
             _sharpen_attention(model)
     if words_only:
         _ban_all_but(words, model)
     out = Path(path)
     model.to(torch.float32).save_pretrained(out)
+    if arch == "qwen3-window":
+        name_for_sglang(out / "config.json")
     tokenizer.save_pretrained(out)
     return out
 
@@ -188,13 +227,22 @@ def make_tiny_lora(
 
 @torch.no_grad()
 def _sharpen_attention(model: PreTrainedModel) -> None:
-    """Make Qwen3's scores as spread as Llama's.
+    """Make the scores of Qwen3 and LFM2 as spread as Llama's.
 
-    Its norms of Q and K leave random scores so even that attention averages the context away, and
+    Their norms of Q and K leave random scores so even that attention averages the context away, and
     greedy output falls into short loops in which a wrong KV row would go unnoticed.
     """
-    for layer in model.base_model.layers:
-        layer.self_attn.q_norm.weight.fill_(_QUERY_NORM)
+    for name, weight in model.named_parameters():
+        if name.endswith(("q_norm.weight", "q_layernorm.weight")):
+            weight.fill_(_QUERY_NORM)
+
+
+@torch.no_grad()
+def _remember(model: PreTrainedModel) -> None:
+    """Make states last for some tens of tokens: random ones forget within a few."""
+    for name, weight in model.named_parameters():
+        if name.endswith("A_log"):
+            weight.fill_(math.log(_DECAY))
 
 
 @torch.no_grad()
@@ -207,9 +255,9 @@ def _ban_all_but(allowed: range, model: PreTrainedModel) -> None:
     """
     inner = model.base_model
     inner.embed_tokens.weight[:, 0] = 1.0
-    for layer in inner.layers:
-        layer.self_attn.o_proj.weight[0] = 0.0
-        layer.mlp.down_proj.weight[0] = 0.0
+    for name, weight in inner.layers.named_parameters():
+        if name.endswith(_OUTPUTS):
+            weight[0] = 0.0
     probe = torch.tensor([[*allowed]])
     level = inner(probe).last_hidden_state[..., 0].mean()
     head = model.get_output_embeddings().weight

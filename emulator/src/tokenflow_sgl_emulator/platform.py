@@ -5,6 +5,7 @@ layer takes its native torch path and the attention is our reference backend.
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -12,11 +13,22 @@ import torch
 from sglang.srt.platforms.device_mixin import DeviceCapability, PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
-from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, archs, platform_plugin
+from tokenflow_sgl_emulator import (
+    ATTENTION_BACKEND_NAME,
+    PLATFORM_NAME,
+    archs,
+    late_copies,
+    platform_plugin,
+)
 from tokenflow_sgl_emulator.defaults import apply_defaults, apply_model_defaults
-from tokenflow_sgl_emulator.timed.clock import now
+from tokenflow_sgl_emulator.speculation.draft_hooks import install
+from tokenflow_sgl_emulator.speculation.draft_slots import extend_cache_locs
+from tokenflow_sgl_emulator.timed.clock import now, virtual_time
 from tokenflow_sgl_emulator.timed.device import dilation, the_device, timing_is_on
 from tokenflow_sgl_emulator.timed.device_defaults import apply_device_defaults
+
+SPECULATIVE = ("EAGLE", "EAGLE3", "NGRAM", "STANDALONE")
+"""SGLang's algorithms of speculative decoding that run on this platform."""
 
 
 def activate() -> str | None:
@@ -37,6 +49,8 @@ def activate() -> str | None:
         )
     # Read when SGLang's model registry is imported, here and in the processes that are started.
     os.environ.setdefault("SGLANG_EXTERNAL_MODEL_PACKAGE", archs.PACKAGE)
+    # In SGLang's bfloat16 a state would depend on how its prompt was cut into chunks.
+    os.environ.setdefault("SGLANG_MAMBA_CONV_DTYPE", "float32")
     return f"{__name__}:EmulatorPlatform"
 
 
@@ -59,6 +73,24 @@ class EmulatorPlatform(SRTPlatform):
         Not the wall's where the device runs on a virtual clock.
         """
         return now()
+
+    @property
+    def virtual_time(self) -> bool:
+        """Whether `clock` is moved by this device's work alone, so that a client cannot wait on it.
+
+        tokenflow's front end asks for it.
+        """
+        return virtual_time()
+
+    def kv_copy(self, copy: Callable[[], None], tokens: int, to_device: bool) -> None:
+        """Do a copy of one layer's KV on the current stream; layer-wise KV of tokenflow asks here.
+
+        It lands late where copies do. On an emulated device it takes its time and moves nothing.
+        """
+        if timing_is_on():
+            the_device().copy_layer(tokens, to_device)
+        else:
+            late_copies.copy(copy)
 
     def apply_server_args_defaults(self, server_args: Any) -> None:
         """Called once while SGLang resolves its arguments, in the process that starts it."""
@@ -89,6 +121,22 @@ class EmulatorPlatform(SRTPlatform):
             from tokenflow_sgl_emulator.exact_linear import make_linears_exact
 
             make_linears_exact(model)
+
+    def support_mamba_cache_extra_buffer(self) -> bool:
+        """States can be kept along a prompt: their copies have twins here."""
+        return True
+
+    def supports_speculative_algorithm(self, algorithm: str) -> bool:
+        """Those whose kernels have twins here."""
+        return algorithm in SPECULATIVE
+
+    def get_speculative_cache_locs_fn(self) -> Callable[..., torch.Tensor]:
+        """Where the drafts that are verified are written."""
+        return extend_cache_locs
+
+    def get_speculative_worker_cls(self, algorithm: str) -> None:
+        """SGLang's own worker; called where it is about to be made, so its kernels are replaced."""
+        install()
 
     def get_default_attention_backend(self) -> str:
         """The reference attention of this package."""

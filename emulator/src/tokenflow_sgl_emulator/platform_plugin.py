@@ -6,20 +6,33 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME, PLATFORM_NAME, late_copies
+from tokenflow_sgl_emulator import (
+    ATTENTION_BACKEND_NAME,
+    PLATFORM_NAME,
+    dp_attention,
+    late_copies,
+)
 from tokenflow_sgl_emulator.emulator_seams import (
     BATCH_INVARIANCE,
+    BATCH_PINNING,
     CHECK_END,
     DEVICE_REPORT,
     END_ANSWERS,
+    GATHER,
     HOLD_ARRIVALS,
     HOOKED,
     HOST_MEMORY,
     HOST_POOL,
     LORA_PINNING,
+    MLA_LOAD,
+    MLA_MEMORY,
+    MLA_STORE,
     NOTE_IDLE,
+    OVERLAP,
     PREFETCH_WAIT,
+    ROW_COPY,
     SAMPLING_HASH,
+    SCATTER,
     SGLANG_VERSION,
     START_STORAGE,
     STREAMS,
@@ -46,6 +59,7 @@ def register() -> None:
     )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    from tokenflow_sgl_emulator import mla_pool
     from tokenflow_sgl_emulator.answer_ends import check_end, end_answers
     from tokenflow_sgl_emulator.no_pinning import without_pinning
     from tokenflow_sgl_emulator.seeded_sampling import murmur_hash32
@@ -58,10 +72,17 @@ def register() -> None:
     HookRegistry.register(BATCH_INVARIANCE.target, _already_batch_invariant, HookType.REPLACE)
     HookRegistry.register(HOST_POOL.target, _choose_host_pool, HookType.AROUND)
     HookRegistry.register(HOST_MEMORY.target, without_reserve, HookType.AROUND)
+    HookRegistry.register(MLA_MEMORY.target, mla_pool.without_pinned_memory, HookType.AROUND)
+    HookRegistry.register(MLA_LOAD.target, mla_pool.load_to_device_per_layer, HookType.REPLACE)
+    HookRegistry.register(MLA_STORE.target, mla_pool.backup_from_device_all_layer, HookType.REPLACE)
     HookRegistry.register(END_ANSWERS.target, end_answers, HookType.AROUND)
     HookRegistry.register(CHECK_END.target, check_end, HookType.BEFORE)
     HookRegistry.register(START_STORAGE.target, start_storage_threads, HookType.AROUND)
-    for seam in LORA_PINNING:
+    HookRegistry.register(ROW_COPY.target, dp_attention.memcpy, HookType.REPLACE)
+    HookRegistry.register(GATHER.target, dp_attention.all_gather_into_tensor, HookType.REPLACE)
+    HookRegistry.register(SCATTER.target, dp_attention.reduce_scatter_tensor, HookType.REPLACE)
+    HookRegistry.register(OVERLAP.target, _overlap_drafts, HookType.REPLACE)
+    for seam in (*LORA_PINNING, BATCH_PINNING):
         HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
     if timing_is_on():
         from tokenflow_sgl_emulator.timed import hooks
@@ -100,6 +121,15 @@ def check_active() -> None:
         wanted = (*HOOKED, *TIMED, *(VIRTUAL if virtual_time() else ()))
     elif late_copies.lateness():
         wanted = (*HOOKED, *STREAMS)
+    check_hooked(wanted)
+
+
+def check_hooked(wanted: tuple[Seam, ...]) -> None:
+    """Make sure of these hooks.
+
+    Raises:
+        RuntimeError: One of them is missing; the message names it.
+    """
     missing = [seam.target for seam in wanted if not _is_hooked(pkgutil.resolve_name(seam.target))]
     if missing:
         raise RuntimeError(
@@ -135,6 +165,10 @@ def without_reserve(original: Callable[..., Any], *args: Any, **kwargs: Any) -> 
 
     with host_memory_budget_scope(available_host_memory_bytes(allow_cgroup_fallback=True)):
         return original(*args, **kwargs)
+
+
+def _overlap_drafts(_server_args: Any) -> None:
+    """Instead of SGLang's rule for CPUs, under which speculation does not overlap."""
 
 
 def _already_batch_invariant(_runner: Any) -> None:

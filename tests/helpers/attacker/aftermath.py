@@ -52,17 +52,28 @@ class Aftermath:
         """Raises AssertionError."""
         served = self.served
         assert served.server.is_alive(), served.server.log_tail()
-        served.flush_when_idle()
-        # SGLang counts anew with each prefill: what is there then is of this request.
-        answer: Any = served.generate(list(self.probe.prompt), max_new_tokens=1)
-        assert answer.status == 200, answer
-        assert tuple(answer.body["output_ids"]) == self.probe.ids[:1], answer
+        self._flush()
+        # SGLang counts anew with each prefill: what is there then is of these requests.
+        for rank in range(ranks := len(self._ranks())):
+            of = {"routed_dp_rank": rank} if ranks > 1 else {}
+            answer: Any = served.generate(list(self.probe.prompt), max_new_tokens=1, **of)
+            assert answer.status == 200, answer
+            assert tuple(answer.body["output_ids"]) == self.probe.ids[:1], answer
         self._settle(self._left)
-        served.flush_when_idle()
+        self._flush()
         self._settle(self._loads)
         text = served.log()
         for trouble in TROUBLE:
             assert trouble not in text, text[-6000:]
+
+    def _flush(self) -> None:
+        """Empty the caches of every data-parallel rank.
+
+        Each waits until it is idle, which takes a pass of its loop, up to a second when nothing
+        comes, for every time that it asks for a late copy. SGLang returns the first reply only.
+        """
+        answer = self.served.post(f"/flush_cache?timeout={SETTLE_SECONDS}", None)
+        assert answer.status == 200, answer
 
     def _settle(self, look: Callable[[], dict[str, float]]) -> None:
         """Wait until it is said that nothing is left."""
@@ -72,12 +83,18 @@ class Aftermath:
             assert time.monotonic() < end, f"left on an idle server: {left}"
             time.sleep(0.2)
 
-    def _loads(self) -> dict[str, float]:
-        """What /v1/loads says that is there; the scheduler hands it on now and then."""
+    def _ranks(self) -> list[dict[str, float]]:
+        """What /v1/loads says of each data-parallel rank."""
         status, text = post(self.served.server.port, "/v1/loads", None, "GET")
         assert status == 200, text
-        loads = json.loads(text)["loads"][0]
-        return {name: loads[name] for name in LOADS if loads[name]}
+        loads: list[dict[str, float]] = json.loads(text)["loads"]
+        return loads
+
+    def _loads(self) -> dict[str, float]:
+        """What of LOADS is there; the scheduler hands it on now and then."""
+        ranks = self._ranks()
+        left = {name: sum(loads[name] for loads in ranks) for name in LOADS}
+        return {name: value for name, value in left.items() if value}
 
     def _left(self) -> dict[str, float]:
         _, text = post(self.served.server.port, "/metrics", None, "GET")

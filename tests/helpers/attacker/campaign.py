@@ -33,6 +33,7 @@ class Campaign:
         seed: Of the first round; the next one has the next.
         without: Names of actions that are left out; see asking.py and operators.py.
         full: The server has a limit to its queue.
+        beyond: Tokens by which an aborted answer may exceed its limit.
         counts: How often what happened.
         memory: Bytes that the server held after each round.
     """
@@ -43,6 +44,7 @@ class Campaign:
     seed: int
     without: frozenset[str] = frozenset()
     full: bool = False
+    beyond: int = 0
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
     memory: list[int] = field(default_factory=list)
 
@@ -67,6 +69,7 @@ class Campaign:
                 journal,
                 until,
                 full=self.full,
+                beyond=self.beyond,
             )
             for number in range(CLIENTS)
         ]
@@ -92,8 +95,13 @@ class Campaign:
             raise AssertionError(
                 f"{wrong}\nTOKENFLOW_ATTACK_SEED={seed} begins with this round, after "
                 f"{dict(self.counts)}. Its last actions (seconds, who, what):\n{journal.last()}\n"
-                f"The server's log ends:\n{self.served.server.log_tail(30)}"
+                f"The server's log ends:\n{self._log_end()}"
             )
+
+    def _log_end(self, lines: int = 30) -> str:
+        """Without the line that the HTTP server writes for each request."""
+        text = self.served.log().splitlines()
+        return "\n".join([line for line in text if "INFO:   " not in line][-lines:])
 
     def growth(self) -> float | None:
         """Share by which the server has grown since it was warm; None: it was too short."""

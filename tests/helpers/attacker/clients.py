@@ -34,6 +34,7 @@ class Client(threading.Thread):
         journal: Where it says what it does.
         until: When it stops, by time.monotonic().
         full: The server may refuse for want of room in its queue.
+        beyond: Tokens by which an aborted answer may exceed its limit.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class Client(threading.Thread):
         until: float,
         *,
         full: bool = False,
+        beyond: int = 0,
     ) -> None:
         super().__init__(name=name)
-        self._port, self._full = port, full
+        self._port, self._full, self._beyond = port, full, beyond
         self._rng = random.Random(f"{seed} {name}")
         self._subjects, self._without = subjects, without
         self._journal, self._until = journal, until
@@ -89,7 +91,7 @@ class Client(threading.Thread):
             journal.count("hung up")
             return
         aborted = abort.done or journal.swept(started)
-        if wrong := judge(ask, reply, aborted=aborted, full=self._full):
+        if wrong := judge(ask, reply, aborted=aborted, full=self._full, beyond=self._beyond):
             journal.accuse(name, f"{ask}: {wrong}")
         reasons = {sample.reason for sample in reply.samples.values()}
         outcome = "aborted" if "abort" in reasons else "refused" if reply.error else "answered"

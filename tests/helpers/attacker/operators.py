@@ -75,16 +75,18 @@ class Operator(threading.Thread):
 
     def run(self) -> None:
         """Do one thing after the other until the round is over."""
+        for step in (self._operate, lambda: self._demand("/continue_generation", {})):
+            try:
+                step()
+            except Exception as error:
+                self._journal.accuse(self.name, repr(error))
+
+    def _operate(self) -> None:
         names = [name for name in self._actions if name not in self._without]
         shares = [RARE.get(name, 1.0) for name in names]
-        try:
-            while time.monotonic() < self._until and not self._journal.noticed.is_set():
-                time.sleep(self._rng.expovariate(2.0))
-                self._do(self._rng.choices(names, shares)[0], self._actions)
-        except Exception as error:
-            self._journal.accuse(self.name, repr(error))
-        finally:
-            self._demand("/continue_generation", {})
+        while time.monotonic() < self._until and not self._journal.noticed.is_set():
+            time.sleep(self._rng.expovariate(2.0))
+            self._do(self._rng.choices(names, shares)[0], self._actions)
 
     def _do(self, name: str, actions: dict[str, Callable[[], None]]) -> None:
         self._journal.note(self.name, name)
@@ -153,7 +155,8 @@ class Operator(threading.Thread):
             if status != 200:
                 self._journal.accuse(self.name, f"{path}: HTTP {status} {text[:500]}")
             elif path == "/v1/loads":
-                self._check_loads(json.loads(text)["loads"][0])
+                for loads in json.loads(text)["loads"]:  # of data-parallel ranks
+                    self._check_loads(loads)
 
     def _check_loads(self, loads: dict[str, float]) -> None:
         counts = {name: loads[name] for name in ("num_running_reqs", "num_waiting_reqs")}

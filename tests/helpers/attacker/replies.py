@@ -94,7 +94,7 @@ def _choices(body: dict[str, Any]) -> list[dict[str, Any]]:
     return choices
 
 
-def judge(ask: Ask, reply: Reply, *, aborted: bool, full: bool) -> str | None:
+def judge(ask: Ask, reply: Reply, *, aborted: bool, full: bool, beyond: int = 0) -> str | None:
     """What is wrong with a reply that was read to its end; None: nothing.
 
     Args:
@@ -102,6 +102,7 @@ def judge(ask: Ask, reply: Reply, *, aborted: bool, full: bool) -> str | None:
         reply: What came back.
         aborted: Somebody asked for its end while it was served.
         full: The server may say that its queue is full.
+        beyond: Tokens by which an aborted answer may exceed its limit.
     """
     if reply.faults:
         return "; ".join(reply.faults)
@@ -116,18 +117,22 @@ def judge(ask: Ask, reply: Reply, *, aborted: bool, full: bool) -> str | None:
     if sorted(reply.samples) != list(range(ask.samples)):
         return f"samples {sorted(reply.samples)}"
     for sample in reply.samples.values():
-        if wrong := _compare(ask, ask.subject, sample, aborted=aborted):
+        if wrong := _compare(ask, ask.subject, sample, aborted=aborted, beyond=beyond):
             return wrong
     return None
 
 
-def _compare(ask: Ask, subject: Subject, sample: Sample, *, aborted: bool) -> str | None:
+def _compare(
+    ask: Ask, subject: Subject, sample: Sample, *, aborted: bool, beyond: int
+) -> str | None:
     text, ids = subject.text(ask.shown), list(subject.ids[: ask.tokens])
     if sample.reason == "abort":
         if not aborted:
             return f"nobody aborted it: {sample}"
-        # What is cut off before its end may show the stop string's first part.
-        whole = subject.text(ask.tokens)
+        # What is cut off before its end may show the stop string's first part, and with drafts the
+        # rest of its last step.
+        most = ask.tokens + beyond
+        whole, ids = subject.text(most), list(subject.ids[:most])
         if not whole.startswith(sample.text) or (sample.ids or []) != ids[: len(sample.ids or [])]:
             return f"aborted, {sample} is no beginning of {ids}, {whole!r}"
     elif sample.reason != ("stop" if ask.shown < ask.tokens else "length"):

@@ -10,16 +10,21 @@ import sys
 
 from sglang.srt.managers.cache_controller import LayerDoneCounter
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.memory_pool import MambaPool
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import prepare_server_args
 
+from tokenflow_sgl.contract import Window
+from tokenflow_sgl.engine.kv.device_pools import DevicePools
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
+from tokenflow_sgl_emulator import mla_pool
 from tokenflow_sgl_emulator.host_pool import TorchCopies
 
 
@@ -104,7 +109,46 @@ def write_unlocked(self, node_id, lock_params, publish_node_ids) -> None:
     track(self, node_id, None, publish_node_ids)
 
 
+before_layer = LayerExecutor.before
+
+
+def before_layer_without_waiting(self, layer) -> None:
+    """A layer reads its staging cells while they are being filled."""
+    self._landing.clear()
+    before_layer(self, layer)
+
+
+known = DevicePools.__init__
+
+
+def know_nothing_of_windows(self, *args) -> None:
+    """The policy plans as if all layers had all tokens."""
+    known(self, *args)
+    self.window, self.window_total = Window(), 0
+
+
+load = TorchCopies.load_to_device_per_layer
+
+
+def load_no_drafts(self, *args, is_draft=False) -> None:
+    """The target's KV comes back from the host, the draft model's does not."""
+    if not is_draft and self.pool_label != "draft":
+        load(self, *args)
+
+
+def copy_no_state(self, source, target) -> None:
+    """What is kept of a paused stream has the state of another one, or none."""
+
+
 match os.environ["TOKENFLOW_TEST_BREAK"]:
+    case "no-state-copy":
+        MambaPool.copy_from = copy_no_state
+    case "no-layer-fence":
+        LayerExecutor.before = before_layer_without_waiting
+    case "no-layer-store":
+        LayerExecutor.after = wait_for_nothing
+    case "no-draft-load":
+        TorchCopies.load_to_device_per_layer = load_no_drafts
     case "two-hands":
         TokenToKVPoolAllocator.alloc = hand_out_twice
     case "unlocked-writes":
@@ -115,6 +159,7 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         Pauser._release = release_without_keeping
     case "no-copy":
         TorchCopies.backup_from_device_all_layer = copy_nothing
+        mla_pool._store = copy_nothing
     case "no-wait":
         LayerDoneCounter.wait_until = wait_for_nothing
     case "own-clock":
@@ -125,6 +170,8 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         Restorations.begin_pass = take_all_for_arrived
     case "no-tail-copy":
         TailCopies._submit = copy_but_the_first
+    case "no-windows":
+        DevicePools.__init__ = know_nothing_of_windows
     case "no-guard":
         Loader.guard = wait_for_nothing
 

@@ -74,7 +74,10 @@ class Served:
             return Answer(status, text)
 
     def generate(self, ids: list[int], *, stream: bool = False, **sampling: Any) -> Answer:
-        own = ("rid", "return_logprob", "lora_path", "require_reasoning", "priority")
+        own = (
+            *("rid", "return_logprob", "lora_path", "require_reasoning", "priority"),
+            "routed_dp_rank",
+        )
         extra = {key: sampling.pop(key) for key in own if key in sampling}
         params = {"temperature": 0, "max_new_tokens": TOKENS, **sampling}
         body = {"input_ids": ids, "sampling_params": params, "stream": stream, **extra}

@@ -16,6 +16,7 @@ import pytest
 from servers.client import Served
 
 from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl_emulator.draft_models import make_tiny_draft, make_tiny_mtp
 from tokenflow_sgl_emulator.models import make_tiny_lora, make_tiny_model
 
 SERVER_SIDE = Path(__file__).parents[1] / "server_side"
@@ -35,8 +36,24 @@ Start = Callable[..., Any]
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tiny models."""
     folder = tmp_path_factory.mktemp("models")
-    make_tiny_model(folder / "qwen3", arch="qwen3")
+    for arch in ("qwen3", "qwen3-window", "deepseek", "lfm2", "qwen3.5"):
+        make_tiny_model(folder / arch, arch=arch)
     make_tiny_lora(folder / "lora", folder / "qwen3")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def drafting(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
+    """A folder with a tiny Llama, its draft models, and the same with drafts of its own (MTP).
+
+    And with drafts for the tiny Qwen3: DP attention needs that.
+    """
+    folder = tmp_path_factory.mktemp("drafts")
+    target = make_tiny_model(folder / "llama", "llama")
+    make_tiny_draft(folder / "eagle", target, "eagle")
+    make_tiny_draft(folder / "eagle3", target, "eagle3")
+    make_tiny_mtp(folder / "mtp", target)
+    make_tiny_draft(folder / "eagle3-qwen3", models / "qwen3", "eagle3")
     return folder
 
 

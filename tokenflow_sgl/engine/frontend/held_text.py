@@ -17,6 +17,7 @@ import msgspec
 
 from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.frontend.messenger import Messenger, messenger_of
+from tokenflow_sgl.engine.frontend.token_deposit import unseen
 from tokenflow_sgl.lifecycle.first_text import HELD
 
 
@@ -87,6 +88,8 @@ class _Watch:
         passing.characters = len(text)
         if sent:
             passing.tokens = made
+        else:
+            unseen(rid)
         if meta.get("finish_reason") is not None:
             return  # the scheduler forgets it anyway
         if sent and passing.told:

@@ -16,7 +16,9 @@ from sglang.srt.utils.auth import AuthLevel, auth_level
 
 from tokenflow_sgl.engine.frontend.messenger import messenger_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
+from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
 from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, check_weight, shown
+from tokenflow_sgl.engine.frontend.token_deposit import read_at
 from tokenflow_sgl.engine.stream_messages import Change
 from tokenflow_sgl.engine.unsupported import has_workers
 
@@ -81,6 +83,10 @@ async def change_stream(rid: str, request: Request) -> Response:
     if state is not None and not getattr(state.obj, "stream", False):
         return _refused(400, f"Request {shown(rid)} does not stream, so it has no reader.")
     known = await messenger_of(manager).change(rid, change)
+    if known and change.rate is not None:
+        read_at(rid, change.rate)
+        if state is None:
+            siblings_of(manager).tell(rid, change.rate)
     if not known and state is None:
         return _refused(
             404,

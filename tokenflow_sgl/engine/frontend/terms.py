@@ -3,7 +3,8 @@
 A client sends `custom_params: {"tokenflow_rate": 20}` (tokens per second) or
 `{"tokenflow_class": "listening"}`. With either, or alone, it can state objectives in seconds:
 `{"tokenflow_ttft_slo": 3, "tokenflow_tbt_slo": 1, "tokenflow_tpot_slo": 0.2}`. A time per token
-without a rate or a class is a rate: the answer is read that fast. Keys that begin with `tokenflow_`
+without a rate or a class is a rate: the answer is read that fast. `{"tokenflow_deposit": true}`
+lets the server deliver one token per interval (token_deposit.py). Keys that begin with `tokenflow_`
 are ours, so one that is none of these is a mistake that the client hears of. Everything else in
 `custom_params` is left alone.
 """
@@ -29,11 +30,12 @@ from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
 RATE_KEY = "tokenflow_rate"
 CLASS_KEY = "tokenflow_class"
+DEPOSIT_KEY = "tokenflow_deposit"
 PREFIX = "tokenflow_"
 OBJECTIVE_KEYS = {f"{PREFIX}{name}": name for name in OBJECTIVES}
 """Keys of objectives, and their names in a class."""
 TPOT_KEY = f"{PREFIX}tpot_slo"
-KEYS = (RATE_KEY, CLASS_KEY, *OBJECTIVE_KEYS)
+KEYS = (RATE_KEY, CLASS_KEY, *OBJECTIVE_KEYS, DEPOSIT_KEY)
 NOT_STREAMED = QosClass("not-streamed", HIGHEST_RATE, reader=False)
 """Class of requests that do not stream: no reader follows them, and their rate is not asked for:
 the sooner the whole answer is there, the better. No class of a file can be called so."""
@@ -71,6 +73,13 @@ def check_weight(value: Any, name: str) -> float:
     return float(number)
 
 
+def check_deposit(value: Any) -> bool:
+    """Whether a stream is to have a token deposit; raises `RateError` for what is no boolean."""
+    if not isinstance(value, bool):
+        raise RateError(f"{DEPOSIT_KEY} is {shown(value)}; it must be true or false.")
+    return value
+
+
 def _number(name: str, value: Any, allowed: str) -> int | float:
     # bool is an int to Python, but no client means a number by it.
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -82,18 +91,21 @@ def class_of(custom_params: Any, classes: QosClasses) -> QosClass:
     """The class that a request's `custom_params` ask for.
 
     It is called "custom" for a rate of its own and "default" where no rate and no class is stated.
-    Raises `RateError` for a bad rate or objective, an unknown class, a rate and a class at once, or
-    an unknown key.
+    Raises `RateError` for a bad rate, objective or switch, an unknown class, a rate and a class at
+    once, or an unknown key.
     """
     if not isinstance(custom_params, Mapping):
-        return classes.default
+        custom_params = {}
     check_keys(custom_params)
     asked: dict[str, Any] = {
         name: check_objective(custom_params[key], key)
         for key, name in OBJECTIVE_KEYS.items()
         if key in custom_params
     }
-    return dataclasses.replace(_reading(custom_params, classes), **asked)
+    reading = _reading(custom_params, classes)
+    deposit = reading.deposit or (classes.deposit and reading.reader)
+    asked["deposit"] = check_deposit(custom_params.get(DEPOSIT_KEY, deposit))
+    return dataclasses.replace(reading, **asked).paced
 
 
 def _reading(custom_params: Mapping[Any, Any], classes: QosClasses) -> QosClass:

@@ -85,6 +85,8 @@ class Loader:
             The tokens that are copied; 0: they come with the step that resumes the request.
         """
         tree = self._tree_cache
+        if tree.supports_mamba():
+            return 0  # a state is loaded to a place of the request's own, which it gets as it runs
         match = match_kv_cache(request, tree)
         missing, resident = int(match.host_hit_length), int(match.device_prefix_len)
         if any(shares(other, request, resident) for other in running):

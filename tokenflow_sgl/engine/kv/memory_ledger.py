@@ -39,11 +39,15 @@ class MemoryLedgerError(RuntimeError):
 
 
 class Copy(NamedTuple):
-    """A copy that was submitted: token places on both sides, and the event of its end."""
+    """A copy: token places on both sides.
+
+    Where it was submitted: the event of its end, and of which of the host's pools it is.
+    """
 
     device: Pages
     host: Pages
-    landed: Any
+    landed: Any = None
+    pool: Any = None
 
 
 def register_ledger() -> None:
@@ -56,11 +60,12 @@ def _submitted(
     completion: Any, engine: Any, transfers: list[Any], *_args: Any, **_kwargs: Any
 ) -> Any:
     copies: list[Copy] = engine.__dict__.setdefault(_ATTRIBUTE, [])
-    if transfers:
-        own = transfers[0]  # the others have the same pages of other memory
-        copies.append(
-            Copy(_numbers(own.device_indices), _numbers(own.host_indices), completion.finish_event)
-        )
+    landed, pools = completion.finish_event, set()
+    for each in transfers:
+        if id(each.host_pool) not in pools:  # a draft model's have the same pages of other memory
+            pools.add(id(each.host_pool))
+            device, host = _numbers(each.device_indices), _numbers(each.host_indices)
+            copies.append(Copy(device, host, landed, each.host_pool))
     return completion
 
 
@@ -78,7 +83,8 @@ class MemoryLedger:
         self, tree_cache: Any, allocator: Any, rows: Any, lent: Callable[[], Iterable[Any]]
     ) -> None:
         self._tree = tree_cache
-        self._allocator = allocator
+        # Of two pools that with all tokens: its places are what requests and the tree name.
+        self._allocator = getattr(allocator, "full_attn_allocator", allocator)
         self._rows = rows
         self._lent = lent
 
@@ -137,8 +143,7 @@ class MemoryLedger:
         return tree
 
     def _host(self, controller: Any, copies: list[Pages]) -> None:
-        group = controller.mem_pool_host
-        pool = group.anchor_entry.host_pool if hasattr(group, "anchor_entry") else group
+        pool = _anchor(controller)
         page = int(pool.page_size)
         with pool.lock:  # threads of the storage free slots, too
             free = _joined(map(_numbers, [pool.free_slots, *pool.release_slots]))
@@ -167,8 +172,11 @@ class MemoryLedger:
 
 
 def under_way(controller: Any) -> list[Copy]:
-    """Copies that SGLang has queued, or submitted and not acknowledged."""
-    engine = controller.l2_transfer_engine
+    """Copies of KV that SGLang has queued, or submitted and not acknowledged.
+
+    Those of other pools, as of windows, have pages of their own numbering.
+    """
+    engine, own = controller.l2_transfer_engine, _anchor(controller)
     acks = [*controller.ack_write_queue, *controller.ack_load_queue]
     submitted = [
         copy
@@ -177,10 +185,16 @@ def under_way(controller: Any) -> list[Copy]:
     ]
     setattr(engine, _ATTRIBUTE, submitted)
     queued = [
-        Copy(_numbers(each.device_indices), _numbers(each.host_indices), None)
+        Copy(_numbers(each.device_indices), _numbers(each.host_indices))
         for each in (*controller.write_queue, *controller.load_queue)
     ]
-    return submitted + queued
+    return [copy for copy in submitted if copy.pool is own] + queued
+
+
+def _anchor(controller: Any) -> Any:
+    """The host's pool of KV, of several that SGLang may keep together."""
+    group = controller.mem_pool_host
+    return group.anchor_entry.host_pool if hasattr(group, "anchor_entry") else group
 
 
 def host_values(tree_cache: Any) -> Pages | None:

@@ -100,9 +100,16 @@ class Pauser:
         return [*draining, *self._names.beginning_with(rid)]
 
     def _release(self, request: Any, keep: bool = True) -> None:
+        checkpoint = keep
         if keep:
             self._on_release(request)
-        release_kv_cache(request, self._tree_cache, checkpoint=keep)
+        if keep and self._tree_cache.supports_mamba() and not request.skip_radix_cache_insert:
+            # A release would take over the state of a request that has ended; one that goes on
+            # leaves a copy in the tree, and gives its own back.
+            request.refresh_fill_ids()
+            self._tree_cache.checkpoint(request, up_to=request.owned_kv_len())
+            checkpoint = False
+        release_kv_cache(request, self._tree_cache, checkpoint=checkpoint)
         request.reset_for_retract()
         if keep:
             # Paused is not retracted: a client's meta_info counts what the engine threw away.

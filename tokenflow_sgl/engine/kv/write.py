@@ -28,9 +28,12 @@ class Writer:
 
     @property
     def active(self) -> bool:
-        """Whether HiCache writes what is published; with other write policies it does not."""
+        """Whether HiCache writes what is published; with other write policies it does not.
+
+        Not of recurrent states: a part of a stream would take a state of its own in the tree.
+        """
         tree = self._tree_cache
-        if tree.cache_controller is None:
+        if tree.cache_controller is None or tree.supports_mamba():
             return False
         return bool(tree.write_through_threshold == 1 and not tree.is_write_back)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from tokenflow_sgl.costs import StepCosts, StepTimer, Work
 from tokenflow_sgl.costs.model import prefix_of
 from tokenflow_sgl.engine.batch_work import work_of
 from tokenflow_sgl.engine.config import restoring_planner
+from tokenflow_sgl.engine.ranks import decides_alone, place_in_group
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
@@ -43,6 +45,11 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
     tf_restorations: Restorations | None = None
     tf_step_end = 0.0
     tf_restoring_adder: Any = None
+
+    @cached_property
+    def tf_alone(self) -> bool:
+        """No other rank has to come to the same decisions, so this one's clock will do."""
+        return decides_alone(get_parallel())
 
     def init_metrics_collector(self) -> None:
         """Add our metrics to SGLang's."""
@@ -110,8 +117,8 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
             costs.decode_seconds(1, 0),
             *(costs.prefill or (UNKNOWN,) * 3),
         ]
-        if self.server_args.tp_size > 1:
-            leads = get_parallel().attn_tp_rank == 0
+        if not self.tf_alone:
+            leads = place_in_group(get_parallel()) == 0
             figures = torch.tensor(said if leads else [math.inf] * len(said), dtype=torch.float64)
             self.tree_cache._all_reduce(figures, torch.distributed.ReduceOp.MIN)
             said = figures.tolist()

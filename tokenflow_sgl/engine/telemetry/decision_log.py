@@ -11,13 +11,14 @@ import logging
 import logging.handlers
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tokenflow_sgl.contract import Decision, Mode, Phase, State, When
+from tokenflow_sgl.engine.ranks import place_in_group, rank_path
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.qos import noticed
 
@@ -167,16 +168,10 @@ def open_log(path: str, ranks: Any, request: Callable[[int], Any]) -> DecisionLo
         ranks: SGLang's, of this process.
         request: The request in a slot.
     """
-    if not path or ranks.attn_tp_rank:
+    if not path or place_in_group(ranks):
         return None
 
     def name(slot: int) -> str:
         return str(getattr(request(slot), "rid", slot))
 
-    return DecisionLog(log_path(path, (ranks.dp_rank, ranks.pp_rank)), name)
-
-
-def log_path(path: str, ranks: Iterable[int | None]) -> Path:
-    """The file of one scheduler: data-parallel replicas and pipeline stages get one each."""
-    suffix = "".join(f".{rank}" for rank in ranks if rank)
-    return Path(path + suffix)
+    return DecisionLog(rank_path(path, ranks.dp_rank, ranks.pp_rank), name)

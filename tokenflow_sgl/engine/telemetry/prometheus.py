@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +100,8 @@ class PrometheusRecorder(Recorder):
 
     def __init__(self, labels: Mapping[str, Any]) -> None:
         self._labels = dict(labels)
-        self._metrics = {metric.name: _make(metric, [*labels]) for metric in METRICS.values()}
+        own = [metric for metric in METRICS.values() if not metric.shared]
+        self._metrics = {metric.name: make_metric(metric, [*labels]) for metric in own}
         self._children: dict[tuple[str, ...], Any] = {}
         self._last_mode: Mode | None = None
         # A series that exists from the start can be alerted on.
@@ -212,7 +213,8 @@ class PrometheusRecorder(Recorder):
         self._last_mode = mode
 
 
-def _make(metric: Metric, labels: Sequence[str]) -> Any:
+def make_metric(metric: Metric, labels: Sequence[str]) -> Any:
+    """Prometheus' object of a metric, with these labels before its own."""
     # Only after SGLang has set PROMETHEUS_MULTIPROC_DIR; an earlier import counts nowhere.
     from prometheus_client import Counter, Gauge, Histogram
 
@@ -221,7 +223,8 @@ def _make(metric: Metric, labels: Sequence[str]) -> Any:
         case "counter":
             return Counter(metric.full_name, metric.help, names)
         case "gauge":
-            return Gauge(metric.full_name, metric.help, names, multiprocess_mode="mostrecent")
+            mode: Literal["livesum", "mostrecent"] = "livesum" if metric.shared else "mostrecent"
+            return Gauge(metric.full_name, metric.help, names, multiprocess_mode=mode)
         case "histogram":
             return Histogram(metric.full_name, metric.help, names, buckets=metric.buckets)
 

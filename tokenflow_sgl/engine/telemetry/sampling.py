@@ -75,6 +75,7 @@ class Reporter:
             return
         progress = self._table.collect(now)
         self._timer.produced(now, progress.produced)
+        self._timer.accepted(self._timer.decoded, progress.produced)
         if not self._recorder.listens:
             return
         self._tally.add(progress, now)

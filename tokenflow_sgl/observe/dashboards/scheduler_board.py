@@ -95,6 +95,15 @@ SCHEDULER = Row(
             "Streams that were admitted and have not ended.",
             "short",
             (Query(level("tokenflow:working_set_streams"), "working set"),),
+            width=4,
+        ),
+        Panel(
+            "Token deposits",
+            "Tokens that were generated and wait for the moment at which the front end delivers "
+            "them, of streams with a token deposit.",
+            "short",
+            (Query(f"sum(tokenflow:deposit_tokens{{{SERVER}}})", "tokens"),),
+            width=4,
         ),
     ),
 )

@@ -18,7 +18,8 @@ from tokenflow_sgl.contract import (
     State,
     Way,
 )
-from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, decode_reserve
+from tokenflow_sgl.contract.needs import Room, need, steps, together
+from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.offload import proactive_writes, restore
 from tokenflow_sgl.policy.cadence import next_look
 from tokenflow_sgl.policy.stress import under_stress
@@ -92,16 +93,18 @@ class OrderedPolicy(ABC):
             movable = np.zeros(len(there), dtype=np.bool_)
         fixed = streams.running[there] & ~movable
         running = int(np.count_nonzero(streams.running))
-        room = memory.kv.total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
-        room -= int(size[fixed].sum())
+        room = Room.whole(memory)
+        room.take(steps(memory, state.growth, running, DECODE_TARGET_STEPS))
+        room.take(together(memory, size[fixed]))
         rows = memory.max_running - int(np.count_nonzero(fixed))
         chosen: list[int] = []
         for place in order.tolist():
             if fixed[place]:
                 continue
-            if size[place] <= room and rows > 0:
+            wanted = need(memory, int(size[place]))
+            if rows > 0 and room.fits(wanted):
                 chosen.append(place)
-                room -= int(size[place])
+                room.take(wanted)
                 rows -= 1
         if not chosen and not running and len(order):
             chosen = [int(order[0])]  # alone it may use the reserve

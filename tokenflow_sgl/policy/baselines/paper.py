@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, Cause, Decision, IntArray, Mode, Preempt, State
-from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS, decode_reserve
+from tokenflow_sgl.contract.needs import windows
+from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.policy.cadence import next_look
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
 from tokenflow_sgl.policy.stress import under_stress
@@ -147,10 +148,13 @@ class PaperPolicy:
         streams, memory = state.streams, state.memory
         size = streams.length[members]
         running = int(np.count_nonzero(streams.running))
-        capacity = memory.kv.total - decode_reserve(memory, running, DECODE_TARGET_STEPS)
+        capacity = memory.kv.total - state.growth.reserve(running, DECODE_TARGET_STEPS)
+        rows = memory.max_running
+        if memory.window.tokens:
+            rows = min(rows, memory.device.window.total // max(windows(memory, size).max(), 1))
         if first_come:
             fits: BoolArray = np.cumsum(size) <= capacity
-            fits[memory.max_running :] = False
+            fits[rows:] = False
             return fits
         overhead = np.where(
             streams.paused[members],
@@ -168,4 +172,4 @@ class PaperPolicy:
         # Ties go to what runs already: switching costs.
         utility = utility - utility.min() + 1e-6
         utility += 1e-6 * streams.running[members]
-        return select(utility, size, capacity, memory.max_running)
+        return select(utility, size, capacity, rows)

@@ -1,4 +1,4 @@
-"""An engine that executes placements of KV layer by layer, which no server of ours does.
+"""An engine that executes placements of KV layer by layer and pauses streams, played step by step.
 
 For OrbitFlow's evaluation. `step_loop` serves requests in one batch and plays each decode step by
 the planner's fluid model, `placers` has the systems that decide where KV lies, and

@@ -13,7 +13,7 @@ import numpy as np
 
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
-from tokenflow_sgl.sim.simulated_streams import FloatArray
+from tokenflow_sgl.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.sim.step import Chunk, Step
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
@@ -61,11 +61,15 @@ class FairScheduler(FcfsScheduler):
                 self.served[client] += PROMPT_WEIGHT * float(self.core.streams.prompt[chunk.stream])
                 self._left = int(client)
 
-    def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
+    def ran(
+        self, step: Step, starts: FloatArray, end: float, context: int, made: IntArray | None = None
+    ) -> None:
         """Output tokens are counted when they are there."""
-        rows = [*step.decode.tolist(), *(chunk.stream for chunk in step.chunks if chunk.last)]
-        clients = self.core.streams.client[rows]
-        np.add.at(self.served, clients, OUTPUT_WEIGHT * len(starts))
+        first = [chunk.stream for chunk in step.chunks if chunk.last]
+        decoded = len(starts) if made is None else made.sum(axis=0)
+        clients = self.core.streams.client
+        np.add.at(self.served, clients[step.decode], OUTPUT_WEIGHT * decoded)
+        np.add.at(self.served, clients[first], OUTPUT_WEIGHT * len(starts))
 
     def _lift(self, clients: set[int]) -> None:
         stayed = clients & self._queued

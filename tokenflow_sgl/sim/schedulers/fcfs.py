@@ -12,6 +12,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.sim.core import Core
+from tokenflow_sgl.sim.schedulers.prefill_budget import Budget
 from tokenflow_sgl.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Step
 
@@ -73,7 +74,9 @@ class FcfsScheduler:
         decay = (self._first - self._least) / DECAY_STEPS
         self.ratio = max(self.ratio - steps * decay, self._least)
 
-    def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
+    def ran(
+        self, step: Step, starts: FloatArray, end: float, context: int, made: IntArray | None = None
+    ) -> None:
         """Stock SGLang learns nothing from its steps."""
 
     def ended(self, streams: list[int]) -> None:
@@ -142,6 +145,9 @@ class FcfsScheduler:
         if need >= budget.total - core.memory.evictable(stream):
             return None
         prefix = max(resident, reach)
+        later = self.reserved(stream, int(streams.generated[stream]))
+        if not budget.fits_windows(total - prefix, later):
+            return None
         tokens = min(total - prefix, core.head(stream, prefix, now))
         if core.memory.paged(tokens) > budget.chunk:
             tokens = (prefix + budget.chunk // page * page) // page * page - prefix
@@ -170,7 +176,7 @@ class FcfsScheduler:
     def mixed_rows(self, chunks: list[Chunk]) -> IntArray:
         """Running streams that decode in the prefill's step."""
         core = self.core
-        fits = core.memory.free - core.prefilled(chunks) >= core.growth(core.running, 1)
+        fits = core.decode_fits(core.running, core.prefilled(chunks))
         return core.running if self.mixes and fits else NO_STREAM
 
     # ---- what the policy's scheduler does differently ---------------------------------
@@ -228,7 +234,7 @@ class FcfsScheduler:
         core = self.core
         if not len(core.running):
             return None
-        if core.memory.free < core.growth(core.running, 1):
+        if not core.decode_fits(core.running):
             if core.ending:
                 return None  # what ended frees its memory at the end of the present step
             self._retract(now)
@@ -241,7 +247,7 @@ class FcfsScheduler:
         order = np.lexsort((-streams.prompt[rows], streams.generated[rows]))
         kept = rows
         for stream in rows[order].tolist():
-            fits = core.memory.free >= core.growth(kept, 1)
+            fits = core.decode_fits(kept)
             if len(kept) == 1 or (fits and len(kept) < len(rows)):
                 break
             kept = kept[kept != stream]
@@ -252,46 +258,3 @@ class FcfsScheduler:
         core.full = False
         done, most = streams.generated[kept].sum(), streams.limit[kept].sum()
         self.ratio = min(float(done + RETRACT_STEPS * len(kept)) / float(most + 1), 1.0)
-
-
-class Budget:
-    """What one prefill step may use up; see SGLang's `PrefillBudget`.
-
-    Attributes:
-        chunk: New tokens that it may still take.
-    """
-
-    def __init__(self, core: Core, offset: float, rows: int, chunk: int) -> None:
-        self._memory = core.memory
-        self._page = core.options.page_size
-        self._offset = offset
-        self._immediate = float(rows)
-        self._input = core.options.max_prefill_tokens - rows
-        self.chunk = chunk - rows
-
-    @property
-    def total(self) -> int:
-        """Tokens that may still be promised."""
-        return math.ceil(self._memory.free - self._offset)
-
-    @property
-    def spent(self) -> bool:
-        """The step has enough to compute."""
-        return self._input <= 0 or self.chunk <= 0
-
-    @property
-    def exhausted(self) -> bool:
-        """No memory is left to promise."""
-        return self.total <= 0 or self._memory.free <= self._immediate
-
-    def give_back(self, reserved: float) -> None:
-        """A running stream was preempted: what was reserved for it is free."""
-        self._offset -= reserved
-
-    def reserve(self, tokens: int, later: int) -> None:
-        """`tokens` are computed in this step, `later` ones are reserved."""
-        tokens = self._memory.paged(tokens)
-        self._offset += tokens + self._page + later
-        self._immediate += tokens + self._page
-        self._input -= tokens
-        self.chunk -= tokens

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import Phase
-from tokenflow_sgl.sim.schedulers.fcfs import CLIP_NEW_TOKENS, Budget, FcfsScheduler
+from tokenflow_sgl.sim.schedulers.fcfs import CLIP_NEW_TOKENS, FcfsScheduler
+from tokenflow_sgl.sim.schedulers.prefill_budget import Budget
 
 
 class PriorityScheduler(FcfsScheduler):

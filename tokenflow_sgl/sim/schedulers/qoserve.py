@@ -69,8 +69,8 @@ class QoServeScheduler(FcfsScheduler):
 
     @property
     def mixes(self) -> bool:
-        """Running streams decode in every step."""
-        return True
+        """Running streams decode in every step, where they do not verify drafts."""
+        return not self.core.options.speculates
 
     def offered(self) -> list[int]:
         """The queue by deadline and work; those that are too late come last."""
@@ -106,7 +106,9 @@ class QoServeScheduler(FcfsScheduler):
         fitting = bisect_right(choices, slack, key=needed)
         return min(choices[max(fitting - 1, 0)], most)
 
-    def ran(self, step: Step, starts: FloatArray, end: float, context: int) -> None:
+    def ran(
+        self, step: Step, starts: FloatArray, end: float, context: int, made: IntArray | None = None
+    ) -> None:
         """First tokens and the speed of prefills are counted when they are there."""
         if not step.chunks:
             return

@@ -10,7 +10,8 @@ waiting one is about to compute.
 from __future__ import annotations
 
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.schedulers.fcfs import Budget, FcfsScheduler
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.sim.schedulers.prefill_budget import Budget
 
 
 class ShortestPrefillScheduler(FcfsScheduler):

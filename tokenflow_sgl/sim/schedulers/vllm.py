@@ -40,7 +40,7 @@ class VllmScheduler(FcfsScheduler):
         core = self.core
         # The index of a stream is its place in the order of arrival.
         kept = np.sort(core.running)
-        while len(kept) > 1 and core.memory.free < core.growth(kept, 1):
+        while len(kept) > 1 and core.memory.free < core.next_growth(kept):
             last, kept = int(kept[-1]), kept[:-1]
             core.park(last, now, keep=False)
             self.requeue(last, now)

@@ -35,7 +35,7 @@ class EmulatedForCausalLM(torch.nn.Module):
         input_embeds: torch.Tensor | None = None,
     ) -> LogitsProcessorOutput:
         """Take the step's time layer by layer, each after its KV has arrived from the host."""
-        self._compute(work_of(forward_batch), _load_counter())
+        self._compute(work_of(forward_batch), *_waits())
         if forward_batch.forward_mode.is_extend():
             last = forward_batch.extend_seq_lens.cumsum(0) - 1
             input_ids, positions = input_ids[last], positions[last]
@@ -44,11 +44,16 @@ class EmulatedForCausalLM(torch.nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """There are none."""
 
-    def _compute(self, work: StepWork, loads: Any) -> None:
+    def _compute(self, work: StepWork, loads: Any, layerwise: Any) -> None:
         layers = self.config.num_hidden_layers
         per_layer = work.seconds(self.device_.profile) / layers
         stream = self.device_.begin_step()
-        if loads is None or loads.consumer_index < 0:
+        if layerwise is not None:
+            for layer in range(layers):
+                layerwise.before_layer(layer)
+                self.device_.compute(stream, per_layer)
+                layerwise.after_layer(layer)
+        elif loads is None or loads.consumer_index < 0:
             self.device_.compute(stream, per_layer * layers)
         else:
             for layer in range(layers):
@@ -63,11 +68,18 @@ class EmulatedForCausalLM(torch.nn.Module):
         return logits.scatter_(1, token[:, None], 30.0)
 
 
-def _load_counter() -> Any:
-    """SGLang's record of which layers of a KV load have landed; None without HiCache."""
-    from sglang.srt.model_executor.forward_context import get_token_to_kv_pool
+def _waits() -> tuple[Any, Any]:
+    """What a layer waits for.
 
-    return get_token_to_kv_pool().layer_transfer_counter
+    Returns:
+        SGLang's record of which layers of a KV load have landed; None without HiCache. And an
+        attention that has KV of layers on the host, as tokenflow's has; None: another one.
+    """
+    from sglang.srt.model_executor.forward_context import get_attn_backend, get_token_to_kv_pool
+
+    backend = get_attn_backend()
+    layerwise = backend if hasattr(backend, "before_layer") else None
+    return get_token_to_kv_pool().layer_transfer_counter, layerwise
 
 
 EntryClass = EmulatedForCausalLM

@@ -1,4 +1,4 @@
-"""SGLang's own Llama, one of the two architectures of tiny models."""
+"""SGLang's own Llama, one of the architectures of tiny models."""
 
 from sglang.srt.models.llama import LlamaForCausalLM
 

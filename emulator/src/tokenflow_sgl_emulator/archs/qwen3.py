@@ -1,4 +1,4 @@
-"""SGLang's own Qwen3, one of the two architectures of tiny models."""
+"""SGLang's own Qwen3, one of the architectures of tiny models."""
 
 from sglang.srt.models.qwen3 import Qwen3ForCausalLM
 

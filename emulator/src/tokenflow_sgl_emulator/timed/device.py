@@ -175,6 +175,11 @@ class EmulatedDevice:
         seconds = self.profile.pieces.seconds(link, n_bytes, issued)
         current_stream().enqueue(seconds * self.dilation)
 
+    def copy_layer(self, tokens: int, to_device: bool) -> None:
+        """Copy one layer of some tokens' KV, gathered into large pieces."""
+        profile = self.profile
+        self.copy(tokens, 1, profile.host_to_device if to_device else profile.device_to_host)
+
     def load_layer(
         self,
         slots: tuple[torch.Tensor, torch.Tensor],

@@ -1,0 +1,30 @@
+"""Which drafts of its tree each draft sees."""
+
+from typing import Any
+
+import torch
+
+
+def draft_masks(spec_info: Any, lengths: list[int]) -> list[torch.Tensor] | None:
+    """A mask [drafts, drafts] for each request; None: all drafts are chains.
+
+    SGLang gives the masks of all requests one after the other: of the drafts alone, or of each
+    request's whole context, in front of which the columns of its tokens are.
+
+    Args:
+        spec_info: SGLang's, of a pass that verifies drafts.
+        lengths: Of the contexts without drafts.
+    """
+    drafts, mask = int(spec_info.draft_token_num), spec_info.custom_mask
+    if mask is None or getattr(spec_info, "tree_topk", -1) == 1:
+        return None
+    of_drafts = len(lengths) * drafts * drafts
+    if mask.numel() == of_drafts:
+        return list(mask.view(len(lengths), drafts, drafts).bool())
+    found, at = [], 0
+    for length in lengths:
+        columns = length + drafts
+        whole = mask[at : at + drafts * columns].view(drafts, columns)
+        found.append(whole[:, length:].bool())
+        at += drafts * columns
+    return found

@@ -1,0 +1,170 @@
+"""Whatever layers lie on the host, every probability is the one that resident KV gives.
+
+All tests compare the 512 log probabilities of every token: the whole vocabulary of the tiny models.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.fixtures import BROKEN
+
+from tokenflow_sgl_emulator.models import make_tiny_model
+
+pytestmark = pytest.mark.engine
+
+NEW, VOCABULARY = 24, 512
+PLAIN = ("--disable-radix-cache", "--chunked-prefill-size", "32")
+RATIO = ("--tokenflow-layerwise-ratio", "4")
+PLANS = "layer_plans_made_up"
+ON = (*PLAIN, *RATIO, "--max-total-tokens", "1280")
+"""1,280 tokens of four layers: the device holds what 320 take, the twelve prompts come to 900."""
+Said = list[tuple[list[int], list[list[float]]]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("layered")
+    return {arch: make_tiny_model(root / arch, arch) for arch in ("llama", "qwen3")}
+
+
+@pytest.fixture(scope="module")
+def resident(start, model, prompts) -> dict[str, Said]:
+    """What SGLang says with its own pool."""
+    said = {}
+    for arch, path in model.items():
+        with start(*PLAIN, "--max-total-tokens", "4000", model=path) as served:
+            said[arch] = ask(served, prompts)
+    return said
+
+
+def ask(served: Any, prompts: list[list[int]]) -> Said:
+    """All at once; tokens and the log probabilities of the whole vocabulary at each of them."""
+
+    def one(ids: list[int]) -> tuple[list[int], list[list[float]]]:
+        sampling = {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True}
+        asked = {"return_logprob": True, "top_logprobs_num": VOCABULARY}
+        answer = served.post("/generate", {"input_ids": ids, "sampling_params": sampling, **asked})
+        assert answer.status == 200, answer
+        top = answer.body["meta_info"]["output_top_logprobs"]
+        chances = [[each[0] for each in sorted(row, key=lambda each: each[1])] for row in top]
+        return answer.body["output_ids"], chances
+
+    said: Said = served.together([lambda ids=ids: one(ids) for ids in prompts])
+    assert all(len(row) == VOCABULARY for _, chances in said for row in chances)
+    return said
+
+
+@contextmanager
+def layered(
+    start: Any, notes: Path, plan: str, *flags: str, model: Path, break_: str = ""
+) -> Iterator[Any]:
+    env = {"TOKENFLOW_TEST_LAYERS": str(notes / "notes"), "TOKENFLOW_EMU_LATE_COPIES": "4"}
+    program = {}
+    if break_:
+        env["TOKENFLOW_TEST_BREAK"], program = break_, {"program": BROKEN}
+    with start("--tokenflow-layerwise", plan, *flags, env=env, model=model, **program) as served:
+        yield served
+
+
+def steps(notes: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (notes / "notes").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arch", "page", "plan", "flags"),
+    [
+        ("qwen3", 1, "AnyLayers", ("--enable-mixed-chunk",)),
+        ("qwen3", 16, "AnyChoice", ("--disable-overlap-schedule",)),
+        pytest.param("llama", 16, "AnyLayers", (), marks=pytest.mark.slow),
+        ("llama", 1, "AnyChoice", ("--enable-mixed-chunk", "--disable-overlap-schedule")),
+    ],
+)
+def test_plans_that_change_in_every_step(
+    start, model, prompts, resident, tmp_path, arch, page, plan, flags
+) -> None:
+    own = (*ON, *flags, "--page-size", str(page))
+    with layered(start, tmp_path, f"{PLANS}:{plan}", *own, model=model[arch]) as served:
+        for _ in range(2):
+            assert ask(served, prompts) == resident[arch]
+        noted = steps(tmp_path)
+        assert noted[0]["cells"] == 1280 // page
+        assert any(len(step["running"]) > 8 for step in noted), "no batch"
+        changed = [a["layouts"] != b["layouts"] for a, b in itertools.pairwise(noted)]
+        assert sum(changed) > 0.8 * len(changed), "the plans must change"
+        served.flush_when_idle()
+        served.assert_clean()
+
+
+def test_a_batch_that_does_not_fit_is_served_whole(
+    start, model, prompts, resident, tmp_path
+) -> None:
+    """The shipped planner: all twelve streams decode together, in a third of what they need."""
+    own = (*ON, "--page-size", "1")
+    with layered(start, tmp_path, f"{PLANS}:Noted", *own, model=model["qwen3"]) as served:
+        assert ask(served, prompts) == resident["qwen3"]
+        noted = steps(tmp_path)
+        most = max(sum(step["running"]) for step in noted if not step["resting"])
+        needed = max(4 * sum(step["running"]) for step in noted if not step["resting"])
+        print(f"{most} pages in one step need {needed} cells; {noted[0]['cells']} are there")
+        assert needed > 2 * noted[0]["cells"]
+        assert {len(step["running"]) for step in noted} >= {12}
+        served.assert_clean()
+
+
+def test_clients_that_leave_and_pauses_leak_nothing(
+    start, model, prompts, resident, tmp_path
+) -> None:
+    """Aborts at any time, and SGLang's retraction of all streams: the rest says the same."""
+    chance = random.Random(4)
+    own = (*ON, "--page-size", "16")
+    with layered(start, tmp_path, f"{PLANS}:AnyLayers", *own, model=model["qwen3"]) as served:
+        for _ in range(3):
+            leaving = [
+                lambda ids=ids: served.leave(ids, chance.uniform(0.0, 1.0)) for ids in prompts[:6]
+            ]
+            staying = [lambda: ask(served, prompts[6:])]
+            assert served.together([*leaving, *staying])[-1] == resident["qwen3"][6:]
+        served.flush_when_idle()
+        beams = served.generate(prompts[0], beam_width=2)
+        assert beams.status == 400
+        assert "not supported with --tokenflow-layerwise" in str(beams.body)
+        with_pause = served.together([lambda: ask(served, prompts), lambda: pause(served)])
+        assert with_pause[0] == resident["qwen3"]
+        served.flush_when_idle()
+        served.assert_clean()
+
+
+def pause(served: Any) -> None:
+    time.sleep(0.5)
+    assert served.post("/pause_generation", {"mode": "retract"}).status == 200
+    assert served.post("/continue_generation", {}).status == 200
+
+
+@pytest.mark.parametrize("break_", ["no-layer-fence", "no-layer-store"])
+def test_what_is_broken_on_purpose_is_noticed(
+    start, model, prompts, resident, tmp_path, break_
+) -> None:
+    own = (*ON, "--page-size", "1")
+    plan = f"{PLANS}:AnyLayers"
+    with layered(start, tmp_path, plan, *own, model=model["qwen3"], break_=break_) as served:
+        try:
+            said = ask(served, prompts)
+        except (AssertionError, OSError):
+            return  # a server that is told nonsense need not survive it
+        assert said != resident["qwen3"]
+
+
+def test_two_ranks(start, model, prompts, resident, tmp_path) -> None:
+    own = (*ON, "--page-size", "16", "--tp-size", "2")
+    with layered(start, tmp_path, f"{PLANS}:AnyLayers", *own, model=model["qwen3"]) as served:
+        assert [tokens for tokens, _ in ask(served, prompts)] == [t for t, _ in resident["qwen3"]]
+        served.assert_clean()

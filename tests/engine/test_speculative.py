@@ -1,0 +1,147 @@
+"""With speculation, every token is the one that stock SGLang gives, and drafts stay as good.
+
+Under forced preemption every few steps. What a stream says does not depend on its drafts; how many
+of them are accepted does depend on the draft model's KV, which is paused, kept on the host and
+loaded with the stream's own.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.fixtures import BROKEN
+
+pytestmark = pytest.mark.engine
+
+FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
+COMMON = ("--chunked-prefill-size", "32", "--max-running-requests", "16")
+AMPLE = ("--max-total-tokens", "4000")
+# Twelve streams need about 1,350 tokens, and 8 more each for drafts.
+SMALL = ("--max-total-tokens", "960", "--hicache-ratio", "4")
+CHAIN = (
+    *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
+    *("--speculative-num-draft-tokens", "4"),
+)
+LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
+"""Copies land as late as SGLang and we let them."""
+
+
+@pytest.fixture(scope="module")
+def of_llama(start, drafting, prompts) -> list[list[int]]:
+    """What stock SGLang answers without speculation."""
+    with start(*AMPLE, model=drafting / "llama") as served:
+        return served.outputs(prompts)
+
+
+@pytest.fixture
+def speculation(request, drafting, models, reference) -> tuple[Path, tuple[str, ...], Any]:
+    """Of an algorithm: the model, SGLang's options, and what it says without speculation."""
+    name = request.param
+    if name == "ngram":
+        options = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4")
+        return models / "qwen3", options, reference
+    if name == "standalone":
+        draft, target, said = models / "qwen3", models / "qwen3", reference
+    else:
+        said = request.getfixturevalue("of_llama")
+        draft, target = drafting / name, drafting / ("mtp" if name == "mtp" else "llama")
+    algorithm = "NEXTN" if name == "mtp" else name.upper()
+    options = ("--speculative-algorithm", algorithm, *CHAIN)
+    return target, (*options, "--speculative-draft-model-path", str(draft)), said
+
+
+def served_answers(served, prompts, *, stream: bool) -> tuple[list[list[int]], float]:
+    """The tokens of all prompts, served at once, and how many of them a step gave on average.
+
+    A step of drafts, that is: the first token after a start or a resume comes from a prefill.
+    """
+    calls = [lambda p=prompt: served.generate(p, stream=stream) for prompt in prompts]
+    answers = served.together(calls)
+    assert [answer.status for answer in answers] == [200] * len(prompts), answers
+    told = [answer.body["meta_info"] for answer in answers]
+    steps = sum(each["spec_verify_ct"] for each in told)
+    accepted = sum(each["spec_num_correct_drafts"] for each in told)
+    return [answer.body["output_ids"] for answer in answers], 1.0 + accepted / steps
+
+
+def run(start, speculation, prompts, *flags: str, **how: Any) -> list[float]:
+    """Tokens per step when all prompts are asked, and when they are asked again.
+
+    All tokens of the forced run are right.
+    """
+    model, options, said = speculation
+    accepted = []
+    with start(*FORCED, *COMMON, *options, *flags, model=model, **how) as served:
+        for stream in (False, True):
+            tokens, per_step = served_answers(served, prompts, stream=stream)
+            assert tokens == said
+            accepted.append(per_step)
+        preempted = served.total("tokenflow:preemptions_total")
+        recomputed = served.total("tokenflow:resume_recomputed_tokens_sum")
+        loaded = served.total("tokenflow:loaded_ahead_tokens_total")
+        print(
+            f"{' '.join(options[1:2])} {' '.join(flags)}: {accepted} tokens per step, "
+            f"{preempted:.0f} preemptions, {recomputed:.0f} tokens recomputed, {loaded:.0f} loaded"
+        )
+        assert preempted >= 2 * len(prompts), "the test must disturb"
+        served.assert_clean()
+    return accepted
+
+
+OFTEN, AT_TIMES = ("ngram", "eagle3"), ("standalone", "eagle", "mtp")
+ALGORITHMS = (*OFTEN, *(pytest.param(each, marks=pytest.mark.slow) for each in AT_TIMES))
+
+
+@pytest.mark.parametrize("speculation", ALGORITHMS, indirect=True)
+def test_tokens_are_those_of_the_undisturbed_run(start, prompts, speculation) -> None:
+    """And drafts are accepted as often as under stock SGLang with the same speculation."""
+    model, options, said = speculation
+
+    def undisturbed() -> float:
+        with start(*COMMON, *options, *AMPLE, model=model) as served:
+            tokens, per_step = served_answers(served, prompts, stream=False)
+            assert tokens == said
+            return per_step
+
+    cells: Sequence[Any] = (
+        undisturbed,
+        lambda: run(start, speculation, prompts, *SMALL, env=LATE)[0],
+        lambda: run(start, speculation, prompts, *AMPLE, "--tokenflow-hicache", "off")[0],
+    )
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        stock, small, ample = (each.result() for each in [pool.submit(cell) for cell in cells])
+    print(f"tokens per step: stock {stock:.2f}, HiCache {small:.2f}, without {ample:.2f}")
+    # The step after a resume drafts from a token or two that were computed anew.
+    assert min(small, ample) >= 0.9 * stock
+
+
+@pytest.mark.parametrize("speculation", ["eagle"], indirect=True)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--page-size", "16"),
+        ("--disable-overlap-schedule",),
+        pytest.param(("--tp-size", "2", "--tokenflow-check-ranks"), marks=pytest.mark.slow),
+    ],
+    ids=["pages", "no-overlap", "ranks"],
+)
+def test_tokens_are_the_same_in_other_settings(start, prompts, speculation, flags) -> None:
+    small = ("--max-total-tokens", "1280", "--hicache-ratio", "4")
+    run(start, speculation, prompts, *small, *flags, env=LATE)
+
+
+@pytest.mark.parametrize("speculation", ["standalone"], indirect=True)
+def test_lost_drafts_are_noticed(start, prompts, speculation) -> None:
+    """The control: the draft model's KV is not loaded with the stream's, so fewer are accepted.
+
+    Of prompts that are asked again: what is on the host of them is loaded, too.
+    """
+    env = {**LATE, "TOKENFLOW_TEST_BREAK": "no-draft-load"}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        whole = pool.submit(run, start, speculation, prompts, *SMALL, env=LATE)
+        broken = pool.submit(run, start, speculation, prompts, *SMALL, env=env, program=BROKEN)
+        assert broken.result()[1] < 0.9 * whole.result()[1]

@@ -1,0 +1,136 @@
+"""The servers that are attacked: flags, ranks, models, and what has to happen meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
+
+LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
+"""Copies land as late as SGLang and we let them."""
+TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+TOKENFLOW = ("--scheduler", "tokenflow")
+FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
+CHUNKS = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptInChunks")
+IN_CHUNKS = ("preemptions_total", "loaded_ahead_chunks_total")
+NOT_AT_ONCE = frozenset({"retract-flush", "retract-weights"})
+"""With a storage a flush has to wait for it, in a pause, too; test_restoration.py does."""
+BOTH_WAYS = ("restorations_total", "restored_tokens_total")
+# Sixteen clients ask for about 1,500 tokens at a time.
+LARGE_HOST = ("--max-total-tokens", "448", "--hicache-ratio", "6")
+SMALL_HOST = ("--max-total-tokens", "448", "--hicache-ratio", "0.5")
+HALF_EACH = ("--max-total-tokens", "288", "--hicache-ratio", "6")
+"""Of memory, for each of two ranks that have their own streams."""
+DP_ATTENTION = ("--enable-dp-attention", "--dp-size", "2", "--tp-size", "2")
+DELTAS = ("--max-mamba-cache-size", "20", "--mamba-track-interval", "64")
+"""Four streams run at once."""
+DRAFTS = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4")
+EVICT_OFTEN = {"SGLANG_SWA_EVICTION_INTERVAL": "8"}
+"""SGLang frees what has left a window in bundles of 128 tokens: longer than most answers."""
+LAYERS = (
+    *("--tokenflow-layerwise", "layer_plans_made_up:AnyLayers", "--disable-radix-cache"),
+    *("--tokenflow-layerwise-ratio", "4", "--max-total-tokens", "1280"),
+)
+"""The device holds what 320 tokens take in all four layers. The scheduler is SGLang's own."""
+UNNOTED = {"TOKENFLOW_TEST_LAYERS": "/dev/null"}
+NO_READERS = frozenset({"bad-rate", "unknown-class", "unknown-key"})
+"""Requests that only our scheduler refuses."""
+RESTORED = (
+    # Tails take some hundredths of a second, so that what happens meanwhile happens often.
+    *storage_flags(prefetch_tokens=8, read_gbps=0.005, write_gbps=1.0),
+    *("--page-size", "4", "--chunked-prefill-size", "32"),
+    *("--tokenflow-restore", "splits:SplitAnywhere"),
+)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A server to attack.
+
+    Attributes:
+        flags: Of the server.
+        ranks: Tensor-parallel ranks.
+        model: The tiny model that it serves.
+        env: More variables of its processes.
+        expects: Metrics of ours that have to rise, so that the attack means something.
+        full: The server has a limit to its queue.
+        beyond: Tokens by which an aborted answer may exceed its limit: SGLang keeps a whole step.
+        without: What is not done to it.
+    """
+
+    flags: tuple[str, ...]
+    ranks: int = 1
+    model: str = "qwen3"
+    env: Mapping[str, str] = field(default_factory=dict)
+    expects: tuple[str, ...] = ("preemptions_total", "written_ahead_tokens_total")
+    full: bool = False
+    beyond: int = 0
+    without: frozenset[str] = frozenset()
+
+    def all_flags(self) -> tuple[str, ...]:
+        """All that the server is started with."""
+        two = ("--tp-size", str(self.ranks), "--tokenflow-check-ranks") if self.ranks > 1 else ()
+        return (*self.flags, *two)
+
+    def all_env(self) -> dict[str, str]:
+        """The variables that it is started with."""
+        return {**LATE, **(TWO_RANKS if self.ranks > 1 else {}), **self.env}
+
+
+ARENAS = {
+    "forced, page 1": Arena((*FORCED, *LARGE_HOST)),
+    "forced, page 16, small host": Arena(
+        (*FORCED, *SMALL_HOST, "--page-size", "16", "--chunked-prefill-size", "32")
+    ),
+    "chunks, page 1": Arena((*CHUNKS, *LARGE_HOST), expects=IN_CHUNKS),
+    "chunks, page 16, two ranks": Arena(
+        (*CHUNKS, *LARGE_HOST, "--page-size", "16"), ranks=2, expects=IN_CHUNKS
+    ),
+    "shipped, page 1, short queue": Arena(
+        (*TOKENFLOW, *LARGE_HOST, "--max-queued-requests", "4"), full=True
+    ),
+    "shipped, page 16": Arena((*TOKENFLOW, *LARGE_HOST, "--page-size", "16")),
+    "forced, page 16, two ranks": Arena((*FORCED, *LARGE_HOST, "--page-size", "16"), ranks=2),
+    "shipped, page 1, two ranks": Arena((*TOKENFLOW, *LARGE_HOST), ranks=2),
+    "restored": Arena((*FORCED, *SMALL_HOST, *RESTORED), expects=BOTH_WAYS, without=NOT_AT_ONCE),
+    "restored, two ranks": Arena(
+        (*TOKENFLOW, *SMALL_HOST, *RESTORED), ranks=2, expects=BOTH_WAYS, without=NOT_AT_ONCE
+    ),
+    "windows": Arena((*FORCED, *LARGE_HOST), model="qwen3-window", env=EVICT_OFTEN),
+    "windows, few, page 16": Arena(
+        (*TOKENFLOW, *LARGE_HOST, "--page-size", "16", "--swa-full-tokens-ratio", "0.5"),
+        model="qwen3-window",
+        env=EVICT_OFTEN,
+    ),
+    "latent": Arena((*FORCED, *LARGE_HOST, "--page-size", "16"), model="deepseek"),
+    "convolutions": Arena(
+        (*FORCED, *LARGE_HOST, "--max-mamba-cache-size", "48"),
+        model="lfm2",
+        expects=("preemptions_total",),
+    ),
+    "deltas, few, page 16": Arena(
+        (*TOKENFLOW, *LARGE_HOST, "--page-size", "16", *DELTAS),
+        model="qwen3.5",
+        expects=("preemptions_total",),
+    ),
+    "drafts": Arena((*FORCED, *LARGE_HOST, *DRAFTS), beyond=3),
+    "DP attention": Arena((*FORCED, *HALF_EACH, *DP_ATTENTION), env=TWO_RANKS),
+    "layers": Arena(LAYERS, env=UNNOTED, expects=(), without=NO_READERS),
+}
+SHORT = (
+    ("forced, page 1", "shipped, page 16"),
+    ("forced, page 16, two ranks",),
+)
+"""Arenas that are attacked at once, a turn after the other; all are attacked for long."""
+SLOW = (
+    ("forced, page 1", "shipped, page 1, two ranks"),
+    ("shipped, page 1, short queue", "forced, page 16, two ranks"),
+    ("forced, page 16, small host", "shipped, page 16"),
+    ("chunks, page 1", "chunks, page 16, two ranks"),
+    ("restored", "restored, two ranks"),
+    ("windows", "drafts"),
+    ("windows, few, page 16", "latent"),
+    ("DP attention", "layers"),
+    ("convolutions", "deltas, few, page 16"),
+)

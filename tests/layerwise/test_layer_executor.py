@@ -1,0 +1,190 @@
+"""Whatever moves between steps, each layer reads its KV, and nothing leaks."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layerwise_body import MadeUpEngine, RandomLayouts
+
+from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
+from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
+from tokenflow_sgl.placement import every
+
+
+class Fixed:
+    """A layout for each row."""
+
+    def __init__(self, **layouts) -> None:
+        self.of = {int(key[1:]): value for key, value in layouts.items()}
+
+    def layouts(self, streams):
+        return [self.of.get(row, ()) for row in streams.rows.tolist()]
+
+
+def random_operations(engine: MadeUpEngine, chance: random.Random, number: int) -> None:
+    for _ in range(number):
+        rows = list(engine.streams)
+        what = chance.random()
+        if not rows or (what < 0.08 and len(rows) < 12):
+            engine.arrive()
+        elif what < 0.14:
+            engine.end(chance.choice(rows))  # finished, retracted or aborted: alike
+        else:
+            chosen = chance.sample(rows, chance.randint(1, len(rows)))
+            kind = chance.random()
+            new = {}
+            for row in chosen:
+                fresh = not engine.streams[row].places
+                chunk = chance.randint(1, 40)
+                # A chunk of a prompt, tokens one by one, or both in one step.
+                new[row] = chunk if fresh or kind < 0.15 else 1
+            if not engine.step(new):
+                engine.end(chance.choice(rows))
+
+
+def assert_nothing_left(engine: MadeUpEngine) -> None:
+    for row in list(engine.streams):
+        engine.end(row)
+    engine.free_late()
+    assert engine.places.audit() is None
+    assert engine.places.device.used == engine.places.host.used == 0
+    assert engine.places.staged().size == 0
+    assert not engine.places.alive.any()
+
+
+@pytest.mark.parametrize(("page", "eager"), [(1, 0.0), (4, 0.3), (16, 0.0)])
+def test_a_thousand_random_operations(page, eager) -> None:
+    chance = random.Random(page)
+    engine = MadeUpEngine(
+        layers=6, pages=640 // page, ratio=3.0, page=page, chance=chance, eager=eager
+    )
+    random_operations(engine, chance, 1000)
+    assert engine.executor.switches > 500
+    assert engine.executor.fetched > 1000
+    assert_nothing_left(engine)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    layers=st.integers(1, 7),
+    page=st.sampled_from([1, 2, 16]),
+    ratio=st.floats(1.0, 7.0),
+    eager=st.sampled_from([0.0, 0.2, 1.0]),
+    shipped=st.booleans(),
+)
+def test_any_sizes_and_orders(seed, layers, page, ratio, eager, shipped) -> None:
+    chance = random.Random(seed)
+    engine = MadeUpEngine(
+        layers=layers,
+        pages=max(320 // page, 4),
+        ratio=min(ratio, layers),
+        page=page,
+        chance=chance,
+        planner=EvenSpread() if shipped else RandomLayouts(chance),
+        eager=eager,
+    )
+    random_operations(engine, chance, 60)
+    assert_nothing_left(engine)
+
+
+def test_a_batch_that_does_not_fit_is_served_whole() -> None:
+    """225 pages of nine layers, 160 of which the device has."""
+    engine = MadeUpEngine(
+        layers=9, pages=25, ratio=225 / 160, page=4, chance=random.Random(1), planner=EvenSpread()
+    )
+    rows = [engine.arrive() for _ in range(5)]
+    assert engine.step({row: 17 for row in rows})  # 25 pages of 4 tokens
+    for _ in range(3):
+        assert engine.step({row: 1 for row in rows})
+    assert not engine.free
+    assert engine.places.device.used <= 160
+    assert engine.executor.fetched > 0
+    assert_nothing_left(engine)
+
+
+def test_what_rests_gives_way_first() -> None:
+    engine = MadeUpEngine(
+        layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1), planner=Fixed()
+    )
+    first, second = engine.arrive(), engine.arrive()
+    assert engine.step({first: 6})  # 24 of 32 cells
+    assert engine.step({second: 7})  # 28 more
+    assert all(engine.places.on_host(layer, np.array([16])).all() for layer in range(4))
+    assert engine.executor._masks[first].all()
+    assert not engine.executor._masks[second].any()
+    assert engine.step({first: 1})
+    assert_nothing_left(engine)
+
+
+def test_a_page_that_is_freed_late_counts_although_its_row_has_another_stream() -> None:
+    engine = MadeUpEngine(
+        layers=2, pages=12, ratio=1.2, page=1, chance=random.Random(0), planner=Fixed()
+    )
+    engine._chance.random = lambda: 0.0  # the last page of a stream is freed a step later
+    assert engine.step({engine.arrive(): 6})
+    engine.end(1)
+    assert engine.places.device.used == 2
+    row = engine.arrive()
+    assert row == 1
+    assert engine.step({row: 10}), "20 cells, and as many are there"
+    assert_nothing_left(engine)
+
+
+def test_a_fence_that_is_missing_is_noticed() -> None:
+    """Negative control: a layer that does not wait reads what has not landed."""
+
+    class NoFence(LayerExecutor):
+        def before(self, layer: int) -> None:
+            self._landing.clear()
+            super().before(layer)
+
+    chance = random.Random(3)
+    engine = MadeUpEngine(
+        layers=4, pages=40, ratio=1.0, page=4, chance=chance, planner=Fixed(r1=every(4, 2)), eager=0
+    )
+    engine.executor.__class__ = NoFence
+    row = engine.arrive()
+    assert engine.step({row: 9})
+    with pytest.raises(AssertionError):
+        engine.step({row: 1})
+
+
+def test_tokens_that_do_not_follow_to_the_host_are_noticed() -> None:
+    chance = random.Random(3)
+    engine = MadeUpEngine(
+        layers=4, pages=40, ratio=1.0, page=4, chance=chance, planner=Fixed(r1=(2,)), eager=1
+    )
+    row = engine.arrive()
+    assert engine.step({row: 9})
+    engine.executor.after = lambda layer: None
+    assert engine.step({row: 1})
+    with pytest.raises(AssertionError):
+        engine.step({row: 1})
+
+
+def test_a_planner_that_fails_is_replaced(caplog) -> None:
+    class Bad:
+        def layouts(self, streams):
+            return [(99,)] * len(streams.rows)
+
+    engine = MadeUpEngine(
+        layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1), planner=Bad()
+    )
+    row = engine.arrive()
+    assert engine.step({row: 5})
+    assert engine.step({row: 1})
+    assert caplog.text.count("layout is (99,); allowed are layers from 1 to 4") == 1
+
+
+def test_all_pages_taken_back_at_once() -> None:
+    engine = MadeUpEngine(layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1))
+    assert engine.step({engine.arrive(): 5})
+    engine.executor.clear()
+    engine.streams.clear()
+    assert engine.places.staged().size == 0
+    assert_nothing_left(engine)

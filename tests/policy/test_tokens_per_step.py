@@ -1,0 +1,107 @@
+"""With speculation a decode step gives a stream several tokens: what policies make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import states
+
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.policy.admission import admissible
+from tokenflow_sgl.policy.headroom import headroom
+from tokenflow_sgl.policy.parking import next_share
+from tokenflow_sgl.policy.prefill import prefill_limit
+from tokenflow_sgl.policy.slo_admission import forecast
+from tokenflow_sgl.policy.supply import modelled, supplied
+from tokenflow_sgl.policy.working_set import WorkingSetPolicy
+
+CONFIG = WorkingSetConfig()
+
+
+def test_a_token_takes_a_part_of_a_step() -> None:
+    costs = dataclasses.replace(states.COSTS, tokens_per_step=2.5)
+    assert costs.token_seconds(8, 1000) == pytest.approx(costs.decode_seconds(8, 1000) / 2.5)
+    assert states.COSTS.token_seconds(8, 1000) == states.COSTS.decode_seconds(8, 1000)
+
+
+@pytest.mark.parametrize("kv_rate", [float("nan"), 1e6])
+def test_the_engine_supplies_so_many_times_the_tokens(make_state, make_stream, kv_rate) -> None:
+    rows = [make_stream()] * 4
+    plain = make_state(rows, kv_rate=kv_rate)
+    drafts = make_state(rows, kv_rate=kv_rate, tokens_per_step=2.5)
+    for of in (lambda state: modelled(state, 500.0), lambda state: supplied(state, 500.0, 1.2)):
+        assert of(drafts).speed == pytest.approx(2.5 * of(plain).speed)
+        assert of(drafts).token_cost == pytest.approx(of(plain).token_cost / 2.5)
+
+
+def test_slots_of_drafts_are_memory_that_serves_no_context(make_state, make_stream) -> None:
+    rows = [make_stream()] * 4
+    assert modelled(make_state(rows, ahead=100), 500.0).speed > (
+        modelled(make_state(rows), 500.0).speed
+    ), "fewer rows"
+
+
+def test_more_newcomers_join_where_steps_give_more(make_state, make_stream) -> None:
+    readers = [make_stream(slack=2.0, rate=100.0) for _ in range(16)]
+    waiting = [
+        make_stream(Phase.WAITING, arrival=99.0 + 0.001 * each, rate=100.0, prompt=10)
+        for each in range(200)
+    ]
+    joined = [
+        len(
+            admissible(
+                make_state(readers + waiting, total=6_000, tokens_per_step=each), CONFIG
+            ).join
+        )
+        for each in (1.0, 2.5)
+    ]
+    assert 0 < joined[0] < joined[1]
+
+
+def test_a_router_hears_of_it(make_state, make_stream) -> None:
+    rows = [make_stream()] * 4
+    assert headroom(make_state(rows, tokens_per_step=2.5, total=10**6), CONFIG) > (
+        headroom(make_state(rows, total=10**6), CONFIG)
+    )
+
+
+def test_memory_is_forecast_to_be_used_up_sooner(make_state, make_stream) -> None:
+    rows = [make_stream()] * 4
+    plain, drafts = make_state(rows), make_state(rows, tokens_per_step=2.5, ahead=8)
+    assert forecast(plain) - forecast(drafts) == pytest.approx(4 * (8 + 1.5 * 64))
+
+
+def test_decoding_keeps_pace_with_longer_prefills(make_state, make_stream) -> None:
+    rows = [make_stream(slack=-1.0, rate=20.0)]
+    plain, drafts = make_state(rows), make_state(rows, tokens_per_step=2.5)
+    assert prefill_limit(drafts, CONFIG) > prefill_limit(plain, CONFIG)
+
+
+def test_parking_expects_the_tokens_of_drafts(make_state, make_stream) -> None:
+    """A throughput that is fine without speculation is too little with it."""
+    rows = [make_stream()] * 20
+    plain = make_state(rows, throughput=20 / states.COSTS.decode_seconds(20, 4000.0))
+    config = dataclasses.replace(CONFIG, park=True)
+    assert next_share(plain, config, 0.9) < 0.9
+    costs = dataclasses.replace(plain.costs, tokens_per_step=2.5)
+    assert next_share(dataclasses.replace(plain, costs=costs), config, 0.9) > 0.9
+
+
+@pytest.mark.parametrize(("free", "preempted"), [(76, False), (75, True)])
+def test_streams_are_preempted_before_drafts_lack_memory(
+    make_state, make_stream, free, preempted
+) -> None:
+    """Four steps of 2.5 tokens and eight slots for drafts, of four streams: 72; and two paused."""
+    rows = [make_stream(slack=10.0 + each) for each in range(4)]
+    state = make_state(
+        [*rows, make_stream(Phase.PAUSED, slack=30.0)],
+        free=free - 4,
+        tokens_per_step=2.5,
+        ahead=8,
+    )
+    decision = WorkingSetPolicy().decide(state)
+    assert bool([p for p in decision.preempt if p.cause.name == "MEMORY"]) is preempted
+    assert np.isfinite(state.growth.headroom)

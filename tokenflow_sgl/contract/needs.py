@@ -1,0 +1,174 @@
+"""What streams need of each of the device's pools, and the one question whether it fits.
+
+Part of the contract: whoever plans asks here. Every stream needs KV for all of its tokens. Where
+some layers have a sliding window, it needs places in their pool as well: for its last tokens only,
+so that one pool or the other is short, as prompts are long or many streams run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tokenflow_sgl.contract.lengths import FloatArray, IntArray
+from tokenflow_sgl.contract.memory import Memory
+from tokenflow_sgl.contract.reserve import Growth
+from tokenflow_sgl.contract.streams import Streams
+
+Need = tuple[int, int]
+"""Tokens in the pools of KV and of windows; without window pools the second is 0."""
+NOTHING: Need = (0, 0)
+
+
+class Needs(NamedTuple):
+    """Of each of the streams in a line, as arrays of one length; window: None without its pools."""
+
+    kv: IntArray
+    window: IntArray | None
+
+    def behind(self, place: int) -> list[Need]:
+        """Of each from this place on."""
+        kv = self.kv[place:].tolist()
+        if self.window is None:
+            return [(tokens, 0) for tokens in kv]
+        return list(zip(kv, self.window[place:].tolist(), strict=True))
+
+
+class Room:
+    """What is left of the device's pools while a plan is made.
+
+    Args:
+        memory: As it is: what is free and not promised is left.
+    """
+
+    __slots__ = ("kv", "window")
+
+    def __init__(self, memory: Memory) -> None:
+        kv, window = memory.kv, memory.device.window
+        self.kv = kv.free - kv.promised
+        self.window = window.free - window.promised
+
+    @classmethod
+    def whole(cls, memory: Memory) -> Room:
+        """All of the pools, as if no stream were there."""
+        room = cls(memory)
+        room.kv, room.window = memory.kv.total, memory.device.window.total
+        return room
+
+    def fits(self, wanted: Need) -> bool:
+        """Whether so much is left of every pool."""
+        return wanted[0] <= self.kv and wanted[1] <= self.window
+
+    def take_head(self, line: Needs, most: int) -> int:
+        """What the head of a line needs is used up: of as many as fit together, at most `most`.
+
+        Returns:
+            How many these are.
+        """
+        kv, window = line.kv.cumsum(), None
+        count = min(int(kv.searchsorted(self.kv, side="right")), most)
+        if line.window is not None:
+            window = line.window.cumsum()
+            count = min(count, int(window.searchsorted(self.window, side="right")))
+        if count <= 0:
+            return 0
+        self.take((kv.item(count - 1), 0 if window is None else window.item(count - 1)))
+        return count
+
+    def lacks(self, wanted: Need) -> Need:
+        """What is missing to it; 0 or less where nothing is."""
+        return wanted[0] - self.kv, wanted[1] - self.window
+
+    def take(self, used: Need) -> None:
+        """So much is used up."""
+        self.kv -= used[0]
+        self.window -= used[1]
+
+    def give(self, freed: Need) -> None:
+        """So much becomes free."""
+        self.kv += freed[0]
+        self.window += freed[1]
+
+
+def windows(memory: Memory, length: IntArray | FloatArray) -> IntArray:
+    """Places in the window pool for streams of these lengths, shape (n,); 0 without one."""
+    return np.minimum(length, memory.window.tokens).astype(np.int64)
+
+
+def need(memory: Memory, length: int) -> Need:
+    """Of a stream of this length."""
+    return length, min(length, memory.window.tokens)
+
+
+def needs(memory: Memory, streams: Streams, index: IntArray, more: Need) -> Needs:
+    """Of the streams at `index`, each, to start or to resume, and `more`."""
+    length, window = streams.length.take(index), memory.window
+    kv = length + more[0]
+    if not window.tokens:
+        return Needs(kv, None)  # a plan looks at many
+    computed = np.where(streams.waiting.take(index), streams.uncached.take(index), 0)
+    kept = np.maximum(windows(memory, length), np.minimum(computed, window.prefill))
+    return Needs(kv, kept + more[1])
+
+
+def together(memory: Memory, length: IntArray) -> Need:
+    """Of streams of these lengths, all of them."""
+    window = int(windows(memory, length).sum()) if memory.window.tokens else 0
+    return int(length.sum()), window
+
+
+def steps(memory: Memory, growth: Growth, batch: int, count: int) -> Need:
+    """Of `batch` streams for `count` more decode steps, which take places in every pool."""
+    reserve = growth.reserve(batch, count)
+    return reserve, reserve if memory.window.tokens else 0
+
+
+def prompts(memory: Memory, length: IntArray) -> Need:
+    """Of streams that wait, for their prefills: whole prompts, a page and drafts each.
+
+    In the window pool a step keeps all that it computes, and the streams after it their windows.
+    """
+    count = len(length) * (memory.page_size + memory.ahead)
+    window = 0
+    if memory.window.tokens:
+        chunk = min(int(length.max(initial=0)), memory.window.prefill)
+        window = int(windows(memory, length).sum()) + chunk + count
+    return int(length.sum()) + count, window
+
+
+def leaves(memory: Memory, more: Need, share: float) -> bool:
+    """Whether this share of every pool stays free when so much is allocated."""
+    kv, window = memory.kv, memory.device.window
+    return (
+        more[0] <= kv.free - kv.promised - share * kv.total
+        and more[1] <= window.free - window.promised - share * window.total
+    )
+
+
+def holds(memory: Memory, whole: Need, share: float) -> bool:
+    """Whether so much, and what is promised, is at most this share of every pool as a whole."""
+    kv, window = memory.kv, memory.device.window
+    return (
+        whole[0] + kv.promised <= share * kv.total
+        and whole[1] + window.promised <= share * window.total
+    )
+
+
+def most_streams(memory: Memory, length: float) -> float:
+    """How many streams of this length, above 0, the device's pools hold."""
+    most = memory.kv.total / length
+    window = memory.device.window.total
+    return min(most, window / min(length, memory.window.tokens)) if window else most
+
+
+def states_kept(memory: Memory) -> float:
+    """Streams whose recurrent states device and host keep; infinite for models without states."""
+    total = memory.device.state.total
+    return total + memory.host.state.total if total else np.inf
+
+
+def windows_kept(memory: Memory, share: float) -> float:
+    """Places for windows on device and host that may be promised; infinite without windows."""
+    total = memory.device.window.total
+    return share * (total + memory.host.window.total) if total else np.inf

@@ -1,0 +1,39 @@
+"""The gauge of tokens that wait in token deposits; each HTTP worker shows its own share."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from tokenflow_sgl.engine.telemetry.prometheus import make_metric
+from tokenflow_sgl.metrics import METRICS
+
+
+class HeldGauge:
+    """Tokens that wait in the deposits of this process.
+
+    Attributes:
+        tokens: How many they are.
+
+    Args:
+        shown: Prometheus' gauge; None: the server shows no metrics.
+    """
+
+    def __init__(self, shown: Any = None) -> None:
+        self.tokens = 0
+        self._shown = shown
+
+    def add(self, tokens: int) -> None:
+        """So many more wait; below 0: fewer."""
+        self.tokens += tokens
+        if self._shown is not None:
+            self._shown.set(self.tokens)
+
+
+@lru_cache(maxsize=1)
+def gauge_of(manager: Any) -> HeldGauge:
+    """The gauge of the process, which has one TokenizerManager."""
+    if not manager.enable_metrics:
+        return HeldGauge()
+    labels = manager.metrics_collector.labels
+    return HeldGauge(make_metric(METRICS["deposit_tokens"], [*labels]).labels(**labels))

@@ -1,0 +1,103 @@
+"""Which layers' KV of each stream lies on the host in the next step: what a planner sees and says.
+
+A planner is asked before every step, and proposes. What it proposes is cut down to what fits the
+device (`fitting`), so that no plan can make a step fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tokenflow_sgl.contract import BoolArray, IntArray
+from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
+from tokenflow_sgl.placement import Layout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamsInStep:
+    """The streams that hold KV, those of the step first; arrays of shape (streams,).
+
+    Attributes:
+        rows: SGLang's number of each: its row in the table of requests.
+        pages: Of each in one layer, at the end of the step.
+        running: Those that are in the step.
+        layouts: The layers of each that lie on the host now; new streams have none there.
+        layers: Of the model.
+        cells: Of the device, each for one page of one layer.
+        page: Tokens of a page.
+        speeds: Of a decode step, as far as they were measured; None: they were not.
+    """
+
+    rows: IntArray
+    pages: IntArray
+    running: BoolArray
+    layouts: tuple[Layout, ...]
+    layers: int
+    cells: int
+    page: int = 1
+    speeds: StepSpeeds | None = None
+
+
+class LayerPlanner(Protocol):
+    """What decides. On all ranks it has to come to the same answer, so it reads no clock."""
+
+    def layouts(self, streams: StreamsInStep) -> Sequence[Layout]:
+        """The layers of each stream that are to lie on the host, in the order of the streams."""
+        ...
+
+
+def masks_of(layouts: Sequence[Layout], layers: int) -> BoolArray:
+    """Whether a layer lies on the host, of shape (layers, streams).
+
+    Raises:
+        ValueError: A layout has a layer that the model does not have.
+    """
+    masks = np.zeros((layers, len(layouts)), dtype=np.bool_)
+    for stream, layout in enumerate(layouts):
+        if not all(1 <= layer <= layers for layer in layout):
+            raise ValueError(f"layout is {layout!r}; allowed are layers from 1 to {layers}")
+        masks[[layer - 1 for layer in layout], stream] = True
+    return masks
+
+
+def layout_of(mask: BoolArray) -> Layout:
+    """The layout of one stream, from a mask of shape (layers,)."""
+    return tuple((np.flatnonzero(mask) + 1).tolist())
+
+
+def needed_cells(masks: BoolArray, pages: IntArray, running: BoolArray) -> int:
+    """Cells of the device that a plan takes.
+
+    Args:
+        masks: As of `masks_of`.
+        pages: Of each stream in one layer, of shape (streams,).
+        running: Those in the step, of shape (streams,): only they have staging cells.
+    """
+    staged = running & masks.any(axis=0)
+    stays = np.logical_not(masks).sum(axis=0)
+    return int((pages * (stays + staged)).sum())
+
+
+def fitting(masks: BoolArray, streams: StreamsInStep) -> BoolArray:
+    """A plan that fits the device: streams lie on the host wholly until it does.
+
+    Those that are not in the step come first, and of these the largest. If all lie on the host, the
+    streams of the step need a cell for each page, and the pool has as many.
+    """
+    left = needed_cells(masks, streams.pages, streams.running) - streams.cells
+    if left <= 0:
+        return masks
+    masks = masks.copy()
+    for stream in np.lexsort((-streams.pages, streams.running)):
+        one = slice(stream, stream + 1)
+        before = needed_cells(masks[:, one], streams.pages[one], streams.running[one])
+        masks[:, stream] = True
+        after = needed_cells(masks[:, one], streams.pages[one], streams.running[one])
+        left -= before - after
+        if left <= 0:
+            break
+    return masks

@@ -1,0 +1,60 @@
+"""SGLang's hooks through which its memory becomes ours; see `layerwise_pool`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
+from sglang.srt.platforms import current_platform
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from tokenflow_sgl.engine.layerwise.layerwise_attention import register_layerwise_attention
+from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool, telling
+from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_device, check_layers
+from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
+
+_CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
+_BEAMS = "sglang.srt.beam_search.coordinator.BeamCoordinator.validate_and_init"
+_POOL_CLASS = "sglang.srt.platforms.interface.SRTPlatform.get_kv_pool_cls"
+
+
+def register_layerwise(settings: LayerwiseSettings) -> None:
+    """Declare the hooks and the attention, in the scheduler's process before it has a pool."""
+    check_device(current_platform.get_device())
+    pool = type("LayerwisePool", (LayerwisePool,), {"settings": settings})
+
+    def bytes_of_all(found: int, *_args: Any, **_kwargs: Any) -> int:
+        """SGLang hands out pages for all tokens, of which the device has room for a share."""
+        return int(found * settings.ratio)
+
+    def pool_class(original: Callable[..., type | None], platform: Any, *, kind: str) -> Any:
+        return pool if kind == "mha" else original(platform, kind=kind)
+
+    HookRegistry.register(f"{_CONFIGURATOR}._profile_available_bytes", bytes_of_all, HookType.AFTER)
+    HookRegistry.register(_POOL_CLASS, pool_class, HookType.AROUND)
+    HookRegistry.register(
+        f"{_CONFIGURATOR}._build_token_to_kv_pool_allocator", _built, HookType.AFTER
+    )
+    HookRegistry.register(_BEAMS, refuse_beams, HookType.AROUND)
+    register_layerwise_attention(settings)
+
+
+def refuse_beams(_original: Callable[..., Any], *_args: Any, **_kwargs: Any) -> str:
+    """Around SGLang's check of a request for beam search: why it is answered with an error."""
+    return (
+        "Beam search is not supported with --tokenflow-layerwise: its rows would share pages "
+        "whose layers lie differently."
+    )
+
+
+def _built(result: Any, configurator: Any, *_args: Any, **_kwargs: Any) -> Any:
+    config = configurator.model_config
+    check_layers(
+        is_generation=bool(config.is_generation),
+        is_hybrid_swa=bool(config.is_hybrid_swa),
+        is_hybrid_ssm=bool(uses_ssm_state(config)),
+        is_mla=bool(configurator.use_mla_backend),
+        is_encoder_decoder=bool(config.is_encoder_decoder),
+    )
+    return telling(result)

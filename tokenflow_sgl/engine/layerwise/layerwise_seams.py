@@ -1,0 +1,57 @@
+"""The ledger's rows for KV that is placed layer by layer."""
+
+from __future__ import annotations
+
+from tokenflow_sgl.engine.seam import Seam
+
+_CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"
+_POOL = "sglang.srt.mem_cache.memory_pool:MHATokenToKVPool"
+_BACKEND = "sglang.srt.layers.attention"
+
+LAYERWISE: tuple[Seam, ...] = (
+    Seam(
+        f"{_CONFIGURATOR}._profile_available_bytes",
+        "hook",
+        "SGLang hands out pages for the tokens of device and host",
+    ),
+    Seam(
+        "sglang.srt.platforms.interface:SRTPlatform.get_kv_pool_cls",
+        "hook",
+        "puts the pool in place that has all layers in one arena",
+        ("kind",),
+    ),
+    Seam(
+        "sglang.srt.beam_search.coordinator:BeamCoordinator.validate_and_init",
+        "hook",
+        "answers requests for beam search with an error",
+        ("req", "recv_req"),
+    ),
+    Seam(f"{_POOL}._create_buffers", "override", "makes the arena in place of a buffer per layer"),
+    Seam(f"{_POOL}._init_data_ptrs_and_strides", "call", "SGLang's record of the buffers"),
+    Seam(f"{_POOL}.get_kv_size_bytes", "override", "what of it is on the device"),
+    Seam(
+        f"{_POOL}._store_kv_layer",
+        "override",
+        "writes new tokens where their layer lies",
+        ("layer_idx", "loc", "cache_k", "cache_v"),
+    ),
+    Seam(f"{_POOL}.get_key_buffer", "override", "only our attention may read", ("layer_id",)),
+    Seam(f"{_POOL}.get_value_buffer", "override", "only our attention may read", ("layer_id",)),
+    Seam(
+        f"{_BACKEND}.attention_registry:register_attention_backend",
+        "call",
+        "lets each layer wait for its KV",
+    ),
+    Seam(
+        f"{_BACKEND}.torch_native_backend:TorchNativeAttnBackend",
+        "call",
+        "computes, and reads where the tokens are from the table that its runner has",
+        ("model_runner",),
+    ),
+    Seam(
+        f"{_BACKEND}.base_attn_backend:AttentionBackend.init_forward_metadata",
+        "override",
+        "a step begins",
+        ("forward_batch",),
+    ),
+)

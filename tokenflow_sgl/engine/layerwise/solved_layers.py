@@ -1,0 +1,112 @@
+"""OrbitFlow's plans in the engine: the layers with which the next decode steps are shortest.
+
+The solver pauses no stream: SGLang decides which streams run. So where no placement fits, and as
+long as nothing was measured, the even spread decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokenflow_sgl.choices import Staging
+from tokenflow_sgl.contract import IntArray
+from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
+from tokenflow_sgl.engine.layerwise.layer_plans import StreamsInStep, masks_of, needed_cells
+from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
+from tokenflow_sgl.placement import (
+    NEW,
+    Installed,
+    Kernels,
+    Layout,
+    Layouts,
+    Machine,
+    for_batch,
+    solve,
+)
+
+AHEAD = 16
+"""Decode steps for whose end a plan is made, as in `placement.planner.Terms`."""
+WINDOW = 256
+"""Steps after which a plan is made anew at the latest."""
+MISMATCH = 0.2
+"""Share by which what is measured may differ from what the plan was made with."""
+
+
+class SolvedLayers:
+    """Plans by `placement.solver`.
+
+    A plan stands until a stream comes or goes, it does not fit any more, layers or link are much
+    faster or slower than it took them to be, or it is old. Streams that are not in a step keep
+    their layers: they will be in the next.
+
+    Args:
+        kernels: The solver's inner loops; None: not compiled.
+
+    Attributes:
+        plans: Made so far.
+        seconds: Of a decode step of the streams as the last plan has them; 0.0: there is none.
+    """
+
+    def __init__(self, kernels: Kernels | None = None) -> None:
+        self._kernels, self._even = kernels, EvenSpread()
+        self._of: dict[int, Layout] = {}
+        self._speeds: StepSpeeds | None = None
+        self._age = 0
+        self.plans = 0
+        self.seconds = 0.0
+
+    def layouts(self, streams: StreamsInStep) -> Sequence[Layout]:
+        """By the plan that stands, or a new one."""
+        self._age += 1
+        if streams.speeds is None or not streams.speeds.layer:
+            return self._even.layouts(streams)
+        rows = streams.rows.tolist()
+        if not self._stands(streams, rows):
+            self._of = self._made(streams, streams.speeds, rows)
+        return [self._of[row] for row in rows]
+
+    def _stands(self, streams: StreamsInStep, rows: list[int]) -> bool:
+        speeds, before = streams.speeds, self._speeds
+        if speeds is None or before is None or set(rows) != set(self._of) or self._age > WINDOW:
+            return False
+        for now, then in ((speeds.layer, before.layer), (speeds.pages, before.pages)):
+            if abs(now - then) > MISMATCH * then:
+                return False
+        masks = masks_of([self._of[row] for row in rows], streams.layers)
+        every = np.ones(len(rows), dtype=np.bool_)
+        return needed_cells(masks, streams.pages, every) <= streams.cells
+
+    def _made(
+        self, streams: StreamsInStep, speeds: StepSpeeds, rows: list[int]
+    ) -> dict[int, Layout]:
+        layers = streams.layers
+        layouts = for_batch(len(rows))(layers)
+        machine = Machine(
+            np.full(layers, speeds.layer), speeds.pages, float(streams.cells), Staging.stream
+        )
+        self._speeds, self._age = speeds, 0
+        self.plans += 1
+        installed = Installed(layouts, self._now(streams, layouts), float(AHEAD))
+        grown = streams.pages + -(-AHEAD // streams.page)
+        for pages in (grown, streams.pages):
+            found = solve(
+                pages.astype(np.float64),
+                layouts,
+                machine,
+                installed=installed,
+                kernels=self._kernels,
+            )
+            if found is not None:
+                self.seconds = found.seconds
+                chosen = [layouts.choices[choice] for choice in found.layout]
+                return dict(zip(rows, chosen, strict=True))
+        self.seconds = 0.0
+        return dict(zip(rows, self._even.layouts(streams), strict=True))
+
+    @staticmethod
+    def _now(streams: StreamsInStep, layouts: Layouts) -> IntArray:
+        """The choice that each stream has now; `NEW`: it has none of them."""
+        known = {layout: choice for choice, layout in enumerate(layouts.choices)}
+        return np.array([known.get(layout, NEW) for layout in streams.layouts])

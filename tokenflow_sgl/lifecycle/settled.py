@@ -1,0 +1,69 @@
+"""What of a table stays as it is until a stream arrives, leaves or enters another phase.
+
+Most passes come between two such changes: a decode step only adds tokens. So it is looked up once
+for all of them, and shared by their states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tokenflow_sgl.contract import IntArray, Standing
+from tokenflow_sgl.lifecycle.columns import NEUTRAL, SETTLED, StreamColumns, unless
+from tokenflow_sgl.lifecycle.phases import Phases
+from tokenflow_sgl.qos import ReaderBank
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled:
+    """As of one version of the phases.
+
+    Attributes:
+        version: Which, see `Phases`.
+        standing: Of all streams, in order of arrival.
+        kind: What the length predictor calls each answer's kind.
+        columns: Others that a `Streams` has as they are, by their names.
+        running: Slots of the running streams.
+        limit, prompt: Of these.
+    """
+
+    version: int
+    standing: Standing
+    kind: IntArray
+    columns: dict[str, Any]
+    running: IntArray
+    limit: IntArray
+    prompt: IntArray
+
+
+def settle(table: StreamColumns, readers: ReaderBank, phases: Phases, order: IntArray) -> Settled:
+    """What is settled now.
+
+    Args:
+        table: The columns by slot.
+        readers: Of all streams.
+        phases: Where they stand.
+        order: Slots in order of arrival.
+    """
+    standing = Standing(order, phases.phase.take(order), phases.since.take(order))
+    columns: dict[str, Any] = {
+        "arrival": readers.arrival.take(order),
+        "rate": readers.rate.take(order),
+        "resting": readers.resting.take(order),
+        **{name: getattr(table, name).take(order) for name in SETTLED},
+    }
+    for column in (standing.slot, standing.phase, standing.since, *columns.values()):
+        column.setflags(write=False)  # several states share it
+    for name, neutral in NEUTRAL.items():
+        columns[name] = unless(columns[name], neutral)
+    running = order.take(standing.running_index)
+    return Settled(
+        version=phases.version,
+        standing=standing,
+        kind=columns.pop("kind"),
+        columns=columns,
+        running=running,
+        limit=table.limit.take(running),
+        prompt=table.prompt.take(running),
+    )
