@@ -65,7 +65,8 @@ def main() -> None:
         minutes = max((time.monotonic() - begun + 10.0) / 60.0, 0.5)
         sides = ("--baseline", stock, "--candidate", candidate)
         instances = [side.removeprefix("http://") for side in sides]
-        render = ("dashboard", "render", source, "--last", f"{minutes:.2f}", *instances)
+        of_ours = ("--instance", candidate.removeprefix("http://"))
+        render = ("dashboard", "render", source, "--last", f"{minutes:.2f}", *instances, *of_ours)
         subprocess.run([TOKENFLOW, *render, "--output", str(folder / "boards")], check=True)
         for ours_, theirs in BOARDS.items():
             shutil.copy(folder / "boards" / f"{theirs}.png", HERE / f"{ours_}.png")

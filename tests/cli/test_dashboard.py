@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import unquote_plus
 
 from typer.testing import CliRunner
 
@@ -52,6 +53,37 @@ def test_import_without_a_token_or_a_grafana(monkeypatch) -> None:
     )
     assert result.exit_code == 1
     assert "nobody answers." in result.output
+
+
+def test_render_names_a_server_that_prometheus_does_not_know(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(
+        "tokenflow_sgl.observe.dashboards.prometheus_source.fetch",
+        lambda url, **_: b'{"data": ["127.0.0.1:30001"]}',
+    )
+    asked = ["dashboard", "render", "http://127.0.0.1:9090", "--output", str(tmp_path / "new")]
+    result = CliRunner().invoke(app, [*asked, "--instance", "127.0.0.1:30000"])
+    assert result.exit_code == 2
+    assert "--instance is '127.0.0.1:30000'" in result.output
+    assert "it has 127.0.0.1:30001." in result.output
+    assert not (tmp_path / "new").exists()
+
+
+def test_render_draws_one_server(monkeypatch, tmp_path) -> None:
+    asked = []
+
+    def fetch(url, **_):
+        asked.append(unquote_plus(url))
+        values = "/label/" in url
+        return b'{"data": ["a:1", "b:2"]}' if values else b'{"data": {"result": []}}'
+
+    monkeypatch.setattr("tokenflow_sgl.observe.dashboards.prometheus_source.fetch", fetch)
+    options = ["--instance", "a:1", "--baseline", 'b"2', "--output", str(tmp_path)]
+    result = CliRunner().invoke(app, ["dashboard", "render", "http://127.0.0.1:9090", *options])
+    assert result.exit_code == 0, result.output
+    assert {path.stem for path in tmp_path.glob("*.png")} == {board.uid for board in BOARDS}
+    assert any('instance=~"a:1"' in url for url in asked)
+    assert not any("$" in url or 'instance=~".*"' in url for url in asked)
+    assert any('instance="b\\"2"' in url for url in asked), "of the replay comparison"
 
 
 def test_a_missing_extra_is_named(monkeypatch) -> None:

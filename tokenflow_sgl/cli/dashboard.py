@@ -20,6 +20,7 @@ dashboard_app = typer.Typer(
     help="Grafana dashboards of the scheduler's metrics.", no_args_is_help=True
 )
 TOKEN_VARIABLE = "GRAFANA_TOKEN"
+_MANY = "; can be given more than once.  [default: all]"
 _MOST_MINUTES = 366 * 24 * 60.0
 
 
@@ -97,6 +98,15 @@ def render(
             callback=finite,
         ),
     ] = 15.0,
+    model: Annotated[
+        list[str] | None, typer.Option(help=f"Only this model's streams{_MANY}")
+    ] = None,
+    instance: Annotated[
+        list[str] | None, typer.Option(help=f"Only this server, as Prometheus names it{_MANY}")
+    ] = None,
+    class_: Annotated[
+        list[str] | None, typer.Option("--class", help=f"Only this class of readers{_MANY}")
+    ] = None,
     baseline: Annotated[
         str, typer.Option(metavar="INSTANCE", help="Baseline of the replay comparison.")
     ] = "127.0.0.1:30000",
@@ -106,19 +116,26 @@ def render(
 ) -> None:
     """Draw the dashboards from a Prometheus server, without Grafana.
 
-    One PNG per dashboard, of all models, instances and rate classes. Example:
+    One PNG per dashboard, of all models, instances and classes unless some are named. Examples:
 
     tokenflow dashboard render http://127.0.0.1:9090 --last 30
+
+    tokenflow dashboard render http://127.0.0.1:9090 --instance 127.0.0.1:30001
     """
     from tokenflow_sgl.observe.dashboards import BOARDS
-    from tokenflow_sgl.observe.dashboards.prometheus_source import EVERYTHING, Prometheus
+    from tokenflow_sgl.observe.dashboards.chosen_series import chosen, literal
+    from tokenflow_sgl.observe.dashboards.prometheus_source import Prometheus
 
     need("A picture", "matplotlib")
     from tokenflow_sgl.observe.dashboards.render import render as draw
 
-    sides = {"baseline": baseline, "candidate": candidate}
-    source = Prometheus(prometheus, {**EVERYTHING, **sides})
     end = time.time()
+    start = end - 60.0 * last
+    wanted = {"model": model or [], "instance": instance or [], "class": class_ or []}
+    with failing():
+        variables = chosen(Prometheus(prometheus), wanted, start, end)
+    sides = {"baseline": literal(baseline), "candidate": literal(candidate)}
+    source = Prometheus(prometheus, {**variables, **sides})
     console = Console(stderr=True)
     panels = sum(len(board.panels) for board in BOARDS)
     with Progress(console=console, transient=True) as progress:
@@ -130,7 +147,7 @@ def render(
                     board,
                     source,
                     path,
-                    start=end - 60.0 * last,
+                    start=start,
                     end=end,
                     progress=lambda: progress.advance(task),
                 )

@@ -35,6 +35,19 @@ def test_variables_are_filled_in() -> None:
     assert source.expression(text) == 'rate(x{model_name=~".*",instance="a:1"}[20s])'
 
 
+def test_what_a_variable_stands_for_has_no_variables() -> None:
+    source = Prometheus("http://p", {**EVERYTHING, "model": "$instance"})
+    assert source.expression("$model $modelling $instance") == "$instance $modelling .*"
+
+
+def test_values_of_a_label(answers) -> None:
+    answers.text["/api/v1/label/instance/values"] = b'{"data": ["b:1", "a:1"]}'
+    source = Prometheus("http://p")
+    metric = 'x{model_name=~"$model"}'
+    assert source.label_values("instance", metric, 1.0, 2.0) == ["a:1", "b:1"]
+    assert answers.asked == [{"match[]": 'x{model_name=~".*"}', "start": "1.0", "end": "2.0"}]
+
+
 def test_series_lie_on_their_grid_with_holes(answers) -> None:
     answers.text["/api/v1/query_range"] = json.dumps(
         {
@@ -60,7 +73,7 @@ def test_values_of_now(answers) -> None:
     assert Prometheus("http://p").now("x") == [({"a": "b"}, 2.0)]
 
 
-@pytest.mark.parametrize("text", [b"<html>", b"{}", b"[]", b'{"data": 3}'])
+@pytest.mark.parametrize("text", [b"<html>", b"{}", b"[]", b'{"data": 3}', b'{"data": {}}'])
 def test_something_else_than_prometheus_is_named(answers, text) -> None:
     answers.text["/api/v1/query"] = text
     with pytest.raises(ScrapeError, match="does not answer like a Prometheus server"):

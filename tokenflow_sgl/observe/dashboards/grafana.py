@@ -57,7 +57,7 @@ def _dashboard(board: Board) -> models.Dashboard:
 def _variable(variable: Variable) -> dashboard.QueryVariable:
     made = (
         dashboard.QueryVariable(variable.name)
-        .label(variable.label)
+        .label(variable.title)
         .datasource(DATASOURCE)
         .query({"query": variable.query, "refId": variable.name})
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)

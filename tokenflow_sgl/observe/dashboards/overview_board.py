@@ -19,15 +19,14 @@ from tokenflow_sgl.observe.dashboards.panels import (
 )
 
 VARIABLES = (
-    Variable("model", "Model", "label_values(tokenflow:mode, model_name)"),
-    Variable(
-        "instance", "Instance", 'label_values(tokenflow:mode{model_name=~"$model"}, instance)'
-    ),
+    Variable("model", "Model", "tokenflow:mode", "model_name"),
+    Variable("instance", "Instance", 'tokenflow:mode{model_name=~"$model"}', "instance"),
 )
 CLASS_VARIABLE = Variable(
     "class",
     "Class",
-    'label_values(tokenflow:output_tokens_total{model_name=~"$model"}, qos_class)',
+    'tokenflow:output_tokens_total{model_name=~"$model"}',
+    "qos_class",
 )
 
 

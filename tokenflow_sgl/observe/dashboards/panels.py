@@ -75,15 +75,22 @@ class Variable:
     """A choice at the top of the dashboard: values of a label.
 
     Attributes:
-        name, label: In queries, and on the page.
-        query: `label_values(metric, label)`.
+        name, title: In queries, and on the page.
+        metric: Has the label, and a selector.
+        label: Prometheus' name for it.
         many: Several or all can be chosen.
     """
 
     name: str
+    title: str
+    metric: str
     label: str
-    query: str
     many: bool = True
+
+    @property
+    def query(self) -> str:
+        """How Grafana asks for the values."""
+        return f"label_values({self.metric}, {self.label})"
 
 
 @dataclass(frozen=True, slots=True)

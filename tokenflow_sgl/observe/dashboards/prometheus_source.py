@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from tokenflow_sgl.observe import ScrapeError, fetch
 INTERVAL = "1m"
 """What `$__rate_interval` stands for: four scrapes of 15 s, as in Grafana's default."""
 EVERYTHING: Mapping[str, str] = {"model": ".*", "instance": ".*", "class": ".*"}
+_VARIABLE = re.compile(r"\$(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,8 @@ class Prometheus:
 
     def expression(self, expr: str) -> str:
         """The expression without variables."""
-        for name, value in self._values.items():
-            expr = expr.replace(f"${name}", value)
-        return expr
+        values = self._values
+        return _VARIABLE.sub(lambda found: values.get(found[1], found[0]), expr)
 
     def series(self, expr: str, start: float, end: float, step: float) -> list[Series]:
         """Values of an expression from `start` to `end`, Unix seconds, every `step` seconds.
@@ -77,13 +78,28 @@ class Prometheus:
         found = self._get("/api/v1/query", {"query": self.expression(expr)})
         return [(each["metric"], float(each["value"][1])) for each in found]
 
-    def _get(self, path: str, query: Mapping[str, Any]) -> Any:
+    def label_values(self, label: str, metric: str, start: float, end: float) -> list[str]:
+        """Values that a label of a metric had from `start` to `end`, Unix seconds, sorted.
+
+        Args:
+            label: Its name.
+            metric: A name with or without a selector, which may have variables.
+            start: Unix seconds.
+            end: The same.
+        """
+        query = {"match[]": self.expression(metric), "start": start, "end": end}
+        return sorted(map(str, self._get(f"/api/v1/label/{quote(label)}/values", query)))
+
+    def _get(self, path: str, query: Mapping[str, Any]) -> list[Any]:
         page = f"{self._url}{path}?{urlencode(query)}"
         try:
-            answer = json.loads(fetch(page, missing="is this a Prometheus server?"))
-            return answer["data"]["result"]
+            data = json.loads(fetch(page, missing="is this a Prometheus server?"))["data"]
+            found = data["result"] if isinstance(data, dict) else data
         except (ValueError, KeyError, TypeError):
-            raise ScrapeError(f"{self._url} does not answer like a Prometheus server") from None
+            found = None
+        if not isinstance(found, list):
+            raise ScrapeError(f"{self._url} does not answer like a Prometheus server")
+        return found
 
 
 def _series(found: Any, times: NDArray[np.float64], start: float, step: float) -> Series:

@@ -17,7 +17,7 @@ from tokenflow_sgl.observe.dashboards.panels import (
 SIDES = ("baseline", "candidate")
 NO_READERS = "a server without --scheduler tokenflow has no metrics of readers"
 VARIABLES = tuple(
-    Variable(side, side.capitalize(), "label_values(sglang:num_running_reqs, instance)", many=False)
+    Variable(side, side.capitalize(), "sglang:num_running_reqs", "instance", many=False)
     for side in SIDES
 )
 
