@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,17 @@ def plain(token: int) -> tuple[str, dict[str, Any]]:
     return "/generate", {"input_ids": [40, 41, 42], "sampling_params": sampling, "stream": True}
 
 
+def tokens_made(served) -> int:
+    """By all that is served now, prompts included."""
+    with urllib.request.urlopen(served.server.url + "/v1/loads", timeout=60) as response:
+        return sum(loads["num_total_tokens"] for loads in json.load(response)["loads"])
+
+
+def waiting(served) -> float:
+    """Tokens in the deposits."""
+    return served.total("tokenflow:deposit_tokens")
+
+
 def unread(served) -> float:
     """Seconds of text that the scheduler takes the reader to have, after two looks at it."""
     count = served.total("tokenflow:buffer_seconds_count")
@@ -97,6 +109,7 @@ def test_the_reader_has_not_begun(served, path, body) -> None:
     """Each second the buffers of all who read are looked at: of this one there is none."""
     before = served.total("tokenflow:ttfvt_seconds_count")
     with streaming(served, path, body):
+        served.wait_until("running_streams", 1.0)
         end, looks = time.monotonic() + 60, -1.0
         while looks != (looks := served.total("tokenflow:buffer_seconds_count")):
             assert time.monotonic() < end, "its reader is believed to read"
@@ -118,7 +131,7 @@ def test_words_are_read(served, path, body) -> None:
         while unread(served) <= 10.0:  # on a busy machine its first looks see no text yet
             assert time.monotonic() < end, "its reader is believed to have read all"
         served.wait_for("ttfvt_seconds_count", before + 1)
-        assert served.total("tokenflow:stalled_streams") == 0.0
+        served.wait_until("stalled_streams", 0.0)
 
 
 SLOW = {"tokenflow_deposit": True, "tokenflow_tbt_slo": 600}
@@ -134,9 +147,11 @@ def test_tokens_without_text_do_not_wait_in_a_deposit(served, path, body) -> Non
     """They go on to the parser, which may have text for the client by the next one."""
     with streaming(served, path, body):
         served.wait_until("running_streams", 1.0)
-        end = time.monotonic() + 4.0
-        while time.monotonic() < end:
-            assert served.total("tokenflow:deposit_tokens") < 120.0
+        end = time.monotonic() + 120.0
+        while (made := tokens_made(served)) < 400 or waiting(served) > made / 3:
+            # A front end that stood still passes on in one moment what has come meanwhile.
+            assert time.monotonic() < end, f"{waiting(served):g} of {made} tokens wait"
+            time.sleep(0.1)
     served.wait_until("deposit_tokens", 0.0)
 
 
@@ -144,5 +159,5 @@ def test_words_wait_in_a_deposit(served) -> None:
     """The control."""
     path, body = chat(WORD, custom_params=SLOW)
     with streaming(served, path, body):
-        served.wait_for("deposit_tokens", 200.0)
+        served.wait_for("deposit_tokens", 200.0, within=120.0)
     served.wait_until("deposit_tokens", 0.0)

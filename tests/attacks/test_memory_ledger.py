@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import http.client
 import re
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def test_controls_are_noticed(start, prompts) -> None:
         try:
             with start(*FORCED, *SMALL, program=BROKEN, env=env) as served:
                 path = served.server.log_path
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, http.client.HTTPException):
                     for _ in range(MOST):
                         served.together([lambda p=p: served.generate(p) for p in prompts])
         except ServerError as error:  # while it warms up

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engine
 HOLD = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked")
 NEVER = {"custom_params": {"tokenflow_rate": 3.0}}
 """Waits for good."""
-LONG = {"max_new_tokens": 8000, "ignore_eos": True}
+LONG = {"max_new_tokens": 30_000, "ignore_eos": True}
 """Ends when it is aborted: a slow client still finds it running."""
 ENOUGH = 500
 """Tokens of a stream, long after what is compared."""
@@ -46,7 +46,7 @@ def test_streams_that_the_engine_retracts_meet_a_full_queue(served, prompts, ref
     running = [Asking(served, prompt, **LONG) for prompt in prompts[3:6]]
     # The queue has room for none of them, so they come one by one when one leaves it.
     for thread in running:
-        thread.join(0.1)
+        thread.join(60.0)
     turned_away = [thread for thread in running if not thread.is_alive()]
     assert len(turned_away) == len(running)
     assert all("queue is full" in str(thread.answer) for thread in turned_away)
@@ -84,6 +84,10 @@ def test_a_request_whose_grammar_is_ready_is_the_policys_business(served) -> Non
     how = {"regex": "[a-f]{40}", **NEVER}
     asking = [Asking(served, prompt, **how) for prompt in prompts]
     served.wait_until("waiting_streams", LIMIT)
+    end = time.monotonic() + 60.0
+    while sum(thread.is_alive() for thread in asking) > LIMIT:
+        assert time.monotonic() < end, "the queue has taken all"
+        time.sleep(0.1)
     time.sleep(1.0)
     assert served.total("tokenflow:running_streams") == 0
     served.post("/abort_request", {"rid": "", "abort_all": True})

@@ -70,12 +70,13 @@ def attack(start, models, known, weights):
             without = WITHOUT | arena.without
             campaign = Campaign(served, asked, again, SEED, without, arena.full, arena.beyond)
             campaign.attack(seconds, round_seconds)
+            # Before more rounds: where those are needed, the server is not warm after the first.
+            growth = campaign.growth()
             for _ in range(MORE_ROUNDS):
                 rose = {each: served.total(f"tokenflow:{each}") for each in arena.expects}
                 if all(rose.values()):
                     break
                 campaign.attack(round_seconds, round_seconds)
-            growth = campaign.growth()
             print(f"{name}, seed {SEED}: {dict(campaign.counts)}, {rose}, grown by {growth}")
             assert all(rose.values()), rose
             assert growth is None or growth <= MOST_GROWTH, campaign.memory
@@ -107,6 +108,8 @@ def test_for_long(attack, names) -> None:
 
 CONTROLS = ("no-wait", "no-guard")
 """What is broken, see broken_server.py."""
+MOST_SECONDS = 300.0
+"""Until that is noticed. Usually it takes a few; on a busy machine little is asked in a minute."""
 WRONG_TOKENS = "instead of|is no beginning of|log probabilities differ"
 LEFT_ALONE = {  # what might hide it
     "unknown-key",
@@ -127,5 +130,6 @@ def test_controls_are_noticed(start, known, weights, broken) -> None:
         start(*FORCED, *LARGE_HOST, program=BROKEN, env=env) as served,
         pytest.raises(AssertionError, match=WRONG_TOKENS) as noticed,
     ):
-        Campaign(served, known("qwen3"), weights("qwen3"), SEED, WITHOUT | LEFT_ALONE).attack(60.0)
+        without = WITHOUT | LEFT_ALONE
+        Campaign(served, known("qwen3"), weights("qwen3"), SEED, without).attack(MOST_SECONDS)
     assert "TOKENFLOW_ATTACK_SEED=" in str(noticed.value), "it can be seen again"

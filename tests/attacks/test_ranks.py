@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import http.client
 import re
 from pathlib import Path
 
@@ -29,7 +30,7 @@ CONTROLS = {
 
 def answer(served: Served, prompts: list[list[int]]) -> None:
     """Some answers, or the server's end."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, http.client.HTTPException):
         for _ in range(3):
             served.together([lambda p=p: served.generate(p) for p in prompts])
 

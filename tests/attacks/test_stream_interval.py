@@ -18,13 +18,15 @@ HELD = 7
 """Tokens per second of streams that `forced:HoldMarked` pauses for good after ten tokens."""
 CHURNED = 8
 """Tokens per second of streams that it preempts and resumes all the time."""
+FAR = 20_000
+"""Tokens that no test waits for: a slow client still finds the stream running."""
 numbers = itertools.count()
 
 
 @pytest.fixture(scope="module", params=["cumulative", "incremental"])
 def served(start, request):
     flags = ["--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked"]
-    flags += ["--stream-interval", "40", "--max-total-tokens", "8000"]
+    flags += ["--stream-interval", "40", "--max-total-tokens", "50000"]
     if request.param == "incremental":
         flags.append("--incremental-streaming-output")
     with start(*flags) as running:
@@ -42,7 +44,7 @@ class Stream:
         params = {"temperature": 0, "custom_params": {"tokenflow_rate": rate}, **sampling}
         body = {"input_ids": ids, "stream": True, "sampling_params": params, "rid": self.rid}
         # A reader who gets nothing for so long runs into the time-out.
-        self.connection = http.client.HTTPConnection("127.0.0.1", served.server.port, timeout=20)
+        self.connection = http.client.HTTPConnection("127.0.0.1", served.server.port, timeout=60)
         self.connection.request(
             "POST", "/generate", json.dumps(body), {"content-type": "application/json"}
         )
@@ -80,7 +82,7 @@ class Stream:
 
 def test_a_pause_sends_what_the_interval_holds_back(served, prompts, reference) -> None:
     # Runs all the while: a policy that serves no stream would be overruled.
-    busy = Stream(served, prompts[3], 20, max_new_tokens=3000)
+    busy = Stream(served, prompts[3], 20, max_new_tokens=FAR)
     held = Stream(served, prompts[0], HELD, max_new_tokens=64)
     with contextlib.closing(held.connection), contextlib.closing(busy.connection):
         for _ in held:
@@ -121,7 +123,7 @@ def test_a_pause_does_not_send_the_beginning_of_a_stop_string(served, prompts) -
 
 def test_the_table_claims_no_more_than_the_reader_has(served, prompts) -> None:
     """Of hundreds of tokens one was sent: a fifth of a second at 5 tokens/s."""
-    how = {"max_new_tokens": 3000, "stream_interval": 100_000}
+    how = {"max_new_tokens": FAR, "stream_interval": 100_000}
     slow = Stream(served, prompts[3], 0, custom_params={"tokenflow_class": "listening"}, **how)
     next(iter(slow))
     label = ("qos_class", "listening")

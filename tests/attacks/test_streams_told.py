@@ -13,13 +13,14 @@ from told_streams import Reading, told
 pytestmark = pytest.mark.engine
 
 HELD_FROM_2 = {"tokenflow_passed_on:mine": 2}
-FAR = 2000
+FAR = 10_000
 """Tokens that no test waits for: a slow client still finds the stream running."""
+ROOM = ("--max-total-tokens", "40000")
 
 
 @pytest.fixture(scope="module", params=["1", "2"])
 def served(start, request):
-    flags = ("--scheduler", "tokenflow", "--max-total-tokens", "8000")
+    flags = ("--scheduler", "tokenflow", *ROOM)
     ranks = ("--tp-size", request.param, "--tokenflow-check-ranks")
     with start(*flags, *(ranks if request.param != "1" else ())) as running:
         yield running
@@ -29,7 +30,7 @@ def test_a_stream_rests_on_an_idle_server_and_goes_on(served, prompts, reference
     stream = Reading(served, prompts[0], FAR)
     stream.wait_for(8)
     assert told(served, stream.rid, {"rate": 0}) == (204, "")
-    assert 8 <= stream.stands() < FAR
+    assert stream.stands() >= 8
     assert served.total("tokenflow:preemptions_total") > 0
     assert told(served, stream.rid, {"rate": 1000}) == (204, "")
     stream.ends_after(reference[0])
@@ -39,6 +40,8 @@ def test_a_stream_rests_on_an_idle_server_and_goes_on(served, prompts, reference
 def test_a_reader_that_comes_back_with_text_left_does_not_stall(served, prompts, reference) -> None:
     stream = Reading(served, prompts[0], FAR, rate=0.1)  # each token lasts for ten seconds
     stream.wait_for(8)
+    # Once a buffer has been looked at, the stalls of streams before this one have been counted.
+    served.wait_for("buffer_seconds_count", served.total("tokenflow:buffer_seconds_count") + 1)
     before = served.total("tokenflow:stall_seconds_total")
     assert told(served, stream.rid, {"rate": 0}) == (204, "")
     stood = stream.stands()
@@ -61,7 +64,7 @@ def test_others_are_served_meanwhile(served, prompts, reference) -> None:
     resting = Reading(served, prompts[1], FAR)
     resting.wait_for(4)
     told(served, resting.rid, {"rate": 0})
-    stood = resting.stands(0.2)
+    stood = resting.stands()
     others = served.outputs(prompts[2:6], stream=True)
     assert others == reference[2:6]
     assert len(resting.ids) == stood
@@ -77,7 +80,7 @@ def test_a_newcomer_may_rest_before_its_first_token(served, prompts, reference) 
     end = time.monotonic() + 30
     while status != 204 and time.monotonic() < end:
         status, _ = told(served, stream.rid, {"rate": 0})
-    assert stream.stands() < FAR
+    stream.stands()
     told(served, stream.rid, {"rate": 10})
     stream.ends_after(reference[2])
 
@@ -87,7 +90,7 @@ def test_a_resting_stream_that_ends_leaves_nothing(served, prompts, how) -> None
     stream = Reading(served, prompts[3], FAR)
     stream.wait_for(4)
     told(served, stream.rid, {"rate": 0})
-    stream.stands(0.2)
+    stream.stands()
     if how == "disconnect":
         stream.leave()
     elif how == "abort":
@@ -115,7 +118,7 @@ def test_all_rest_and_the_engine_is_paused(served, prompts, reference) -> None:
     assert served.post("/continue_generation", {}).status == 200
     streams[0].ends_after(reference[0])
     for stream, answer in zip(streams[1:], reference[1:3], strict=True):
-        stream.stands(0.2)
+        stream.stands()
         told(served, stream.rid, {"rate": 50})
         stream.ends_after(answer)
     served.assert_clean()
@@ -174,7 +177,7 @@ def test_a_request_without_a_reader_has_no_rate(served, prompts) -> None:
 
 
 def test_an_operator_cannot_break_it(served, prompts, reference) -> None:
-    stream = Reading(served, prompts[8], 64, rid="mine")
+    stream = Reading(served, prompts[8], FAR, rid="mine")
     stream.wait_for(1)
     wrong = (
         {"tokenflow_rate:mine": -5},
@@ -188,8 +191,7 @@ def test_an_operator_cannot_break_it(served, prompts, reference) -> None:
     # SGLang's own still work.
     plain = {"server_args": {"pp_max_micro_batch_size": 8}}
     assert served.post("/set_internal_state", plain).body == [True]
-    stream.join(60)
-    assert stream.ids == reference[8]
+    stream.ends_after(reference[8])
     served.assert_clean()
 
 
@@ -214,14 +216,17 @@ def test_a_weight_is_in_the_next_state_of_the_policy_on_all_ranks(start, prompts
 
 
 def test_a_rest_does_not_last_for_ever(start, prompts, reference) -> None:
-    flags = ("--scheduler", "tokenflow", "--max-total-tokens", "8000")
-    with start(*flags, "--tokenflow-longest-rest", "3") as served:
+    longest = 3.0
+    flags = ("--scheduler", "tokenflow", *ROOM, "--tokenflow-longest-rest", str(longest))
+    with start(*flags) as served:
         stream = Reading(served, prompts[0], FAR)
         stream.wait_for(8)
-        told(served, stream.rid, {"rate": 0})
-        stood = stream.stands()
-        assert stood < FAR
-        stream.wait_for(stood + 1)
+        began = time.monotonic()
+        assert told(served, stream.rid, {"rate": 0}) == (204, "")
+        served.wait_for("preemptions_total", 1)
+        served.wait_for("resumes_total", 1)
+        # Whatever is slow makes it longer, and nothing makes it shorter.
+        assert time.monotonic() - began >= longest
         stream.ends_after(reference[0])
         served.assert_clean()
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
@@ -145,6 +146,18 @@ def wait_for(process, words):
         seen += line
 
 
+def wait_for_answers(url, *, ended, tokens):
+    """Wait until the stub has written so much: what a client reads comes before a later signal."""
+    end = time.monotonic() + 60.0
+    while True:
+        with urllib.request.urlopen(f"{url}/written", timeout=60) as response:
+            written = json.load(response)
+        if written["ended"] >= ended and written["tokens"] >= tokens:
+            return
+        assert time.monotonic() < end, written
+        time.sleep(0.05)
+
+
 def test_ctrl_c_ends_the_replay_and_writes_what_came(
     ask, trace_file, command, stub_process, tmp_path
 ):
@@ -152,7 +165,7 @@ def test_ctrl_c_ends_the_replay_and_writes_what_came(
     with stub_process() as url:
         process = command(trace, "--url", url, PYTHONUNBUFFERED="1")
         wait_for(process, "3 requests of small")
-        time.sleep(1.0)
+        wait_for_answers(url, ended=1, tokens=100)
         process.send_signal(signal.SIGINT)
         text = output_of(process, 130)
     assert "Stopping." in text

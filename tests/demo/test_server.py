@@ -10,6 +10,8 @@ import pytest
 
 from tokenflow_sgl.demo.server import ServerError, SglangServer
 
+SECONDS = 60.0
+"""Until what a busy machine does late counts as not done."""
 STAND_IN = """
 import http.server, os, signal, subprocess, sys, time
 
@@ -56,8 +58,9 @@ def child_pid(server):
 
 
 def gone(pid):
-    """Whether a process ends within two seconds (one that nobody reaped counts as ended)."""
-    for _ in range(100):
+    """Whether a process ends, in time (one that was not reaped counts as ended)."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
         try:
             with open(f"/proc/{pid}/stat") as stat:
                 state = stat.read().rpartition(")")[2].split()[0]
@@ -69,8 +72,8 @@ def gone(pid):
     return False
 
 
-def answers(server):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=0.5)
+def answers(server, within=SECONDS):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=within)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
@@ -122,18 +125,18 @@ def test_a_start_that_takes_too_long_is_ended(server):
 def test_a_paused_server_is_silent_and_goes_on(server):
     with server() as running:
         running.pause()
-        assert not answers(running)
+        assert not answers(running, within=0.5)
         running.resume()
         assert answers(running)
 
 
 def test_a_paused_server_can_be_stopped_gracefully(server):
-    started = time.monotonic()
-    with server(stop_timeout_s=30.0) as running:
+    with server(stop_timeout_s=2 * SECONDS) as running:
         pid = running.pid
         running.pause()
+        left = time.monotonic()
     assert gone(pid)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - left < SECONDS, "it did not have to be killed"
 
 
 def test_it_dies_with_the_process_that_started_it(server):

@@ -18,6 +18,9 @@ from tokenflow_sgl.demo.server import SglangServer
 from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl_emulator.models import ARCHS, make_tiny_lora, make_tiny_model
 
+SECONDS = 240.0
+"""Until an answer counts as not coming: whole answers are waited for, on machines that are busy."""
+
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -68,7 +71,7 @@ class Server:
             data=None if body is None else json.dumps(body).encode(),
             headers={"content-type": "application/json"},
         )
-        return urllib.request.urlopen(request, timeout=60)
+        return urllib.request.urlopen(request, timeout=SECONDS)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         with self.open(path, body) as response:

@@ -136,7 +136,6 @@ def test_a_thread_that_the_clock_does_not_know_sleeps_all_the_same() -> None:
 
 
 def test_a_thread_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock_module, "PATIENCE_S", 0.01)
     clock, stuck = VirtualClock(), threading.Event()
     queue = WorkQueue(clock)
 
@@ -150,10 +149,12 @@ def test_a_thread_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     queue.put("work")
     while queue.qsize():  # until it has begun
         pass
-    with pytest.raises(RuntimeError, match="the virtual clock stands: the stuck one did not end"):
+    said = "the virtual clock stands: the stuck one did not end"
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match=said):
+        patch.setattr(clock_module, "PATIENCE_S", 0.01)
         clock.wait_until(1.0)
     stuck.set()
-    clock.wait_until(1.0)
+    clock.wait_until(1.0)  # with all patience: the thread may need its time to end
     assert clock.now() == 1.0
     queue.put(None)
     thread.join()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import random
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +30,8 @@ PENALTIES: tuple[dict[str, Any], ...] = (
     {"frequency_penalty": 0.7, "presence_penalty": 0.3, "min_new_tokens": 20},
     {"repetition_penalty": 1.2},
 )
+TURNS = 4
+"""A machine may stand still until all is answered: so many turns, at most, to come before that."""
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +159,7 @@ def test_disconnected_clients_leak_nothing(forced, prompts, reference) -> None:
 
     rng = random.Random(1)
     for prompt in prompts:
-        connection = http.client.HTTPConnection("127.0.0.1", forced.server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", forced.server.port, timeout=120)
         body = {
             "input_ids": prompt,
             "stream": True,
@@ -174,14 +177,22 @@ def test_disconnected_clients_leak_nothing(forced, prompts, reference) -> None:
 
 def test_random_aborts_leave_the_others_alone(forced, prompts, reference) -> None:
     rng = random.Random(2)
+    answered = [threading.Event() for _ in range(10)]
 
     def aborted(number: int) -> Any:
-        answer = forced.generate(prompts[number % 12], rid=f"gone-{number}", max_new_tokens=2000)
-        return answer
+        try:
+            return forced.generate(
+                prompts[number % 12], rid=f"gone-{number}", max_new_tokens=2000, ignore_eos=True
+            )
+        finally:
+            answered[number].set()
 
     def abort(number: int) -> Any:
         time.sleep(rng.uniform(0.1, 1.5))
-        return forced.post("/abort_request", {"rid": f"gone-{number}"})
+        # One that comes before its request aborts nothing.
+        while not answered[number].is_set():
+            forced.post("/abort_request", {"rid": f"gone-{number}"})
+            answered[number].wait(0.5)
 
     calls = [lambda n=n: aborted(n) for n in range(10)]
     calls += [lambda n=n: abort(n) for n in range(10)]
@@ -194,11 +205,18 @@ def test_random_aborts_leave_the_others_alone(forced, prompts, reference) -> Non
 
 
 def test_flush_is_refused_while_streams_are_paused_and_works_after(forced, prompts) -> None:
-    calls = [lambda p=p: forced.generate(p, max_new_tokens=150) for p in prompts]
-    calls.append(lambda: (time.sleep(0.3), forced.post("/flush_cache", None))[1])
-    *answers, flushed = forced.together(calls)
-    assert flushed.status == 400
-    assert {len(a.body["output_ids"]) for a in answers} == {150}
+    for _ in range(TURNS):
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            asked = [pool.submit(forced.generate, p, max_new_tokens=150) for p in prompts]
+            refused = False
+            while not refused and not all(each.done() for each in asked):
+                time.sleep(0.05)
+                refused = forced.post("/flush_cache", None).status == 400
+        assert {len(each.result().body["output_ids"]) for each in asked} == {150}
+        if refused:
+            break
+    else:
+        raise AssertionError("no flush is refused")
     forced.flush_when_idle()
 
 

@@ -5,6 +5,7 @@ All tests compare the 512 log probabilities of every token: the whole vocabulary
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import random
@@ -22,6 +23,8 @@ from tokenflow_sgl_emulator.models import make_tiny_model
 pytestmark = pytest.mark.engine
 
 NEW, VOCABULARY = 24, 512
+TURNS = 6
+"""On a busy machine some prompts may come when others are answered: so many turns, at most."""
 PLAIN = ("--disable-radix-cache", "--chunked-prefill-size", "32")
 RATIO = ("--tokenflow-layerwise-ratio", "4")
 PLANS = "layer_plans_made_up"
@@ -47,18 +50,17 @@ def resident(start, model, prompts) -> dict[str, Said]:
 
 
 def ask(served: Any, prompts: list[list[int]]) -> Said:
-    """All at once; tokens and the log probabilities of the whole vocabulary at each of them."""
-
-    def one(ids: list[int]) -> tuple[list[int], list[list[float]]]:
-        sampling = {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True}
-        asked = {"return_logprob": True, "top_logprobs_num": VOCABULARY}
-        answer = served.post("/generate", {"input_ids": ids, "sampling_params": sampling, **asked})
-        assert answer.status == 200, answer
-        top = answer.body["meta_info"]["output_top_logprobs"]
+    """All in one request; tokens, and at each the log probabilities of the whole vocabulary."""
+    sampling = {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True}
+    asked = {"return_logprob": True, "top_logprobs_num": VOCABULARY}
+    answer = served.post("/generate", {"input_ids": prompts, "sampling_params": sampling, **asked})
+    assert answer.status == 200, answer
+    said: Said = []
+    for body in answer.body:
+        top = body["meta_info"]["output_top_logprobs"]
         chances = [[each[0] for each in sorted(row, key=lambda each: each[1])] for row in top]
-        return answer.body["output_ids"], chances
-
-    said: Said = served.together([lambda ids=ids: one(ids) for ids in prompts])
+        said.append((body["output_ids"], chances))
+    assert len(said) == len(prompts)
     assert all(len(row) == VOCABULARY for _, chances in said for row in chances)
     return said
 
@@ -93,12 +95,18 @@ def test_plans_that_change_in_every_step(
 ) -> None:
     own = (*ON, *flags, "--page-size", str(page))
     with layered(start, tmp_path, f"{PLANS}:{plan}", *own, model=model[arch]) as served:
-        for _ in range(2):
+        changed: list[bool] = []
+        for turn in range(TURNS):
             assert ask(served, prompts) == resident[arch]
-        noted = steps(tmp_path)
+            noted = steps(tmp_path)
+            # One stream alone may well get the same layers twice.
+            batches = [step["layouts"] for step in noted if len(step["running"]) > 8]
+            changed = [a != b for a, b in itertools.pairwise(batches)]
+            if turn > 0 and len(changed) >= NEW // 2:
+                break
+        else:
+            raise AssertionError(f"no batch, or too few: {len(changed)}")
         assert noted[0]["cells"] == 1280 // page
-        assert any(len(step["running"]) > 8 for step in noted), "no batch"
-        changed = [a["layouts"] != b["layouts"] for a, b in itertools.pairwise(noted)]
         assert sum(changed) > 0.8 * len(changed), "the plans must change"
         served.flush_when_idle()
         served.assert_clean()
@@ -110,13 +118,16 @@ def test_a_batch_that_does_not_fit_is_served_whole(
     """The shipped planner: all twelve streams decode together, in a third of what they need."""
     own = (*ON, "--page-size", "1")
     with layered(start, tmp_path, f"{PLANS}:Noted", *own, model=model["qwen3"]) as served:
-        assert ask(served, prompts) == resident["qwen3"]
-        noted = steps(tmp_path)
-        most = max(sum(step["running"]) for step in noted if not step["resting"])
-        needed = max(4 * sum(step["running"]) for step in noted if not step["resting"])
-        print(f"{most} pages in one step need {needed} cells; {noted[0]['cells']} are there")
-        assert needed > 2 * noted[0]["cells"]
-        assert {len(step["running"]) for step in noted} >= {12}
+        for _ in range(TURNS):
+            assert ask(served, prompts) == resident["qwen3"]
+            noted = steps(tmp_path)
+            whole = [step["running"] for step in noted if len(step["running"]) == len(prompts)]
+            most, cells = max(map(sum, whole), default=0), noted[0]["cells"]
+            print(f"{most} pages in one step need {4 * most} cells; {cells} are there")
+            if 4 * most > 2 * cells:
+                break
+        else:
+            raise AssertionError("all twelve never decode together")
         served.assert_clean()
 
 
@@ -158,7 +169,7 @@ def test_what_is_broken_on_purpose_is_noticed(
     with layered(start, tmp_path, plan, *own, model=model["qwen3"], break_=break_) as served:
         try:
             said = ask(served, prompts)
-        except (AssertionError, OSError):
+        except (AssertionError, OSError, http.client.HTTPException):
             return  # a server that is told nonsense need not survive it
         assert said != resident["qwen3"]
 

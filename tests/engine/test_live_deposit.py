@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,18 +14,20 @@ from told_streams import told
 
 pytestmark = pytest.mark.engine
 
-SCHEDULER = ("--scheduler", "tokenflow", "--max-total-tokens", "8000")
+SCHEDULER = ("--scheduler", "tokenflow", "--max-total-tokens", "40000")
 SERVERS = {
     "cumulative": SCHEDULER,
     "incremental": (*SCHEDULER, "--incremental-streaming-output", "--stream-interval", "7"),
     "workers": (*SCHEDULER, "--tokenizer-worker-num", "2"),
 }
-FAR = 3000
-"""Tokens that no test waits for."""
+FAR = 30_000
+"""Tokens that no test waits for: a client that is late still finds the stream running."""
 SLOW = {"tokenflow_deposit": True, "tokenflow_tbt_slo": 120}
 """Of a stream of which one token is delivered, and no other one while a test looks."""
 QUICK = {"tokenflow_deposit": True, "tokenflow_tbt_slo": 0.01}
 """Of a stream that is delivered about as fast as it is generated."""
+TRIES = 6
+"""Of a control: what comes while an event loop stands still is one chunk for its client."""
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -38,12 +41,21 @@ def served(start, request):
 def stream(served, prompts):
     """`stream(number of a prompt, custom parameters)`."""
 
-    def begin(number: int, custom: Any, **sampling: Any) -> Chunked:
-        return Chunked(
-            served, prompts[number], incremental=served.incremental, custom=custom, **sampling
-        )
+    begun: list[Chunked] = []
 
-    return begin
+    def begin(number: int, custom: Any, **sampling: Any) -> Chunked:
+        begun.append(
+            Chunked(
+                served, prompts[number], incremental=served.incremental, custom=custom, **sampling
+            )
+        )
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        if each.is_alive():  # its test has failed: the next one needs an idle server
+            each.leave()
+            each.ended()
 
 
 def steps(counts: list[int]) -> list[int]:
@@ -51,12 +63,19 @@ def steps(counts: list[int]) -> list[int]:
     return [after - before for before, after in itertools.pairwise(counts)]
 
 
-def burst(served) -> list[int]:
-    """Output tokens by each chunk of an answer that ends before a second token is due.
+def comes_bit_by_bit(read: Callable[[], Chunked]) -> bool:
+    """Whether an answer comes in many chunks, unless it is kept together each time."""
+    return any(len(set(read().ended().counts)) > 4 for _ in range(TRIES))
 
-    Where chunks have what is new only, SGLang's last one has seven tokens, behind those held.
+
+def assert_burst(counts: list[int], *, incremental: bool) -> None:
+    """Output tokens by each chunk of a whole answer, of which no second token was due.
+
+    An event loop that stands still until the answer is complete delivers the first with the others.
+    Where chunks have what is new only, what was held has one of its own, before SGLang's last.
     """
-    return [1, 57, 64] if served.incremental else [1, 64]
+    burst = counts[1:] if counts[0] == 1 else counts
+    assert burst[-1] == 64 and len(burst) <= 1 + incremental, counts
 
 
 def assert_nothing_left(served) -> None:
@@ -71,8 +90,8 @@ def test_held_tokens_come_when_the_answer_is_complete(served, stream, reference)
     assert plain.ids == held.ids == reference[0]
     assert plain.text == held.text
     assert plain.reason == held.reason == {"type": "length", "length": 64}
-    assert held.counts == burst(served)
-    assert len(set(plain.counts)) > 4, "the control"
+    assert_burst(held.counts, incremental=served.incremental)
+    assert comes_bit_by_bit(lambda: stream(0, None)), "the control"
     assert [part["meta_info"]["finish_reason"] for part in held.parts[:-1]] == [None] * (
         len(held.parts) - 1
     )
@@ -87,8 +106,16 @@ def test_tokens_come_one_by_one_in_their_order(served, prompts, stream, referenc
         assert sum(part["meta_info"]["finish_reason"] is not None for part in each.parts) == 1
         texts = [part["text"] for part in each.parts]
         assert served.incremental or all(b.startswith(a) for a, b in itertools.pairwise(texts))
-    if served.incremental:  # SGLang sends seven at once, and they are cut into single ones
-        assert steps(streams[0].counts).count(1) > 7
+    assert_nothing_left(served)
+
+
+def test_what_comes_together_is_cut_into_single_tokens(served, stream) -> None:
+    """In two of the servers SGLang itself may make chunks of one token; in the other, of seven."""
+    far = stream(0, QUICK, max_new_tokens=FAR, ignore_eos=True).wait_for(16)
+    while steps(far.counts).count(1) <= 7:  # not all are single where the event loop is late
+        far.wait_for(far.tokens + 1)
+    assert told(served, far.rid, "", "DELETE") == (204, "")
+    assert far.ended().reason["type"] == "abort"
     assert_nothing_left(served)
 
 
@@ -96,14 +123,14 @@ def test_another_rate_moves_the_interval_and_none_stops_it(served, stream, refer
     far = stream(1, SLOW, max_new_tokens=FAR, ignore_eos=True).wait_for(1)
     served.wait_for("deposit_tokens", 20.0)
     assert far.tokens == 1
+    asked = time.monotonic()
     assert told(served, far.rid, {"rate": 20}) == (204, "")
-    far.wait_for(8)
-    assert set(steps(far.counts[:8])) == {1}, "no burst of what has waited"
+    far.wait_for(30)
+    # The second token is due at once. Any of them may come late, and with others that are due.
+    for tokens, came in list(zip(far.counts, far.came, strict=False))[1:]:
+        assert tokens <= 2 + 20 * (came - asked), "no burst of what has waited"
     assert told(served, far.rid, {"rate": 0}) == (204, "")
-    time.sleep(0.5)
-    stood = far.tokens
-    time.sleep(1.0)
-    assert far.tokens == stood
+    stood = far.stands()
     assert told(served, far.rid, {"rate": 50}) == (204, "")
     far.wait_for(max(stood + 5, len(reference[1])))
     assert far.ids[:64] == reference[1]
@@ -198,7 +225,8 @@ def test_choices_of_generate_have_a_deposit_each(served, prompts, reference) -> 
     parts = served.post("/generate", body).body
     for index in range(3):
         mine = [part for part in parts if part["index"] == index]
-        assert [part["meta_info"]["completion_tokens"] for part in mine] == burst(served)
+        counts = [part["meta_info"]["completion_tokens"] for part in mine]
+        assert_burst(counts, incremental=served.incremental)
         ids = [token for part in mine for token in part["output_ids"]]
         assert (ids if served.incremental else mine[-1]["output_ids"]) == reference[4]
     assert_nothing_left(served)
@@ -245,14 +273,17 @@ def test_a_server_can_have_deposits_for_all(start, prompts, reference) -> None:
         def read(number: int, custom: Any) -> Chunked:
             return Chunked(servers, prompts[number], incremental=False, custom=custom)
 
-        slow = [read(number, {"tokenflow_rate": 0.1}) for number in range(len(prompts))]
+        objective = {"tokenflow_tbt_slo": SLOW["tokenflow_tbt_slo"]}
+        slow = [read(number, objective) for number in range(len(prompts))]
         assert [each.ended().ids for each in slow] == reference
-        assert all(each.counts[0] == 1 and len(set(each.counts)) < 8 for each in slow)
+        for each in slow:
+            assert_burst(each.counts, incremental=False)
         assert servers.total("tokenflow:preemptions_total") > 0
         even = [read(number, {"tokenflow_rate": 500}) for number in range(len(prompts))]
         assert [each.ended().ids for each in even] == reference
-        off = read(0, {"tokenflow_rate": 0.1, "tokenflow_deposit": False}).ended()
-        assert len(set(off.counts)) > 4
+        without = {"tokenflow_rate": 0.1, "tokenflow_deposit": False}
+        assert comes_bit_by_bit(lambda: read(0, without))
+        off = read(0, without).ended()
         program = read(0, {"tokenflow_class": "agent"}).ended()
         assert off.ids == program.ids == reference[0]
         # More than the queue takes: some are turned away, and the others are served.

@@ -8,6 +8,7 @@ both.
 from __future__ import annotations
 
 import concurrent.futures
+import http.client
 import random
 import re
 import time
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers.restoring import AHEAD, NEW, SLOW, SUFFIX, TRIES, Restoring, Said, restoring
+from servers.restoring import AHEAD, NEW, SLOW, SUFFIX, Restoring, Said, restoring
 
 from tokenflow_sgl_emulator.models import make_tiny_model
 
@@ -97,34 +98,35 @@ def test_the_head_goes_on_where_the_host_has_the_beginning(stock, wanted) -> Non
     """Some of it on the host, some on the device, the rest in the storage."""
     stock.split(128)
     beginning = [*stock._prompt[:96], 5, 6, 7]
-    for _ in range(TRIES):
+
+    def begun_behind_it() -> str:
         stock.ask(beginning)
         said = stock.ask(stock._prompt)
         assert said.like(wanted[0])
-        if said.stored == stock.end - 128:
-            break
+        assert stock.ask(stock._fork).like(wanted[1])
         stock.served.flush_when_idle()
-    else:
-        raise AssertionError("the head was never begun behind a cached prefix")
-    assert stock.ask(stock._fork).like(wanted[1])
-    stock.served.flush_when_idle()
+        begun = said.stored == stock.end - 128
+        return "" if begun else f"no head was begun behind a cached prefix: {said.stored}"
+
+    stock.try_until_right(begun_behind_it)
 
 
 def test_what_two_prompts_share_is_fetched_once(stock, wanted) -> None:
     """Also where the first of the two is aborted."""
     stock.split(0)
     own = (SUFFIX - 1) // 16 * 16  # what only the fork has
-    for _ in range(TRIES):
+
+    def fetched_once() -> str:
         before = len(stock.served.log())
         calls = [lambda ids=ids: stock.ask(ids) for ids in (stock._prompt, stock._fork)]
         said = stock.served.together(calls)
         assert all(map(Said.like, said, wanted))
         stock.served.flush_when_idle()
         fetched = re.findall(r"prefetch success .* completed=(\d+)", stock.served.log()[before:])
-        if sum(map(int, fetched)) == stock.end + own:
-            break
-    else:
-        raise AssertionError(f"each fetches all of its prefix: {fetched}")
+        once = sum(map(int, fetched)) == stock.end + own
+        return "" if once else f"each fetches all of its prefix: {fetched}"
+
+    stock.try_until_right(fetched_once)
     calls = [lambda: stock.served.leave(stock._prompt, 0.4), lambda: stock.ask(stock._fork)]
     assert stock.served.together(calls)[1].like(wanted[1])
     stock.served.flush_when_idle()
@@ -166,16 +168,22 @@ def test_clients_that_leave_do_not_hurt_the_others(stock, wanted) -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else str(value),
 )
 def test_a_bad_storage_costs_time_only(stock, wanted, fault, fails) -> None:
-    failed = stock.served.total("tokenflow:restore_fetch_failures_total")
     stock.split(64)
-    stock.link(**fault)
-    try:
+
+    def failures() -> float:
+        return stock.served.total("tokenflow:restore_fetch_failures_total")
+
+    def asked() -> str:
+        before = failures()
         prompt, fork = stock.both()
-    finally:
-        stock.link()
-    assert prompt.like(wanted[0])
-    assert fork.like(wanted[1])
-    assert (stock.served.total("tokenflow:restore_fetch_failures_total") > failed) == fails
+        assert prompt.like(wanted[0])
+        assert fork.like(wanted[1])
+        failed = failures() > before
+        assert fails or not failed
+        # A query that a busy machine answers late is given up, and then nothing is fetched.
+        return "" if failed == fails else "no fetch has failed"
+
+    stock.try_until_right(asked, **fault)
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
@@ -195,29 +203,37 @@ def test_a_pause_keeps_no_tail(stock, wanted, mode) -> None:
 
 def test_pages_in_a_wrong_order_would_be_noticed(stock, wanted) -> None:
     stock.split(64)
-    stock.link(shifted=1.0, checksum=False)
-    try:
-        assert any(not stock.both()[1].like(wanted[1]) for _ in range(TRIES))
-    finally:
-        stock.link()
+
+    def noticed() -> str:
+        return "" if not stock.both()[1].like(wanted[1]) else "a wrong order changes nothing"
+
+    stock.try_until_right(noticed, shifted=1.0, checksum=False)
 
 
 def test_a_tail_that_is_joined_too_soon_would_be_noticed(start, wanted, tmp_path) -> None:
     with restoring(start, tmp_path, page=16, break_="early-join") as server:
         server.computed()
         server.split(64)
-        for _ in range(TRIES):
+
+        def noticed() -> str:
             try:
-                if not all(map(Said.like, server.both(), wanted)):
-                    return
-            except OSError:
-                return  # the server did not survive it
-        raise AssertionError("pages that have not arrived are read")
+                said = server.both()
+            except (AssertionError, OSError, http.client.HTTPException):
+                return ""  # the server did not survive it, or never becomes idle
+            same = all(map(Said.like, said, wanted))
+            return "pages that have not arrived are not read" if same else ""
+
+        server.try_until_right(noticed)
 
 
 def test_a_tail_that_was_not_copied_would_be_noticed(start, wanted, tmp_path) -> None:
     with restoring(start, tmp_path, page=16, break_="no-tail-copy") as server:
         server.computed()
         server.split(64)
-        assert any(not all(map(Said.like, server.both(), wanted)) for _ in range(TRIES))
-        assert server.served.total(AHEAD) > 0.0
+
+        def noticed() -> str:
+            if all(map(Said.like, server.both(), wanted)):
+                return "a page that was not copied is not read"
+            return "" if server.served.total(AHEAD) > 0.0 else "none was copied beforehand"
+
+        server.try_until_right(noticed)

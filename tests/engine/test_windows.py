@@ -77,8 +77,10 @@ def test_a_small_pool_of_windows_is_no_reason_to_retract(
 def test_that_is_because_the_policy_knows_of_it(serve, prompts, windowed_reference) -> None:
     env = {**OFTEN, "TOKENFLOW_TEST_BREAK": "no-windows"}
     with serve(*TOKENFLOW, *NARROW, program=BROKEN, env=env) as served:
-        for _ in range(2):
+        for _ in range(ROUNDS):  # a busy machine may have few of the streams at once
             assert served.outputs(prompts, stream=True) == windowed_reference
+            if retracted(served) > 0:
+                break
         print(f"{retracted(served):.0f} retracted")
         assert retracted(served) > 0
 

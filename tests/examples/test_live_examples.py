@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +25,10 @@ pytestmark = pytest.mark.engine
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS = 120.0
 LONG = 250
+FAR = 30_000
+"""Tokens of an answer that no machine completes before it is broken off."""
+TRIES = 6
+"""A machine that stands still for a second lets whole answers go by."""
 
 
 def printed(*command: str | Path, **env: str) -> str:
@@ -70,21 +75,22 @@ def test_the_openai_client_states_a_rate(ask, served) -> None:
     wait_for_a_stream(served, "custom")
 
 
-def wait_for_running(served, count: int) -> None:
-    """Until so many requests run: on a fast machine the long ones have ended after a second."""
+def wait_for_running(served, count: int, over: threading.Event) -> None:
+    """Until so many requests run, or it is over: some of them may end before one looks."""
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
+    while not over.is_set():
+        assert time.monotonic() < end, f"{count} requests never ran together"
         with urllib.request.urlopen(f"{served.server.url}/v1/loads", timeout=30) as response:
             (load,) = json.load(response)["loads"]
         if load["num_running_reqs"] >= count:
             return
         time.sleep(0.02)
-    raise AssertionError(f"{count} requests never ran together")
 
 
 def test_the_openai_client_shows_why_a_rate_is_refused(served) -> None:
     client = [sys.executable, EXAMPLES / "openai_client.py", "--url", served.server.url]
-    done = subprocess.run([*client, "--rate", "5000"], capture_output=True, text=True, timeout=60)
+    refused = [*client, "--rate", "5000"]
+    done = subprocess.run(refused, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 1
     assert "tokenflow_rate is 5000" in done.stderr
     assert "Traceback" not in done.stderr
@@ -99,26 +105,39 @@ def test_the_voice_listens(ask, served) -> None:
 
 
 def test_a_client_without_a_buffer_gets_an_even_stream(ask) -> None:
-    how = ("--max-tokens", "300", "--tbt", "0.2", "Hello")
-    pattern = r"\[(\d+) pieces of text; .* ([\d.]+) s \(median\), ([\d.]+) s at least"
-    *even, last = ask("even_stream.py", *how).rstrip().splitlines()
-    pieces, median, least = map(float, re.search(pattern, last).groups())
-    *plain, without = ask("even_stream.py", "--without", *how).rstrip().splitlines()
-    assert even == plain
-    # What is generated in less than a fifth of a second each has no gap shorter than that.
-    assert pieces > 2 and median > 0.1 and least > 0.05
-    assert float(re.search(pattern, without).group(1)) > pieces, "the control"
+    def asked(*options: str) -> tuple[list[str], int]:
+        """The answer, and the number of pieces in which it came."""
+        how = ("--max-tokens", "300", "--tbt", "0.2", "Hello")
+        *answer, last = ask("even_stream.py", *options, *how).rstrip().splitlines()
+        told = r"\[(\d+) pieces of text(; between .* what was left|: too few to say .*)\]"
+        return answer, int(re.fullmatch(told, last)[1])
+
+    began = time.monotonic()
+    even, pieces = asked()
+    # One each fifth of a second, and one with the rest: in all that time no more can have come,
+    # whatever was late. Gaps say nothing: to a client that is late, several pieces come at once.
+    assert pieces <= (time.monotonic() - began) / 0.2 + 3
+    for _ in range(TRIES):
+        plain, without = asked("--without")
+        assert even == plain
+        if without > pieces:
+            break
+    else:
+        raise AssertionError(f"the control came in {without} pieces, the even stream in {pieces}")
     done = [sys.executable, EXAMPLES / "even_stream.py", "--url", "http://127.0.0.1:1"]
-    assert subprocess.run(done, capture_output=True, timeout=60).returncode == 1
+    assert subprocess.run(done, capture_output=True, timeout=SECONDS).returncode == 1
 
 
-def test_a_stream_rests_while_its_reader_looks_away(ask) -> None:
-    *_, last = ask("looking_away.py", "--away", "3", "--max-tokens", "300").splitlines()
+def test_a_stream_rests_while_its_reader_looks_away(ask, served) -> None:
+    rests = ("tokenflow:preemptions_total", (("cause", "rest"),))
+    before = served.metrics().get(rests, 0.0)
+    *_, last = ask("looking_away.py", "--away", "3", "--max-tokens", "1000").splitlines()
     found = re.search(r"10 pieces of text, .* (\d+) pieces came meanwhile, (\d+) after it", last)
     assert found, last
     meanwhile, after = map(int, found.groups())
-    # What was under way when the reader looked away, and no more.
-    assert meanwhile < 100 < after
+    # Before it rested it brought what was under way, which on a busy machine may be much.
+    assert after > 0, f"{meanwhile} pieces came while the reader was away"
+    assert served.metrics()[rests] == before + 1
 
 
 def test_the_offline_engine_answers_every_prompt(warm, models) -> None:
@@ -145,18 +164,25 @@ def test_the_own_policy_preempts_and_changes_no_answer(start, served, prompts) -
     memory = ("--max-total-tokens", "704", "--hicache-ratio", "4")
     with start(*flags, *memory, env={"PYTHONPATH": str(EXAMPLES)}) as policed:
 
-        def ask(number: int) -> list[int]:
+        def ask(number: int, over: threading.Event) -> list[int]:
             """The first streams are long; the others come while these run, and have less to say."""
             more = {"max_new_tokens": LONG} if number < 4 else {}
             if number >= 4:
-                wait_for_running(policed, 4)
+                wait_for_running(policed, 4, over)
             answer = policed.generate(prompts[number], stream=True, **more)
+            over.set()
             assert answer.status == 200, answer
             return answer.body["output_ids"]
 
-        outputs = policed.together([lambda n=n: ask(n) for n in range(len(prompts))])
-        assert [output[:TOKENS] for output in outputs] == alone
-        assert policed.total("tokenflow:preemptions_total") > 0
+        for _ in range(TRIES):
+            over = threading.Event()
+            calls = [lambda n=n, over=over: ask(n, over) for n in range(len(prompts))]
+            outputs = policed.together(calls)
+            assert [output[:TOKENS] for output in outputs] == alone
+            if policed.total("tokenflow:preemptions_total") > 0:
+                break
+        else:
+            raise AssertionError("no stream was ever preempted")
         assert policed.total("tokenflow:policy_errors_total") == 0
         policed.assert_clean()
 
@@ -170,7 +196,7 @@ def fleet(start):
         command = [sys.executable, EXAMPLES / "headroom_proxy.py", "--port", str(port)]
         process = subprocess.Popen([*command, one.server.url, two.server.url])
         try:
-            wait_for_health(proxy)
+            wait_for_health(proxy, servers=2)
             yield proxy, one, two
         finally:
             process.terminate()
@@ -179,16 +205,17 @@ def fleet(start):
             server.assert_clean()
 
 
-def wait_for_health(proxy) -> None:
-    """Until the proxy listens and knows a server."""
+def wait_for_health(proxy, servers: int) -> None:
+    """Until the proxy listens and knows so many servers."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         try:
             with urllib.request.urlopen(f"{proxy.server.url}/health", timeout=30) as response:
-                assert response.status == 200
-                return
+                if len(json.load(response)["servers"]) == servers:
+                    return
         except OSError:
-            time.sleep(0.1)
+            pass
+        time.sleep(0.1)
     raise AssertionError("the proxy never became healthy")
 
 
@@ -210,11 +237,10 @@ def tokens_of(server) -> float:
 
 def test_a_client_that_leaves_the_proxy_leaves_its_server(fleet, prompts) -> None:
     proxy, *servers = fleet
-    tokens = 3000
     body = {
         "input_ids": prompts[0],
         "stream": True,
-        "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
+        "sampling_params": {"temperature": 0, "max_new_tokens": FAR, "ignore_eos": True},
     }
     request = urllib.request.Request(
         f"{proxy.server.url}/generate",
@@ -232,7 +258,7 @@ def test_a_client_that_leaves_the_proxy_leaves_its_server(fleet, prompts) -> Non
 @pytest.mark.parametrize("rid", ["mine", None], ids=["named", "unnamed"])
 def test_what_is_said_of_a_stream_reaches_its_server_through_the_proxy(fleet, prompts, rid) -> None:
     proxy, *_ = fleet
-    sampling = {"temperature": 0, "max_new_tokens": 3000, "ignore_eos": True}
+    sampling = {"temperature": 0, "max_new_tokens": FAR, "ignore_eos": True}
     body = {"input_ids": prompts[0], "stream": True, "sampling_params": sampling, "rid": rid}
 
     def told(method: str, name: str, **said: float) -> int:

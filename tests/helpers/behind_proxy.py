@@ -16,6 +16,7 @@ ONCE = 1e6
 OFTEN = 0.02
 SECONDS = 30.0
 """Until what is waited for counts as not coming."""
+headroom_proxy.TIMEOUT_S = SECONDS  # its servers run in the same process, which may stand still
 
 
 async def at_once(request: web.Request) -> web.StreamResponse:

@@ -11,6 +11,8 @@ import threading
 import time
 from typing import Any
 
+from told_streams import LOOK_SECONDS, LOOKS
+
 numbers = itertools.count()
 
 
@@ -73,6 +75,18 @@ class Chunked(threading.Thread):
             assert self.is_alive() or self.tokens >= tokens, self.parts[-1:]
             time.sleep(0.01)
         return self
+
+    def stands(self, seconds: float = 60.0) -> int:
+        """Tokens at which the stream stands still, however late the last ones come."""
+        end = time.monotonic() + seconds
+        before, looks = self.tokens, 0
+        while looks < LOOKS:
+            assert time.monotonic() < end, "it goes on"
+            time.sleep(LOOK_SECONDS)
+            now = self.tokens
+            before, looks = now, looks + 1 if now == before else 0
+        assert self.is_alive(), "it has ended"
+        return before
 
     @property
     def tokens(self) -> int:

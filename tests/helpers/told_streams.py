@@ -10,6 +10,9 @@ import threading
 import time
 from typing import Any
 
+LOOKS, LOOK_SECONDS = 20, 0.05
+"""So many looks in a row have to find a stream where it was. A test that itself stood still goes on
+looking: what came meanwhile is read by then."""
 numbers = itertools.count()
 
 
@@ -20,11 +23,11 @@ class Reading(threading.Thread):
         self, served, ids: list[int], tokens: int, rate: float = 10.0, **more: Any
     ) -> None:
         super().__init__(daemon=True)
-        self.served, self.rid = served, f"told-{next(numbers)}-{tokens}"
+        self.served = served
         sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
         sampling["custom_params"] = {"tokenflow_rate": rate}
-        self.body = {"input_ids": ids, "stream": True, "sampling_params": sampling, "rid": self.rid}
-        self.body.update(more)
+        self.rid: str = more.setdefault("rid", f"told-{next(numbers)}-{tokens}")
+        self.body = {"input_ids": ids, "stream": True, "sampling_params": sampling, **more}
         self.came: list[tuple[float, int]] = []
         self.ids: list[int] = []
         self.reason: Any = None
@@ -72,12 +75,18 @@ class Reading(threading.Thread):
             assert time.monotonic() < end, f"{len(self.ids)} of {tokens} tokens"
             time.sleep(0.01)
 
-    def stands(self, seconds: float = 1.0) -> int:
-        """Tokens at which the stream stands still; at most a few come in the beginning."""
-        time.sleep(0.5)
-        before = len(self.ids)
-        time.sleep(seconds)
-        assert len(self.ids) == before, "it goes on"
+    def stands(self) -> int:
+        """Tokens at which the stream stands still, however late they come to the client."""
+        # A later answer takes the same way, so what was under way before it has arrived, too.
+        assert self.served.generate([20, 21, 22], max_new_tokens=1).status == 200
+        end = time.monotonic() + 60.0
+        before, looks = len(self.ids), 0
+        while looks < LOOKS:
+            assert time.monotonic() < end, "it goes on"
+            time.sleep(LOOK_SECONDS)
+            now = len(self.ids)
+            before, looks = now, looks + 1 if now == before else 0
+        assert self.reason is None, "it has ended"
         return before
 
 

@@ -1,5 +1,7 @@
 """What each endpoint is asked, and how the tokens of its answers are counted."""
 
+import itertools
+
 import pytest
 
 from tokenflow_sgl.choices import Api
@@ -72,7 +74,10 @@ def test_chunks_may_be_cumulative_and_bring_several_tokens(
     _, run = on_stub([ask(output=7)], cumulative=cumulative, tokens_per_chunk=per_chunk)
     (row,) = rows(run)
     assert row["output_tokens"] == len(row["times"]) == 7
-    assert len(set(row["times"])) == -(-7 // per_chunk)
+    # All tokens of a chunk come at once, and with those of another one only on a busy machine.
+    together = [len(list(group)) for _, group in itertools.groupby(row["times"])]
+    assert len(together) > 1
+    assert all(tokens % per_chunk == 0 for tokens in together[:-1])
 
 
 def test_completions_are_counted_by_usage(ask, on_stub, rows):
@@ -96,7 +101,7 @@ def test_completions_are_counted_by_usage(ask, on_stub, rows):
     }
     (row,) = rows(run)
     assert (row["output_tokens"], row["finish_reason"], row["error"]) == (5, "stop", None)
-    assert len(set(row["times"])) == 3
+    assert 1 < len(set(row["times"])) <= 3
 
 
 def test_chat_is_counted_by_usage_and_its_prompts_by_the_server(ask, on_stub, rows):

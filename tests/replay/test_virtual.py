@@ -1,10 +1,13 @@
 """Replays against a server on a virtual clock, which says itself when tokens come."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tokenflow_sgl.choices import Api, Sessions
 from tokenflow_sgl.replay import ReplayError, ReplayOptions
 from tokenflow_sgl.replay.stream_client import StreamClient
+from tokenflow_sgl.replay.virtual import VirtualReplayer
 
 VIRTUAL = {
     "internal_states": [
@@ -61,16 +64,28 @@ def test_this_machines_pace_makes_no_run_invalid(replayed, ask, monkeypatch):
 
 
 def test_a_stream_may_wait_for_as_long_as_others_get_tokens(replayed, ask, rows, monkeypatch):
-    """A slow machine needs minutes for what is seconds on the server's clock."""
-    tokens = []
-    give_up = StreamClient.give_up_silent
+    """A slow machine needs minutes for what is seconds on the server's clock.
+
+    Here 0.05 s pass from look to look at the streams, however long this machine stands still.
+    """
+    tokens, now_s = [], 0.0
+    give_up, look = StreamClient.give_up_silent, VirtualReplayer._give_up_silent
 
     def noted(client, timeout_s):
         tokens.append(client.tokens)
         give_up(client, timeout_s)
 
+    def looked(replayer):
+        nonlocal now_s
+        now_s += 0.05
+        look(replayer)
+
     monkeypatch.setattr(StreamClient, "give_up_silent", noted)
+    monkeypatch.setattr(VirtualReplayer, "_give_up_silent", looked)
     monkeypatch.setattr("tokenflow_sgl.replay.base_replayer._OBSERVE_EVERY_S", 0.05)
+    for module in ("stream", "stream_client", "virtual"):
+        clock = SimpleNamespace(monotonic=lambda: now_s)
+        monkeypatch.setattr(f"tokenflow_sgl.replay.{module}.time", clock)
     options = ReplayOptions(timeout_s=1.0)
     requests = [ask(0.0), ask(0.0, output=20)]
     _, run = replayed(requests, options, failures={0: "hang"}, gap_s=0.15)

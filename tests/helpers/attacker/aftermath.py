@@ -15,7 +15,7 @@ from attacker.truth import Subject
 from prometheus_client.parser import text_string_to_metric_families
 from servers.client import Served
 
-SETTLE_SECONDS = 15.0
+SETTLE_SECONDS = 60.0
 SAMPLE_SECONDS = 1.2
 """Gauges are handed on once a second."""
 EMPTY = (

@@ -17,8 +17,8 @@ from attacker.journal import Journal
 from attacker.replies import Reply, judge
 from attacker.truth import Subject
 
-LOST_SECONDS = 90.0
-"""Silence after which an answer counts as lost."""
+LOST_SECONDS = 240.0
+"""Silence after which an answer counts as lost: on a busy machine new weights wait for long."""
 HEADERS = {"content-type": "application/json"}
 
 

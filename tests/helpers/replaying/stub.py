@@ -1,9 +1,10 @@
 """A server that streams made-up answers on time, and misbehaves when told to.
 
-Speaks the three endpoints as SGLang does. One timer writes to all connections that are due, so
-that it can feed thousands of streams; every chunk carries the `time.monotonic()` at which it was
-written (`stamp`), which client processes on the same machine can compare with their own. Run as a
-program it takes a `Behaviour` as JSON and prints its URL.
+Speaks the three endpoints as SGLang does, and says at /written how much it has written. One timer
+writes to all connections that are due, so that it can feed thousands of streams; every chunk
+carries the `time.monotonic()` at which it was written (`stamp`), which client processes on the same
+machine can compare with their own. Run as a program it takes a `Behaviour` as JSON and prints its
+URL.
 """
 
 from __future__ import annotations
@@ -149,6 +150,8 @@ class _Connection(asyncio.Protocol):
         if self.failure not in (None, "unfinished") and self.sent > 2:
             self.sent = before
             return self.misbehave()
+        self.stub.written += self.sent - before
+        self.stub.ended += over
         if self.failure == "unfinished" and over:
             self.event(b"[DONE]", last=True)
             return True
@@ -245,6 +248,8 @@ class Stub:
         self.asked: list[str] = []
         self.posts = 0
         self.abandoned = 0
+        self.written = self.ended = 0
+        """Tokens, and answers that are complete."""
 
     def prompt_tokens(self, path: str, body: dict[str, Any]) -> int:
         if path == "/generate":
@@ -256,6 +261,8 @@ class Stub:
 
     def information(self, path: str) -> tuple[int, Any]:
         self.asked.append(path)
+        if path == "/written":
+            return 200, {"tokens": self.written, "ended": self.ended}
         info = self.behaviour.server_info
         if path == "/server_info" and info is not None:
             info = json.loads(json.dumps(info))

@@ -22,6 +22,8 @@ IDLE_SECONDS = 30.0
 """How long a server may take to become idle after its last answer, on a slow machine."""
 
 JsonDict = dict[str, Any]
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+"""Values of tokenflow:* by (name, labels without the server's own)."""
 
 
 def flush_when_idle(flush: Callable[[], int], within: float = IDLE_SECONDS) -> None:
@@ -122,8 +124,18 @@ class Served:
             assert time.monotonic() < end, f"{name} is {now}, {wrong}, after {within:g} s"
             time.sleep(0.1)
 
-    def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-        """All samples of tokenflow:* by (name, labels without the server's own)."""
+    def metrics_once(
+        self, holds: Callable[[Samples], bool], within: float = IDLE_SECONDS
+    ) -> Samples:
+        """The first samples of which that holds; much is handed on once a second, or later."""
+        end = time.monotonic() + within
+        while not holds(samples := self.metrics()):
+            assert time.monotonic() < end, f"after {within:g} s: {samples}"
+            time.sleep(0.1)
+        return samples
+
+    def metrics(self) -> Samples:
+        """All samples of tokenflow:*."""
         ours = ("cause", "mode", "source", "direction", "qos_class", "percentile", "stalled", "le")
         return {
             (s.name, tuple(sorted((k, v) for k, v in s.labels.items() if k in ours))): s.value
