@@ -77,8 +77,7 @@ def test_refused_options_are_documented_with_their_reasons():
 
 def test_refused_models_are_documented_with_their_sentences():
     documented = {cells[0]: cells[1] for cells in rows("compatibility.md") if len(cells) == 2}
-    plain = {"is_generation": True, "is_deepseek_v4": False}
-    plain |= {"drafts_in_windows": False, "drafts_in_states": False}
+    plain = {"is_generation": True, "is_deepseek_v4": False, "drafts_in_windows": False}
     for kind, value in plain.items():
         refusal = unsupported.refused_model(**{**plain, kind: not value})
         assert documented[refusal.subject] == refusal.sentence

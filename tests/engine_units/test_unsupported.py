@@ -144,7 +144,6 @@ def test_an_ordinary_generation_model_is_served() -> None:
         ({"is_generation": False}, "embedding model"),
         ({"is_deepseek_v4": True}, "DeepSeek V4"),
         ({"drafts_in_windows": True}, "sliding-window models with speculation"),
-        ({"drafts_in_states": True}, "models with recurrent states with speculation"),
     ],
 )
 def test_a_model_that_cannot_be_served_is_refused(given, said) -> None:

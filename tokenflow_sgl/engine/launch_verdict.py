@@ -26,17 +26,10 @@ from tokenflow_sgl.engine.launching import (
 )
 from tokenflow_sgl.engine.unsupported import Refusal, refused_model, refused_options
 
-OF_STATES = (
-    "mamba_ssm_dtype",
-    "mamba_track_interval",
-    "mamba_radix_cache_strategy",
-    "max_mamba_cache_size",
-)
-"""Options that only models with recurrent states have a use for."""
 KINDS_BY_OPTION = {
     "is_embedding": "is_generation",
 }
-"""The same for another kind of model, and that kind as `refused_model` calls it."""
+"""Options that only one kind of model has a use for, and that kind as `refused_model` calls it."""
 KINDS_BY_VALUE = {
     ("tool_call_parser", "deepseekv4"): "is_deepseek_v4",
     ("reasoning_parser", "deepseek-v4"): "is_deepseek_v4",
@@ -130,9 +123,7 @@ def _of_model(record: Any) -> tuple[Refusal | None, str | None]:
         for (option, value), kind in KINDS_BY_VALUE.items()
         if getattr(record, option, None) == value
     ]
-    if record.speculative_algorithm is not None and any(map(says, OF_STATES)):
-        given.append("drafts_in_states")
     if not given:
         return None, path
-    kinds = {"is_generation": True, "is_deepseek_v4": False, "drafts_in_states": False}
+    kinds = {"is_generation": True, "is_deepseek_v4": False}
     return refused_model(**{**kinds, given[0]: not kinds[given[0]]}), path

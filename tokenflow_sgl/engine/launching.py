@@ -215,7 +215,6 @@ def _kind_of_model(record: Any) -> dict[str, bool]:
         "is_generation": bool(config.is_generation),
         "is_deepseek_v4": bool(is_deepseek_v4(config.hf_config)),
         "drafts_in_windows": bool(config.is_hybrid_swa) and drafts,
-        "drafts_in_states": _has_states(config) and drafts,
     }
 
 

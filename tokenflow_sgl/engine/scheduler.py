@@ -77,7 +77,6 @@ class TokenFlowScheduler(TrackingScheduler):
             is_generation=self.is_generation,
             is_deepseek_v4=is_deepseek_v4(self.model_config.hf_config),
             drafts_in_windows=self.is_hybrid_swa and drafts,
-            drafts_in_states=self.is_hybrid_ssm and drafts,
         )
         self.tf_classes, self.tf_paused_time = config.known_classes, PausedTime()
         self.tf_reasoning = Reasoning(self.model_config, self.tokenizer, config.thinking)

@@ -225,12 +225,10 @@ def refused_model(
     is_generation: bool,
     is_deepseek_v4: bool,
     drafts_in_windows: bool = False,
-    drafts_in_states: bool = False,
 ) -> Refusal | None:
     """Why a model is not served: its KV cannot leave and come back whole; None: it can.
 
     drafts_in_windows: Some of its layers have a sliding window, and drafts are verified.
-    drafts_in_states: Some of its layers have a recurrent state, and drafts are verified.
     """
     if not is_generation:
         return Refusal(
@@ -249,12 +247,6 @@ def refused_model(
             "sliding windows with speculation",
             "--scheduler tokenflow does not serve sliding-window models with speculation: each has "
             "been tried without the other; start without one of the two.",
-        )
-    if drafts_in_states:
-        return Refusal(
-            "recurrent states with speculation",
-            "--scheduler tokenflow does not serve models with recurrent states with speculation: "
-            "each has been tried without the other; start without one of the two.",
         )
     return None
 

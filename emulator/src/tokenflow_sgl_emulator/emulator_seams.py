@@ -206,12 +206,14 @@ TRACK_PINNING = Seam(
 """Hooked with these."""
 _GDN = "sglang.srt.layers.attention.linear.kernels.gdn_triton.TritonGDNKernel."
 _FLA = "sglang.kernels.ops.attention.fla."
+_SCATTER = "sglang.kernels.ops.mamba.mamba_state_scatter_triton."
 DELTA_RULE = (
     Seam(
         "sglang.kernels.ops.attention.linear.fused_gdn_gating.fused_gdn_gating", "replace", _KERNEL
     ),
     Seam(_GDN + "extend", "replace", _KERNEL),
     Seam(_GDN + "packed_decode", "replace", _KERNEL),
+    Seam(_GDN + "target_verify", "replace", _KERNEL),
     Seam(
         "sglang.kernels.ops.attention.triton_gdn_fused_proj."
         "fused_qkvzba_split_reshape_cat_contiguous",
@@ -220,11 +222,8 @@ DELTA_RULE = (
     ),
     Seam(_FLA + "layernorm_gated.RMSNorm.forward", "replace", _KERNEL),
     Seam("sglang.kernels.ops.elementwise.elementwise.fused_sigmoid_mul", "replace", _KERNEL),
-    Seam(
-        "sglang.kernels.ops.mamba.mamba_state_scatter_triton.track_mamba_states_all_layers",
-        "replace",
-        _KERNEL,
-    ),
+    Seam(_SCATTER + "track_mamba_states_all_layers", "replace", _KERNEL),
+    Seam(_SCATTER + "scatter_mamba_states_after_mtp_verify", "replace", _KERNEL),
 )
 """Hooked beside them for gated delta networks."""
 

@@ -114,6 +114,12 @@ ARENAS = {
         model="qwen3.5",
         expects=("preemptions_total",),
     ),
+    "deltas and drafts": Arena(
+        (*FORCED, *LARGE_HOST, *DRAFTS, "--max-mamba-cache-size", "60", *DELTAS[2:]),
+        model="qwen3.5",
+        expects=("preemptions_total",),
+        beyond=3,
+    ),
     "drafts": Arena((*FORCED, *LARGE_HOST, *DRAFTS), beyond=3),
     "DP attention": Arena((*FORCED, *HALF_EACH, *DP_ATTENTION), env=TWO_RANKS),
     "layers": Arena(LAYERS, env=UNNOTED, expects=(), without=NO_READERS),
@@ -132,5 +138,5 @@ SLOW = (
     ("windows", "drafts"),
     ("windows, few, page 16", "latent"),
     ("DP attention", "layers"),
-    ("convolutions", "deltas, few, page 16"),
+    ("convolutions", "deltas, few, page 16", "deltas and drafts"),
 )

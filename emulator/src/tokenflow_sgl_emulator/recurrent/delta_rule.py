@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.nn.functional import silu, softplus
 
+from tokenflow_sgl_emulator.recurrent.draft_states import chain
+
 CHUNK = 64
 """Tokens from one state that a prefill hands out to the next; SGLang's kernels have as many."""
 
@@ -67,11 +69,8 @@ def extend(
         [1, tokens, value heads, value width]; and the state at the beginning of each `CHUNK` tokens
         of each request, [1, chunks, value heads, value width, key width].
     """
-    tokens, shared = q.shape[1], v.shape[2] // q.shape[2]
-    queries = (_normalised(q[0]) * q.shape[3] ** -0.5).repeat_interleave(shared, dim=1)
-    keys = _normalised(k[0]).repeat_interleave(shared, dim=1)
-    values, decay, rate = v[0].double(), g[0].double().exp(), beta[0].double()
-    out = torch.empty(tokens, *v.shape[2:], dtype=torch.float64)
+    tokens = _Tokens(q, k, v, g, beta, ssm_states.dtype)
+    out = torch.empty(v.shape[1:], dtype=torch.float64)
     at_chunks = []
     starts = query_start_loc.tolist()
     for begin, end, slot in zip(starts, starts[1:], cache_indices.tolist(), strict=False):
@@ -79,15 +78,66 @@ def extend(
         for token in range(begin, end):
             if (token - begin) % CHUNK == 0:
                 at_chunks.append(state.float())
-            state = state * decay[token][:, None, None]
-            known = (state * keys[token][:, None]).sum(-1)
-            written = (values[token] - known) * rate[token][:, None]
-            state = state + written[:, :, None] * keys[token][:, None]
-            state = state.to(ssm_states.dtype).double()
-            out[token] = (state * queries[token][:, None]).sum(-1)
+            state, out[token] = tokens.after(state, token)
         ssm_states[slot] = state.to(ssm_states.dtype)
     chunks = torch.stack(at_chunks)[None] if at_chunks else out.new_empty(1, 0)
     return out.to(v.dtype)[None], None, chunks
+
+
+def target_verify(
+    _kernel: Any,
+    *,
+    A_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    ssm_states: torch.Tensor,
+    cache_indices: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    intermediate_states_buffer: torch.Tensor,
+    intermediate_state_indices: torch.Tensor,
+    retrieve_parent_token: torch.Tensor | None = None,
+    **_rest: Any,
+) -> torch.Tensor:
+    """Drafts of each request: its state stays, and the one behind each draft goes to a buffer.
+
+    Args:
+        A_log: As of `gating`; `dt_bias`, `a` and `b` likewise.
+        dt_bias: See there.
+        q: As of `extend`; `k` and `v` likewise.
+        k: See there.
+        v: See there.
+        a: See there.
+        b: See there.
+        ssm_states: See there; not changed.
+        cache_indices: See there.
+        query_start_loc: See there.
+        intermediate_states_buffer: [rows, drafts, value heads, value width, key width].
+        intermediate_state_indices: Row of each request there.
+        retrieve_parent_token: Parents of drafts that are a tree, [requests, drafts].
+
+    Returns:
+        [1, tokens, value heads, value width].
+    """
+    g, beta = gating(A_log, a, b, dt_bias)
+    tokens = _Tokens(q, k, v, g, beta, ssm_states.dtype)
+    out = torch.zeros(v.shape[1:], dtype=torch.float64)
+    starts = query_start_loc.tolist()
+    places = zip(cache_indices.tolist(), intermediate_state_indices.tolist(), strict=False)
+    for request, (begin, end, (slot, row)) in enumerate(
+        zip(starts, starts[1:], places, strict=False)
+    ):
+        parents = chain(end - begin)
+        if retrieve_parent_token is not None:
+            parents = retrieve_parent_token[request].tolist()
+        states = {-1: ssm_states[slot].double()}
+        for node, parent in enumerate(parents):  # each stands behind its parent
+            states[node], out[begin + node] = tokens.after(states[parent], begin + node)
+            intermediate_states_buffer[row, node] = states[node]
+    return out.to(v.dtype)[None]
 
 
 def packed_decode(
@@ -169,6 +219,37 @@ def track_states(
     source, target = cache_indices[rows].long(), mamba_track_indices[rows].long()
     for states in (conv_states, ssm_states):
         states[:, target] = states[:, source]
+
+
+class _Tokens:
+    """What each token of a batch does to a state; arguments as of `extend`.
+
+    dtype: What the pool keeps of a state.
+    """
+
+    def __init__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        dtype: torch.dtype,
+    ) -> None:
+        shared = v.shape[2] // q.shape[2]
+        self._queries = (_normalised(q[0]) * q.shape[3] ** -0.5).repeat_interleave(shared, dim=1)
+        self._keys = _normalised(k[0]).repeat_interleave(shared, dim=1)
+        self._values, self._decay, self._rate = v[0].double(), g[0].double().exp(), beta[0].double()
+        self._dtype = dtype
+
+    def after(self, state: torch.Tensor, token: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The state behind a token, and what it gives out; float64, rounded as the pool does."""
+        key = self._keys[token][:, None]
+        state = state * self._decay[token][:, None, None]
+        known = (state * key).sum(-1)
+        written = (self._values[token] - known) * self._rate[token][:, None]
+        state = (state + written[:, :, None] * key).to(self._dtype).double()
+        return state, (state * self._queries[token][:, None]).sum(-1)
 
 
 def _normalised(rows: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,12 @@
 """Causal convolutions over the last few tokens, whose inputs are kept per request."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn.functional import silu
+
+from tokenflow_sgl_emulator.recurrent import draft_states
 
 _ACTIVATIONS = {None: False, False: False, True: True, "silu": True, "swish": True}
 
@@ -46,7 +49,7 @@ def causal_conv1d_fn(
             continue
         state = conv_states[slot] if known else torch.zeros_like(conv_states[slot])
         seen = torch.cat([state, x[:, begin:end].to(state.dtype)], dim=1)
-        out[:, begin:end] = _convolve(seen, weight, bias, end - begin, activation).to(x.dtype)
+        out[:, begin:end] = convolve(seen, weight, bias, end - begin, activation).to(x.dtype)
         conv_states[slot] = seen[:, seen.shape[1] - state.shape[1] :]
     return out
 
@@ -60,27 +63,32 @@ def causal_conv1d_update(
     cache_seqlens: torch.Tensor | None = None,
     conv_state_indices: torch.Tensor | None = None,
     pad_slot_id: int = -1,
-    **_rest: Any,
+    **drafts: Any,
 ) -> torch.Tensor:
     """One token of each request, [requests, channels]; shapes as of `causal_conv1d_fn`.
 
+    Drafts that are verified are [requests, channels, drafts]; see `draft_states.convolve`.
+
     Raises:
-        NotImplementedError: Of drafts that are verified, or of states that are rings.
+        NotImplementedError: Of states that are rings.
     """
-    if x.dim() != 2 or cache_seqlens is not None or conv_state_indices is None:
-        raise NotImplementedError("the emulator's convolutions take one token of each request")
+    if cache_seqlens is not None or conv_state_indices is None:
+        raise NotImplementedError("the emulator's convolutions have no states that are rings")
+    if x.dim() == 3:
+        by_taps = partial(convolve, weight=weight, bias=bias, new=1, activation=activation)
+        return draft_states.convolve(x, conv_state[conv_state_indices.long()], by_taps, **drafts)
     out = torch.empty_like(x)
     for row, slot in enumerate(conv_state_indices.tolist()):
         if slot == pad_slot_id:
             continue
         state = conv_state[slot]
         seen = torch.cat([state, x[row, :, None].to(state.dtype)], dim=1)
-        out[row] = _convolve(seen, weight, bias, 1, activation)[:, 0].to(x.dtype)
+        out[row] = convolve(seen, weight, bias, 1, activation)[:, 0].to(x.dtype)
         conv_state[slot] = seen[:, 1:]
     return out
 
 
-def _convolve(
+def convolve(
     seen: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,

@@ -9,7 +9,12 @@ from tokenflow_sgl_emulator.emulator_seams import (
 )
 from tokenflow_sgl_emulator.mla_pool import without_pinned_memory
 from tokenflow_sgl_emulator.no_pinning import without_pinning
-from tokenflow_sgl_emulator.recurrent import delta_rule, short_convolution, state_pool
+from tokenflow_sgl_emulator.recurrent import (
+    delta_rule,
+    draft_states,
+    short_convolution,
+    state_pool,
+)
 
 _TWINS = {
     "causal_conv1d_fn": short_convolution.causal_conv1d_fn,
@@ -23,6 +28,8 @@ _TWINS = {
     "forward": delta_rule.gated_norm,
     "fused_sigmoid_mul": delta_rule.gated,
     "track_mamba_states_all_layers": delta_rule.track_states,
+    "target_verify": delta_rule.target_verify,
+    "scatter_mamba_states_after_mtp_verify": draft_states.commit,
 }
 """By the last name of the seam."""
 
