@@ -12,7 +12,7 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
-from tokenflow_sgl.lifecycle.first_text import HELD
+from tokenflow_sgl.lifecycle.first_text import HELD, LOOKS
 from tokenflow_sgl.lifecycle.reader_updates import set_passed_on
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
@@ -45,6 +45,10 @@ class Served:
             self.stream.produce(tokens)
             self.reporter.iteration(now)
 
+    def goes_on_for_long(self, since: float) -> None:
+        """For so many looks that a text which is held back would be known to be."""
+        self.goes_on(*(since + 2.0 * look for look in range(LOOKS + 1)))
+
     def leaves(self, ended: float | None) -> None:
         self.reporter.leaves(self.stream, ended)
         self.table.forget(self.stream, cut_off=ended is None)
@@ -63,10 +67,10 @@ def served() -> Served:
 def test_text_that_flows_is_that_of_the_first_token(served) -> None:
     served.goes_on(3.0, 5.0)
     assert served.first_text == [], "it may still be held back"
-    served.goes_on(7.0, 9.0, 11.0)
+    served.goes_on_for_long(7.0)
     assert served.told.seen["ttft_seconds"] == [2.0]
     assert served.first_text == [2.0]
-    served.leaves(12.0)
+    served.leaves(30.0)
     assert served.first_text == [2.0], "once"
 
 
@@ -77,7 +81,7 @@ def test_text_held_from_the_first_token_on_is_there_when_it_goes_out(served) -> 
     assert served.told.seen["ttft_seconds"] == [2.0]
     assert served.first_text == []
     set_passed_on(served.table, served.stream, None, 11.5)
-    served.goes_on(13.0, 15.0, 17.0)
+    served.goes_on_for_long(13.0)
     assert served.first_text == [12.0]
 
 
@@ -89,10 +93,17 @@ def test_the_news_may_come_late(served) -> None:
     assert served.first_text == []
 
 
+def test_a_front_end_that_stood_still_is_waited_for(served) -> None:
+    served.goes_on(*(3.0 + look for look in range(LOOKS)), tokens=HELD + 1)
+    set_passed_on(served.table, served.stream, 0, 3.0 + LOOKS - 0.1)
+    served.goes_on_for_long(20.0)
+    assert served.first_text == []
+
+
 def test_text_held_later_changes_nothing(served) -> None:
     served.goes_on(3.0, 5.0, 7.0)
     set_passed_on(served.table, served.stream, 2, 7.5)
-    served.goes_on(9.0, 11.0)
+    served.goes_on_for_long(9.0)
     assert served.first_text == [2.0]
 
 

@@ -11,6 +11,7 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.tally import Tally
+from tokenflow_sgl.lifecycle.first_text import LOOKS
 from tokenflow_sgl.lifecycle.reader_updates import set_rate
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
@@ -158,7 +159,8 @@ def test_a_class_without_readers_has_latencies_and_no_stalls(served, reader) -> 
         program.output_ids += [7] * 3
         give(now, 1, 1, 1)
         tally.hand_on()
-    tally.hand_on()
+    for _ in range(LOOKS):
+        tally.hand_on()
     counted = {name for name, of in told.counts if of == "agents"}
     of_readers = {"effective_tokens_total", "stalls_total", "stall_seconds_total"}
     assert counted - of_readers == {"output_tokens_total", "reasoning_tokens_total"}

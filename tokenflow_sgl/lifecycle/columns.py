@@ -24,10 +24,10 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "thinking": np.bool_,
     "begun": np.bool_,
     "text_known": np.bool_,
-    "past_held": np.bool_,
     "reasoning": np.int64,
     "passed_on": np.int64,
     "counted": np.int64,
+    "past_held": np.int64,
     "on_host": np.int64,
     "written": np.int64,
     "class_number": np.int64,
@@ -91,7 +91,7 @@ class StreamColumns:
     """Its first token was sent, whether its reader sees it or not."""
     text_known: NDArray[np.bool_]
     """When its reader got its first text has been told."""
-    past_held: NDArray[np.bool_]
+    past_held: NDArray[np.int64]
     """At the last look the front end would have had to say so if it held its first text back."""
     reasoning: NDArray[np.int64]
     """Leading output tokens that its reader does not see."""
@@ -137,8 +137,8 @@ class StreamColumns:
     def blank(self, slot: int) -> None:
         """A new stream: it has made nothing yet."""
         self.preemptible[slot] = True
-        self.begun[slot] = self.text_known[slot] = self.past_held[slot] = False
-        self.generated[slot] = self.reasoning[slot] = 0
+        self.begun[slot] = self.text_known[slot] = False
+        self.generated[slot] = self.reasoning[slot] = self.past_held[slot] = 0
         self.on_host[slot] = self.written[slot] = 0
         self.passed_on[slot], self.counted[slot] = ALL, 0
         self.last_token[slot] = math.nan
