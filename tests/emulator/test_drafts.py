@@ -21,6 +21,7 @@ with warnings.catch_warnings():
 import itertools
 
 from tokenflow_sgl_emulator.draft_models import make_tiny_draft, make_tiny_mtp
+from tokenflow_sgl_emulator.latent_draft_models import make_tiny_latent_mtp
 from tokenflow_sgl_emulator.state_draft_models import make_tiny_deltas_mtp
 
 PARENTS = [[-1, 0, 0, 1, 2, 2], [-1, 0, 1, 2, 3, 4]]
@@ -220,5 +221,9 @@ def test_what_cannot_be_drafted_for_is_said(tmp_path: Path, llama: Path) -> None
         make_tiny_draft(tmp_path / "draft", other)
     with pytest.raises(ValueError, match="target must be a llama, got 'deepseek_v2'"):
         make_tiny_mtp(tmp_path / "mtp", other)
-    with pytest.raises(ValueError, match="target must be a qwen3_5_text, got 'llama'"):
-        make_tiny_deltas_mtp(tmp_path / "deltas", llama)
+    for make, kind in (
+        (make_tiny_deltas_mtp, "qwen3_5_text"),
+        (make_tiny_latent_mtp, "deepseek_v2"),
+    ):
+        with pytest.raises(ValueError, match=f"target must be a {kind}, got 'llama'"):
+            make(tmp_path / kind, llama)

@@ -38,7 +38,7 @@ CHAIN = (
 
 @dataclass(frozen=True)
 class Pair:
-    """A server with two of the features.
+    """A server with two or three of the features.
 
     Attributes:
         model: The tiny model.
@@ -59,11 +59,18 @@ PAIRS = {
     "MLA, tokenizer workers": Pair("deepseek", WORKERS),
     "MLA, DP attention": Pair("deepseek", DP_ATTENTION),
     "MLA, NGRAM": Pair("deepseek", NGRAM),
+    "MLA, NEXTN, tokenizer workers": Pair(
+        "deepseek-mtp", (*CHAIN, *WORKERS), "NEXTN", "deepseek-mtp"
+    ),
     "NGRAM, priorities": Pair("qwen3", (*NGRAM, *PRIORITIES)),
     "NEXTN, tokenizer workers": Pair("mtp", (*CHAIN, *WORKERS), "NEXTN", "mtp"),
     "recurrent states, priorities": Pair("qwen3.5", (*STATES, *PRIORITIES)),
-    "recurrent states, tokenizer workers": Pair("qwen3.5", (*STATES, *WORKERS)),
-    "recurrent states, DP attention": Pair("qwen3.5", (*STATES, *DP_ATTENTION)),
+    "recurrent states, NEXTN, tokenizer workers": Pair(
+        "qwen3.5-mtp", (*STATES, *CHAIN, *WORKERS), "NEXTN", "qwen3.5-mtp"
+    ),
+    "recurrent states, NEXTN, DP attention": Pair(
+        "qwen3.5-mtp", (*STATES, *CHAIN, *DP_ATTENTION), "NEXTN", "qwen3.5-mtp"
+    ),
     "DP attention, priorities": Pair("qwen3", (*DP_ATTENTION, *PRIORITIES)),
     "DP attention, tokenizer workers": Pair("qwen3", (*DP_ATTENTION, *WORKERS)),
     "DP attention, EAGLE3": Pair("qwen3", (*CHAIN, *DP_ATTENTION), "EAGLE3", "eagle3-qwen3"),
@@ -73,7 +80,7 @@ PAIRS = {
 @pytest.fixture(scope="module")
 def folder_of(models, drafting) -> Callable[[str], Path]:
     """`folder_of(model)`."""
-    return lambda name: (drafting if name == "mtp" else models) / name
+    return lambda name: (drafting if name.endswith("mtp") else models) / name
 
 
 @pytest.fixture(scope="module")

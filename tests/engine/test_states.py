@@ -123,6 +123,17 @@ def test_controls_are_noticed(serve, prompts, answers, broken) -> None:
         assert any(each != answers[CONVOLUTIONS] for each in got)
 
 
+def test_copies_that_hold_all_states_are_waited_for(serve, prompts, answers) -> None:
+    """SGLang ends the server if it finds no place; the copies of paused states hold up to all."""
+    few = Kind(CONVOLUTIONS.model, ("--max-mamba-cache-size", "12"), 1)
+    flags = (*FORCED, *HICACHE, "--chunked-prefill-size", "32")
+    with serve(few, *flags, env=LATE) as served:
+        for stream in (False, True, False, True):
+            assert served.outputs(prompts * 2, stream=stream) == answers[CONVOLUTIONS] * 2
+        assert served.total("tokenflow:resumes_total") >= 4 * len(prompts), "the test must disturb"
+        served.assert_clean()
+
+
 def test_few_states_are_no_reason_to_retract(serve, prompts) -> None:
     """Four of 24 streams run at once. There is KV for all, and room for three states of each."""
     few = Kind(CONVOLUTIONS.model, ("--max-mamba-cache-size", "12"), 1)

@@ -1,5 +1,7 @@
-"""Recurrent states with speculation: a verification leaves a state behind each draft, and SGLang
-takes over the one behind what was accepted. Every token is the one without drafts, pauses or not.
+"""Recurrent states with speculation: every token is the one without drafts, pauses or not.
+
+A verification leaves a state behind each draft, and SGLang takes over the one behind what was
+accepted.
 """
 
 from __future__ import annotations
@@ -9,8 +11,6 @@ from typing import Any
 
 import pytest
 from servers.fixtures import BROKEN
-
-from tokenflow_sgl_emulator.state_draft_models import make_tiny_deltas_mtp
 
 pytestmark = pytest.mark.engine
 
@@ -27,9 +27,9 @@ ROUNDS = 3
 
 
 @pytest.fixture(scope="module")
-def model(models, tmp_path_factory) -> Path:
+def model(drafting) -> Path:
     """A tiny Qwen3.5 with a layer that predicts a token more."""
-    return make_tiny_deltas_mtp(tmp_path_factory.mktemp("mtp") / "qwen3.5", models / "qwen3.5")
+    return drafting / "qwen3.5-mtp"
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from tokenflow_sgl.engine.frontend.loads import LoadDecoder
 from tokenflow_sgl.engine.frontend.stream_route import add_routes
 from tokenflow_sgl.engine.frontend.token_deposit import deliver_evenly
 from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
+from tokenflow_sgl.engine.kv.state_slots import register_states
 from tokenflow_sgl.engine.kv.thinking import owned_kv_len
 from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.seam_check import SeamError, check_seams
@@ -135,6 +136,8 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
     check_seams()
     scheduler = _scheduler(config is not None)
     HookRegistry.register(_SCHEDULER, scheduler, HookType.REPLACE)
+    if config is not None:
+        register_states()
     if config is not None and server_args.strip_thinking_cache:
         HookRegistry.register(_OWNED_KV, owned_kv_len, HookType.AROUND)
     if config is not None and config.block_groups:

@@ -104,8 +104,8 @@ ARENAS = {
         env=EVICT_OFTEN,
     ),
     "latent": Arena((*FORCED, *LARGE_HOST, "--page-size", "16"), model="deepseek"),
-    "convolutions": Arena(
-        (*FORCED, *LARGE_HOST, "--max-mamba-cache-size", "48"),
+    "convolutions, few": Arena(
+        (*FORCED, *LARGE_HOST, "--max-mamba-cache-size", "12"),
         model="lfm2",
         expects=("preemptions_total",),
     ),
@@ -138,5 +138,5 @@ SLOW = (
     ("windows", "drafts"),
     ("windows, few, page 16", "latent"),
     ("DP attention", "layers"),
-    ("convolutions", "deltas, few, page 16", "deltas and drafts"),
+    ("convolutions, few", "deltas, few, page 16", "deltas and drafts"),
 )

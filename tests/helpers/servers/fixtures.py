@@ -17,7 +17,9 @@ from servers.client import Served
 
 from tokenflow_sgl.demo.server import SglangServer
 from tokenflow_sgl_emulator.draft_models import make_tiny_draft, make_tiny_mtp
+from tokenflow_sgl_emulator.latent_draft_models import make_tiny_latent_mtp
 from tokenflow_sgl_emulator.models import make_tiny_lora, make_tiny_model
+from tokenflow_sgl_emulator.state_draft_models import make_tiny_deltas_mtp
 
 SERVER_SIDE = Path(__file__).parents[1] / "server_side"
 """Modules that servers can import: policies by name, and programs that start broken servers."""
@@ -44,15 +46,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def drafting(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
-    """A folder with a tiny Llama, its draft models, and the same with drafts of its own (MTP).
+    """A folder with draft models, and with models that have drafts of their own (MTP).
 
-    And with drafts for the tiny Qwen3: DP attention needs that.
+    The former are for a tiny Llama, which is there, too, and for the tiny Qwen3: DP attention needs
+    that. The latter are a Llama, a DeepSeek and a Qwen3.5.
     """
     folder = tmp_path_factory.mktemp("drafts")
     target = make_tiny_model(folder / "llama", "llama")
     make_tiny_draft(folder / "eagle", target, "eagle")
     make_tiny_draft(folder / "eagle3", target, "eagle3")
     make_tiny_mtp(folder / "mtp", target)
+    make_tiny_latent_mtp(folder / "deepseek-mtp", models / "deepseek")
+    make_tiny_deltas_mtp(folder / "qwen3.5-mtp", models / "qwen3.5")
     make_tiny_draft(folder / "eagle3-qwen3", models / "qwen3", "eagle3")
     return folder
 

@@ -22,6 +22,13 @@ POOLS: tuple[Seam, ...] = (
         "states that a running stream takes",
     ),
     Seam("sglang.srt.mem_cache.allocator.mamba:MambaSlotAllocator", "call", "how many there are"),
+    Seam(
+        f"{_CACHE}.evict_for_alloc",
+        "hook",
+        "waits for copies to the host that hold all places for states; makes room for the copies "
+        "of a tail",
+        ("params",),
+    ),
     Seam(f"{_CACHE}.swa_retain_window", "call", "how many tokens a window has"),
     Seam("sglang.srt.configs.model_config:is_deepseek_v4", "call", "a model that is refused"),
 )

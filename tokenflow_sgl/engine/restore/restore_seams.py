@@ -77,7 +77,6 @@ RESTORE: tuple[Seam, ...] = (
         ("component_type",),
     ),
     Seam(f"{_CACHE}.load_back", "call", "the tree has a copied tail on the device", ("node_id",)),
-    Seam(f"{_CACHE}.evict_for_alloc", "call", "makes room for the copies of a tail", ("params",)),
     Seam(f"{_SCHEDULER}.flush_cache", "override", "gives the memory of copies back"),
     Seam(f"{_CONTROLLER}.terminate_prefetch", "call", "ends a fetch", ("operation",)),
     Seam(

@@ -9,10 +9,10 @@ from sglang.srt.models.deepseek_common.attention_backend_handler import (
     AttentionBackendRegistry,
     AttnForwardMethod,
 )
-from sglang.srt.models.deepseek_v2 import DeepseekV2ForCausalLM
+from sglang.srt.models.deepseek_v2 import DeepseekV2ForCausalLM, DeepseekV3ForCausalLM
 
 from tokenflow_sgl_emulator import ATTENTION_BACKEND_NAME
 
 AttentionBackendRegistry.register(ATTENTION_BACKEND_NAME, lambda *_: AttnForwardMethod.MLA)
 
-EntryClass = DeepseekV2ForCausalLM
+EntryClass = [DeepseekV2ForCausalLM, DeepseekV3ForCausalLM]

@@ -1,0 +1,36 @@
+"""Makes a place for a recurrent state where copies to the host hold all that could be evicted.
+
+SGLang takes a place whenever it keeps a state in the prefix tree, and ends the server if it finds
+none: it counts three for each stream that runs, its own, the one it began with and the one it
+leaves. What is being copied to the host cannot be evicted before the copy is acknowledged. Pauses
+leave so many states to be copied that on a slow link the copies can hold all places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+_TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
+
+
+def register_states() -> None:
+    """Declare the hook, in the scheduler's process before it has a cache."""
+    HookRegistry.register(f"{_TREE}.evict_for_alloc", _evict, HookType.AROUND)
+
+
+def _evict(original: Callable[..., Any], tree: Any, params: Any, **kwargs: Any) -> Any:
+    if not params.mamba_num:
+        return original(tree, params, **kwargs)
+    places = tree.req_to_token_pool.mamba_allocator
+    wanted = places.schedulable_available_size() + params.mamba_num
+    found = original(tree, params, **kwargs)
+    lacking = wanted - places.schedulable_available_size()
+    if lacking > 0 and tree.ongoing_write_through:
+        # All ranks have begun the same copies, and lack the same places.
+        tree.writing_check(write_back=True)
+        found = original(tree, EvictParams(mamba_num=lacking), **kwargs)
+    return found
