@@ -135,16 +135,20 @@ def test_copies_that_hold_all_states_are_waited_for(serve, prompts, answers) -> 
 
 
 def test_few_states_are_no_reason_to_retract(serve, prompts) -> None:
-    """Four of 24 streams run at once. There is KV for all, and room for three states of each."""
+    """Four of 24 streams run at once. There is KV for all.
+
+    The host has room for the states of 300 pauses: each leaves one, and SGLang drops the one that
+    was not used for longest, which may be the only one of a stream that rests.
+    """
     few = Kind(CONVOLUTIONS.model, ("--max-mamba-cache-size", "12"), 1)
-    flags = (*TOKENFLOW, "--max-total-tokens", "20000", "--hicache-ratio", "6")
+    flags = (*TOKENFLOW, "--max-total-tokens", "20000", "--hicache-ratio", "30")
     with serve(few, *flags) as served:
         # At first it has learned nothing, and may pause none; a slow machine needs slow readers.
         for turn in range(ROUNDS):
             served.outputs(
                 prompts * 2,
                 stream=True,
-                max_new_tokens=600,
+                max_new_tokens=300,
                 custom_params={"tokenflow_rate": 3.0 / (turn + 1)},
             )
             if resumes := served.total("tokenflow:resumes_total"):

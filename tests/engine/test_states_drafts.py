@@ -67,9 +67,11 @@ def ask(served, prompts, *, stream: bool = False) -> tuple[list[list[int]], int]
 
 SETTINGS = {
     "nextn": ("nextn", SMALL),
-    "nextn, no hicache, pages of 16": ("nextn", (*AMPLE, *NO_HICACHE, "--page-size", "16")),
     "nextn, no overlap": ("nextn", (*SMALL, "--disable-overlap-schedule")),
-    "nextn, two ranks": ("nextn", (*SMALL, "--tp-size", "2", "--tokenflow-check-ranks")),
+    "nextn, no hicache, pages of 16, two ranks": (
+        "nextn",
+        (*AMPLE, *NO_HICACHE, "--page-size", "16", "--tp-size", "2", "--tokenflow-check-ranks"),
+    ),
     "ngram": ("ngram", SMALL),
 }
 OFTEN = "nextn"
