@@ -6,7 +6,7 @@ import torch
 from sglang.srt.models import deepseek_nextn
 
 
-class DeepseekV3ForCausalLMNextN(deepseek_nextn.DeepseekV3ForCausalLMNextN):  # type: ignore[misc]
+class DeepseekV3ForCausalLMNextN(deepseek_nextn.DeepseekV3ForCausalLMNextN):
     """As the class that it stands for; configurations name it so."""
 
     def set_embed_and_head(self, embed: torch.Tensor, head: torch.Tensor) -> None:
