@@ -100,7 +100,7 @@ def test_a_moment(attack, names) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300.0 + 60.0 * MINUTES)
+@pytest.mark.timeout(900.0 + 60.0 * MINUTES)
 @pytest.mark.parametrize("names", SLOW, ids=" and ".join)
 def test_for_long(attack, names) -> None:
     attack(names, 60.0 * MINUTES / len(SLOW), ROUND_SECONDS)
