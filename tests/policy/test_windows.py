@@ -36,7 +36,7 @@ from tokenflow_sgl.policy.supply import modelled
 from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
 CONFIG = WorkingSetConfig()
-NOBODY = Admission(np.zeros(0, dtype=np.int64))
+NO_NEWCOMERS = Admission(np.zeros(0, dtype=np.int64))
 WIDE = Window(tokens=100, prefill=64)
 
 
@@ -167,16 +167,16 @@ def crowded(make_state, make_stream) -> State:
 def test_a_stream_is_displaced_for_its_window(make_state, make_stream) -> None:
     state = crowded(make_state, make_stream)
     for seen in (state, with_windows(state, free=500)):
-        outcome = exchange(seen, CONFIG, NOBODY)
+        outcome = exchange(seen, CONFIG, NO_NEWCOMERS)
         assert outcome.run == (2,) and not outcome.preempt
-    outcome = exchange(with_windows(state, free=120), CONFIG, NOBODY)
+    outcome = exchange(with_windows(state, free=120), CONFIG, NO_NEWCOMERS)
     assert outcome.run == (2,)
     assert [p.cause for p in outcome.preempt] == [Cause.EXCHANGE]
 
 
 def test_and_none_if_that_does_not_free_enough(make_state, make_stream) -> None:
     state = crowded(make_state, make_stream)
-    outcome = exchange(with_windows(state, free=-300), CONFIG, NOBODY)
+    outcome = exchange(with_windows(state, free=-300), CONFIG, NO_NEWCOMERS)
     assert outcome.run == () and outcome.preempt == ()
 
 

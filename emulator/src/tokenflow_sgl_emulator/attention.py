@@ -150,8 +150,8 @@ class ReferenceAttention(TorchNativeAttnBackend):
     def _slots(self, slots: torch.Tensor, window: int | None) -> torch.Tensor:
         """Where a layer has these tokens: those with a window have a pool of their own.
 
-        What has left the window has no place there any more; slot 0, which nobody has, stands for
-        it.
+        What has left the window has no place there any more; slot 0, which no request has, stands
+        for it.
         """
         if window is None or not self.use_sliding_window_kv_pool:
             return slots

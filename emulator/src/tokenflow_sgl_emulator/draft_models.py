@@ -52,7 +52,7 @@ def make_tiny_draft(
     name, inputs = ("layers.0.", 1) if kind == "eagle" else ("midlayer.", 2)
     tensors = _layer(config, name, inputs, generator)
     ones = torch.ones(config["hidden_size"])
-    texts, said = say(model, generator)
+    texts, said = _say(model, generator)
     last, embedded = said[-1], model.model.embed_tokens(texts)
     own: dict[str, Any] = {
         "architectures": [_ARCHITECTURE[kind]],
@@ -62,19 +62,19 @@ def make_tiny_draft(
     if kind == "eagle":
         # From the next token and the present last hidden state to the next one.
         known = torch.cat([embedded[:, 1:], last[:, :-1]], dim=-1)
-        tensors["fc.weight"] = least_squares(known, last[:, 1:])
+        tensors["fc.weight"] = _least_squares(known, last[:, 1:])
         tensors["fc.bias"] = torch.zeros(config["hidden_size"])
         del tensors["layers.0.input_layernorm.weight"]
     else:
         # From hidden states of three layers; the layer adds to what is fitted.
         known = torch.cat([said[at + 1] for at in _LAYERS], dim=-1)
-        tensors["fc.weight"] = least_squares(known[:, :-1], last[:, 1:])
+        tensors["fc.weight"] = _least_squares(known[:, :-1], last[:, 1:])
         tensors |= {"midlayer.hidden_norm.weight": ones, "norm.weight": ones.clone()}
         tensors["lm_head.weight"] = model.lm_head.weight.clone()
         own["draft_vocab_size"] = config["vocab_size"]
         own["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [*_LAYERS]}
     config.pop("layer_types", None)  # of the target's layers
-    return write_model(path, {**config, **own}, tensors)
+    return _write(path, {**config, **own}, tensors)
 
 
 @torch.no_grad()
@@ -102,18 +102,15 @@ def make_tiny_mtp(path: str | Path, target: str | Path, *, seed: int = 0) -> Pat
         if each.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
     ]:
         tensors[each.removesuffix("weight") + "bias"] = torch.zeros(len(tensors[each]))
-    texts, said = say(model, generator)
+    texts, said = _say(model, generator)
     last, embedded = said[-1], model.model.embed_tokens(texts)
     # Each half is normed before the projection.
-    known = torch.cat([normed(last[:, :-1]), normed(embedded[:, 1:])], dim=-1)
-    tensors[f"{name}input_proj.weight"] = least_squares(known, last[:, 1:])
+    known = torch.cat([_normed(last[:, :-1]), _normed(embedded[:, 1:])], dim=-1)
+    tensors[f"{name}input_proj.weight"] = _least_squares(known, last[:, 1:])
     for norm in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
         tensors[f"{name}{norm}.weight"] = ones.clone()
     own: dict[str, Any] = {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2"}
-    out = write_model(path, {**config, **own, "num_nextn_predict_layers": 1}, tensors)
-    for file in Path(target).glob("*token*"):
-        shutil.copy(file, out)
-    return out
+    return write_anew(path, target, {**config, **own, "num_nextn_predict_layers": 1}, tensors)
 
 
 def read_model(
@@ -131,8 +128,17 @@ def read_model(
     return config, model.eval()
 
 
-def write_model(path: str | Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Path:
-    """Write a model without its tokenizer; returns the folder."""
+def write_anew(
+    path: str | Path, target: str | Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]
+) -> Path:
+    """Write a model with the tokenizer of the one that it is made of; returns the folder."""
+    out = _write(path, config, tensors)
+    for file in Path(target).glob("*token*"):
+        shutil.copy(file, out)
+    return out
+
+
+def _write(path: str | Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Path:
     out = Path(path)
     out.mkdir(parents=True, exist_ok=True)
     save_file(
@@ -171,7 +177,19 @@ def _layer(
     return found
 
 
-def say(
+def fitted(model: PreTrainedModel, seed: int) -> torch.Tensor:
+    """From the next token's embedding and the present last hidden state, normed, to the next one.
+
+    Returns:
+        [width, 2 * width], float32.
+    """
+    texts, said = _say(model, torch.Generator().manual_seed(seed))
+    last, embedded = said[-1], model.model.embed_tokens(texts)
+    known = torch.cat([_normed(embedded[:, 1:]), _normed(last[:, :-1])], dim=-1)
+    return _least_squares(known, last[:, 1:])
+
+
+def _say(
     model: PreTrainedModel, generator: torch.Generator
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Random texts, and the model's hidden states behind each layer; last of all, normed."""
@@ -180,12 +198,11 @@ def say(
     return texts, [*said.hidden_states[:-1], said.hidden_states[-1], said.last_hidden_state]
 
 
-def normed(states: torch.Tensor) -> torch.Tensor:
-    """Rows [..., width] at length 1 in the mean."""
+def _normed(states: torch.Tensor) -> torch.Tensor:
     return states / states.pow(2).mean(-1, keepdim=True).sqrt()
 
 
-def least_squares(known: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def _least_squares(known: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """The matrix that makes the most of ``known`` [texts, tokens, width]; float32."""
     solution = torch.linalg.lstsq(known.flatten(0, 1).double(), wanted.flatten(0, 1).double())
     return solution.solution.T.float()

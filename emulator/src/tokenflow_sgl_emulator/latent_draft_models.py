@@ -4,13 +4,12 @@ Its other layers are those of a tiny DeepSeek V2, without experts; this one has 
 always takes it to.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tokenflow_sgl_emulator.draft_models import least_squares, normed, read_model, say, write_model
+from tokenflow_sgl_emulator.draft_models import fitted, read_model, write_anew
 
 _DAMPED = 0.2
 """Of what the layer adds to what is fitted: it changes what is said, and does not drown it."""
@@ -53,10 +52,7 @@ def make_tiny_latent_mtp(path: str | Path, target: str | Path, *, seed: int = 0)
     tensors[f"{own}mlp.gate.e_score_correction_bias"] = torch.zeros(_EXPERTS)
     for norm in ("enorm", "hnorm", "shared_head.norm"):
         tensors[f"{own}{norm}.weight"] = torch.ones(hidden)
-    texts, said = say(model, generator)
-    last, embedded = said[-1], model.model.embed_tokens(texts)
-    known = torch.cat([normed(embedded[:, 1:]), normed(last[:, :-1])], dim=-1)
-    tensors[f"{own}eh_proj.weight"] = least_squares(known, last[:, 1:])
+    tensors[f"{own}eh_proj.weight"] = fitted(model, seed)
     more: dict[str, Any] = {
         "architectures": ["DeepseekV3ForCausalLM"],
         "num_nextn_predict_layers": 1,
@@ -72,7 +68,4 @@ def make_tiny_latent_mtp(path: str | Path, target: str | Path, *, seed: int = 0)
         "norm_topk_prob": True,
         "routed_scaling_factor": 1.0,
     }
-    out = write_model(path, {**config, **more}, tensors)
-    for file in Path(target).glob("*token*"):
-        shutil.copy(file, out)
-    return out
+    return write_anew(path, target, {**config, **more}, tensors)

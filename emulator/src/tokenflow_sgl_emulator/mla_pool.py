@@ -1,6 +1,6 @@
 """HiCache's host pool for MLA models with torch copies, as `host_pool` has them for others.
 
-SGLang asks nobody which class to take, so the methods of its own are replaced.
+SGLang lets no platform choose the class, so the methods of its own are replaced.
 """
 
 from collections.abc import Callable

@@ -3,12 +3,11 @@
 Its other layers keep recurrent states; this one attends.
 """
 
-import shutil
 from pathlib import Path
 
 import torch
 
-from tokenflow_sgl_emulator.draft_models import least_squares, normed, read_model, say, write_model
+from tokenflow_sgl_emulator.draft_models import fitted, read_model, write_anew
 
 _DAMPED = 0.03
 """Of what each layer adds: the next token says most of what follows, so drafts can be right."""
@@ -41,11 +40,5 @@ def make_tiny_deltas_mtp(path: str | Path, target: str | Path, *, seed: int = 0)
     for norm in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
         # Its norms are kept as what they differ from 1 by.
         tensors[f"mtp.{norm}.weight"] = torch.zeros(config["hidden_size"])
-    texts, said = say(model, torch.Generator().manual_seed(seed))
-    last, embedded = said[-1], model.model.embed_tokens(texts)
-    known = torch.cat([normed(embedded[:, 1:]), normed(last[:, :-1])], dim=-1)
-    tensors["mtp.fc.weight"] = least_squares(known, last[:, 1:])
-    out = write_model(path, config, tensors)
-    for file in Path(target).glob("*token*"):
-        shutil.copy(file, out)
-    return out
+    tensors["mtp.fc.weight"] = fitted(model, seed)
+    return write_anew(path, target, config, tensors)

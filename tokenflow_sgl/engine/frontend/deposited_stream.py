@@ -95,7 +95,7 @@ class DepositedStream:
             await asyncio.gather(filling, return_exceptions=True)
 
     async def _fill(self, chunks: AsyncGenerator[Chunk, None]) -> None:
-        """Put what comes into the deposit, at once: SGLang merges what nobody takes."""
+        """Put what comes into the deposit, at once: SGLang merges what is not taken."""
         async with aclosing(chunks):
             async for chunk in chunks:
                 if self._over:
