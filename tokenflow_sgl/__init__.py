@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "__version__"]
 
-__version__ = version("tokenflow-sgl")
+try:
+    __version__ = version("tokenflow-sgl")
+except PackageNotFoundError:  # a checkout that is not installed, as on a machine to be measured
+    __version__ = "0+unknown"
 
 
 def __getattr__(name: str) -> Any:

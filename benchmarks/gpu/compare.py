@@ -40,7 +40,7 @@ def main() -> None:
     )
     profile.save(args.folder / "profile.json")
     shipped = load_profile(args.against, model.name if model.name in MODELS else "llama3-8b")
-    text = f"{rest['device']} against the shipped profile of {args.against}\n\n"
+    text = f"# {rest['device']} against the shipped profile of {args.against}\n\n"
     text += "\n".join([*steps(rows, shipped), "", *beyond(rest, shipped)]) + "\n"
     (args.folder / "table.md").write_text(text)
     print(text)
@@ -97,20 +97,19 @@ def beyond(rest: dict[str, Any], shipped: DeviceProfile) -> list[str]:
         f"{_ms(item['eager_s'])} |"
         for item in rest["prefill_launch"]
     ]
-    lines += ["", "| copy | bytes of a piece | GB/s |", "| --- | ---: | ---: |"]
-    lines += [
-        f"| {item['kind']} | {item['piece_bytes']:,} | {item['bytes_per_second'] / 1e9:.2f} |"
-        for item in rest["pieces"]
-    ]
+    lines += ["", "| GB/s of a copy | bytes of a piece | a call each | one graph | one call |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: |"]
+    for item in rest["pieces"]:
+        rates = [item.get(f"{how}bytes_per_second") for how in ("", "graph_", "batch_")]
+        told = " | ".join(f"{rate / 1e9:.2f}" if rate else "" for rate in rates)
+        lines.append(f"| {item['kind']} | {item['piece_bytes']:,} | {told} |")
     if rest["beside"]:
-        lines += ["", "| beside decode steps | step, ms | alone | GB/s | alone |"]
-        lines += ["| --- | ---: | ---: | ---: | ---: |"]
+        lines += ["", "| step | copy beside it | step, ms | alone | GB/s | alone |"]
+        lines += ["| --- | --- | ---: | ---: | ---: | ---: |"]
     for item in rest["beside"]:
         slow, fast = (item["bytes"] / item[key] / 1e9 for key in ("copy_beside_s", "copy_alone_s"))
-        lines.append(
-            f"| {item['kind']} | {_ms(item['step_beside_s'])} | {_ms(item['step_alone_s'])} | "
-            f"{slow:.1f} | {fast:.1f} |"
-        )
+        times = " | ".join(_ms(item[key]) for key in ("step_beside_s", "step_alone_s"))
+        lines.append(f"| {item['step']} | {item['kind']} | {times} | {slow:.1f} | {fast:.1f} |")
     return lines
 
 

@@ -1,21 +1,38 @@
 """Copies between pinned host memory and a device: by size, in pieces, and beside steps.
 
+Pieces are copied by a call each, as HiCache's backend `direct` does with `layer_first`; by one CUDA
+graph, which shows what the copy engine takes without the calls; and by one call for all of them
+(`cudaMemcpyBatchAsync`), as `direct` does with its default layout.
+
 On a CPU the same copies go from memory to memory, which only shows that the code runs.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable
+from statistics import median
 
 import torch
-from timing import seconds, wait
+from timing import graphed, seconds, wait
 from torch import Tensor
+
+try:
+    from cuda.bindings import runtime
+except ImportError:  # torch for CPUs comes without it
+    runtime = None
 
 WAYS = ("load", "store")
 ROUNDS = 4
 """Copies of a whole buffer, one after the other, while steps run."""
+MOST_CALLS, MOST_NODES = 20_000, 5_000
+"""Pieces of a copy that has a call for each, and of one that is a graph or one call."""
+BATCHES = 5
+"""Calls of which the median counts."""
+HIDDEN_CYCLES = 100_000_000
+"""What the device spins for, while the CPU prepares a call: some 50 ms."""
 
 
 class Buffers:
@@ -65,31 +82,79 @@ def by_size(buffers: Buffers, kv_bytes: int, tokens: Iterable[int]) -> list[tupl
 
 
 def by_piece(buffers: Buffers, pieces: Iterable[int]) -> list[dict[str, float | str]]:
-    """Bytes per second by the size of the pieces, of a copy of half the buffers."""
+    """Bytes per second by the size of the pieces and by how they are copied."""
     found: list[dict[str, float | str]] = []
     for kind in WAYS:
         for piece in pieces:
-            # As many as a second holds at 10 us each, or half of the memory.
-            size = min(buffers.size // 2, piece * 50_000) // piece * piece
+            row: dict[str, float | str] = {"kind": kind, "piece_bytes": piece}
+            size = min(buffers.size // 2, piece * MOST_CALLS) // piece * piece
             taken = seconds(buffers.copy(kind, size, piece), buffers.device)
-            found.append({"kind": kind, "piece_bytes": piece, "bytes_per_second": size / taken})
+            row["bytes_per_second"] = size / taken
+            size = min(size, piece * MOST_NODES)
+            taken = seconds(
+                graphed(buffers.copy(kind, size, piece), buffers.device), buffers.device
+            )
+            row["graph_bytes_per_second"] = size / taken
+            if buffers.device == "cuda" and runtime is not None:
+                row["batch_bytes_per_second"] = size / _batched(buffers, kind, size, piece)
+            found.append(row)
     return found
 
 
-def beside(buffers: Buffers, step: Callable[[], object]) -> list[dict[str, float | str]]:
-    """What copies and steps cost each other; nothing on a CPU."""
+def _batched(buffers: Buffers, kind: str, size: int, piece: int) -> float:
+    """Seconds that the device takes for pieces that one call names."""
+    to, source = buffers.way(kind)
+    count = size // piece
+    places = [number * (buffers.size // count) for number in range(count)]
+    targets = [to.data_ptr() + at for at in places]
+    sources = [source.data_ptr() + at for at in places]
+    taken = []
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(BATCHES):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(HIDDEN_CYCLES)
+            begin.record()
+            copy_batch(targets, sources, piece)
+            end.record()
+            end.synchronize()
+            taken.append(begin.elapsed_time(end) / 1e3)
+    return median(taken)
+
+
+def copy_batch(targets: list[int], sources: list[int], piece: int) -> None:
+    """Copies pieces of so many bytes from and to these addresses by one call.
+
+    On the current stream, which cannot be the default one. Needs the package `cuda-bindings`.
+    """
+    attributes = runtime.cudaMemcpyAttributes()
+    attributes.srcAccessOrder = runtime.cudaMemcpySrcAccessOrder.cudaMemcpySrcAccessOrderStream
+    count, stream = len(targets), torch.cuda.current_stream().cuda_stream
+    (error,) = runtime.cudaMemcpyBatchAsync(
+        targets, sources, [piece] * count, count, [attributes], [0], 1, stream
+    )
+    if error != runtime.cudaError_t.cudaSuccess:
+        raise RuntimeError(f"cudaMemcpyBatchAsync: {error.name}")
+
+
+def beside(
+    buffers: Buffers, steps: dict[str, Callable[[], object]]
+) -> list[dict[str, float | str]]:
+    """What copies and steps of each kind cost each other; nothing on a CPU."""
     if buffers.device != "cuda":
         return []
     found: list[dict[str, float | str]] = []
-    alone = seconds(step, "cuda")
-    for kinds in (("load",), ("store",), ("load", "store")):
+    for (name, step), kinds in itertools.product(
+        steps.items(), (("load",), ("store",), ("load", "store"))
+    ):
         copies = Copies([buffers.copy(kind, buffers.size) for kind in kinds])
         copies.run(1)
         copied = copies.run(ROUNDS)
-        steps = max(math.ceil(ROUNDS * copied / alone), 1)
-        besides, stepped = copies.run_beside(ROUNDS, step, steps)
+        alone = seconds(step, "cuda")
+        count = max(math.ceil(ROUNDS * copied / alone), 1)
+        besides, stepped = copies.run_beside(ROUNDS, step, count)
         found.append(
             {
+                "step": name,
                 "kind": " and ".join(kinds),
                 "step_alone_s": alone,
                 "step_beside_s": stepped,

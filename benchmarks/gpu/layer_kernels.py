@@ -11,6 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+ON_THEIR_WAY = 128 * 1024
+"""Bytes that a block of `copy_by_few` loads before it stores them."""
+PROGRAMS = 1024
+"""Into about so many is attention split, for devices with 100 to 200 multiprocessors."""
+
 
 @triton.jit
 def _located(table, places, page: tl.constexpr):
@@ -38,6 +43,30 @@ def _copy(source_cells, target_cells, source, target, size: tl.constexpr, block:
 
 
 @triton.jit
+def _copy_by_few(
+    source_cells,
+    target_cells,
+    source,
+    target,
+    cells,
+    size: tl.constexpr,
+    block: tl.constexpr,
+    turn: tl.constexpr,
+    blocks: tl.constexpr,
+):
+    across = tl.arange(0, block)
+    for first in range(tl.program_id(0) * turn, cells, blocks * turn):
+        number = first + tl.arange(0, turn)
+        begin = tl.load(source_cells + number, mask=number < cells, other=0) * size
+        end = tl.load(target_cells + number, mask=number < cells, other=0) * size
+        for part in range(0, size, block):
+            each = part + across
+            inside = (number < cells)[:, None] & (each < size)[None, :]
+            moved = tl.load(source + begin[:, None] + each[None, :], mask=inside)
+            tl.store(target + end[:, None] + each[None, :], moved, mask=inside)
+
+
+@triton.jit
 def _attend(
     table,
     places,
@@ -45,36 +74,65 @@ def _attend(
     query,
     key,
     value,
-    output,
+    found,
+    most,
+    weight,
     longest,
+    share,
     scale,
     heads: tl.constexpr,
     kv_heads: tl.constexpr,
     width: tl.constexpr,
     page: tl.constexpr,
     block: tl.constexpr,
+    together: tl.constexpr,
 ):
-    row, head = tl.program_id(0), tl.program_id(1)
-    length = tl.load(lengths + row)
-    across, each = tl.arange(0, width), tl.arange(0, block)
-    asked = tl.load(query + (row * heads + head) * width + across).to(tl.float32)
-    most = tl.full((1,), -float("inf"), tl.float32)
-    weight = tl.zeros((1,), tl.float32)
-    found = tl.zeros((width,), tl.float32)
-    for begin in range(0, length, block):
-        inside = begin + each < length
+    row, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    parts = tl.num_programs(2)
+    group: tl.constexpr = heads // kv_heads
+    across, each, member = tl.arange(0, width), tl.arange(0, block), tl.arange(0, together)
+    head = kv_head * group + member
+    asking = (member < group)[:, None]
+    at = (row * heads + head)[:, None] * width + across[None, :]
+    asked = tl.load(query + at, mask=asking, other=0.0)
+    peak = tl.full((together,), -1e30, tl.float32)
+    total = tl.zeros((together,), tl.float32)
+    mixed = tl.zeros((together, width), tl.float32)
+    end = tl.minimum((part + 1) * share, tl.load(lengths + row))
+    for begin in range(part * share, end, block):
+        inside = begin + each < end
         place = tl.load(places + row * longest + begin + each, mask=inside, other=0)
-        at = (_located(table, place, page) * kv_heads + head // (heads // kv_heads)) * width
-        shape = at[:, None] + across[None, :]
-        keys = tl.load(key + shape, mask=inside[:, None], other=0.0).to(tl.float32)
-        scores = tl.where(inside, tl.sum(keys * asked[None, :], axis=1) * scale, -float("inf"))
-        now = tl.maximum(most, tl.max(scores, axis=0))
-        share, kept = tl.exp(scores - now), tl.exp(most - now)
-        values = tl.load(value + shape, mask=inside[:, None], other=0.0).to(tl.float32)
-        found = found * kept + tl.sum(values * share[:, None], axis=0)
-        weight = weight * kept + tl.sum(share, axis=0)
-        most = now
-    tl.store(output + (row * heads + head) * width + across, found / weight)
+        token = (_located(table, place, page) * kv_heads + kv_head) * width
+        there = token[:, None] + across[None, :]
+        keys = tl.load(key + there, mask=inside[:, None], other=0.0)
+        scores = tl.dot(asked, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where(inside[None, :], scores, -1e30)
+        now = tl.maximum(peak, tl.max(scores, axis=1))
+        shares, kept = tl.exp(scores - now[:, None]), tl.exp(peak - now)
+        values = tl.load(value + there, mask=inside[:, None], other=0.0)
+        more = tl.dot(shares.to(values.dtype), values, input_precision="ieee")
+        mixed = mixed * kept[:, None] + more
+        total = total * kept + tl.sum(shares, axis=1)
+        peak = now
+    to = (row * heads + head) * parts + part
+    tl.store(found + to[:, None] * width + across[None, :], mixed, mask=asking)
+    tl.store(most + to, peak, mask=member < group)
+    tl.store(weight + to, total, mask=member < group)
+
+
+@triton.jit
+def _merge(
+    found, most, weight, output, parts: tl.constexpr, padded: tl.constexpr, width: tl.constexpr
+):
+    one = tl.program_id(0)
+    across, part = tl.arange(0, width), tl.arange(0, padded)
+    inside = part < parts
+    peaks = tl.load(most + one * parts + part, mask=inside, other=-1e30)
+    kept = tl.exp(peaks - tl.max(peaks, axis=0))
+    total = tl.sum(tl.load(weight + one * parts + part, mask=inside, other=0.0) * kept, axis=0)
+    at = (one * parts + part)[:, None] * width + across[None, :]
+    mixed = tl.load(found + at, mask=inside[:, None], other=0.0)
+    tl.store(output + one * width + across, tl.sum(mixed * kept[:, None], axis=0) / total)
 
 
 def store(table: Tensor, places: Tensor, new: Tensor, arena: Tensor, page: int) -> None:
@@ -106,6 +164,21 @@ def copy(source: Tensor, source_cells: Tensor, target: Tensor, target_cells: Ten
     _copy[grid](source_cells, target_cells, source, target, size, block)
 
 
+def copy_by_few(
+    source: Tensor, source_cells: Tensor, target: Tensor, target_cells: Tensor, blocks: int
+) -> None:
+    """As `copy`, by so many blocks of threads that the rest of the device goes on computing.
+
+    SGLang's HiCache gathers with two blocks of 1,024 threads, which have 128 KiB on their way each
+    if keys and values of a token are 2 KiB (`kvcacheio/hicache.cuh`); as much as these have.
+    """
+    size = source[0].numel()
+    most = ON_THEIR_WAY // source.element_size()
+    block = min(triton.next_power_of_2(size), 2048, most)
+    given = source_cells, target_cells, source, target, len(source_cells)
+    _copy_by_few[(blocks,)](*given, size, block, most // block, blocks, num_warps=32)
+
+
 def attend(
     table: Tensor,
     places: Tensor,
@@ -118,23 +191,37 @@ def attend(
 ) -> Tensor:
     """One new token of each row attends to its row, through the layer's table.
 
+    Rows are split into parts that are attended to side by side and then merged, so that few long
+    rows keep the device busy, too (flash decoding).
+
     Args:
         table: As of `store`.
         places: Of all tokens of each row, of shape (rows, longest), int64.
         lengths: Tokens of each row, of shape (rows,), int64, at least 1.
         query: Of shape (rows, heads, width).
-        key: Arena, of shape (tokens, KV heads, width); the width is a power of 2.
+        key: Arena, of shape (tokens, KV heads, width); the width is a power of 2, at least 16.
         value: As `key`.
         page: Tokens of a page.
-        block: Tokens that are looked at together; a power of 2.
+        block: Tokens that are looked at together; a power of 2, at least 16.
 
     Returns:
         Of the shape of the query.
     """
     rows, heads, width = query.shape
+    kv_heads, longest = key.shape[1], places.shape[1]
+    blocks = triton.cdiv(longest, block)
+    parts = max(min(PROGRAMS // (rows * kv_heads), blocks), 1)
+    share = triton.cdiv(blocks, parts) * block
+    parts = triton.cdiv(longest, share)
     output = torch.empty_like(query)
-    _attend[(rows, heads)](
-        *(table, places, lengths, query, key, value, output),
-        *(places.shape[1], width**-0.5, heads, key.shape[1], width, page, block),
+    more = {"dtype": torch.float32, "device": query.device}
+    found = torch.empty(rows * heads, parts, width, **more)
+    most, weight = torch.empty(2, rows * heads, parts, **more)
+    together = max(triton.next_power_of_2(heads // kv_heads), 16)  # fewer make no product
+    _attend[(rows, kv_heads, parts)](
+        *(table, places, lengths, query, key, value, found, most, weight),
+        *(longest, share, width**-0.5, heads, kv_heads, width, page, block, together),
     )
+    padded = triton.next_power_of_2(parts)
+    _merge[(rows * heads,)](found, most, weight, output, parts, padded, width)
     return output

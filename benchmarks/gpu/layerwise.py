@@ -5,8 +5,9 @@
 
 First each kernel is held against torch. Then: attention through a layer's table beside attention
 over KV in one piece; cells that a kernel copies from pinned memory beside one large copy; decode
-steps whose layers wait for their KV from the host, beside what the planner's model says. Writes
---output (JSON). Needs this repository, torch and Triton; no SGLang.
+steps whose layers wait for their KV from the host, beside what the planner's model says; what a
+page of the device's costs to map, for tables that alias memory. Writes --output (JSON). Needs this
+repository, torch and Triton; no SGLang.
 """
 
 from __future__ import annotations
@@ -26,13 +27,19 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import layer_kernels as kernels
-from timing import seconds
+from aliasing import mapped
+from copies import copy_batch
+from timing import graphed, seconds
 
 from tokenflow_sgl.engine.layerwise.link_clock import LinkClock, StepSpeeds
 from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue
 from tokenflow_sgl.placement import Machine, decode_step, half_phases
 
 Row = dict[str, float | str]
+
+WAYS = "kernel", "few", "engine"
+FEW = 8
+"""Blocks of threads that copy pages beside what is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,7 @@ class Sizes:
         rows, contexts: Of decode steps, in all combinations.
         pages: Tokens of a page.
         copied: Tokens of a copy.
+        blocks: Of threads that gather a copy, where not as many as it has pages do.
         layers: Of the steps that overlap.
         hidden: Width of the matrix product that stands for a layer.
         streams: Pages of each stream of these steps, with pages of 64 tokens or the largest.
@@ -56,6 +64,7 @@ class Sizes:
     contexts: tuple[int, ...]
     pages: tuple[int, ...]
     copied: int
+    blocks: tuple[int, ...]
     layers: int
     hidden: int
     streams: tuple[int, ...]
@@ -63,10 +72,10 @@ class Sizes:
 
 
 WHOLE = Sizes(
-    *(32, 8, 128, (1, 16, 64), (1024, 8192), (1, 16, 64), 65536, 32, 4096),
+    *(32, 8, 128, (1, 16, 64), (1024, 8192), (1, 16, 64), 65536, (2, 4, 8, 32), 32, 4096),
     *((128, 64, 32, 256), torch.bfloat16),
 )
-TOY = Sizes(4, 2, 16, (2,), (24,), (1, 8), 64, 4, 32, (3, 2), torch.float32)
+TOY = Sizes(4, 2, 16, (2,), (24,), (1, 8), 64, (2,), 4, 32, (3, 2), torch.float32)
 
 
 class Layer:
@@ -115,14 +124,14 @@ def check(sizes: Sizes, device: str) -> list[Row]:
         places = layer.places[0]
         at = layer.table[places // page] * page + places % page
         stored = (layer.key[at] - new).abs().max()
+        row: Row = {"page": page, "attend": float(far), "store": float(stored)}
         cells = layer.key.unflatten(0, (-1, page))
         some = torch.arange(len(cells) // 2, device=device)
-        copy = torch.zeros_like(cells)
-        kernels.copy(cells, some, copy, some + 1)
-        copied = (copy[some + 1] - cells[some]).abs().max()
-        found.append(
-            {"page": page, "attend": float(far), "store": float(stored), "copy": float(copied)}
-        )
+        for name, blocks in (("copy", ()), ("copy_by_few", sizes.blocks[:1])):
+            copy = torch.zeros_like(cells)
+            getattr(kernels, name)(cells, some, copy, some + 1, *blocks)
+            row[name] = float((copy[some + 1] - cells[some]).abs().max())
+        found.append(row)
     return found
 
 
@@ -134,8 +143,8 @@ def attention(sizes: Sizes, device: str) -> list[Row]:
             for context in sizes.contexts:
                 layer = Layer(sizes, rows, context, page, device)
                 row: Row = {"page": page, "rows": rows, "context": context}
-                row["through_table_s"] = seconds(layer.attend, device)
-                row["in_one_piece_s"] = seconds(layer.in_one_piece(), device)
+                row["through_table_s"] = seconds(graphed(layer.attend, device), device)
+                row["in_one_piece_s"] = seconds(graphed(layer.in_one_piece(), device), device)
                 found.append(row)
     return found
 
@@ -155,34 +164,47 @@ def copies(sizes: Sizes, device: str) -> list[Row]:
             gathered = seconds(lambda pair=pair: kernels.copy(*pair), device)
             a, b = pair[2][1:], pair[0][1:]
             whole = seconds(lambda a=a, b=b: a.copy_(b, non_blocking=True), device)
-            rate = arena[1:].nbytes
-            found.append(
-                {
-                    "way": way,
-                    "page": page,
-                    "gathered_bytes_per_s": rate / gathered,
-                    "whole_bytes_per_s": rate / whole,
-                }
-            )
+            total = arena[1:].nbytes
+            row: Row = {"way": way, "page": page, "gathered_bytes_per_s": total / gathered}
+            for blocks in sizes.blocks:
+                few = seconds(
+                    lambda pair=pair, blocks=blocks: kernels.copy_by_few(*pair, blocks), device
+                )
+                row[f"gathered_by_{blocks}_bytes_per_s"] = total / few
+            row["whole_bytes_per_s"] = total / whole
+            found.append(row)
     return found
 
 
 class Steps:
-    """Decode steps: a matrix product stands for a layer, and KV comes from the host beside it."""
+    """Decode steps: a matrix product stands for a layer, and KV comes from the host beside it.
 
-    def __init__(self, sizes: Sizes, device: str) -> None:
-        self._sizes, self._device = sizes, device
+    Args:
+        sizes: Of what is measured.
+        device: `cuda` or `cpu`.
+        way: Who copies: a `kernel` with a block of threads per page, one with `few` blocks, or the
+            copy `engine`, to which one call names the pages.
+    """
+
+    def __init__(self, sizes: Sizes, device: str, way: str) -> None:
+        self._sizes, self._device, self._way = sizes, device, way
         self._layouts = half_phases(sizes.layers)
         pages, page = sum(sizes.streams), sizes.pages[-1]
         shape = pages + 1, page, 2 * sizes.kv_heads, sizes.width
         self._arena = torch.zeros(shape, dtype=sizes.dtype, device=device)
         self._host = torch.zeros(shape, dtype=sizes.dtype, pin_memory=device == "cuda")
         self._cells = torch.arange(1, pages + 1, device=device)
+        size = self._page_bytes = self._host[0].nbytes
+        self._addresses = [
+            [of.data_ptr() + at for at in range(size, size * (pages + 1), size)]
+            for of in (self._arena, self._host)
+        ]
         square = (sizes.hidden, sizes.hidden)
         self._a, self._b = (torch.randn(square, dtype=sizes.dtype, device=device) for _ in range(2))
-        self._link = torch.cuda.Stream() if device == "cuda" else None
+        # Of high priority, so that its blocks need not wait for all blocks of a product.
+        self._link = torch.cuda.Stream(priority=-1) if device == "cuda" else None
         layer = seconds(self._compute, device)
-        page_s = seconds(lambda: self._copy(self._cells), device) / pages
+        page_s = seconds(lambda: self._beside(0, pages), device) / pages
         self._speeds = StepSpeeds(layer, 1.0 / page_s)
 
     def measured(self, choice: int) -> Row:
@@ -200,6 +222,7 @@ class Steps:
             machine,
         )
         return {
+            "way": self._way,
             "layers_on_host": len(layout),
             "step_s": seconds(lambda: self._step(groups), self._device),
             "model_s": said.seconds,
@@ -230,20 +253,30 @@ class Steps:
             queue.done(layer)
 
     def _beside(self, first: int, pages: int) -> Any:
-        cells = self._cells[first : first + pages]
+        """Copies pages beside what is computed, and says when they have landed."""
         if self._link is None:
-            self._copy(cells)
+            self._copy(first, pages)
             return None
         self._link.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._link):
-            self._copy(cells)
+            self._copy(first, pages)
             return self._link.record_event()
 
     def _compute(self) -> None:
         torch.mm(self._a, self._b)
 
-    def _copy(self, cells: torch.Tensor) -> None:
-        kernels.copy(self._host, cells, self._arena, cells)
+    def _copy(self, first: int, pages: int) -> None:
+        cells = self._cells[first : first + pages]
+        if self._way == "kernel":
+            kernels.copy(self._host, cells, self._arena, cells)
+        elif self._way == "few":
+            kernels.copy_by_few(self._host, cells, self._arena, cells, FEW)
+        elif self._link is not None:
+            targets, sources = (each[first : first + pages] for each in self._addresses)
+            copy_batch(targets, sources, self._page_bytes)
+        else:
+            inside = slice(first + 1, first + pages + 1)
+            self._arena[inside].copy_(self._host[inside])
 
 
 def main() -> int:
@@ -260,7 +293,8 @@ def main() -> int:
         "differences": check(sizes, device),
         "attention": attention(sizes, device),
         "copies": copies(sizes, device),
-        "steps": Steps(sizes, device).all_measured(),
+        "steps": [row for way in WAYS for row in Steps(sizes, device, way).all_measured()],
+        "aliasing": mapped(device),
     }
     text = json.dumps(found, indent=1)
     args.output.write_text(text + "\n")

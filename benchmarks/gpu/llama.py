@@ -41,17 +41,15 @@ class Step:
         context: KV tokens that each of them reads, its own included.
         chunk: New tokens of one request that is prefilled.
         prefix: Tokens before them whose KV is there.
+        room: Tokens that their request's memory is laid out for, so that one chunk after the other
+            can be prefilled; 0: prefix and chunk.
     """
 
     rows: int = 0
     context: int = 0
     chunk: int = 0
     prefix: int = 0
-
-    @property
-    def kv_tokens(self) -> int:
-        """KV tokens that it touches."""
-        return self.rows * self.context + self.chunk + self.prefix
+    room: int = 0
 
 
 class Llama:
@@ -132,7 +130,7 @@ class Llama:
         angles = torch.rand(count, self.shape.head_dim // 2, device=self.device)
         return tokens, angles.to(torch.bfloat16)
 
-    def _kv(self, layer: int, requests: int, length: int, skip: int) -> tuple[Tensor, Tensor]:
+    def kv(self, layer: int, requests: int, length: int, skip: int = 0) -> tuple[Tensor, Tensor]:
         """Keys and values of requests of that length, after `skip` tokens of memory."""
         width = self.shape.kv_heads * self.shape.head_dim
         size = (requests, self.shape.kv_heads, length, self.shape.head_dim)
@@ -141,7 +139,7 @@ class Llama:
 
     def _decode(self, layer: int, step: Step, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         shape = self.shape
-        keys, values = self._kv(layer, step.rows, step.context, 0)
+        keys, values = self.kv(layer, step.rows, step.context)
         keys[:, :, -1], values[:, :, -1] = key, value
         # The queries that share a key are as many queries of one head: KV is read once for them.
         grouped = query.view(step.rows, shape.kv_heads, -1, shape.head_dim)
@@ -150,7 +148,8 @@ class Llama:
 
     def _prefill(self, layer: int, step: Step, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         length = step.prefix + step.chunk
-        keys, values = self._kv(layer, 1, length, step.rows * step.context)
+        room = self.kv(layer, 1, step.room or length, step.rows * step.context)
+        keys, values = (each[:, :, :length] for each in room)
         keys[0, :, step.prefix :] = key.transpose(0, 1)
         values[0, :, step.prefix :] = value.transpose(0, 1)
         # The queries that share a key are heads of one request; the key is theirs without a copy.

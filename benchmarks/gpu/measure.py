@@ -115,25 +115,29 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     if args.toy:
         torch.set_num_threads(1)  # threads that wait for each other take minutes on a busy machine
-    rows, rest = measure(SMALL if args.toy else WHOLE, "cpu" if args.toy else "cuda")
-    with (args.output / "measured.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([COLUMNS, *rows])
-    (args.output / "measured.json").write_text(json.dumps(rest, indent=1) + "\n")
+    rows: list[Row] = []
+    rest: dict[str, Any] = {}
+    try:
+        measure(SMALL if args.toy else WHOLE, "cpu" if args.toy else "cuda", rows, rest)
+    finally:  # what was found before an error or Ctrl-C is kept
+        with (args.output / "measured.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([COLUMNS, *rows])
+        (args.output / "measured.json").write_text(json.dumps(rest, indent=1) + "\n")
     print(f"{args.output}: measured.csv and measured.json, in {rest['seconds']:.0f} s.")
     print(f"Profile and differences: python benchmarks/gpu/compare.py {args.output}")
 
 
-def measure(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
-    """The rows for a profile, and what goes beyond it."""
+def measure(sizes: Sizes, device: str, rows: list[Row], rest: dict[str, Any]) -> None:
+    """Adds to the rows for a profile, and to what goes beyond it."""
     began = time.perf_counter()
     torch.manual_seed(0)
+    rest |= {**_machine(device), "model": dataclasses.asdict(sizes.model)}
     buffers = Buffers(sizes.buffer, device)
     kv_bytes = sizes.model.kv_bytes_per_token
-    rows: list[Row] = []
     for kind, tokens, taken in by_size(buffers, kv_bytes, sizes.copied):
         rows.append((kind, "", tokens, "", taken))
     _say(began, "copies")
-    pieces = by_piece(buffers, sizes.pieces)
+    rest["pieces"] = by_piece(buffers, sizes.pieces)
     _say(began, "copies in pieces")
     model = Llama(sizes.model, _room(sizes, device), device)
     _say(began, f"a model with KV of {model.kv_tokens:,} tokens")
@@ -151,7 +155,7 @@ def measure(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
             taken = _step(model, Step(chunk=chunk, prefix=prefix))
             rows.append(("prefill", 1, chunk, prefix, taken))
     _say(began, "prefill steps")
-    launched = [
+    rest["prefill_launch"] = [
         {
             "chunk": chunk,
             "prefix": sizes.prefixes[1],
@@ -160,7 +164,7 @@ def measure(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
         }
         for chunk in sizes.short
     ]
-    mixed = [
+    rest["mixed"] = [
         {
             "rows": batch,
             "context": context,
@@ -171,18 +175,13 @@ def measure(sizes: Sizes, device: str) -> tuple[list[Row], dict[str, Any]]:
         for batch, context, chunk in sizes.mixed
     ]
     _say(began, "mixed steps")
-    step = Step(sizes.rows[-1], sizes.contexts[1])
-    crowded = beside(buffers, graphed(_call(model, step), device))
-    _say(began, "copies beside steps")
-    return rows, {
-        **_machine(device),
-        "model": dataclasses.asdict(sizes.model),
-        "seconds": time.perf_counter() - began,
-        "pieces": pieces,
-        "beside": crowded,
-        "prefill_launch": launched,
-        "mixed": mixed,
+    steps = {
+        "decode": graphed(_call(model, Step(sizes.rows[-1], sizes.contexts[1])), device),
+        "prefill": _call(model, Step(chunk=sizes.chunks[len(sizes.chunks) // 2])),
     }
+    rest["beside"] = beside(buffers, steps)
+    _say(began, "copies beside steps")
+    rest["seconds"] = time.perf_counter() - began
 
 
 def _room(sizes: Sizes, device: str) -> int:

@@ -66,9 +66,32 @@ def test_the_command_reads_the_same_file(measured: Path, tmp_path: Path) -> None
     assert DeviceProfile.load(tmp_path / "mine.json").device == "mine"
 
 
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+def test_a_prefix_is_restored_as_it_was(tmp_path: Path) -> None:
+    told = run("restore.py", "--toy", "--output", tmp_path / "restore.json")
+    assert "KV differs from what was stored by 0.0e+00" in told
+    runs = json.loads((tmp_path / "restore.json").read_text())["rates"][0]["runs"]
+    assert [row["way"] for row in runs] == ["computed", "loaded", "restored"]
+    assert [row["computed_tokens"] for row in runs[:2]] == [512, 0]
+    assert all(row["token_is_the_same"] for row in runs)
+
+
+def test_kv_that_is_not_restored_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(GPU))
+    import restore
+
+    # The last tokens of each piece stay as they were, which is NaN.
+    load = restore.Restored.load
+    monkeypatch.setattr(restore.Restored, "load", lambda self, a, b: load(self, a, b - 1))
+    monkeypatch.setattr("sys.argv", ["", "--toy", "--output", str(tmp_path / "restore.json")])
+    assert restore.main() == 1
+
+
+@pytest.mark.parametrize("script", ["measure.py", "restore.py"])
+def test_without_a_gpu_it_says_so(script: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, GPU / "measure.py", "--output", tmp_path],
+        [sys.executable, GPU / script, "--output", tmp_path / "found"],
         capture_output=True,
         text=True,
         env={"CUDA_VISIBLE_DEVICES": "", "PATH": "", "PYTHONPATH": str(ROOT)},

@@ -75,7 +75,7 @@ def test_file_keeps_everything(small: DeviceProfile, tmp_path: Path) -> None:
         source='a "quoted" µ',
         host_to_device=Link(1e9 / 3, 1e-6 / 7),
         launch=Launch(1 / 3, 1 / 7, 48),
-        pieces=PieceCosts(1e-5 / 3, 1e-6 / 7, 1e10 / 3),
+        pieces=PieceCosts(1e-5 / 3, 1e-6 / 9, 1e-6 / 7, 1e10 / 3),
     )
     odd.save(path)
     again = DeviceProfile.load(path)

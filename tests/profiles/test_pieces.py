@@ -11,6 +11,7 @@ from tokenflow_sgl.profiles import DeviceProfile, Link, PieceCosts, Pieces, Prof
 from tokenflow_sgl.profiles.pieces import (
     ESTIMATED,
     GATHERED,
+    HOPPER,
     LAYOUTS,
     NO_PIECE_COSTS,
     host_layout,
@@ -92,7 +93,31 @@ def test_layouts_are_resolved_as_sglang_does() -> None:
     assert host_layout(KERNEL, MemLayout.page_first) is MemLayout.page_first
 
 
-@pytest.mark.parametrize("name", ["call", "set_up", "gather"])
+@pytest.mark.parametrize(
+    ("piece", "each", "one_graph", "one_call"),
+    [
+        (2048, 0.57e9, 0.78e9, 32.0e9),
+        (16384, 4.5e9, 5.5e9, 49.4e9),
+        (131072, 25.8e9, 25.9e9, 55.3e9),
+        (8388608, 54.4e9, 54.4e9, 55.4e9),
+    ],
+)
+def test_measured_costs_give_the_rates_that_were_measured(
+    piece: int, each: float, one_graph: float, one_call: float
+) -> None:
+    link, count = Link(bandwidth=55.4e9, latency=0.0), 5000
+
+    def rate(issued: Pieces, costs: PieceCosts = HOPPER) -> float:
+        return count * piece / costs.seconds(link, count * piece, issued)
+
+    assert rate(Pieces(count, count)) == pytest.approx(each, rel=0.07)
+    assert rate(Pieces(1, count)) == pytest.approx(one_call, rel=0.06)
+    # Without the CPU's calls.
+    graph = rate(Pieces(count, count), replace(HOPPER, call=0.0))
+    assert graph == pytest.approx(one_graph, rel=0.06)
+
+
+@pytest.mark.parametrize("name", ["call", "between", "set_up", "gather"])
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_refuses_costs_out_of_range(name: str, value: float) -> None:
     with pytest.raises(ProfileError, match=f"pieces: {name} is .*; allowed is 0 or more"):

@@ -105,9 +105,9 @@ def show(
     if estimate_pieces:
         from dataclasses import replace
 
-        from tokenflow_sgl.profiles.pieces import ESTIMATED
+        from tokenflow_sgl.profiles.devices import DEVICES
 
-        profile = replace(profile, pieces=ESTIMATED)
+        profile = replace(profile, pieces=DEVICES[device].pieces)
     _print(console, profile)
     _write(console, profile, plot, save)
 

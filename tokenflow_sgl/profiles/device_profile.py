@@ -17,6 +17,8 @@ from tokenflow_sgl.profiles.link import Link
 from tokenflow_sgl.profiles.pieces import GATHERED, NO_PIECE_COSTS, PieceCosts, Pieces
 from tokenflow_sgl.profiles.tables import DecodeTable, PrefillTable
 
+_PIECES = tuple(item.name for item in fields(PieceCosts))
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
@@ -175,13 +177,15 @@ def _content(profile: DeviceProfile) -> dict[str, object]:
 
 
 def _profile(content: dict[str, Any]) -> DeviceProfile:
-    # Profiles that earlier releases wrote have none.
+    # Profiles that earlier releases wrote have none of these.
     content = {"launch": asdict(NO_LAUNCH), "pieces": asdict(NO_PIECE_COSTS), **content}
+    if isinstance(content["pieces"], dict):
+        content["pieces"] = {"between": 0.0, **content["pieces"]}
     read = document.Fields(content, "the profile", {item.name for item in fields(DeviceProfile)})
     decode = read.inner("decode", {"batch", "context", "seconds"})
     prefill = read.inner("prefill", {"tokens", "attended", "seconds"})
     launch = read.inner("launch", {item.name for item in fields(Launch)})
-    pieces = read.inner("pieces", {item.name for item in fields(PieceCosts)})
+    pieces = read.inner("pieces", set(_PIECES))
     return DeviceProfile(
         device=read.text("device"),
         model=read.text("model"),
@@ -203,7 +207,7 @@ def _profile(content: dict[str, Any]) -> DeviceProfile:
         launch=Launch(
             launch.number("prefill"), launch.number("decode"), launch.integer("graph_rows")
         ),
-        pieces=PieceCosts(pieces.number("call"), pieces.number("set_up"), pieces.number("gather")),
+        pieces=PieceCosts(*(pieces.number(name) for name in _PIECES)),
     )
 
 

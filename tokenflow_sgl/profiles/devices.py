@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tokenflow_sgl.profiles.link import Link
+from tokenflow_sgl.profiles.pieces import ESTIMATED, HOPPER, PieceCosts
 
 PCIE_3 = Link(bandwidth=12.5e9, latency=10e-6)
 """PCIe 3.0 x16 with pinned memory: 12.5 of the 15.75 GB/s per direction, as of PCIe 4."""
@@ -40,6 +41,8 @@ class Device:
         link_name: What that connection is.
         system: Its name in aiconfigurator-core; None: not there, so that step times come from
             the roofline.
+        ranks: Devices of the group.
+        pieces: What copies in pieces cost, for those who ask for it.
     """
 
     name: str
@@ -51,7 +54,7 @@ class Device:
     link_name: str
     system: str | None = None
     ranks: int = 1
-    """Devices of the group."""
+    pieces: PieceCosts = ESTIMATED
 
 
 def _group(device: Device, ranks: int, per_link: int = 1) -> Device:
@@ -113,6 +116,7 @@ DEVICES: Mapping[str, Device] = _by_name(
         link=PCIE_5,
         link_name="PCIe 5 x16",
         system="h200_sxm",
+        pieces=HOPPER,
     ),
     Device(
         name="h100",
@@ -123,6 +127,7 @@ DEVICES: Mapping[str, Device] = _by_name(
         link=PCIE_5,
         link_name="PCIe 5 x16",
         system="h100_sxm",
+        pieces=HOPPER,
     ),
     Device(
         name="a100",

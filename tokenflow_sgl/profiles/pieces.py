@@ -59,7 +59,8 @@ class PieceCosts:
     """What pieces cost beside their bytes. All 0: nothing is known, and a copy is its bytes.
 
     Attributes:
-        call: Seconds of the CPU per copy call (`cudaMemcpyAsync`).
+        call: Seconds of the CPU per copy call (`cudaMemcpyAsync`, `cudaMemcpyBatchAsync`).
+        between: Seconds of the copy engine per call, in which no byte moves.
         set_up: Seconds of the copy engine per piece, before its first byte.
         gather: Bytes per second that a gathering kernel reaches at most; 0: those of the link.
 
@@ -68,11 +69,12 @@ class PieceCosts:
     """
 
     call: float = 0.0
+    between: float = 0.0
     set_up: float = 0.0
     gather: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("call", "set_up", "gather"):
+        for name in ("call", "between", "set_up", "gather"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
                 raise ProfileError(f"pieces: {name} is {value!r}; allowed is 0 or more.")
@@ -87,13 +89,13 @@ class PieceCosts:
             rate = min(link.bandwidth, self.gather or math.inf)
             return link.latency + n_bytes / rate
         copied = issued.pieces * self.set_up + n_bytes / link.bandwidth
-        return link.latency + max(issued.calls * self.call, copied)
+        return link.latency + max(issued.calls * self.call, issued.calls * self.between + copied)
 
 
 NO_PIECE_COSTS = PieceCosts()
 """Nothing is known of pieces, or the copies were measured with theirs."""
 ESTIMATED = PieceCosts(call=6e-6, set_up=1.5e-6)
-"""For NVIDIA devices, from publications; not measured by this project.
+"""For NVIDIA devices that this project could not measure, from publications.
 
 - `call`: 5 to 7 us per `cudaMemcpyAsync` (DualPath, arXiv 2602.21548, section 5.2). SGLang's own
   direct copies of 4 and of 16 KB took 7.6 us each on an MI300X (sgl-project/sglang#31741).
@@ -101,7 +103,16 @@ ESTIMATED = PieceCosts(call=6e-6, set_up=1.5e-6)
   reaches nine tenths of 25 GB/s. The paper's 10 us for 128 KB would make it 4.8 us.
 - `gather`: SGLang's kernel with two blocks, its default, reached 24 GB/s on an MI300X
   (sgl-project/sglang#37635) and 97 GB/s on a GB300's faster link (#40278): with PCIe 4 at least
-  about the link's rate. With PCIe 5 nobody has published it, so the link's rate is an upper limit.
+  about the link's rate.
+"""
+HOPPER = PieceCosts(call=3.6e-6, between=2.7e-6, set_up=0.03e-6, gather=51e9)
+"""Measured on an H200 and an H100 with PCIe 5, CUDA 13 (`benchmarks/results/gpu`).
+
+- `call`: pieces of 2 KiB, a call each, took 3.6 us each.
+- `between`: pieces of 128 KiB to 8 MiB, a call each, took 2.7 to 3.0 us longer than their bytes.
+- `set_up`: in one call for all of them, pieces of 2 and of 16 KiB took 0.03 us longer.
+- `gather`: a Triton kernel of two blocks with as many bytes on their way as SGLang's has; tokens
+  of 2 KiB. The copy engine moves 55 GB/s.
 """
 
 

@@ -43,7 +43,8 @@ def facts(profile: DeviceProfile) -> Table:
     if pieces.call or pieces.set_up:
         table.add_row(
             "pieces of copies",
-            f"{pieces.call * 1e6:.1f} us per call, {pieces.set_up * 1e6:.1f} us per piece",
+            f"{pieces.call * 1e6:.1f} us per call on the CPU, {pieces.between * 1e6:.1f} us on the "
+            f"copy engine, {pieces.set_up * 1e6:.2f} us per piece",
         )
     if pieces.gather:
         table.add_row("gathering kernels", f"{pieces.gather / 1e9:.1f} GB/s at most")
