@@ -3,8 +3,9 @@
 ``python -m sglang.launch_server`` imports SGLang in three processes, 40 seconds of CPU time in all;
 a fork has it at once. Before the fork only the emulator's platform is chosen, for which SGLang asks
 when it is imported; plugins are loaded by each server as always, with the variables it is given.
-What is not as always: its own processes are forked too. That both ways are the same server, the
-reference of the engine tests shows: it comes from a cold one.
+What is not as always: its own processes are forked too, and what hooks are bound to is looked up in
+a table (known_bindings.py). That both ways are the same server, the reference of the engine tests
+shows: it comes from a cold one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import pkgutil
 import runpy
 import selectors
 import signal
@@ -23,12 +25,16 @@ import socket
 import sys
 from typing import Any
 
+from known_bindings import KnownBindings
+
 PR_SET_PDEATHSIG = 1
 PRELOADED = (
     "sglang.srt.entrypoints.http_server",
     "sglang.srt.managers.detokenizer_manager",
     "sglang.srt.managers.scheduler",
 )
+MODELS = "tokenflow_sgl_emulator.archs"
+"""Of its models every server that has the emulator's platform imports all."""
 REQUEST_BYTES = 1 << 20
 POLL_SECONDS = 0.1
 
@@ -38,6 +44,11 @@ def main(descriptor: int) -> None:
     die_with_parent()
     for module in PRELOADED:
         importlib.import_module(module)
+    models = importlib.import_module(MODELS)
+    for module in pkgutil.iter_modules(models.__path__, f"{MODELS}."):
+        importlib.import_module(module.name)
+    hook_registry = importlib.import_module("sglang.srt.plugins.hook_registry")
+    hook_registry._propagate_patch = KnownBindings()
     gc.freeze()  # a collection in a fork would copy every page
     with socket.socket(fileno=descriptor) as listening:
         request, output = next_fork(listening)
