@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -130,23 +131,45 @@ def families() -> list[list[int]]:
 
 @pytest.fixture(scope="session")
 def undisturbed(
-    start: Start, prompts: list[list[int]], families: list[list[int]]
-) -> tuple[list[list[int]], ...]:
+    start: Start,
+    prompts: list[list[int]],
+    families: list[list[int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[list[list[int]]]:
     """What stock SGLang answers, one request at a time, with nothing of ours switched on."""
-    with start("--max-total-tokens", "4000", launcher=COLD) as served:
-        return tuple(
-            [served.outputs([prompt])[0] for prompt in asked] for asked in (prompts, families)
-        )
+
+    def said() -> list[list[list[int]]]:
+        with start("--max-total-tokens", "4000", launcher=COLD) as served:
+            return [
+                [served.outputs([prompt])[0] for prompt in asked] for asked in (prompts, families)
+            ]
+
+    return once_in_a_run(tmp_path_factory.getbasetemp(), "undisturbed", said)
+
+
+def once_in_a_run(folder: Path, name: str, make: Callable[[], Any]) -> Any:
+    """What `make` gives, of one of the processes that share a run of the tests.
+
+    A cold server takes as long as ten warm ones. folder: pytest's, of this process.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # each worker has a folder of its own in that of the run
+    path = folder / f"{name}.json"
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            path.write_text(json.dumps(make()))
+    return json.loads(path.read_text())
 
 
 @pytest.fixture(scope="session")
-def reference(undisturbed: tuple[list[list[int]], ...]) -> list[list[int]]:
+def reference(undisturbed: list[list[list[int]]]) -> list[list[int]]:
     """Stock SGLang's answers to `prompts`."""
     return undisturbed[0]
 
 
 @pytest.fixture(scope="session")
-def expected(undisturbed: tuple[list[list[int]], ...]) -> list[list[int]]:
+def expected(undisturbed: list[list[list[int]]]) -> list[list[int]]:
     """Stock SGLang's answers to `families`."""
     return undisturbed[1]
 
