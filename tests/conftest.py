@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,17 @@ WARM = Path(__file__).parent / "warm"
 # An example may take as long as a busy machine needs: what is slow is seen in the durations.
 settings.register_profile("patient", settings.default, deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--start-none-after`, for a run that has to end in time."""
+    parser.addoption(
+        "--start-none-after",
+        type=float,
+        default=float("inf"),
+        metavar="TIME",
+        help="skip what has not begun by then, in seconds since 1970; the summary counts it",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,7 +71,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Fail a test that would start SGLang and is not marked `engine`: `make check` runs it."""
+    """Skip a test that comes too late.
+
+    Fail one that would start SGLang and is not marked `engine`: `make check` runs it.
+    """
+    if time.time() > item.config.getoption("start_none_after"):
+        pytest.skip("NOT RUN: no time is left to start it (--start-none-after)")
     if "warm" in getattr(item, "fixturenames", ()) and item.get_closest_marker("engine") is None:
         pytest.fail("it starts SGLang and is not marked engine", pytrace=False)
 

@@ -64,6 +64,7 @@ def test_a_paused_engine_can_be_flushed(served, prompts, reference) -> None:
     assert served.total("tokenflow:preemptions_total") > len(prompts), "the test must disturb"
 
 
+@pytest.mark.slow
 def test_new_weights_meet_no_kv_of_the_old_ones(
     served, prompts, reference, models, other_weights
 ) -> None:

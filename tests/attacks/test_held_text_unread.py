@@ -35,7 +35,13 @@ def caller(models: Path, tmp_path_factory) -> Path:
     return respelled(models / "qwen3", folder, {"<tool_call>": TOOL_CALL})
 
 
-@pytest.fixture(scope="module", params=[(), ("--stream-interval", "40")], ids=["1", "40"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((), id="1"),
+        pytest.param(("--stream-interval", "40"), id="40", marks=pytest.mark.slow),
+    ],
+)
 def served(start, caller, request):
     flags = ("--scheduler", "tokenflow", "--max-total-tokens", "30000")
     with start(*flags, "--tool-call-parser", "hermes", *request.param, model=caller) as running:

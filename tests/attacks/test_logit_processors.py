@@ -21,7 +21,7 @@ def processor() -> str:
     return json.dumps({"callable": by_name.hex()})
 
 
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("overlap", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_call_per_token(start, prompts, reference, tmp_path, overlap) -> None:
     flags = [*FORCED, "--enable-custom-logit-processor", "--max-total-tokens", "4000"]
     if not overlap:

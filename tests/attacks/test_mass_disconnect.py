@@ -25,7 +25,9 @@ def connect(port: int, ids: list[int]) -> http.client.HTTPConnection:
     return connection
 
 
-@pytest.mark.parametrize("policy", ["working-set", "forced:PreemptEvery"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("working-set", marks=pytest.mark.slow), "forced:PreemptEvery"]
+)
 def test_nothing_is_left_of_those_that_leave(start, prompts, reference, policy) -> None:
     flags = ("--scheduler", "tokenflow", "--tokenflow-policy", policy)
     memory = ("--max-total-tokens", "2000", "--max-running-requests", "24")

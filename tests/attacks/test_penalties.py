@@ -18,6 +18,7 @@ TRIES = 10
 """On a machine that stands still for a moment all prompts may come into one prefill."""
 
 
+@pytest.mark.slow
 def test_stocks_own_answers_depend_on_what_else_is_served(start, prompts) -> None:
     with start("--chunked-prefill-size", "32", "--max-total-tokens", "8000") as stock:
         alone = [stock.outputs([prompt], **HOW)[0] for prompt in prompts]

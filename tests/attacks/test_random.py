@@ -106,7 +106,7 @@ def test_for_long(attack, names) -> None:
     attack(names, 60.0 * MINUTES / len(SLOW), ROUND_SECONDS)
 
 
-CONTROLS = ("no-wait", "no-guard")
+CONTROLS = ("no-wait", pytest.param("no-guard", marks=pytest.mark.slow))
 """What is broken, see broken_server.py."""
 MOST_SECONDS = 300.0
 """Until that is noticed. Usually it takes a few; on a busy machine little is asked in a minute."""

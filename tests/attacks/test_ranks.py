@@ -35,7 +35,8 @@ def answer(served: Served, prompts: list[list[int]]) -> None:
             served.together([lambda p=p: served.generate(p) for p in prompts])
 
 
-@pytest.mark.parametrize("what", ["policy", pytest.param("clock", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", CONTROLS)
 def test_a_wrong_rank_is_named(start, prompts, what) -> None:
     program, policy, broken = CONTROLS[what]
     flags = (*TWO_RANKS, "--tokenflow-policy", policy)

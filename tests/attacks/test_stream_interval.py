@@ -23,7 +23,9 @@ FAR = 20_000
 numbers = itertools.count()
 
 
-@pytest.fixture(scope="module", params=["cumulative", "incremental"])
+@pytest.fixture(
+    scope="module", params=["cumulative", pytest.param("incremental", marks=pytest.mark.slow)]
+)
 def served(start, request):
     flags = ["--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked"]
     flags += ["--stream-interval", "40", "--max-total-tokens", "50000"]

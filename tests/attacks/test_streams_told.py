@@ -18,7 +18,7 @@ FAR = 10_000
 ROOM = ("--max-total-tokens", "40000")
 
 
-@pytest.fixture(scope="module", params=["1", "2"])
+@pytest.fixture(scope="module", params=["1", pytest.param("2", marks=pytest.mark.slow)])
 def served(start, request):
     flags = ("--scheduler", "tokenflow", *ROOM)
     ranks = ("--tp-size", request.param, "--tokenflow-check-ranks")

@@ -10,7 +10,7 @@ THINKING = ("--reasoning-parser", "deepseek-r1", "--strip-thinking-cache")
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 
 
-@pytest.mark.parametrize("page", [1, 16])
+@pytest.mark.parametrize("page", [1, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("hicache", ["auto", pytest.param("off", marks=pytest.mark.slow)])
 def test_thinking_streams_are_paused_and_their_thoughts_are_kept_meanwhile(
     start, thinker, prompts, reference, page, hicache

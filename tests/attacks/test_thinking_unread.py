@@ -97,7 +97,10 @@ def test_thinking_gives_way_to_other_streams_only(
     assert causes <= GIVES_WAY, "it is ahead of no reader"
 
 
-@pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])
+@pytest.mark.parametrize(
+    "shown",
+    [pytest.param(False, id="hidden"), pytest.param(True, id="shown", marks=pytest.mark.slow)],
+)
 def test_without_a_parser_the_models_think_tokens_tell(
     start, thinker, prompts, reference, shown
 ) -> None:

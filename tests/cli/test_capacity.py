@@ -165,7 +165,7 @@ def test_what_is_wrong_is_said_before_the_work(command, tmp_path, words, sentenc
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_command_with_real_runs(command, tmp_path) -> None:
     rng = random.Random(1)
     requests = tuple(

@@ -144,7 +144,7 @@ def test_classes_of_a_file_are_those_of_the_server(command, tmp_path, halves) ->
         assert {request.rate for request in setup.trace.requests} == {7.0}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_command_with_real_runs(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     done = CliRunner().invoke(

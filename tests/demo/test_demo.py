@@ -33,6 +33,7 @@ def run(output: Path, warm: tuple[str, ...]) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
+@pytest.mark.slow
 def test_it_gives_the_same_run_twice(tmp_path: Path, warm: tuple[str, ...]) -> None:
     text = run(tmp_path / "first", warm)
     assert "12 of 12 answers are the same" in text

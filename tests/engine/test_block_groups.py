@@ -12,7 +12,8 @@ LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 
 
 @pytest.mark.parametrize(
-    ("page", "ranks"), [(1, 1), (16, 1), pytest.param(1, 2, marks=pytest.mark.slow)]
+    ("page", "ranks"),
+    [(1, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((16, 1), (1, 2)))],
 )
 def test_tokens_are_those_of_the_undisturbed_run(start, prompts, reference, page, ranks) -> None:
     # Twelve streams need about 1,350 tokens: the device holds half of it, the host the rest.

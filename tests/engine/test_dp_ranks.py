@@ -30,7 +30,13 @@ ROUNDS = 5
         pytest.param(LARGE, id="no-hicache", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("ranks", [DP_ATTENTION, DP], ids=["dp-attention", "replicas"])
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param(DP_ATTENTION, id="dp-attention"),
+        pytest.param(DP, id="replicas", marks=pytest.mark.slow),
+    ],
+)
 def test_tokens_are_those_of_the_undisturbed_run(
     start, prompts, reference, tmp_path, ranks, memory
 ) -> None:

@@ -41,7 +41,11 @@ def check(answers, reference) -> None:
 
 
 @pytest.mark.parametrize(
-    "way", ["overlap", "no-overlap", pytest.param("two-ranks", marks=pytest.mark.slow)]
+    "way",
+    [
+        "overlap",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("no-overlap", "two-ranks")),
+    ],
 )
 def test_preempted_answers_end_at_their_token(start, prompts, reference, way) -> None:
     flags = {

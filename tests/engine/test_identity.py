@@ -17,9 +17,14 @@ LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 """Copies land as late as SGLang and we let them."""
 CELLS = [
     ("overlap", "hicache"),
-    ("no-overlap", "hicache"),
-    ("overlap", "no-hicache"),
-    pytest.param("no-overlap", "no-hicache", marks=pytest.mark.slow),
+    *(
+        pytest.param(*cell, marks=pytest.mark.slow)
+        for cell in (
+            ("no-overlap", "hicache"),
+            ("overlap", "no-hicache"),
+            ("no-overlap", "no-hicache"),
+        )
+    ),
 ]
 
 
@@ -96,7 +101,8 @@ IN_CHUNKS = (
 
 
 @pytest.mark.parametrize(
-    ("page", "ranks"), [(1, 1), (16, 1), pytest.param(1, 2, marks=pytest.mark.slow)]
+    ("page", "ranks"),
+    [(1, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((16, 1), (1, 2)))],
 )
 def test_streams_that_are_loaded_in_parts_have_their_tokens(
     start, prompts, reference, page, ranks

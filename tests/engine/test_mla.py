@@ -30,7 +30,10 @@ def latent_reference(start, models, prompts):
 
 @pytest.mark.parametrize(
     ("memory", "page"),
-    [(HICACHE, 1), (HICACHE, 16), (NO_HICACHE, 1)],
+    [
+        (HICACHE, 16),
+        *(pytest.param(each, 1, marks=pytest.mark.slow) for each in (HICACHE, NO_HICACHE)),
+    ],
     ids=["hicache", "hicache, pages of 16", "no hicache"],
 )
 def test_tokens_are_those_of_the_undisturbed_run(

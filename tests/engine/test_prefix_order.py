@@ -35,8 +35,8 @@ def uncached(log: Path) -> dict[str, list[tuple[int, int]]]:
 @pytest.mark.parametrize(
     ("page", "more"),
     [
-        (1, ()),
         (16, ()),
+        pytest.param(1, (), marks=pytest.mark.slow),
         pytest.param(1, ("--tp-size", "2", "--tokenflow-check-ranks"), marks=pytest.mark.slow),
     ],
 )

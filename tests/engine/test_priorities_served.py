@@ -23,7 +23,13 @@ def asked(served, prompts, **how) -> list[list[int]]:
     return [answer.body["output_ids"] for answer in answers]
 
 
-@pytest.mark.parametrize("flags", [FORCED, SHIPPED], ids=["forced", "shipped"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(FORCED, id="forced"),
+        pytest.param(SHIPPED, id="shipped", marks=pytest.mark.slow),
+    ],
+)
 def test_tokens_are_those_of_the_undisturbed_run(start, prompts, reference, flags) -> None:
     with start(*flags, *PRIORITY, *SMALL) as served:
         for stream in (False, True):

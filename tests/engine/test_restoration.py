@@ -50,7 +50,7 @@ def test_every_split_gives_the_same_tokens(stock, wanted) -> None:
 @pytest.mark.parametrize(
     ("page", "flags"),
     [
-        (1, ("--disable-overlap-schedule", *WRITE_BACK)),
+        pytest.param(1, ("--disable-overlap-schedule", *WRITE_BACK), marks=pytest.mark.slow),
         (64, ("--scheduler", "tokenflow")),
         pytest.param(
             16,
@@ -72,6 +72,7 @@ def test_under_other_settings_too(start, wanted, tmp_path, page, flags) -> None:
         assert (server.served.total(AHEAD) > 0.0) == (not crowd)
 
 
+@pytest.mark.slow
 def test_another_model_under_stock_with_large_pages(start, tmp_path) -> None:
     model = make_tiny_model(tmp_path / "llama", arch="llama")
     with restoring(start, tmp_path, page=64, model=model) as server:

@@ -92,7 +92,7 @@ def run(start, speculation, prompts, *flags: str, **how: Any) -> list[float]:
     return accepted
 
 
-OFTEN, AT_TIMES = ("ngram", "eagle3"), ("standalone", "eagle", "mtp")
+OFTEN, AT_TIMES = ("eagle3",), ("ngram", "standalone", "eagle", "mtp")
 ALGORITHMS = (*OFTEN, *(pytest.param(each, marks=pytest.mark.slow) for each in AT_TIMES))
 
 
@@ -119,13 +119,14 @@ def test_tokens_are_those_of_the_undisturbed_run(start, prompts, speculation) ->
     assert min(small, ample) >= 0.9 * stock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speculation", ["eagle"], indirect=True)
 @pytest.mark.parametrize(
     "flags",
     [
         ("--page-size", "16"),
         ("--disable-overlap-schedule",),
-        pytest.param(("--tp-size", "2", "--tokenflow-check-ranks"), marks=pytest.mark.slow),
+        ("--tp-size", "2", "--tokenflow-check-ranks"),
     ],
     ids=["pages", "no-overlap", "ranks"],
 )

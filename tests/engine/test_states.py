@@ -79,10 +79,10 @@ def test_the_undisturbed_run_has_the_models_own_tokens(answers, models, prompts,
 
 
 SETTINGS = {
-    "convolutions, hicache": (CONVOLUTIONS, HICACHE),
     "deltas, pages of 16": (DELTAS, (*HICACHE, "--page-size", "16")),
 }
 MORE_SETTINGS = {
+    "convolutions, hicache": (CONVOLUTIONS, HICACHE),
     "convolutions, no hicache": (CONVOLUTIONS, NO_HICACHE),
     "deltas, hicache": (DELTAS, HICACHE),
     "deltas, no hicache": (DELTAS, NO_HICACHE),
@@ -123,6 +123,7 @@ def test_controls_are_noticed(serve, prompts, answers, broken) -> None:
         assert any(each != answers[CONVOLUTIONS] for each in got)
 
 
+@pytest.mark.slow
 def test_copies_that_hold_all_states_are_waited_for(serve, prompts, answers) -> None:
     """SGLang ends the server if it finds no place; the copies of paused states hold up to all."""
     few = Kind(CONVOLUTIONS.model, ("--max-mamba-cache-size", "12"), 1)
@@ -134,6 +135,7 @@ def test_copies_that_hold_all_states_are_waited_for(serve, prompts, answers) -> 
         served.assert_clean()
 
 
+@pytest.mark.slow
 def test_few_states_are_no_reason_to_retract(serve, prompts) -> None:
     """Four of 24 streams run at once. There is KV for all.
 

@@ -87,7 +87,10 @@ def test_that_is_because_the_policy_knows_of_it(serve, prompts, windowed_referen
 
 @pytest.mark.parametrize(
     ("memory", "page"),
-    [(HICACHE, 1), (NO_HICACHE, 1), (HICACHE, 16)],
+    [
+        *(pytest.param(each, 1, marks=pytest.mark.slow) for each in (HICACHE, NO_HICACHE)),
+        (HICACHE, 16),
+    ],
     ids=["hicache", "no hicache", "hicache, pages of 16"],
 )
 def test_tokens_are_those_of_the_undisturbed_run(

@@ -38,7 +38,7 @@ def test_results_come_in_the_order_of_the_jobs() -> None:
         assert list(spread(operator.mul, 3, range(8))) == [3 * job for job in range(8)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_sweep_on_a_local_ray_is_the_sweep() -> None:
     # In a process of its own: Ray leaves threads and warnings behind.
     pytest.importorskip("ray", reason="Ray is not installed (extra `ray`)")
