@@ -20,8 +20,11 @@ PCIE_3 = Link(bandwidth=12.5e9, latency=10e-6)
 """PCIe 3.0 x16 with pinned memory: 12.5 of the 15.75 GB/s per direction, as of PCIe 4."""
 PCIE_4 = Link(bandwidth=25e9, latency=10e-6)
 """PCIe 4.0 x16 with pinned memory: 25 of the 31.5 GB/s per direction, 10 us to start a copy."""
-PCIE_5 = Link(bandwidth=50e9, latency=10e-6)
-"""PCIe 5.0 x16 with pinned memory: 50 of the 63 GB/s per direction, 10 us to start a copy."""
+PCIE_5 = Link(bandwidth=55e9, latency=5e-6)
+"""PCIe 5.0 x16 with pinned memory: 55 of the 63 GB/s per direction, 5 us to start a copy.
+
+Measured on an H200 and an H100 (`benchmarks/results/gpu`); other hosts may be slower.
+"""
 
 _MIB = 1 << 20
 
