@@ -106,8 +106,8 @@ class Restored:
         for each in self.memory:
             each.fill_(float("nan"))
         wait(self.device)
-        run = Run(self, rate, 0.0 if way == "computed" else float(self.sizes.prefix))
-        token, taken = run.until_first_token(computes=way != "loaded")
+        run = Run(self, rate, loads=way != "computed", computes=way != "loaded")
+        token, taken = run.until_first_token()
         errors = [
             float((each.float() - right.float()).norm() / right.float().norm())
             for each, right in zip(self.memory, self.right, strict=True)
@@ -167,74 +167,78 @@ class Restored:
 
 
 class Run:
-    """One restoration: a thread loads the tail from its end on, and the caller computes."""
+    """One restoration: a thread loads the tail, from its end on, while the caller computes.
 
-    def __init__(self, of: Restored, rate: float, stored: float) -> None:
-        self._of, self._rate, self._stored = of, rate, int(stored)
-        self._landed = 0
-        self._reserved = 0
+    Args:
+        of: The prompt.
+        rate: Tokens per second of the storage.
+        loads, computes: Whether the prefix is loaded, and computed; both: until they meet.
+    """
+
+    def __init__(self, of: Restored, rate: float, *, loads: bool, computes: bool) -> None:
+        self._of, self._rate = of, rate
+        self._loads, self._computes = loads, computes
         self._lock = threading.Lock()
+        self._landed = 0  # tokens, from the prefix's end
+        self._taken = 0  # tokens, from its beginning, that are or will be computed
+        self._began = 0.0
         self.computed = 0
         """Tokens of the prefix that were computed."""
 
-    def until_first_token(self, *, computes: bool) -> tuple[torch.Tensor, float]:
+    def until_first_token(self) -> tuple[torch.Tensor, float]:
         """The first token, and the seconds until it was there."""
-        sizes, of = self._of.sizes, self._of
+        of, end = self._of, self._of.sizes.prefix
+        loader = threading.Thread(target=self._load)
         self._began = time.perf_counter()
-        loader = threading.Thread(target=self._loads)
-        if self._stored:
+        if self._loads:
             loader.start()
-        end, total = sizes.prefix, of.room
-        prefix = 0
-        known: Any = {
-            "compute": in_chunks(of.cost, sizes.chunk),
-            "fetch": self._arrives,
-            "page": sizes.page,
-        }
-        while computes:
-            with self._lock:
-                left = end - self._landed - prefix
-                if self._stored and left <= 0:
-                    break
-                head = None
-                if self._stored:
-                    planner = MeetingPoint()
-                    head = next_head(planner, prefix, end, self._landed, sizes.suffix, known)
-                if head == 0:
-                    break
-                until = total if head is None else prefix + head
-                step = min(sizes.chunk, until - prefix)
-                self._reserved = prefix + step
-            token = of.compute(prefix, prefix + step)
+        done = 0
+        while until := self._next(done):
+            token = of.compute(done, until)
             wait(of.device)
-            prefix += step
-            self.computed = min(prefix, end)
-            if prefix == total:
-                break
-        if self._stored:
-            with self._lock:
-                self._reserved = prefix
+            done = until
+        self.computed = min(done, end)
+        if self._loads:
             loader.join()
-        if prefix < total:
-            token = of.compute(end, total)
+        if done < of.room:
+            token = of.compute(end, of.room)
             wait(of.device)
         return token, time.perf_counter() - self._began
+
+    def _next(self, done: int) -> int | None:
+        """Where the next step ends; None: nothing more of the prefix is computed."""
+        sizes = self._of.sizes
+        with self._lock:
+            head: int | None = self._of.room - done
+            if self._loads:
+                head = 0
+                if self._computes and done + self._landed < sizes.prefix:
+                    known: Any = {
+                        "compute": in_chunks(self._of.cost, sizes.chunk),
+                        "fetch": self._arrives,
+                        "page": sizes.page,
+                    }
+                    at = done, sizes.prefix, self._landed, sizes.suffix
+                    head = next_head(MeetingPoint(), *at, known)
+            step = min(sizes.chunk, self._of.room - done if head is None else head)
+            self._taken = done + step
+            return done + step if step else None
 
     def _arrives(self, tokens: int) -> float:
         """Seconds until so many more have come from the storage."""
         due = self._began + (self._landed + tokens) / self._rate
         return max(due - time.perf_counter(), 0.0)
 
-    def _loads(self) -> None:
+    def _load(self) -> None:
         sizes = self._of.sizes
         while True:
             with self._lock:
                 end = sizes.prefix - self._landed
-                begin = max(end - sizes.piece, self._reserved)
+                begin = max(end - sizes.piece, self._taken)
                 if begin >= end:
                     return
-            due = self._began + (self._landed + end - begin) / self._rate
-            time.sleep(max(due - time.perf_counter(), 0.0))
+                late = self._arrives(end - begin)
+            time.sleep(late)
             self._of.load(begin, end)
             with self._lock:
                 self._landed += end - begin
