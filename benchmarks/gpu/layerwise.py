@@ -12,7 +12,6 @@ repository, torch and Triton; no SGLang.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
@@ -28,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import layer_kernels as kernels
 from aliasing import mapped
+from command import arguments
 from copies import copy_batch
 from timing import graphed, seconds
 
@@ -280,14 +280,8 @@ class Steps:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=Path("gpu-layerwise.json"))
-    parser.add_argument("--toy", action="store_true", help="at toy size on the CPU")
-    args = parser.parse_args()
-    if not args.toy and not torch.cuda.is_available():
-        print("There is no CUDA device here; --toy runs at toy size on the CPU.", file=sys.stderr)
-        return 2
-    sizes, device = (TOY, "cpu") if args.toy else (WHOLE, "cuda")
+    args = arguments(__doc__, "gpu-layerwise.json", "FILE")
+    sizes, device = TOY if args.toy else WHOLE, args.device
     found = {
         "device": "cpu" if args.toy else torch.cuda.get_device_name(),
         "differences": check(sizes, device),

@@ -12,7 +12,6 @@ prefixes; mixed steps. Writes --output/measured.csv, which `tokenflow profile fi
 
 from __future__ import annotations
 
-import argparse
 import csv
 import dataclasses
 import json
@@ -27,6 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from command import arguments
 from copies import Buffers, beside, by_piece, by_size
 from llama import TOY, Llama, Step
 from timing import graphed, seconds
@@ -104,21 +104,12 @@ Row = tuple[str, int | str, int | str, int | str, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, default=Path("gpu-results"), metavar="FOLDER")
-    parser.add_argument("--toy", action="store_true", help="a tiny model on the CPU")
-    args = parser.parse_args()
-    if not args.toy and not torch.cuda.is_available():
-        parser.error("torch finds no CUDA device; --toy runs at toy size on the CPU")
+    args = arguments(__doc__, "gpu-results", "FOLDER")
     args.output.mkdir(parents=True, exist_ok=True)
-    if args.toy:
-        torch.set_num_threads(1)  # threads that wait for each other take minutes on a busy machine
     rows: list[Row] = []
     rest: dict[str, Any] = {}
     try:
-        measure(SMALL if args.toy else WHOLE, "cpu" if args.toy else "cuda", rows, rest)
+        measure(SMALL if args.toy else WHOLE, args.device, rows, rest)
     finally:  # what was found before an error or Ctrl-C is kept
         with (args.output / "measured.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([COLUMNS, *rows])

@@ -13,7 +13,6 @@ weights.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -28,6 +27,7 @@ from scipy.interpolate import RegularGridInterpolator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from command import arguments
 from copies import copy_batch, runtime
 from llama import TOY, Llama, Step
 from timing import seconds, wait
@@ -245,18 +245,10 @@ class Run:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=Path("gpu-restore.json"))
-    parser.add_argument("--toy", action="store_true", help="at toy size on the CPU")
-    args = parser.parse_args()
-    if not args.toy and not torch.cuda.is_available():
-        print("There is no CUDA device here; --toy runs at toy size on the CPU.", file=sys.stderr)
-        return 2
-    if args.toy:
-        torch.set_num_threads(1)  # threads that wait for each other take minutes on a busy machine
-    sizes, device = (SMALL, "cpu") if args.toy else (WHOLE, "cuda")
+    args = arguments(__doc__, "gpu-restore.json", "FILE")
+    sizes = SMALL if args.toy else WHOLE
     torch.manual_seed(0)
-    of = Restored(sizes, device)
+    of = Restored(sizes, args.device)
     for way in ("computed", "loaded", "restored"):  # libraries set themselves up
         of.run(way, math.inf)
     found = [measured(of, rate) for rate in sizes.rates]

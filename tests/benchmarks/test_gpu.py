@@ -18,6 +18,8 @@ from tokenflow_sgl.profiles.measured import EAGER, KINDS, read_measurements
 ROOT = Path(__file__).parents[2]
 GPU = ROOT / "benchmarks" / "gpu"
 
+pytestmark = pytest.mark.long
+
 
 def run(script: str, *arguments: str | Path) -> str:
     done = subprocess.run(

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from tokenflow_sgl.cli.profile import profile_app
 from tokenflow_sgl.profiles import DEVICES, MODELS, DeviceProfile, load_profile
-from tokenflow_sgl.profiles.pieces import ESTIMATED, NO_PIECE_COSTS
+from tokenflow_sgl.profiles.pieces import ESTIMATED, HOPPER, NO_PIECE_COSTS
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -72,10 +72,13 @@ def test_show_estimates_pieces_only_when_asked(tmp_path: Path) -> None:
     document = tmp_path / "p.json"
     result = run("show", "rtx4090", "llama3-8b", "--estimate-pieces", "--save", document)
     assert result.exit_code == 0, result.output
-    assert "6.0 us per call on the CPU" in result.output
+    told = " ".join(result.output.replace("│", " ").split())
+    assert "6.0 us per call on the CPU, 0.0 us on the copy engine, 1.50 us per piece" in told, told
     plain = load_profile("rtx4090", "llama3-8b")
     assert plain.pieces == NO_PIECE_COSTS
     assert DeviceProfile.load(document) == replace(plain, pieces=ESTIMATED)
+    assert run("show", "h200", "llama3-8b", "--estimate-pieces", "--save", document).exit_code == 0
+    assert DeviceProfile.load(document).pieces == HOPPER
 
 
 @pytest.mark.parametrize(

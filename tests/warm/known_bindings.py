@@ -1,8 +1,9 @@
 """Who has imported what, looked up once for all servers that are forked.
 
-For each hook SGLang looks through the variables of all modules, 3,000 of them, for those that had
-imported what is hooked. That is half of the CPU time of a fork's start. Here the same variables are
-found in a table, made before the fork; only modules that were imported since are looked through.
+For each hook SGLang looks through the variables of all modules, 7,700 of them, for those that had
+imported what is hooked: 3 of the 8 seconds that a fork's start took on a slow machine. Here the
+same variables are found in a table, made before the fork; only modules that were imported since are
+looked through.
 """
 
 from __future__ import annotations

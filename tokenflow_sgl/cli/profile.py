@@ -84,7 +84,8 @@ def show(
         bool,
         typer.Option(
             "--estimate-pieces",
-            help="With published costs of the pieces of copies; see docs/devices.md.",
+            help="With what pieces of copies cost, measured for h100 and h200 and published for "
+            "others; see docs/devices.md.",
         ),
     ] = False,
     save: Annotated[

@@ -14,7 +14,7 @@ for a server's CPU:
 - `EAGER_LAYER`: 11.3 ms per decode step of Llama-3-8B, 32 layers, on four devices without graphs,
   9.6 ms with them (vllm-project/vllm#44275). 16.6 and 16.4 ms for 129 and 513 tokens of Qwen3-4B,
   36 layers, without graphs, against 5.7 and 13.7 ms with them (wejoncy/sfllm#46): the launch is a
-  lower limit and is not added. By `benchmarks/gpu` 10.2 to 11.7 ms on an H200, 32 layers, 1 to 256
+  lower limit and is not added. By `benchmarks/gpu` 10.2 to 11.8 ms on an H200, 32 layers, 1 to 256
   rows.
 - `PIECE_LAYER`: of what whole graphs save, breakable ones save 83 % (450 ms without graphs, 369 ms
   breakable, 352 ms whole; mean latencies on an H200, sgl-project/sglang-omni#1379).
