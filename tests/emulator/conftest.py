@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from servers.client import flush_when_idle
+from servers.last_words import telling_why
 from transformers import AutoModelForCausalLM
 
 from tokenflow_sgl.demo.server import SglangServer
@@ -112,14 +113,17 @@ def start_server(tmp_path_factory: pytest.TempPathFactory, warm: tuple[str, ...]
 
     @contextmanager
     def start(model: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-        with SglangServer(
-            model,
-            # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
-            ["--sleep-on-idle", *flags],
-            log_path=tmp_path_factory.mktemp("server") / "log",
-            launcher=(*warm, "sglang.launch_server"),
-            env={"SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1", **(env or {})},
-        ) as server:
+        with (
+            SglangServer(
+                model,
+                # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
+                ["--sleep-on-idle", *flags],
+                log_path=tmp_path_factory.mktemp("server") / "log",
+                launcher=(*warm, "sglang.launch_server"),
+                env={"SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1", **(env or {})},
+            ) as server,
+            telling_why(server.log_path),
+        ):
             yield Server(server.url)
 
     return start

@@ -7,11 +7,12 @@ can, so under stress a few decode steps of reserve are enough.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, PrefillAdder
+from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, AddReqResult, PrefillAdder
 
 from tokenflow_sgl.contract.reserve import Growth
 
@@ -44,6 +45,14 @@ def whole_chunk(limit: int, page: int, align: int | None) -> int:
         return max(limit // page, 1) * page
     unit = math.lcm(page, align)
     return math.ceil(limit / unit) * unit
+
+
+def compute_anew(req: Any) -> None:
+    """Let the engine compute what the host has of a request, instead of loading it.
+
+    As after a load that the engine could not place: only the prefix on the device counts.
+    """
+    req.host_hit_length = req.swa_host_hit_length = req.mamba_host_hit_length = 0
 
 
 def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
@@ -89,7 +98,11 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
                 left = req.sampling_params.max_new_tokens - len(req.output_ids)
                 reserved = min(max(left, 0), CLIP_MAX_NEW_TOKENS)
                 total_tokens -= max(reserved - limits.growth.headroom, 0)
-            return super()._select_prefill_admission(req, total_tokens=total_tokens, **kwargs)
+            # What a load joins to the prefix on the device is locked with it: where windows have
+            # a pool of their own, SGLang counts that as free, and dies if the step needs it.
+            loads = self.is_hybrid_swa and req.needs_host_load_back()
+            with self._lock_node(req.best_match_node) if loads else contextlib.nullcontext():
+                return super()._select_prefill_admission(req, total_tokens=total_tokens, **kwargs)
 
         def _update_prefill_budget(
             self,
@@ -107,8 +120,17 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
 
         def add_one_req(self, req: Any, *args: Any, **kwargs: Any) -> Any:
             if req in limits.recompute:
-                # As after a load that the engine could not place: only the device prefix counts.
-                req.host_hit_length = 0
-            return super().add_one_req(req, *args, **kwargs)
+                compute_anew(req)
+            result = super().add_one_req(req, *args, **kwargs)
+            if result is AddReqResult.NO_TOKEN and self._waits_for_nothing(req):
+                compute_anew(req)
+                result = super().add_one_req(req, *args, **kwargs)
+            return result
+
+        def _waits_for_nothing(self, req: Any) -> bool:
+            """Whether a load does not fit into the windows' pool, and no request will leave it."""
+            batch = self.running_batch
+            others = self.can_run_list or (batch is not None and batch.reqs)
+            return self.is_hybrid_swa and req.needs_host_load_back() and not others
 
     return NeedBasedAdder

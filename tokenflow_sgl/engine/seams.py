@@ -248,6 +248,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(f"{_ADDER}._update_prefill_budget", "override", "charges by need", ("max_new_tokens",)),
     Seam(f"{_ADDER}.add_one_req", "override", "recompute instead of load", ("req",)),
+    Seam(f"{_ADDER}._lock_node", "call", "what a load will lock does not count as free"),
     Seam("sglang.srt.managers.schedule_policy:SchedulePolicy", "call", "keeps our order"),
     Seam("sglang.srt.managers.schedule_policy:CLIP_MAX_NEW_TOKENS", "call", "its reservation"),
     # Block groups

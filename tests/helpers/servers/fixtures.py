@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from servers.client import Served
+from servers.last_words import telling_why
 
 from tokenflow_sgl.demo.server import SglangServer
 from tokenflow_sgl_emulator.draft_models import make_tiny_draft, make_tiny_mtp
@@ -85,26 +86,32 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
         if not any(flag.startswith("--hicache") or flag == "--config" for flag in flags):
             # SGLang's default, which it does not even try with less than 10 GiB of host memory.
             common += ["--hicache-ratio", "2"]
-        with SglangServer(
-            model or models / "qwen3",
-            [*common, *flags],
-            log_path=tmp_path_factory.mktemp("server") / "log",
-            launcher=launcher or (*warm, program),
-            env={
-                "SGLANG_PLATFORM": "tokenflow_emu",
-                "HF_HUB_OFFLINE": "1",
-                "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
-                **(env or {}),
-                # What this process imports its servers import too, from the same tree.
-                "PYTHONPATH": os.pathsep.join(
-                    filter(
-                        None,
-                        [(env or {}).get("PYTHONPATH", str(SERVER_SIDE)), os.getenv("PYTHONPATH")],
-                    )
-                ),
-            },
-            **options,
-        ) as server:
+        with (
+            SglangServer(
+                model or models / "qwen3",
+                [*common, *flags],
+                log_path=tmp_path_factory.mktemp("server") / "log",
+                launcher=launcher or (*warm, program),
+                env={
+                    "SGLANG_PLATFORM": "tokenflow_emu",
+                    "HF_HUB_OFFLINE": "1",
+                    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+                    **(env or {}),
+                    # What this process imports its servers import too, from the same tree.
+                    "PYTHONPATH": os.pathsep.join(
+                        filter(
+                            None,
+                            [
+                                (env or {}).get("PYTHONPATH", str(SERVER_SIDE)),
+                                os.getenv("PYTHONPATH"),
+                            ],
+                        )
+                    ),
+                },
+                **options,
+            ) as server,
+            telling_why(server.log_path),
+        ):
             yield Served(server)
 
     return run
