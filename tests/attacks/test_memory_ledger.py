@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 SMALL = ("--max-total-tokens", "448", "--hicache-ratio", "6", "--chunked-prefill-size", "32")
 CONTROLS = {
-    "two-hands": "is in requests and requests",
+    "two-hands": "is in requests and (requests|the prefix tree)",
     "unlocked-writes": r"a copy uses .* tree does not have|two copies use .* of the device",
 }
 """What is broken, see broken_server.py, and what is said of it."""
