@@ -50,7 +50,8 @@ class PlacesOfLayer:
         pool: Knows where a layer has its tokens.
 
     Attributes:
-        req_to_token: Of shape (rows, longest context of the step); rows of the step have content.
+        req_to_token: Of shape (rows, longest context of the step); only rows of the step have
+            content.
     """
 
     def __init__(self, table: torch.Tensor, pool: LayerwisePool) -> None:
@@ -62,7 +63,8 @@ class PlacesOfLayer:
         """A step of these rows begins, none of which has more tokens than `longest`."""
         self._rows = rows
         self._logical = self._table[rows, :longest].long()
-        self.req_to_token = torch.zeros((self._table.shape[0], longest), dtype=torch.int64)
+        # Not zeros: most rows are never touched, and all of them together can be 600 MB.
+        self.req_to_token = torch.empty((self._table.shape[0], longest), dtype=torch.int64)
 
     def look(self, layer: int) -> None:
         """From now on in this layer."""
