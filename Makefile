@@ -2,7 +2,7 @@
 #
 #   make demo        stock SGLang beside tokenflow, one burst of readers on an emulated device, in virtual time
 #   make check       lint, and the short tests that start no SGLang, for daily work
-#   make test        lint, and all tests but the slow ones: 28 minutes on two slow cores
+#   make test        lint, and all tests but the slow ones: 30 minutes on two slow cores
 #   make test-slow   ten minutes of random attacks on live servers, and more settings of what make test runs with one or two
 #   make lint        format, types, import contracts, spelling, Markdown
 #   make lock        pin all dependencies anew (requirements/dev.txt)

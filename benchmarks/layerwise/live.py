@@ -1,0 +1,210 @@
+"""What layer-wise KV does for prompts that wait for memory, in real SGLang on an emulated L20.
+
+    python benchmarks/layerwise/live.py longest
+    python benchmarks/layerwise/live.py arrivals --rate 1.2 --rate 1.6
+
+Time is virtual: figures repeat, whatever else runs. Stock SGLang and `--tokenflow-layerwise auto`
+have the same KV memory on the device, and neither has a prefix cache. The servers see the client's
+limit of each answer and not its length. The figures go to benchmarks/results/layerwise/, and from
+there into the tables of README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
+
+import numpy as np
+from devices import device_profile
+from run import ROOT, TOKENFLOW, commit, keep, measure
+from suite import SERVER, Load
+from table import replace_table
+
+from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
+
+PAGE = Path(__file__).with_name("README.md")
+RESULTS = ROOT / "benchmarks" / "results" / "layerwise"
+DEVICE, KV_TOKENS = "l20", 20_000
+"""KV tokens of all layers that fit the device."""
+ALONE, TOGETHER = (2.0, 4.0), (1.25, 1.5, 2.0)
+"""KV tokens that SGLang hands out, over those that fit: for one prompt, and for many."""
+NO_CACHE = ("--disable-radix-cache", "--page-size", "16")
+LENGTHS = (0.5, 0.9, 1.2, 1.4, 1.9, 3.8)
+"""Tokens of prompts, over those that fit."""
+ANSWER = 64
+PROMPT, LIMIT, READER, SECONDS = 1024, 512, 5.0, 60.0
+"""Of the arrivals: tokens of a prompt, of the longest answer, tokens per second that each reader
+reads (LayerKV's objective, 200 ms), and for how long they come."""
+
+RATES = (1.2, 1.6)
+"""Arrivals per second: memory is just enough for the first."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("longest", "arrivals"))
+    parser.add_argument("--rate", type=float, action="append", help="arrivals per second")
+    parser.add_argument("--output", type=Path, default=Path("layerwise-results"))
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    if args.what == "longest":
+        served = contenders(ALONE).items()
+        found = {name: longest(name, ratio, args.output) for name, ratio in served}
+        kept = {"commit": commit(), "runs": found}
+        (RESULTS / "longest.json").write_text(json.dumps(kept, indent=1) + "\n")
+    else:
+        for rate in args.rate or RATES:
+            arrive(rate, args.output)
+    write()
+
+
+def contenders(ratios: tuple[float, ...]) -> dict[str, float | None]:
+    """Stock SGLang, and layer-wise KV with these ratios."""
+    return {"stock": None, **{f"layer-wise, {ratio:g}x": ratio for ratio in ratios}}
+
+
+def options(ratio: float | None) -> tuple[str, ...]:
+    """SGLang's options of a contender; the last --max-total-tokens counts."""
+    if ratio is None:
+        return NO_CACHE
+    layerwise = ("--tokenflow-layerwise", "auto", "--tokenflow-layerwise-ratio", f"{ratio:g}")
+    return (*NO_CACHE, *layerwise, "--max-total-tokens", str(int(ratio * KV_TOKENS)))
+
+
+def longest(name: str, ratio: float | None, output: Path) -> dict[str, Any]:
+    """Time to the first token, and between two, of one prompt after the other; by its tokens."""
+    profile = output / "l20.profile.json"
+    device_profile(DEVICE).save(profile)
+    launcher = [TOKENFLOW, "serve-emulated", "--profile", str(profile), "--virtual-time", "--"]
+    given = ("--max-total-tokens", str(KV_TOKENS), *SERVER, *options(ratio))
+    said: dict[str, Any] = {}
+    with SglangServer(None, given, launcher=launcher, log_path=output / f"{name}.log") as server:
+        alone(server.url, PROMPT)  # the layers' times and the link's are learned from steps
+        for share in LENGTHS:
+            tokens = int(share * KV_TOKENS)
+            times = alone(server.url, tokens)
+            said[str(tokens)] = times and {
+                "ttft_s": times[0],
+                "tbt_s": float(np.diff(times)[ANSWER // 2 :].mean()),
+            }
+            print(f"{name}: {tokens:,} tokens: {said[str(tokens)] or 'refused'}", flush=True)
+    return said
+
+
+def alone(url: str, tokens: int) -> list[float] | None:
+    """When each token of the answer to a prompt comes that nothing else is served beside.
+
+    None: it is refused.
+    """
+    chance = random.Random(tokens)
+    sampling = {
+        "temperature": 0,
+        "max_new_tokens": ANSWER,
+        "ignore_eos": True,
+        "custom_params": {"emulated_arrival": {"at_s": 0.0, "index": 0, "of": 1}},
+    }
+    ids = [chance.randrange(300, 4096) for _ in range(tokens)]
+    body = json.dumps({"input_ids": ids, "sampling_params": sampling}).encode()
+    request = urllib.request.Request(
+        url + "/generate", data=body, headers={"content-type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=600) as response:
+            times: list[float] = json.load(response)["meta_info"]["emulated_s"]
+            return times
+    except urllib.error.HTTPError as refused:
+        if refused.code != 400:
+            raise
+        return None
+
+
+def arrive(rate: float, output: Path) -> None:
+    """The same prompts for each contender, at Poisson times."""
+    chance = np.random.default_rng(0)
+    times = np.cumsum(chance.exponential(1.0 / rate, int(2 * rate * SECONDS)))
+    times = times[times < SECONDS]
+    answers = chance.integers(LIMIT // 4, LIMIT + 1, len(times))
+    requests = tuple(
+        TraceRequest(float(time), PROMPT, int(tokens), READER, limit_tokens=LIMIT)
+        for time, tokens in zip(times, answers, strict=True)
+    )
+    name = f"{60 * rate:g} per minute"
+    path = output / f"{name.replace(' ', '-')}.jsonl"
+    write_native(path, Trace(name, requests, Accounting(len(requests), len(requests))))
+    load = Load(str(path), DEVICE, KV_TOKENS, 1.0)
+    for contender, ratio in contenders(TOGETHER).items():
+        folder = output / f"{name}-{contender}".translate(str.maketrans(" .", "--", ","))
+        measure(load, str(path), contender, options(ratio), folder, None)
+        keep(
+            RESULTS / f"arrivals-{60 * rate:g}.json",
+            name,
+            load,
+            str(path),
+            contender,
+            options(ratio),
+            folder,
+            time="virtual",
+        )
+
+
+def write() -> None:
+    """Write the tables of what is there into the page."""
+    page = PAGE.read_text()
+    path = RESULTS / "longest.json"
+    if path.exists():
+        page = replace_table(page, "longest", _longest_table(json.loads(path.read_text())["runs"]))
+    found = sorted(RESULTS.glob("arrivals-*.json"))
+    if found:
+        page = replace_table(page, "arrivals", _arrivals_table(found))
+    PAGE.write_text(page)
+
+
+def _longest_table(runs: dict[str, Any]) -> str:
+    tokens = [int(share * KV_TOKENS) for share in LENGTHS]
+    heads = ["served by", *(f"{each:,} tokens" for each in tokens)]
+    lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(tokens)]
+    for name, run in runs.items():
+        cells = [
+            f"{found['ttft_s']:.2f} s, {1e3 * found['tbt_s']:.0f} ms" if found else "refused"
+            for found in (run[str(each)] for each in tokens)
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+COLUMNS: dict[str, Callable[[dict[str, Any]], float]] = {
+    "TTFT, mean, s": lambda run: run["ttft_s"]["mean"],
+    "P99, s": lambda run: run["ttft_s"]["p99"],
+    "TPOT, P50, ms": lambda run: 1e3 * run["tpot_s"]["p50"],
+    "P99, ms": lambda run: 1e3 * run["tpot_s"]["p99"],
+    "end to end, mean, s": lambda run: run["e2e_s"]["mean"],
+    "tokens/s": lambda run: run["token_throughput"],
+}
+
+
+def _arrivals_table(paths: list[Path]) -> str:
+    heads = ["arrivals", "served by", *COLUMNS]
+    lines = ["| " + " | ".join(heads) + " |", "| --- | --- |" + " ---: |" * len(COLUMNS)]
+    for path in paths:
+        kept = json.loads(path.read_text())
+        for name, run in kept["runs"].items():
+            cells = [f"{figure(run['tokenflow']):.3g}" for figure in COLUMNS.values()]
+            lines.append(f"| {kept['workload']} | {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
