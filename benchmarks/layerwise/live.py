@@ -31,11 +31,14 @@ from table import replace_table
 
 from tokenflow_sgl.demo.server import SglangServer
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
+from tokenflow_sgl_emulator.timed.virtual_arrivals import ARRIVAL_KEY, STAMP_KEY
 
 PAGE = Path(__file__).with_name("README.md")
 RESULTS = ROOT / "benchmarks" / "results" / "layerwise"
 DEVICE, KV_TOKENS = "l20", 20_000
 """KV tokens of all layers that fit the device."""
+MORE_TOKENS = 100_000
+"""Those of a device on which every prompt fits: what a prefill takes that moves nothing."""
 ALONE, TOGETHER = (2.0, 4.0), (1.25, 1.5, 2.0)
 """KV tokens that SGLang hands out, over those that fit: for one prompt, and for many."""
 NO_CACHE = ("--disable-radix-cache", "--page-size", "16")
@@ -61,8 +64,8 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     if args.what == "longest":
-        served = contenders(ALONE).items()
-        found = {name: longest(name, ratio, args.output) for name, ratio in served}
+        served = {**contenders(ALONE), "stock, memory for all": (*NO_CACHE, *memory(MORE_TOKENS))}
+        found = {name: longest(name, what, args.output) for name, what in served.items()}
         kept = {"commit": commit(), "runs": found}
         (RESULTS / "longest.json").write_text(json.dumps(kept, indent=1) + "\n")
     else:
@@ -71,25 +74,38 @@ def main() -> None:
     write()
 
 
-def contenders(ratios: tuple[float, ...]) -> dict[str, float | None]:
+Contenders = dict[str, tuple[str, ...]]
+"""SGLang's options by name; the last --max-total-tokens counts."""
+
+
+def contenders(ratios: tuple[float, ...]) -> Contenders:
     """Stock SGLang, and layer-wise KV with these ratios."""
-    return {"stock": None, **{f"layer-wise, {ratio:g}x": ratio for ratio in ratios}}
+    layerwise = ("--tokenflow-layerwise", "auto", "--tokenflow-layerwise-ratio")
+    return {
+        "stock": NO_CACHE,
+        **{
+            f"layer-wise, {ratio:g}x": (
+                *NO_CACHE,
+                *layerwise,
+                f"{ratio:g}",
+                *memory(int(ratio * KV_TOKENS)),
+            )
+            for ratio in ratios
+        },
+    }
 
 
-def options(ratio: float | None) -> tuple[str, ...]:
-    """SGLang's options of a contender; the last --max-total-tokens counts."""
-    if ratio is None:
-        return NO_CACHE
-    layerwise = ("--tokenflow-layerwise", "auto", "--tokenflow-layerwise-ratio", f"{ratio:g}")
-    return (*NO_CACHE, *layerwise, "--max-total-tokens", str(int(ratio * KV_TOKENS)))
+def memory(tokens: int) -> tuple[str, ...]:
+    """SGLang's option for so many KV tokens."""
+    return "--max-total-tokens", str(tokens)
 
 
-def longest(name: str, ratio: float | None, output: Path) -> dict[str, Any]:
+def longest(name: str, options: tuple[str, ...], output: Path) -> dict[str, Any]:
     """Time to the first token, and between two, of one prompt after the other; by its tokens."""
     profile = output / "l20.profile.json"
     device_profile(DEVICE).save(profile)
     launcher = [TOKENFLOW, "serve-emulated", "--profile", str(profile), "--virtual-time", "--"]
-    given = ("--max-total-tokens", str(KV_TOKENS), *SERVER, *options(ratio))
+    given = (*memory(KV_TOKENS), *SERVER, *options)
     said: dict[str, Any] = {}
     with SglangServer(None, given, launcher=launcher, log_path=output / f"{name}.log") as server:
         alone(server.url, PROMPT)  # the layers' times and the link's are learned from steps
@@ -114,7 +130,7 @@ def alone(url: str, tokens: int) -> list[float] | None:
         "temperature": 0,
         "max_new_tokens": ANSWER,
         "ignore_eos": True,
-        "custom_params": {"emulated_arrival": {"at_s": 0.0, "index": 0, "of": 1}},
+        "custom_params": {ARRIVAL_KEY: {"at_s": 0.0, "index": 0, "of": 1}},
     }
     ids = [chance.randrange(300, 4096) for _ in range(tokens)]
     body = json.dumps({"input_ids": ids, "sampling_params": sampling}).encode()
@@ -123,7 +139,7 @@ def alone(url: str, tokens: int) -> list[float] | None:
     )
     try:
         with urllib.request.urlopen(request, timeout=600) as response:
-            times: list[float] = json.load(response)["meta_info"]["emulated_s"]
+            times: list[float] = json.load(response)["meta_info"][STAMP_KEY]
             return times
     except urllib.error.HTTPError as refused:
         if refused.code != 400:
@@ -145,16 +161,16 @@ def arrive(rate: float, output: Path) -> None:
     path = output / f"{name.replace(' ', '-')}.jsonl"
     write_native(path, Trace(name, requests, Accounting(len(requests), len(requests))))
     load = Load(str(path), DEVICE, KV_TOKENS, 1.0)
-    for contender, ratio in contenders(TOGETHER).items():
+    for contender, options in contenders(TOGETHER).items():
         folder = output / f"{name}-{contender}".translate(str.maketrans(" .", "--", ","))
-        measure(load, str(path), contender, options(ratio), folder, None)
+        measure(load, str(path), contender, options, folder, None)
         keep(
             RESULTS / f"arrivals-{60 * rate:g}.json",
             name,
             load,
             str(path),
             contender,
-            options(ratio),
+            options,
             folder,
             time="virtual",
         )
