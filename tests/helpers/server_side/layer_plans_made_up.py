@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.layer_plans import StreamsInStep
+from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer
 from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
 from tokenflow_sgl.placement import Layout, half_phases
 
@@ -62,6 +63,13 @@ class NotedSolver(SolvedLayers):
         found = super().layouts(streams)
         note(streams, planned=found, seconds=self.seconds)
         return found
+
+
+class AllJoin(NotedSolver):
+    """The same, and no prompt waits for the streams that run."""
+
+    def carries(self, newcomer: Newcomer) -> bool:
+        return True
 
 
 class Noted(EvenSpread):

@@ -27,6 +27,7 @@ from tokenflow_sgl.engine.layerwise.layer_plans import (
 from tokenflow_sgl.engine.layerwise.layer_speeds import LayerSpeeds, StepMoments
 from tokenflow_sgl.engine.layerwise.link_clock import LinkClock
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
+from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer
 from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue
 
 logger = logging.getLogger(__name__)
@@ -157,6 +158,31 @@ class LayerExecutor:
         self._owner[pages] = NONE
         self._audit()
 
+    def all_fit(self, pages: IntArray) -> bool:
+        """Whether streams of so many pages in one layer lie on the device with all layers."""
+        return int(pages.sum()) * self.places.layers <= self.places.device.count
+
+    def carries(self, joined: IntArray, pages: int) -> bool:
+        """Whether a prompt may join these streams, whose KV does not fit with it.
+
+        The planner says; where it does not, or nothing was measured yet, it may.
+
+        Args:
+            joined: Pages of each in one layer, with what its answer is expected to take; of shape
+                (streams,), at least one.
+            pages: Of the prompt, likewise.
+        """
+        speeds, says = self._speeds.known, getattr(self._planner, "carries", None)
+        if says is None or speeds is None or not speeds.layer:
+            return True
+        places = self.places
+        newcomer = Newcomer(pages, joined, places.layers, places.device.count, speeds)
+        try:
+            return bool(says(newcomer))
+        except Exception:
+            self._fell_back()
+            return True
+
     def clear(self) -> None:
         """SGLang has taken all pages back."""
         self.freed(np.flatnonzero(self.places.alive))
@@ -224,9 +250,13 @@ class LayerExecutor:
         except Exception:
             if self._planner is self._fallback:
                 raise
-            logger.exception("tokenflow: the planner of layers failed; the shipped one goes on")
-            self._planner = self._fallback
+            self._fell_back()
             return self._proposed(streams)
+
+    def _fell_back(self) -> None:
+        """The planner has just raised something."""
+        logger.exception("tokenflow: the planner of layers failed; the shipped one goes on")
+        self._planner = self._fallback
 
     def _wanted(self, pages: IntArray) -> BoolArray:
         """Masks of the streams that have these pages, of shape (layers, n)."""

@@ -43,7 +43,12 @@ class StreamsInStep:
 
 
 class LayerPlanner(Protocol):
-    """What decides. On all ranks it has to come to the same answer, so it reads no clock."""
+    """What decides. On all ranks it has to come to the same answer, so it reads no clock.
+
+    One that has a method `carries(newcomer)` also says whether a prompt may join streams whose KV
+    does not fit the device with it (`prompt_admission.Newcomer`; true: it may). If a rank says no,
+    the prompt waits until a stream has ended.
+    """
 
     def layouts(self, streams: StreamsInStep) -> Sequence[Layout]:
         """The layers of each stream that are to lie on the host, in the order of the streams."""

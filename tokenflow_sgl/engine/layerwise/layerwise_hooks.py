@@ -9,12 +9,14 @@ from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 from sglang.srt.platforms import current_platform
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from tokenflow_sgl.engine.layerwise.admission_hook import admit
 from tokenflow_sgl.engine.layerwise.layerwise_attention import register_layerwise_attention
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool, telling
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_device, check_layers
 from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
 
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
+_ADMISSION = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
 _BEAMS = "sglang.srt.beam_search.coordinator.BeamCoordinator.validate_and_init"
 _POOL_CLASS = "sglang.srt.platforms.interface.SRTPlatform.get_kv_pool_cls"
 
@@ -36,6 +38,7 @@ def register_layerwise(settings: LayerwiseSettings) -> None:
     HookRegistry.register(
         f"{_CONFIGURATOR}._build_token_to_kv_pool_allocator", _built, HookType.AFTER
     )
+    HookRegistry.register(_ADMISSION, admit, HookType.AROUND)
     HookRegistry.register(_BEAMS, refuse_beams, HookType.AROUND)
     register_layerwise_attention(settings)
 

@@ -10,18 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenflow_sgl.choices import Staging
 from tokenflow_sgl.contract import IntArray
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.layer_plans import StreamsInStep, masks_of, needed_cells
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
+from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer, machine_of, pays
 from tokenflow_sgl.placement import (
     NEW,
     Installed,
     Kernels,
     Layout,
     Layouts,
-    Machine,
     for_batch,
     solve,
 )
@@ -67,6 +66,10 @@ class SolvedLayers:
             self._of = self._made(streams, streams.speeds, rows)
         return [self._of[row] for row in rows]
 
+    def carries(self, newcomer: Newcomer) -> bool:
+        """Whether decode steps give at least as many tokens per second with a prompt as without."""
+        return pays(newcomer, self._kernels)
+
     def _stands(self, streams: StreamsInStep, rows: list[int]) -> bool:
         speeds, before = streams.speeds, self._speeds
         if speeds is None or before is None or set(rows) != set(self._of) or self._age > WINDOW:
@@ -83,9 +86,7 @@ class SolvedLayers:
     ) -> dict[int, Layout]:
         layers = streams.layers
         layouts = for_batch(len(rows))(layers)
-        machine = Machine(
-            np.full(layers, speeds.layer), speeds.pages, float(streams.cells), Staging.stream
-        )
+        machine = machine_of(layers, streams.cells, speeds)
         self._speeds, self._age = speeds, 0
         self.plans += 1
         installed = Installed(layouts, self._now(streams, layouts), float(AHEAD))

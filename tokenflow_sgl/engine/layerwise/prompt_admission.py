@@ -1,0 +1,67 @@
+"""Whether a prompt is worth its place among streams whose KV does not fit the device any more.
+
+SGLang admits whatever it has pages for, and with KV layer by layer it has more pages than fit. Each
+stream beyond those makes every step longer by the time that the link takes for its KV. As long as
+that hides under the layers' compute, one stream more is one token more in each step. From then on
+all streams together get fewer tokens per second, and a prompt that waits until a stream ends costs
+nothing. LayerKV (Eq. 1 to 5) lets prompts wait for the running streams' objectives;
+SGLang's own scheduler knows of none, so that the rate of tokens decides here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenflow_sgl.choices import Staging
+from tokenflow_sgl.contract import FloatArray, IntArray
+from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
+from tokenflow_sgl.placement import Kernels, Machine, for_batch, lower_bound
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Newcomer:
+    """A prompt, and the streams that it would join.
+
+    Attributes:
+        pages: Of the prompt in one layer, with what SGLang expects of its answer; >= 1.
+        joined: Of each stream that runs or was admitted before it, likewise; of shape (streams,),
+            at least one.
+        layers: Of the model.
+        cells: Of the device, each for one page of one layer.
+        speeds: Of a decode step.
+    """
+
+    pages: int
+    joined: IntArray
+    layers: int
+    cells: int
+    speeds: StepSpeeds
+
+
+def pays(newcomer: Newcomer, kernels: Kernels | None = None) -> bool:
+    """Whether decode steps give at least as many tokens per second with the prompt as without.
+
+    Steps are taken to be as short as any placement of the solver's choices makes them.
+    """
+    after = np.append(newcomer.joined, newcomer.pages)
+    return bool(_rate(after, newcomer, kernels) >= _rate(newcomer.joined, newcomer, kernels))
+
+
+def machine_of(layers: int, cells: int, speeds: StepSpeeds) -> Machine:
+    """The device as the solver sees it, with one staging buffer for each stream."""
+    compute: FloatArray = np.full(layers, speeds.layer)
+    return Machine(compute, speeds.pages, float(cells), Staging.stream)
+
+
+def _rate(pages: IntArray, newcomer: Newcomer, kernels: Kernels | None) -> float:
+    """Tokens per second of all streams together; 0.0: no placement fits."""
+    layers = newcomer.layers
+    seconds = lower_bound(
+        pages.astype(np.float64),
+        for_batch(pages.size)(layers),
+        machine_of(layers, newcomer.cells, newcomer.speeds),
+        kernels,
+    )
+    return pages.size / seconds
