@@ -107,6 +107,20 @@ def test_a_tail_waits_for_the_one_that_brings_its_beginning(some) -> None:
     assert some.joined == [("r", 64), ("s", 256)]
 
 
+@pytest.mark.parametrize("head", [320, 336])
+def test_a_tail_is_dropped_that_the_tree_has_from_another_request(some, head) -> None:
+    """Another request with the same beginning, and more, was computed meanwhile."""
+    some.begin("r", head=0)
+    some.pass_at(5.0)
+    some.heads["r"] = head
+    some.arrive("r", 320)
+    some.pass_at(5.1)
+    assert not some.joined
+    assert not some.all.any
+    assert some.tree.released == [("r", 320)]
+    assert some.tree.unfulfilled == [(320, "recomputed")]
+
+
 @pytest.mark.parametrize(("host_full", "waits"), [(True, False), (False, True)])
 def test_no_tail_is_waited_for_that_the_tree_would_not_take(some, host_full, waits) -> None:
     """Behind a head without a copy on the host SGLang's tree takes none."""

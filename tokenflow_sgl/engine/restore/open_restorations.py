@@ -111,6 +111,9 @@ class OpenRestorations:
     def _join(self, each: Restoration, head: int) -> bool:
         """Whether it can go on: the tail has arrived up to the head, and is joined or dropped."""
         request = each.request
+        if head >= each.end:
+            self.drop(request, RECOMPUTED)  # by another request that begins like it
+            return True
         if not takes_tail(self._tree, request):
             self.drop(request, HOST_FULL)  # rather than wait for what will not be taken
             return True
