@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,10 @@ def test_the_command_reads_the_same_file(measured: Path, tmp_path: Path) -> None
 
 def test_a_prefix_is_restored_as_it_was(tmp_path: Path) -> None:
     told = run("restore.py", "--toy", "--output", tmp_path / "restore.json")
-    assert "KV differs from what was stored by 0.0e+00" in told
+    # Where both meet depends on how busy the machine is, and steps of other lengths round otherwise.
+    differs = re.search(r"KV differs from what was stored by (\S+) of its norm", told)
+    assert differs is not None
+    assert float(differs[1]) < 0.02, "as the script itself demands"
     runs = json.loads((tmp_path / "restore.json").read_text())["rates"][0]["runs"]
     assert [row["way"] for row in runs] == ["computed", "loaded", "restored"]
     assert [row["computed_tokens"] for row in runs[:2]] == [512, 0]
