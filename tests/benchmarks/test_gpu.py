@@ -71,7 +71,7 @@ def test_the_command_reads_the_same_file(measured: Path, tmp_path: Path) -> None
 
 def test_a_prefix_is_restored_as_it_was(tmp_path: Path) -> None:
     told = run("restore.py", "--toy", "--output", tmp_path / "restore.json")
-    # Where both meet depends on how busy the machine is, and steps of other lengths round otherwise.
+    # Where both meet depends on the machine's load, and steps of other lengths round otherwise.
     differs = re.search(r"KV differs from what was stored by (\S+) of its norm", told)
     assert differs is not None
     assert float(differs[1]) < 0.02, "as the script itself demands"

@@ -27,12 +27,14 @@ from tokenflow_sgl.placement.layouts import Layouts
 from tokenflow_sgl.policy import ConfigError
 
 
-def streams(pages, *, layers=4, cells=40, running=None) -> StreamsInStep:
+def streams(pages, *, layers=4, cells=40, running=None, fresh=()) -> StreamsInStep:
+    """fresh: rows."""
     pages = np.array(pages)
     return StreamsInStep(
         rows=np.arange(pages.size),
         pages=pages,
         running=np.ones(pages.size, bool) if running is None else np.array(running),
+        fresh=np.isin(np.arange(pages.size), fresh),
         layouts=((),) * pages.size,
         layers=layers,
         cells=cells,
@@ -70,7 +72,7 @@ def test_the_largest_that_rests_goes_first_then_the_largest_of_the_step() -> Non
     masks = masks_of([()] * 4, 4)  # 72 cells
 
     def whole(cells: int) -> list[bool]:
-        view = StreamsInStep(given.rows, given.pages, given.running, given.layouts, 4, cells)
+        view = dataclasses.replace(given, cells=cells)
         found = fitting(masks, view)
         assert needed_cells(found, given.pages, given.running) <= cells
         return found.all(axis=0).tolist()
@@ -130,6 +132,7 @@ def test_the_solver_plans_once_speeds_are_known_and_keeps_its_plan() -> None:
         {"speeds": StepSpeeds(1.0, 200.0)},
         {"pages": given.pages + 60},
         {"rows": given.rows + 1},
+        {"pages": np.array([50, 2, 40]), "fresh": np.array([False, True, False])},
     ):
         before = planner.plans
         planner.layouts(dataclasses.replace(known, **changed))

@@ -14,7 +14,7 @@ from layerwise_body import MadeUpEngine
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from sglang.srt.managers.schedule_policy import AddReqResult
+    from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 
     from tokenflow_sgl.engine.layerwise import admission_hook
     from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool
@@ -23,9 +23,25 @@ from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
 from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer, pays
 from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
+from tokenflow_sgl.placement import kernels_of
 
 LAYERS = 8
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=12)
+
+
+def test_the_solver_is_compiled_before_streams_run() -> None:
+    """Its functions as they are stand for the compiled ones: each is called."""
+    kernels, called = kernels_of(compiled=False), set()
+
+    def noting(name):
+        function = getattr(kernels, name)
+        return lambda *args: called.add(name) or function(*args)
+
+    names = ("bound", "rounded", "improve", "branch")
+    watched = SimpleNamespace(**{name: noting(name) for name in names})
+    SolvedLayers(watched).compile()
+    assert called == {*names}
+    SolvedLayers().compile()
 
 
 def newcomer(pages: int, joined: list[int], cells: int, link: float) -> Newcomer:
@@ -112,23 +128,33 @@ def test_a_planner_that_fails_is_replaced(caplog) -> None:
     ]
 
 
-def request(prompt: int, answered: int = 0, limit: int = 8) -> SimpleNamespace:
-    return SimpleNamespace(
+def request(
+    prompt: int, answered: int = 0, limit: int = 8, *, whole: bool = False, aborted: bool = False
+) -> SimpleNamespace:
+    """whole: its answer will be as long as its limit."""
+    made = SimpleNamespace(
         origin_input_ids=[7] * prompt,
         output_ids=[7] * answered,
-        sampling_params=SimpleNamespace(max_new_tokens=limit),
+        sampling_params=SimpleNamespace(max_new_tokens=limit, ignore_eos=whole),
+        to_finish="aborted" if aborted else None,
     )
+    made.rid = str(id(made))
+    return made
 
 
 def adder(planner, running=(), admitted=()) -> SimpleNamespace:
     pool = LayerwisePool.__new__(LayerwisePool)
     pool.page_size, pool.executor = 4, executor(planner)
-    return SimpleNamespace(
+    made = SimpleNamespace(
         token_to_kv_pool_allocator=SimpleNamespace(get_kvcache=lambda: pool),
         running_batch=SimpleNamespace(reqs=list(running)),
         can_run_list=list(admitted),
+        preempt_list=[],
         new_token_ratio=0.5,
     )
+    offset = PrefillAdder._get_running_request_total_token_offset
+    made._get_running_request_total_token_offset = lambda req: offset(made, req)
+    return made
 
 
 @pytest.fixture
@@ -159,18 +185,53 @@ def test_a_prompt_that_may_not_join_waits_as_if_there_were_no_pages(admitted) ->
     assert admitted(of, new) == (AddReqResult.CONTINUE, [new])
 
 
-def test_nothing_waits_for_a_device_with_room_or_without_streams(admitted) -> None:
-    planner, small, large = Says(False), request(4), request(200)
-    assert admitted(adder(planner, running=[request(4)]), small)[1] == [small]
-    assert admitted(adder(planner), large)[1] == [small, large]
-    nothing = adder(planner)
-    nothing.running_batch = None
-    assert admitted(nothing, large)[1] == [small, large, large]
+def test_an_answer_that_ends_at_its_limit_only_counts_whole(admitted) -> None:
+    planner = Says(False)
+    of = adder(planner, running=[request(40), request(40, limit=40, whole=True)])
+    assert admitted(of, request(40)) == (AddReqResult.NO_TOKEN, [])
+    assert planner.asked[0].joined.tolist() == [11, 20]
+
+
+@pytest.mark.parametrize(
+    ("running", "new"),
+    [
+        ([request(4), request(4)], request(4)),  # there is room
+        ([], request(200)),
+        ([request(200)], request(200)),
+        ([request(200)] * 2, request(200, limit=1)),
+        ([request(200)] * 2, request(200, limit=0)),
+        ([request(200)] * 2, request(1, limit=4096, aborted=True)),
+        ([request(200), request(200, limit=1)], request(200)),
+    ],
+)
+def test_nothing_waits_in_vain(admitted, running, new) -> None:
+    """Room, a single stream, and what decodes in no step."""
+    planner = Says(False)
+    assert admitted(adder(planner, running=running), new) == (AddReqResult.CONTINUE, [new])
+    of = adder(planner, admitted=running)
+    of.running_batch = None
+    assert admitted(of, new)[0] == AddReqResult.CONTINUE
     assert planner.asked == []
 
 
+def test_what_streams_were_retracted_for_does_not_wait(admitted) -> None:
+    of, new = adder(Says(False), running=[request(200)] * 2), request(200)
+    of.preempt_list = [request(200)]
+    assert admitted(of, new) == (AddReqResult.CONTINUE, [new])
+
+
+def test_a_prompt_waits_for_half_of_the_streams_at_most(admitted) -> None:
+    """Others that come meanwhile do not make it longer."""
+    running, new = [request(60) for _ in range(5)], request(200)
+    of = adder(Says(False), running=running)
+    for gone in range(4):
+        of.running_batch.reqs = [*running[gone:], *(request(60) for _ in range(gone))]
+        expected = AddReqResult.NO_TOKEN if gone < 3 else AddReqResult.CONTINUE
+        assert admitted(of, new)[0] == expected, gone
+
+
 def test_another_pool_is_none_of_its_business(admitted) -> None:
-    of = adder(Says(False), running=[request(200)])
+    of = adder(Says(False), running=[request(200)] * 2)
     of.token_to_kv_pool_allocator = SimpleNamespace(get_kvcache=object)
     new = request(200)
     assert admitted(of, new) == (AddReqResult.CONTINUE, [new])
@@ -188,6 +249,6 @@ def test_every_rank_has_to_agree(admitted, monkeypatch) -> None:
     monkeypatch.setattr(admission_hook, "get_tp_group", lambda: group)
     distributed = admission_hook.torch.distributed
     monkeypatch.setattr(distributed, "all_reduce", all_reduce)
-    of = adder(Says(True), running=[request(40)])
+    of = adder(Says(True), running=[request(40)] * 2)
     assert admitted(of, request(40)) == (AddReqResult.NO_TOKEN, [])
     assert asked == [(1, distributed.ReduceOp.MIN, "the ranks' group")]

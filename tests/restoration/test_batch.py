@@ -76,8 +76,8 @@ def test_all_is_restored_once(gaps, rate, order) -> None:
         assert served.computed + served.loaded == gap
     assert outcome.computing <= outcome.seconds + 1e-9
     assert outcome.loading[0] <= outcome.seconds + 1e-9
-    # What a chunk overtakes was loaded for nothing: a piece at most, and each of the last two may. Or
-    # all that had landed of a request that is computed alone after all.
+    # What a chunk overtakes was loaded for nothing: a piece at most, and each of the last two may.
+    # Or all that had landed of a request that is computed alone after all.
     brought = outcome.loading[0] * rate
     wasted = [
         2 * PIECE if served.loaded else gap

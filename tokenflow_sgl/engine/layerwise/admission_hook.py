@@ -8,38 +8,59 @@ from typing import Any
 import numpy as np
 import torch
 from sglang.srt.distributed.parallel_state import get_tp_group
-from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, AddReqResult
+from sglang.srt.managers.schedule_policy import AddReqResult
 
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool
+
+_WAITED_FOR = "tokenflow_waited_for"
+"""Attribute of a request that waits: ids of the streams that ran when it was first told to."""
+LONGEST_SHARE = 0.5
+"""Of these streams, those that have to end at most: a prompt may cost more than it gives at any
+time, and the others behind it in the queue wait with it."""
 
 
 def admit(original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
     """Around `PrefillAdder.add_one_req`: as if there were no pages, for a prompt that has to wait.
 
-    SGLang then asks again when a stream has ended. Where none runs nothing waits.
+    SGLang then asks again when a stream has ended. Nothing waits for a single stream, and neither
+    does what streams were retracted for, or what decodes in no step.
     """
     pool = adder.token_to_kv_pool_allocator.get_kvcache()
-    if isinstance(pool, LayerwisePool) and not _carried(pool, adder, req):
+    asked = isinstance(pool, LayerwisePool) and _decodes(req) and not adder.preempt_list
+    if asked and not _carried(pool, adder, req):
         return AddReqResult.NO_TOKEN
     return original(adder, req, *args, **kwargs)
 
 
+def _decodes(req: Any) -> bool:
+    """Whether it will have decode steps: the prefill gives the first token."""
+    return req.to_finish is None and req.sampling_params.max_new_tokens - len(req.output_ids) > 1
+
+
 def _carried(pool: LayerwisePool, adder: Any, req: Any) -> bool:
     running = [] if adder.running_batch is None else adder.running_batch.reqs
-    others = [*running, *adder.can_run_list]
-    if not others:
+    others = [each for each in (*running, *adder.can_run_list) if _decodes(each)]
+    if len(others) < 2:
         return True
     pages = np.array([_pages(adder, each, pool.page_size) for each in (*others, req)])
     if pool.executor.all_fit(pages):
         return True
-    carried = pool.executor.carries(pages[:-1], int(pages[-1]))
-    return _on_all_ranks(carried)
+    carried = _on_all_ranks(pool.executor.carries(pages[:-1], int(pages[-1])))
+    return carried or _has_waited(req, {each.rid for each in others})
+
+
+def _has_waited(req: Any, others: set[str]) -> bool:
+    """Whether enough of the streams have ended for which it waits."""
+    first: set[str] | None = getattr(req, _WAITED_FOR, None)
+    if first is None:
+        setattr(req, _WAITED_FOR, others)
+        return False
+    return len(first & others) <= LONGEST_SHARE * len(first)
 
 
 def _pages(adder: Any, req: Any, page: int) -> int:
     """Of a stream, with the share of its answer's limit that SGLang expects it to use."""
-    left = req.sampling_params.max_new_tokens - len(req.output_ids)
-    answer = min(max(left, 0), CLIP_MAX_NEW_TOKENS) * adder.new_token_ratio
+    answer = max(adder._get_running_request_total_token_offset(req), 0)
     tokens = len(req.origin_input_ids) + len(req.output_ids) + int(answer)
     return int(-(-tokens // page))
 

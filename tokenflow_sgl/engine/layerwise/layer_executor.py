@@ -169,7 +169,7 @@ class LayerExecutor:
 
         Args:
             joined: Pages of each in one layer, with what its answer is expected to take; of shape
-                (streams,), at least one.
+                (streams,), at least two.
             pages: Of the prompt, likewise.
         """
         speeds, says = self._speeds.known, getattr(self._planner, "carries", None)
@@ -232,6 +232,7 @@ class LayerExecutor:
             rows=np.array(rows),
             pages=pages,
             running=np.arange(len(rows)) < running,
+            fresh=np.array([row not in old for row in rows]),
             layouts=tuple(layout_of(old.get(row, none)) for row in rows),
             layers=layers,
             cells=self.places.device.count,

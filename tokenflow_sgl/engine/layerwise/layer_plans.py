@@ -25,6 +25,7 @@ class StreamsInStep:
         rows: SGLang's number of each: its row in the table of requests.
         pages: Of each in one layer, at the end of the step.
         running: Those that are in the step.
+        fresh: Those that are in a step for the first time; a row may have been another stream's.
         layouts: The layers of each that lie on the host now; new streams have none there.
         layers: Of the model.
         cells: Of the device, each for one page of one layer.
@@ -35,6 +36,7 @@ class StreamsInStep:
     rows: IntArray
     pages: IntArray
     running: BoolArray
+    fresh: BoolArray
     layouts: tuple[Layout, ...]
     layers: int
     cells: int

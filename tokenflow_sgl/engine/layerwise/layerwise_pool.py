@@ -22,6 +22,7 @@ from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.layerwise.layer_planners import make_layer_planner
 from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
+from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 
@@ -69,6 +70,8 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
         )
         places = PagePlaces(layers, pages + 1, cells, layers * pages)
         planner = make_layer_planner(self.settings.planner)
+        if isinstance(planner, SolvedLayers):
+            planner.compile()
         self.executor = LayerExecutor(places, page, planner, EvenSpread(), memory, audits=strict)
         self._memory = memory
         self._table = torch.from_numpy(places.table)

@@ -3,9 +3,9 @@
 SGLang admits whatever it has pages for, and with KV layer by layer it has more pages than fit. Each
 stream beyond those makes every step longer by the time that the link takes for its KV. As long as
 that hides under the layers' compute, one stream more is one token more in each step. From then on
-all streams together get fewer tokens per second, and a prompt that waits until a stream ends costs
-nothing. LayerKV (Eq. 1 to 5) lets prompts wait for the running streams' objectives;
-SGLang's own scheduler knows of none, so that the rate of tokens decides here.
+all streams together get fewer tokens per second, so the prompt waits until some have ended. LayerKV
+(Eq. 1 to 5) lets prompts wait for the running streams' objectives; SGLang's own scheduler knows of
+none, so that the rate of tokens decides here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Newcomer:
     Attributes:
         pages: Of the prompt in one layer, with what SGLang expects of its answer; >= 1.
         joined: Of each stream that runs or was admitted before it, likewise; of shape (streams,),
-            at least one.
+            at least two.
         layers: Of the model.
         cells: Of the device, each for one page of one layer.
         speeds: Of a decode step.

@@ -17,6 +17,7 @@ from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
 from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer, machine_of, pays
 from tokenflow_sgl.placement import (
     NEW,
+    Effort,
     Installed,
     Kernels,
     Layout,
@@ -66,13 +67,26 @@ class SolvedLayers:
             self._of = self._made(streams, streams.speeds, rows)
         return [self._of[row] for row in rows]
 
+    def compile(self) -> None:
+        """Compile the solver now, which takes seconds, and not when streams run."""
+        if self._kernels is None:
+            return
+        layouts, sizes = for_batch(3)(4), np.array([3.0, 4.0, 5.0])
+        machine = machine_of(4, 30, StepSpeeds(1.0, 2.0))
+        installed = Installed(layouts, np.full(3, NEW), float(AHEAD))
+        every = Effort(near=0.0, search=20, pairs=True, branch=20)
+        solve(sizes, layouts, machine, installed=installed, effort=every, kernels=self._kernels)
+
     def carries(self, newcomer: Newcomer) -> bool:
         """Whether decode steps give at least as many tokens per second with a prompt as without."""
         return pays(newcomer, self._kernels)
 
     def _stands(self, streams: StreamsInStep, rows: list[int]) -> bool:
         speeds, before = streams.speeds, self._speeds
-        if speeds is None or before is None or set(rows) != set(self._of) or self._age > WINDOW:
+        if speeds is None or before is None or self._age > WINDOW:
+            return False
+        # SGLang gives the row of a stream that has ended to the next one.
+        if streams.fresh.any() or set(rows) != set(self._of):
             return False
         for now, then in ((speeds.layer, before.layer), (speeds.pages, before.pages)):
             if abs(now - then) > MISMATCH * then:
