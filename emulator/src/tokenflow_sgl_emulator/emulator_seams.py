@@ -51,6 +51,23 @@ LORA_PINNING = (
     Seam(_LORA + "load_lora_adapter_from_tensors", "around", _LORA_PINS),
     Seam(_LORA + "prepare_lora_batch", "around", _LORA_PINS),
 )
+_SENDS = "A disaggregated pair: "
+KV_SENDER = Seam(
+    "sglang.srt.disaggregation.mooncake.conn.MooncakeKVSender.__init__",
+    "around",
+    _SENDS + "page numbers come in pinned memory; goes when SGLang asks the platform.",
+)
+EARLY_SEND = Seam(
+    "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
+    ".maybe_send_cached_prefix_chunk",
+    "replace",
+    _SENDS + "a prefix that is sent early waits for a CUDA event; it goes with the rest.",
+)
+KV_LINK = Seam(
+    "sglang.srt.distributed.device_communicators.mooncake_transfer_engine.MooncakeTransferEngine",
+    "replace",
+    _SENDS + "Mooncake wants its own library; goes when SGLang has a backend for one machine.",
+)
 BATCH_INVARIANCE = Seam(
     "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode",
     "replace",
@@ -143,6 +160,9 @@ HOOKED = (
     MLA_LOAD,
     MLA_STORE,
     *LORA_PINNING,
+    KV_LINK,
+    KV_SENDER,
+    EARLY_SEND,
     BATCH_INVARIANCE,
     SAMPLING_HASH,
     END_ANSWERS,

@@ -26,6 +26,7 @@ from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl_emulator import mla_pool
 from tokenflow_sgl_emulator.host_pool import TorchCopies
+from tokenflow_sgl_emulator.kv_link import LocalTransferEngine
 
 
 def release_without_draining(self, victims, running_batch, inflight) -> None:
@@ -44,6 +45,11 @@ def release_without_keeping(self, request, keep=True) -> None:
 
 def copy_nothing(self, *args, **kwargs) -> None:
     """The host believes that it has the KV."""
+
+
+def send_nothing(self, *args) -> int:
+    """The other server of the pair believes that it has the KV."""
+    return 0
 
 
 def wait_for_nothing(self, *args) -> None:
@@ -143,6 +149,8 @@ def copy_no_state(self, source, target) -> None:
 match os.environ["TOKENFLOW_TEST_BREAK"]:
     case "no-state-copy":
         MambaPool.copy_from = copy_no_state
+    case "no-kv-transfer":
+        LocalTransferEngine.batch_transfer_sync = send_nothing
     case "no-layer-fence":
         LayerExecutor.before = before_layer_without_waiting
     case "no-layer-store":
