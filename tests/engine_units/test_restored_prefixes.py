@@ -26,7 +26,9 @@ class Some:
         monkeypatch.setattr(where, lambda request: None)
         self.tree = Tree()
         record = RestorationRecord(Recorder(), None)
-        self.all = Restorations(self.tree, 64, make_planner("auto"), record, lambda request: None)
+        self.all = Restorations(
+            self.tree, 64, make_planner("auto"), record, self.tree.fetched_again.append
+        )
         self.heads: dict[str, int] = {}
         self.looked: list[str] = []
         self.joined: list[tuple[str, int]] = []
@@ -119,6 +121,45 @@ def test_a_tail_is_dropped_that_the_tree_has_from_another_request(some, head) ->
     assert not some.all.any
     assert some.tree.released == [("r", 320)]
     assert some.tree.unfulfilled == [(320, "recomputed")]
+def led(some: Some) -> Any:
+    """`s`, whose beginning `r` brings; its own pages have arrived."""
+    some.begin("r")
+    request = some.begin("s")
+    some.tree.ongoing_prefetch["s"].operation.hash_value = ["r"] * 20
+    some.pass_at(5.0)
+    some.arrive("s", 64)
+    some.heads["s"] = 0
+    return request
+
+
+def test_none_waits_for_a_fetch_that_has_ended_in_vain(some) -> None:
+    """The one in front may rest for minutes, or be of a class that is not served now."""
+    request = led(some)
+    some.arrive("r", 64)  # not up to its head: pages are gone, or the host is full
+    some.pass_at(5.1)
+    assert some.all.may_start("s") is False
+    assert some.tree.fetched_again == [request]
+    some.begin("s")
+    some.tree.ongoing_prefetch["s"].operation.hash_value = ["r"] * 20
+    some.pass_at(5.2)
+    enough = some.tree.ongoing_prefetch["s"].operation.tokenflow_tail.enough
+    assert enough >= 320, "it waits for the same one again"
+
+
+def test_a_beginning_that_is_computed_is_waited_for(some) -> None:
+    led(some)
+    some.arrive("r", 64)
+    some.pass_at(5.1)
+    assert some.looked == ["r", "s"], "in vain, both"
+    request = some.all._of["r"].request
+    assert some.all.may_start("r") is True
+    request.extend_end = some.all._of["r"].chunk
+    some.all.admitted(request)
+    assert some.all.may_start("s") is False
+    assert some.tree.fetched_again == []
+    some.heads |= {"r": 256, "s": 256}
+    some.pass_at(5.2)
+    assert some.joined == [("r", 256), ("s", 256)]
 
 
 @pytest.mark.parametrize(("host_full", "waits"), [(True, False), (False, True)])

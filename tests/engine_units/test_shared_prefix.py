@@ -30,7 +30,7 @@ def restoration(pages: list[int], *, start: int = 0, cut: int = 0, **other: Any)
     cut: pages behind them for which there was no host memory.
     """
     operation = SimpleNamespace(hash_value=keys(pages)[start + cut :][::-1])
-    known = {"allocated": True, "probe": False, "start": start * PAGE, "end": len(pages) * PAGE}
+    known = {"allocated": True, "may_lead": True, "start": start * PAGE, "end": len(pages) * PAGE}
     tail = SimpleNamespace(batch=2)
     return SimpleNamespace(operation=operation, tail=tail, **(known | other))
 
@@ -61,8 +61,8 @@ def test_the_one_that_brings_most_is_waited_for() -> None:
     assert leader_of(restoration(A), [some, most, other], PAGE) == (most, 5 * PAGE)
 
 
-@pytest.mark.parametrize("what", [{"allocated": False}, {"probe": True}])
-def test_what_fetches_nothing_is_not_waited_for(what) -> None:
+@pytest.mark.parametrize("what", [{"allocated": False}, {"may_lead": False}])
+def test_what_brings_nothing_is_not_waited_for(what) -> None:
     assert leader_of(restoration(A), [restoration(A, **what)], PAGE) == (None, 0)
 
 

@@ -47,7 +47,7 @@ class OpenRestorations:
         return each is not None and not each.probe
 
     def _leads(self, leader: Restoration) -> bool:
-        return not leader.probe and self._of.get(leader.request.cache_request_handle) is leader
+        return leader.may_lead and self._of.get(leader.request.cache_request_handle) is leader
 
     def pause(self) -> None:
         """The engine is paused: no head goes on, so no tail is kept for one.

@@ -155,6 +155,7 @@ class Restorations(OpenRestorations):
         if each.alone:
             self._compute_alone(each)
         elif each.chunk:
+            self._look_again(each)
             self._fetch_rest(each, each.head + each.chunk)
 
     def _join_early(self, each: Restoration) -> None:
@@ -170,14 +171,24 @@ class Restorations(OpenRestorations):
             if each.end - each.arrived <= head:
                 self._join(each, head)
 
+    def _look_again(self, each: Restoration) -> None:
+        """What is computed of its head will be in the tree, and may be the beginning of others."""
+        if each.looked_for:
+            each.looked_for = False
+            for other in self._of.values():
+                other.looked_for = other.looked_for and other.leader is None
+
     def _led(self, each: Restoration, leader: Restoration) -> bool:
-        """Whether the one that brings its beginning has done so; its fetch begins anew if not."""
+        """Whether the one that brings its beginning has done so; its fetch begins anew if not.
+
+        So it does where that one leads no more: was aborted, is computed alone, or fetched in vain.
+        """
         if self._leads(leader):
             return False
         each.leader = None
         if tokens_in_tree(self._tree, each.request) >= each.shared:
             return True
-        self.drop(each.request)  # the other one was aborted, or is computed alone
+        self.drop(each.request)
         self._fetch_again(each.request)
         return False
 
@@ -213,10 +224,9 @@ class Restorations(OpenRestorations):
             return self._alone(each, head)
         chunk = self._next_chunk(each, head)
         each.chunk = chunk or 0
+        self._look_again(each)
         if chunk:
             self._fetch_rest(each, head + chunk)
-        else:
-            each.looked_for = False  # what is computed of its head will be in the tree
         if chunk is None:
             self._compute_alone(each)
         return chunk

@@ -65,6 +65,15 @@ class Restoration:
         return self.operation.host_indices is not None
 
     @property
+    def may_lead(self) -> bool:
+        """Whether others may wait for what it brings.
+
+        Not if its fetch has ended and its head, as far as it is computed, does not meet it: it may
+        not be asked for for long.
+        """
+        return not self.probe and not (self.fetched and self.looked_for)
+
+    @property
     def start(self) -> int:
         """Tokens before those that were looked for in the storage."""
         return int(self.operation.storage_start)

@@ -38,7 +38,7 @@ def leader_of(
     """
     best, most = None, each.start + each.tail.batch * page - 1
     for other in others:
-        if other.allocated and not other.probe:
+        if other.allocated and other.may_lead:
             shared = _shared_tokens(each, other, page)
             if shared > most:
                 best, most = other, shared
