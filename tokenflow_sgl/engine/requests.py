@@ -6,8 +6,7 @@ What it overrides of SGLang, and why: see the seams ledger.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 from sglang.srt.environ import envs
@@ -21,9 +20,9 @@ from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, class_of
 from tokenflow_sgl.engine.frontend.validate import refuse_bad_terms
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.offering import OfferingScheduler
 from tokenflow_sgl.engine.priority_scheduling import shown_priority
 from tokenflow_sgl.engine.reasoning import Reasoning
-from tokenflow_sgl.engine.restore.restoring_scheduler import RestoringScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.stream_messages import is_ours, take
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
@@ -37,7 +36,7 @@ from tokenflow_sgl.qos.classes import QosClasses
 logger = logging.getLogger(__name__)
 
 
-class TrackingScheduler(RestoringScheduler):
+class TrackingScheduler(OfferingScheduler):
     """Requests come, go, and are thrown out; `TokenFlowScheduler` builds what keeps the books."""
 
     waiting_queue: list[Any]  # SGLang's own, as the next one is
@@ -58,9 +57,6 @@ class TrackingScheduler(RestoringScheduler):
     tf_agreement: Agreement | None
     tf_named: list[Any] | None = None
     """What drains or is paused of what the present abort names: no abort looks through all."""
-    tf_whole: list[Any] | None = None
-    """SGLang's queue while its admission sees only what is offered."""
-    tf_offered: frozenset[Any] = frozenset()
 
     # ---- what is reported -----------------------------------------------------------
 
@@ -104,38 +100,6 @@ class TrackingScheduler(RestoringScheduler):
         super()._tf_requeue(req)
         if req in self.tf_table:
             self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
-
-    @contextmanager
-    def _tf_offering(self, offered: list[Any]) -> Iterator[None]:
-        """SGLang's admission sees `offered`; what it admits leaves the whole queue."""
-        self.tf_whole, self.tf_offered = self.waiting_queue, frozenset(offered)
-        self.waiting_queue = offered
-        try:
-            yield
-        finally:
-            self.waiting_queue, self.tf_whole = self._tf_waiting(), None
-
-    def _tf_waiting(self) -> list[Any]:
-        """SGLang's queue, whole also while admission sees only what is offered."""
-        if self.tf_whole is None:
-            return self.waiting_queue
-        taken = self.tf_offered.difference(self.waiting_queue)
-        return [req for req in self.tf_whole if req not in taken] if taken else self.tf_whole
-
-    @contextmanager
-    def _tf_whole_queue(self) -> Iterator[list[Any]]:
-        """Puts the whole queue back while admission sees only what is offered.
-
-        What SGLang queues meanwhile (its grammar is ready) counts against the whole queue's limit.
-        """
-        if self.tf_whole is None:
-            yield self.waiting_queue
-            return
-        offered, self.waiting_queue = self.waiting_queue, self.tf_whole
-        try:
-            yield self.waiting_queue
-        finally:
-            self.tf_whole, self.waiting_queue = self.waiting_queue, offered
 
     def _tf_forget(self, req: Any, *, cut_off: bool, ended: float | None = None) -> None:
         """The stream is gone; cut_off: its output would have been longer; ended: when it did."""
