@@ -228,12 +228,6 @@ class TrackingScheduler(OfferingScheduler):
             self.tf_pauser.drop_draining()
         self.tf_actuator.settle(self.tf_clock.now)
 
-    def _record_scheduler_state_for_paused_engine(self) -> None:
-        """Go on to acknowledge copies, as the loop does: a flush waits for those to storage."""
-        super()._record_scheduler_state_for_paused_engine()
-        if self.enable_hierarchical_cache:
-            self.tree_cache.check_hicache_events()
-
     def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
         """Paused and draining streams are work, and so is a load, whosever it was."""
         idle: bool = super().is_fully_idle(for_health_check, ignore_waiting)

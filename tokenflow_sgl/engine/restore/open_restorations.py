@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tokenflow_sgl.engine.restore.fetch_ends import fetches_of
 from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.prefix_in_tree import (
     HOST_FULL,
@@ -40,6 +41,11 @@ class OpenRestorations:
     def any(self) -> bool:
         """Whether there is one."""
         return bool(self._of)
+
+    @property
+    def fetching(self) -> bool:
+        """Whether SGLang's threads have a fetch to end, maybe one that was dropped."""
+        return bool(fetches_of(self._tree.cache_controller))
 
     def under_way(self, request: Any) -> bool:
         """Whether something of it may still be fetched and used."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from tokenflow_sgl.engine.restore.fetch_ends import drained
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import handing_over
 from tokenflow_sgl.engine.restore.tail_fetch import register_fetches
@@ -27,6 +29,7 @@ def register_restorations() -> None:
     register_fetches()
     HookRegistry.register(f"{_TREE}.check_prefetch_progress", _progress, HookType.AROUND)
     HookRegistry.register(f"{_TREE}._handle_prefetch_result", _fetched, HookType.AROUND)
+    HookRegistry.register(f"{_TREE}._drain_storage_control_queues_impl", drained, HookType.AROUND)
     HookRegistry.register(f"{_CONTROLLER}.load", _load, HookType.AROUND)
     HookRegistry.register(f"{_TREE}._component_available_size", _available, HookType.AROUND)
     HookRegistry.register(f"{_POOL_STATS}.session_held_tokens", _held, HookType.AROUND)
@@ -73,8 +76,12 @@ def _held(original: Function, observer: Any) -> int:
 
 def _released(original: Function, updater: Any, request: Any) -> Any:
     # SGLang takes the memory away before it flushes the tree.
-    tree = None if updater.scheduler is None else updater.scheduler.tree_cache
+    tree: Any = None if updater.scheduler is None else updater.scheduler.tree_cache
     restorations: Restorations | None = getattr(tree, _ATTRIBUTE, None)
-    if restorations is not None and restorations.any:
-        restorations.copy_memory.end()
+    if restorations is not None:
+        if restorations.any:
+            restorations.copy_memory.end()
+        while restorations.fetching:  # it is about to be flushed, and ends where it is not idle
+            tree.check_hicache_events()
+            time.sleep(0.001)  # the threads want this process's time, too
     return original(updater, request)

@@ -88,8 +88,14 @@ RESTORE: tuple[Seam, ...] = (
     Seam(
         "sglang.srt.managers.cache_controller:PrefetchAck",
         "call",
-        "reports a batch",
-        ("rid", "completed_tokens", "operation"),
+        "reports a batch; the last one ends a fetch",
+        ("rid", "completed_tokens", "operation", "completed_req"),
+    ),
+    Seam(
+        f"{_CACHE}._drain_storage_control_queues_impl",
+        "hook",
+        "notes which fetches have ended",
+        ("n_ack_prefetch",),
     ),
     Seam(
         f"{_CACHE}.check_prefetch_progress",

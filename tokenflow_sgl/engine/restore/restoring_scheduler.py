@@ -32,7 +32,7 @@ UNKNOWN = -1.0
 
 
 class RestoringScheduler(Scheduler):  # type: ignore[misc]
-    """Restorations in SGLang's loop; without `--tokenflow-restore` it is SGLang's own.
+    """Restorations in SGLang's loop; without `--tokenflow-restore` there are none.
 
     Subclasses say what steps cost (`_tf_costs`).
     """
@@ -143,6 +143,19 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
         super().continue_generation(recv_req)
         if self.tf_restorations is not None:
             self.tf_restorations.go_on()
+
+    def _record_scheduler_state_for_paused_engine(self) -> None:
+        """Go on to acknowledge copies and fetches, as the loop does: a flush waits for them."""
+        super()._record_scheduler_state_for_paused_engine()
+        if self.enable_hierarchical_cache:
+            self.tree_cache.check_hicache_events()
+
+    def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
+        """A fetch is work until SGLang's threads have ended it, also one that was dropped."""
+        idle: bool = super().is_fully_idle(for_health_check, ignore_waiting)
+        if for_health_check or self.tf_restorations is None:
+            return idle
+        return idle and not self.tf_restorations.fetching
 
     def flush_cache(self, *args: Any, **kwargs: Any) -> Any:
         """Hold no device memory: all of it is free after a flush."""

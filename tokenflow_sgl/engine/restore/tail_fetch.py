@@ -19,6 +19,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.costs import LatestRate
+from tokenflow_sgl.engine.restore.fetch_ends import fetches_of
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.shared_clock import local_time
 
@@ -137,6 +138,7 @@ def _allocate(
         tail.end = int(operation.storage_start) + hit_tokens
         # SGLang cuts it to what was allocated: then it is the tail that is fetched.
         operation.hash_value = operation.hash_value[::-1]
+        fetches_of(controller).add(operation)
     return slots, tokens
 
 
