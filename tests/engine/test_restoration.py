@@ -202,6 +202,23 @@ def test_a_pause_keeps_no_tail(stock, wanted, mode) -> None:
     stock.served.flush_when_idle()
 
 
+def test_two_ranks_have_ended_a_fetch_before_a_flush(start, wanted, tmp_path) -> None:
+    """SGLang ends the server where one rank's threads stop that the other's wait for."""
+    flags = ("--tp-size", "2")
+    with restoring(start, tmp_path, *flags, page=16, break_="late-rank") as server:
+        server.computed()
+        server.split(0)
+        for seconds in (1.0, 2.0):
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(server.ask, server._prompt)
+                time.sleep(seconds)  # in its fetch
+                assert server.served.post("/pause_generation", {"mode": "retract"}).status == 200
+                server.served.flush_when_idle()
+                assert server.served.post("/continue_generation", {}).status == 200
+                assert asked.result().like(wanted[0])
+        server.served.assert_clean()
+
+
 def test_pages_in_a_wrong_order_would_be_noticed(stock, wanted) -> None:
     stock.split(64)
 

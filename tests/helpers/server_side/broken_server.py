@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from sglang.srt.managers.cache_controller import LayerDoneCounter
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
@@ -23,6 +24,7 @@ from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
+from tokenflow_sgl.engine.restore.tail_fetch import TailFetch
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl_emulator import mla_pool
 from tokenflow_sgl_emulator.host_pool import TorchCopies
@@ -146,7 +148,19 @@ def copy_no_state(self, source, target) -> None:
     """What is kept of a paused stream has the state of another one, or none."""
 
 
+fetch_pages = TailFetch._get
+
+
+def fetch_late_on_one_rank(self, controller, *args) -> int:
+    """The other one has its pages long before."""
+    got = fetch_pages(self, controller, *args)
+    time.sleep(1.5 * controller.storage_config.tp_rank)
+    return got
+
+
 match os.environ["TOKENFLOW_TEST_BREAK"]:
+    case "late-rank":
+        TailFetch._get = fetch_late_on_one_rank
     case "no-state-copy":
         MambaPool.copy_from = copy_no_state
     case "no-kv-transfer":
