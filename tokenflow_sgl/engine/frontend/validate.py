@@ -36,14 +36,28 @@ def refuse_bad_terms(req: Any, classes: QosClasses) -> None:
 async def check_body(request: Any) -> None:
     """Raise `RateError` for keys of ours at the top of a JSON body, which SGLang drops unread.
 
-    request: Starlette's, with a body that SGLang has decoded already.
+    request: Starlette's, with a body that SGLang has decoded already, or what its gRPC server has
+        instead, which keeps no body.
     """
+    if not _has_json(request):
+        return
     body = await request.json()
     if isinstance(body, Mapping):
         check_place(body, "the request")
         metadata = body.get("metadata")
         if isinstance(metadata, Mapping):
             check_place(metadata, "metadata")
+
+
+def _has_json(request: Any) -> bool:
+    """Whether SGLang decoded a JSON body: the one of a form (audio to transcribe) is used up.
+
+    FastAPI decodes JSON under these content types, and where none is set.
+    """
+    given: str = request.headers.get("content-type") or "application/json"
+    kind, _, subtype = given.partition(";")[0].strip().lower().partition("/")
+    is_json = kind == "application" and (subtype == "json" or subtype.endswith("+json"))
+    return is_json and hasattr(request, "json")
 
 
 def check_generate(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:

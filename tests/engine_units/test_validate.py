@@ -1,0 +1,82 @@
+"""What is looked at of a request before SGLang's own routes serve it, whichever way it came."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
+from starlette.requests import Request
+
+from tokenflow_sgl.engine.config import ATTRIBUTE, TokenFlowConfig
+from tokenflow_sgl.engine.frontend.validate import check_openai
+
+FORM = "multipart/form-data; boundary=x"
+MISPLACED = {"tokenflow_rate": 5}
+
+
+class Serving:
+    """One of SGLang's routes of OpenAI's interface, with the scheduler on."""
+
+    def __init__(self) -> None:
+        config = {ATTRIBUTE: TokenFlowConfig()}
+        self.tokenizer_manager = SimpleNamespace(server_args=SimpleNamespace(**config))
+
+    def create_error_response(self, message: str) -> str:
+        return message
+
+
+def request(body: bytes, content_type: str | None, **headers: str) -> Request:
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    named = {**headers, **({} if content_type is None else {"content-type": content_type})}
+    pairs = [(name.replace("_", "-").encode(), text.encode()) for name, text in named.items()]
+    return Request({"type": "http", "method": "POST", "headers": pairs}, receive)
+
+
+def answer(raw: object, body: SimpleNamespace | None = None) -> object:
+    async def served(_serving: object, _body: object, _raw: object) -> str:
+        return "served"
+
+    return asyncio.run(check_openai(served, Serving(), body or SimpleNamespace(), raw))
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [None, "application/json", "Application/JSON ; charset=utf-8", "application/a+json"],
+)
+def test_a_rate_at_the_top_of_a_json_body_is_refused(content_type) -> None:
+    said = str(answer(request(json.dumps(MISPLACED).encode(), content_type)))
+    assert said.startswith("'tokenflow_rate' stands in the request")
+    assert answer(request(b'{"model": "m"}', content_type)) == "served"
+
+
+def test_a_form_that_sglang_has_read_is_served() -> None:
+    """The body of a transcription: asking Starlette for it again raises."""
+    form = request(b"--x--\r\n", FORM)
+
+    async def read() -> None:
+        async for _ in form.stream():
+            pass
+        with pytest.raises(RuntimeError, match="Stream consumed"):
+            await form.json()
+
+    asyncio.run(read())
+    assert answer(form) == "served"
+
+
+def test_headers_of_a_form_are_checked() -> None:
+    assert answer(request(b"", FORM, x_slo_ttft_ms="soon")) == (
+        "x-slo-ttft-ms is 'soon'; it must be a number of milliseconds."
+    )
+
+
+def test_what_comes_by_grpc_is_served_and_its_headers_are_read() -> None:
+    body = SimpleNamespace(custom_params={"tokenflow_rate": 5})
+    assert answer(_GrpcRequest({"X-SLO-TTFT-MS": "3000"}), body) == "served"
+    assert body.custom_params == {"tokenflow_ttft_slo": 3.0, "tokenflow_rate": 5}
+    assert str(answer(_GrpcRequest({"x-slo-ttft-ms": "soon"}), body)).startswith("x-slo-ttft-ms is")
+    assert answer(_GrpcRequest(), body) == "served"
