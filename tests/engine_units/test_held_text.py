@@ -31,10 +31,13 @@ class Manager:
         finally:
             self.closed = True
 
-    async def set_internal_state(self, message: Any) -> list[bool]:
+    def auto_create_handle_loop(self) -> None:
+        """Needs nothing here."""
+
+    async def set_internal_state_communicator(self, message: Any) -> list[Any]:
         await asyncio.sleep(0)
         self.told.append(message.server_args)
-        return [True]
+        return []
 
 
 def chunk(tokens: int, text: str, *, rid: str = "a", finished: bool = False) -> dict[str, Any]:
@@ -98,13 +101,13 @@ def test_what_is_said_meanwhile_goes_in_one_message() -> None:
     chunks += [chunk(7, "aa"), chunk(8, "bb", rid="b")]
     manager = Manager(chunks)
 
-    async def slow(message: Any) -> list[bool]:
+    async def slow(message: Any) -> list[Any]:
         for _ in range(20):
             await asyncio.sleep(0)
         manager.told.append(message.server_args)
-        return [True]
+        return []
 
-    manager.set_internal_state = slow  # type: ignore[method-assign]
+    manager.set_internal_state_communicator = slow  # type: ignore[method-assign]
 
     async def read() -> None:
         obj = SimpleNamespace(stream=True)

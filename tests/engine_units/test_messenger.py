@@ -7,34 +7,18 @@ import logging
 from typing import Any
 
 import pytest
+from ranks import Ranks
+from sglang.srt.managers.tokenizer_control_mixin import _COMMUNICATOR_SPECS
 
 from tokenflow_sgl.engine.frontend.messenger import Messenger
 from tokenflow_sgl.engine.stream_messages import Change
-
-
-class Manager:
-    """SGLang's: one message at a time, answered after a while. It knows the streams in `known`."""
-
-    def __init__(self, *known: str) -> None:
-        self.known = set(known)
-        self.heard: list[dict[str, float]] = []
-        self.failures = 0
-
-    async def set_internal_state(self, message: Any) -> list[bool]:
-        for _ in range(10):
-            await asyncio.sleep(0)
-        if self.failures:
-            self.failures -= 1
-            raise OSError("no scheduler")
-        self.heard.append(dict(message.server_args))
-        return [{name.partition(":")[2] for name in message.server_args} <= self.known]
 
 
 def rates(**each: float) -> dict[str, float]:
     return {f"tokenflow_rate:{rid}": rate for rid, rate in each.items()}
 
 
-def run(manager: Manager, *asked: tuple[str, float], held: dict[str, int | None]) -> list[Any]:
+def run(manager: Ranks, *asked: tuple[str, float], held: dict[str, int | None]) -> list[Any]:
     async def main() -> list[Any]:
         messenger = Messenger(manager)
         for rid, tokens in held.items():
@@ -50,19 +34,19 @@ def run(manager: Manager, *asked: tuple[str, float], held: dict[str, int | None]
 
 
 def test_what_comes_together_goes_together() -> None:
-    manager = Manager("a", "b", "c")
+    manager = Ranks(("a", "b", "c"))
     assert run(manager, ("a", 1.0), ("b", 0.0), ("c", 5.0), held={}) == [True] * 3
     assert manager.heard == [rates(a=1.0, b=0.0, c=5.0)]
 
 
 def test_of_several_rates_for_a_stream_the_last_one_holds() -> None:
-    manager = Manager("a")
+    manager = Ranks(("a",))
     assert run(manager, ("a", 1.0), ("a", 0.0), ("a", 7.0), held={}) == [True] * 3
     assert manager.heard == [rates(a=7.0)]
 
 
 def test_a_rate_and_a_weight_for_a_stream_both_hold() -> None:
-    manager = Manager("a")
+    manager = Ranks(("a",))
 
     async def main() -> None:
         messenger = Messenger(manager)
@@ -74,20 +58,42 @@ def test_a_rate_and_a_weight_for_a_stream_both_hold() -> None:
 
 
 def test_each_is_told_whether_its_stream_is_known() -> None:
-    manager = Manager("a", "c")
+    manager = Ranks(("a", "c"))
     assert run(manager, ("a", 1.0), ("b", 2.0), ("c", 3.0), held={}) == [True, False, True]
-    assert run(Manager(), ("a", 1.0), held={}) == [False]
+    assert run(Ranks(()), ("a", 1.0), held={}) == [False]
+
+
+def test_ranks_with_streams_of_their_own_hear_of_many_in_one_message() -> None:
+    manager = Ranks(("a", "b"), ("c",))
+    said = {"a": 1.0, "b": 2.0, "c": 3.0, "gone": 4.0}
+    assert run(manager, *said.items(), held={}) == [True, True, True, False]
+    assert manager.heard == [rates(**said)]
+    one, other = manager.ranks
+    assert (one.rate("a"), one.rate("b"), other.rate("c")) == (1.0, 2.0, 3.0)
+
+
+def test_one_that_has_ended_costs_the_others_no_message() -> None:
+    known = tuple(f"s{number}" for number in range(400))
+    manager = Ranks(known)
+    asked = [*((rid, 5.0) for rid in known), ("gone", 5.0)]
+    assert run(manager, *asked, held={}) == [*[True] * 400, False]
+    assert len(manager.heard) == 1
+
+
+def test_sglang_has_the_way_that_is_taken() -> None:
+    """Its managers make these by name, so no row of the ledger can see this one."""
+    assert "set_internal_state" in {spec[0] for spec in _COMMUNICATOR_SPECS}
 
 
 def test_held_text_of_streams_that_have_ended_is_no_matter() -> None:
-    manager = Manager("a")
+    manager = Ranks(("a",))
     assert run(manager, ("a", 1.0), held={"gone": 3, "a": None}) == [True]
     assert manager.heard[0] == {"tokenflow_passed_on:gone": 3, "tokenflow_passed_on:a": -1}
     assert manager.heard[1:] == [rates(a=1.0)]
 
 
 def test_a_failure_is_told_and_logged_and_the_next_one_goes(caplog) -> None:
-    manager = Manager("a")
+    manager = Ranks(("a",))
     manager.failures = 1
 
     async def main() -> None:
@@ -103,7 +109,7 @@ def test_a_failure_is_told_and_logged_and_the_next_one_goes(caplog) -> None:
 
 
 def test_an_asker_who_has_gone_keeps_no_other_from_its_answer() -> None:
-    manager = Manager("a", "b")
+    manager = Ranks(("a", "b"))
 
     async def main() -> None:
         messenger = Messenger(manager)

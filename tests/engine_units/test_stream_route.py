@@ -8,6 +8,7 @@ import secrets
 from types import SimpleNamespace
 
 import pytest
+from ranks import Ranks
 
 from tokenflow_sgl.engine.config import LAUNCH_ATTRIBUTE
 from tokenflow_sgl.engine.frontend import stream_route
@@ -68,21 +69,16 @@ def test_a_body_that_says_something_else(body, said) -> None:
     assert refusal(body) == said
 
 
-class Manager:
-    """One of two tokenizer workers; the scheduler knows `known`, this worker no stream."""
+class Manager(Ranks):
+    """One of two tokenizer workers; this one has no stream."""
 
-    def __init__(self, *known: str) -> None:
+    def __init__(self, *rids_of_ranks: tuple[str, ...]) -> None:
+        super().__init__(*rids_of_ranks)
         self.server_args = SimpleNamespace(
             tokenizer_worker_num=2, **{LAUNCH_ATTRIBUTE: secrets.token_hex(8)}
         )
         self.rid_to_state: dict[str, object] = {}
-        self.known = known
-        self.heard: list[dict[str, float]] = []
         self.aborted: list[str] = []
-
-    async def set_internal_state(self, message) -> list[bool]:
-        self.heard.append(dict(message.server_args))
-        return [all(name.partition(":")[2] in self.known for name in message.server_args)]
 
     def abort_request(self, rid: str) -> None:
         self.aborted.append(rid)
@@ -101,7 +97,7 @@ def answer(manager: Manager, rid: str, body: object = None) -> int:
 
 
 def test_a_worker_answers_for_the_streams_of_all() -> None:
-    manager = Manager("theirs")
+    manager = Manager(("theirs",))
     assert answer(manager, "theirs", {"rate": 5}) == 204
     assert manager.heard == [{"tokenflow_rate:theirs": 5.0}]
     assert answer(manager, "theirs") == 204
@@ -109,7 +105,7 @@ def test_a_worker_answers_for_the_streams_of_all() -> None:
 
 
 def test_a_stream_that_no_worker_has_is_unknown() -> None:
-    manager = Manager("theirs")
+    manager = Manager(("theirs",))
     assert answer(manager, "gone", {"rate": 5}) == 404
     assert answer(manager, "gone") == 404
     assert manager.aborted == []

@@ -55,10 +55,26 @@ FRONT_END: tuple[Seam, ...] = (
     Seam("sglang.srt.entrypoints.http_server:app", "call", "gets /tokenflow/streams"),
     Seam("sglang.srt.utils.auth:auth_level", "call", "guards it as /abort_request is guarded"),
     Seam(
-        "sglang.srt.managers.tokenizer_control_mixin:TokenizerControlMixin.set_internal_state",
+        "sglang.srt.managers.tokenizer_control_mixin:TokenizerControlMixin.init_communicators",
         "call",
-        "tells the scheduler of live streams",
+        "makes set_internal_state_communicator, which tells the scheduler of live streams",
+    ),
+    Seam(
+        "sglang.srt.managers.communicator:FanOutCommunicator.__call__",
+        "call",
+        "the same, and returns all schedulers' answers",
         ("obj",),
+    ),
+    Seam(
+        "sglang.srt.managers.tokenizer_manager:TokenizerManager.auto_create_handle_loop",
+        "call",
+        "receives them",
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct:SetInternalStateReqOutput",
+        "call",
+        "carries what was understood, in a field that SGLang leaves empty",
+        ("rid", "updated"),
     ),
     Seam(
         "sglang.srt.environ:envs.SGLANG_HTTP_SERVER_APP_PATH",

@@ -2,12 +2,13 @@
 
 SGLang's messages between its processes are of fixed types. The one with numbers that an operator
 may set while the server runs carries ours, too: under names of our own, each with the request's id
-behind it. So one message can speak of many streams, and SGLang answers every message.
+behind it. So one message can speak of many streams, and SGLang answers every message. The answer's
+id, which SGLang leaves empty, has a digit for each name: 1 where it was understood.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +84,7 @@ def take(
     table: StreamTable[Any],
     now: float,
 ) -> SetInternalStateReqOutput:
-    """Note what a message says; its answer: whether all of it was understood.
+    """Note what a message says; the answer: what of it was understood.
 
     Operators can send such messages, too, so nothing in them is taken on trust.
 
@@ -93,22 +94,55 @@ def take(
         table: Of the live streams.
         now: Seconds on the table's clock.
     """
-    understood = True
-    for name, value in message.server_args.items():
-        kind, _, rid = name.partition(":")
-        req = live.get(rid)
-        if req is None or isinstance(value, bool) or not isinstance(value, int | float):
-            understood = False
-        elif kind + ":" == ALONE:
-            understood &= not any(other != rid and other.startswith(rid) for other in live)
-        elif not req.stream:
-            understood = False  # it has no reader
-        elif kind + ":" == RATE and (value == 0 or LOWEST_RATE <= value <= HIGHEST_RATE):
-            set_rate(table, req, float(value), now)
-        elif kind + ":" == WEIGHT and LEAST_WEIGHT <= value <= MOST_WEIGHT:
-            set_weight(table, req, float(value))
-        elif kind + ":" == PASSED_ON and isinstance(value, int) and ALL <= value <= MOST_TOKENS:
-            set_passed_on(table, req, None if value == ALL else value, now)
-        else:
-            understood = False
-    return SetInternalStateReqOutput(updated=understood)
+    understood = [
+        _understood(name, value, live, table, now) for name, value in message.server_args.items()
+    ]
+    return SetInternalStateReqOutput(
+        updated=all(understood), rid="".join("1" if each else "0" for each in understood)
+    )
+
+
+def _understood(
+    name: str, value: Any, live: Mapping[str, Any], table: StreamTable[Any], now: float
+) -> bool:
+    kind, _, rid = name.partition(":")
+    req = live.get(rid)
+    if req is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if kind + ":" == ALONE:
+        return not any(other != rid and other.startswith(rid) for other in live)
+    if not req.stream:
+        return False  # it has no reader
+    if kind + ":" == RATE and (value == 0 or LOWEST_RATE <= value <= HIGHEST_RATE):
+        set_rate(table, req, float(value), now)
+    elif kind + ":" == WEIGHT and LEAST_WEIGHT <= value <= MOST_WEIGHT:
+        set_weight(table, req, float(value))
+    elif kind + ":" == PASSED_ON and isinstance(value, int) and ALL <= value <= MOST_TOKENS:
+        set_passed_on(table, req, None if value == ALL else value, now)
+    else:
+        return False
+    return True
+
+
+def known_streams(
+    message: SetInternalStateReq, answers: Sequence[SetInternalStateReqOutput]
+) -> dict[str, bool]:
+    """Whether one of the schedulers has the stream, for each that a message changes.
+
+    Args:
+        message: What all schedulers were told.
+        answers: Theirs.
+    """
+    known: dict[str, bool] = {}
+    for name, said in _said(message, answers):
+        rid = name.partition(":")[2]
+        known[rid] = known.get(rid, True) and "1" in said
+    return known
+
+
+def _said(
+    message: SetInternalStateReq, answers: Sequence[SetInternalStateReqOutput]
+) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """Each name of a message with the digits that the schedulers answered."""
+    digits = zip(*(answer.rid for answer in answers), strict=True)
+    return zip(message.server_args, digits, strict=True)

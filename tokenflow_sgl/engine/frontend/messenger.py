@@ -15,6 +15,7 @@ from tokenflow_sgl.engine.stream_messages import (
     Change,
     alone_message,
     changes_message,
+    known_streams,
     passed_on_message,
 )
 
@@ -54,7 +55,7 @@ class Messenger:
 
     async def alone(self, rid: str) -> bool:
         """Whether the scheduler knows the stream, and no other one's id begins like it."""
-        return await self._tell(alone_message(rid))
+        return any(each.updated for each in await self._ask(alone_message(rid)))
 
     def _send(self) -> None:
         if self._sending is None or self._sending.done():
@@ -67,7 +68,7 @@ class Messenger:
             passed_on, self._passed_on = self._passed_on, {}
             try:
                 if passed_on:
-                    await self._tell(passed_on_message(passed_on))
+                    await self._ask(passed_on_message(passed_on))
                 for rid, known in (await self._known(changes)).items():
                     _answer(asked[rid], known)
             except Exception as error:
@@ -76,20 +77,20 @@ class Messenger:
                     _answer(each, error)
 
     async def _known(self, changes: dict[str, Change]) -> dict[str, bool]:
-        """Send the changes; which streams the scheduler knows."""
+        """Send the changes; which streams the schedulers know."""
         if not changes:
             return {}
-        known = await self._tell(changes_message(changes))
-        if known or len(changes) == 1:
-            return dict.fromkeys(changes, known)
-        # At least one has ended. Those of the others hold; to say them again changes nothing.
-        return {
-            rid: await self._tell(changes_message({rid: change})) for rid, change in changes.items()
-        }
+        message = changes_message(changes)
+        return known_streams(message, await self._ask(message))
 
-    async def _tell(self, message: Any) -> bool:
-        """Whether one of the schedulers understood all of it."""
-        return any(await self._manager.set_internal_state(message))
+    async def _ask(self, message: Any) -> list[Any]:
+        """The schedulers' answers: with data-parallel ranks each has streams of its own.
+
+        SGLang's set_internal_state does the same, but passes on only whether all was understood.
+        """
+        self._manager.auto_create_handle_loop()
+        answers: list[Any] = await self._manager.set_internal_state_communicator(message)
+        return answers
 
 
 def _answer(waiting: list[asyncio.Future[bool]], said: bool | Exception) -> None:
