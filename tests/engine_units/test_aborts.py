@@ -13,6 +13,7 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.requests import TrackingScheduler
+from tokenflow_sgl.engine.stream_messages import alone_message, stands_alone
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
@@ -150,3 +151,14 @@ def test_a_beginning_and_everything_can_be_named(scheduler, phase) -> None:
     abort(scheduler, abort_all=True)
     assert sorted(scheduler.sent) == ["a1", "a2", "b1"]
     assert len(scheduler.tf_table) == 0
+
+
+def test_a_request_whose_grammar_is_compiling_is_seen_before_an_abort_finds_it(scheduler) -> None:
+    add(scheduler, "user-1", Phase.WAITING)
+    scheduler.tf_by_rid = {req.rid: req for req in scheduler.waiting_queue}
+    scheduler.tf_alone, scheduler.tf_clock = False, SimpleNamespace(now=0.0)
+    scheduler.grammar_manager.grammar_queue = []
+    question = alone_message("user-1")
+    assert stands_alone(question, [scheduler.set_internal_state(question)])
+    scheduler.grammar_manager.grammar_queue = [Request("user-12")]
+    assert not stands_alone(question, [scheduler.set_internal_state(question)])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from types import SimpleNamespace
 
 import pytest
+from ranks import Ranks
 from sglang.srt.managers.io_struct import SetInternalStateReq, msgpack_decode, msgpack_encode
 from tracked import Request, running
 
+from tokenflow_sgl.engine.frontend.messenger import Messenger
 from tokenflow_sgl.engine.stream_messages import (
     PASSED_ON,
     RATE,
     WEIGHT,
     Change,
-    alone_message,
     changes_message,
     is_ours,
     passed_on_message,
@@ -41,7 +44,7 @@ class Server:
         message = msgpack_decode(msgpack_encode(message))  # as between SGLang's processes
         assert is_ours(message)
         known = {"mine": self.stream}
-        return bool(take(message, known, self.table, now).updated)
+        return bool(take(message, known, (), self.table, now).updated)
 
     def unread(self, now: float) -> float:
         order = self.table.order()
@@ -133,7 +136,7 @@ def test_what_is_not_understood_changes_nothing(server, said) -> None:
 def test_a_value_of_another_type_changes_nothing(server, kind, value) -> None:
     """SGLang decodes messages by their types; where it pickles them it does not."""
     message = SetInternalStateReq(server_args={kind + "mine": value})
-    answer = take(message, {"mine": server.stream}, server.table, 4.0)
+    answer = take(message, {"mine": server.stream}, (), server.table, 4.0)
     assert not answer.updated
     assert server.unread(4.0) == 20.0
 
@@ -170,7 +173,7 @@ def test_of_reasoning_nothing_is_read_anyway() -> None:
     stream = running(table, thinking=True)
     stream.produce(30)
     table.collect(3.0)
-    take(passed_on_message({"mine": 25}), {"mine": stream}, table, 3.0)
+    take(passed_on_message({"mine": 25}), {"mine": stream}, (), table, 3.0)
     assert table.readers.delivered[table.slot(stream)] == 5
 
 
@@ -180,9 +183,24 @@ def test_a_request_without_a_reader_has_no_rate(server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "alone"), [((), True), (("mi", "other"), True), (("mine-too",), False)]
+    ("ranks", "compiling", "alone"),
+    [
+        ([("mine",)], [], True),
+        ([("mine", "mi", "other")], [], True),
+        ([("mine", "mine-too")], [], False),
+        ([("mine",), ("other",)], [], True),
+        ([("mine",), ("mine-too",)], [], False),
+        ([("mine-too",), ("mine",)], [], False),
+        ([("mine",), ()], ["mine-too"], False),
+        ([("mine",), ()], ["other"], True),
+        ([(), ()], ["mine"], True),
+        ([("other",), ()], [], False),
+    ],
 )
-def test_a_stream_is_alone_if_no_other_id_begins_like_its_own(server, others, alone) -> None:
-    live = {"mine": server.stream, **dict.fromkeys(others, server.stream)}
-    assert take(alone_message("mine"), live, server.table, 4.0).updated is alone
-    assert not take(alone_message("gone"), live, server.table, 4.0).updated
+def test_a_stream_is_alone_if_on_no_rank_another_id_begins_like_its_own(
+    ranks, compiling, alone
+) -> None:
+    manager = Ranks(*ranks)
+    manager.ranks[-1].compiling = [SimpleNamespace(rid=rid) for rid in compiling]
+    assert asyncio.run(Messenger(manager).alone("mine")) is alone
+    assert len(manager.heard) == 1

@@ -109,3 +109,11 @@ def test_a_stream_that_no_worker_has_is_unknown() -> None:
     assert answer(manager, "gone", {"rate": 5}) == 404
     assert answer(manager, "gone") == 404
     assert manager.aborted == []
+
+
+def test_a_stream_on_another_rank_keeps_one_from_being_ended_that_it_begins_like() -> None:
+    manager = Manager(("user-1",), ("user-12",))
+    assert answer(manager, "user-1") == 404
+    assert manager.aborted == []
+    assert answer(manager, "user-12") == 204
+    assert manager.aborted == ["user-12"]

@@ -18,6 +18,7 @@ class Rank:
 
     def __init__(self, rids: tuple[str, ...]) -> None:
         self.table: StreamTable[Any] = StreamTable(LimitLengths(), capacity=4)
+        self.compiling: list[Any] = []
         self.live = {rid: running(self.table) for rid in rids}
 
     def rate(self, rid: str) -> float:
@@ -45,5 +46,5 @@ class Ranks:
             raise OSError("no scheduler")
         message = msgpack_decode(msgpack_encode(message))  # as between SGLang's processes
         self.heard.append(dict(message.server_args))
-        answers = [take(message, rank.live, rank.table, 4.0) for rank in self.ranks]
+        answers = [take(message, rank.live, rank.compiling, rank.table, 4.0) for rank in self.ranks]
         return [msgpack_decode(msgpack_encode(answer)) for answer in answers]

@@ -77,6 +77,12 @@ FRONT_END: tuple[Seam, ...] = (
         ("rid", "updated"),
     ),
     Seam(
+        "sglang.srt.constrained.grammar_manager:GrammarManager.abort_requests",
+        "call",
+        "looks through grammar_queue, where an abort's id may be the beginning of another's",
+        ("recv_req",),
+    ),
+    Seam(
         "sglang.srt.environ:envs.SGLANG_HTTP_SERVER_APP_PATH",
         "call",
         "puts our part of the front end into every tokenizer worker",

@@ -170,11 +170,12 @@ class TrackingScheduler(OfferingScheduler):
 
     def set_internal_state(self, recv_req: Any) -> Any:
         """Hear what the front end tells of live streams."""
-        if is_ours(recv_req):
-            if self.tf_alone:
-                self.tf_clock.at_least(local_time())  # it stands while the engine is paused
-            return take(recv_req, self.tf_by_rid, self.tf_table, self.tf_clock.now)
-        return super().set_internal_state(recv_req)
+        if not is_ours(recv_req):
+            return super().set_internal_state(recv_req)
+        if self.tf_alone:
+            self.tf_clock.at_least(local_time())  # it stands while the engine is paused
+        compiling = self.grammar_manager.grammar_queue
+        return take(recv_req, self.tf_by_rid, compiling, self.tf_table, self.tf_clock.now)
 
     # ---- requests end ---------------------------------------------------------------
 
@@ -231,8 +232,7 @@ class TrackingScheduler(OfferingScheduler):
     def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
         """Paused and draining streams are work, and so is a load, whosever it was."""
         idle: bool = super().is_fully_idle(for_health_check, ignore_waiting)
-        if self.tf_pauser.draining or self.tf_loader.busy:
-            return False
+        idle = idle and not self.tf_pauser.draining and not self.tf_loader.busy
         return idle and (ignore_waiting or not self.tf_pauser.paused)
 
     def _tf_paused(self, req: Any) -> None:

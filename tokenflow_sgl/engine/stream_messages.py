@@ -23,6 +23,7 @@ PREFIX = "tokenflow_"
 RATE = "tokenflow_rate:"
 WEIGHT = "tokenflow_weight:"
 PASSED_ON = "tokenflow_passed_on:"
+KNOWN = "tokenflow_known:"
 ALONE = "tokenflow_alone:"
 ALL = -1
 """Instead of a number of tokens: the front end holds nothing back."""
@@ -69,8 +70,8 @@ def passed_on_message(passed_on: Mapping[str, int | None]) -> SetInternalStateRe
 
 
 def alone_message(rid: str) -> SetInternalStateReq:
-    """Asks whether the stream is known, and no other stream's id begins like its own."""
-    return SetInternalStateReq(server_args={ALONE + rid: 1})
+    """Asks whether the stream is known, and whether no other request's id begins like its own."""
+    return SetInternalStateReq(server_args={KNOWN + rid: 1, ALONE + rid: 1})
 
 
 def is_ours(message: SetInternalStateReq) -> bool:
@@ -81,6 +82,7 @@ def is_ours(message: SetInternalStateReq) -> bool:
 def take(
     message: SetInternalStateReq,
     live: Mapping[str, Any],
+    compiling: Sequence[Any],
     table: StreamTable[Any],
     now: float,
 ) -> SetInternalStateReqOutput:
@@ -91,33 +93,40 @@ def take(
     Args:
         message: One that `is_ours`.
         live: The tracked requests by their ids.
+        compiling: Requests that are not tracked yet, as their grammar is not ready. SGLang's abort
+            finds them.
         table: Of the live streams.
         now: Seconds on the table's clock.
     """
-    understood = [
-        _understood(name, value, live, table, now) for name, value in message.server_args.items()
-    ]
+    understood = []
+    for name, value in message.server_args.items():
+        kind, _, rid = name.partition(":")
+        if kind + ":" in (KNOWN, ALONE):
+            ids = [*live, *(req.rid for req in compiling)]
+            understood.append(_holds(kind + ":", rid, ids))
+        else:
+            understood.append(_noted(kind + ":", live.get(rid), value, table, now))
     return SetInternalStateReqOutput(
         updated=all(understood), rid="".join("1" if each else "0" for each in understood)
     )
 
 
-def _understood(
-    name: str, value: Any, live: Mapping[str, Any], table: StreamTable[Any], now: float
-) -> bool:
-    kind, _, rid = name.partition(":")
-    req = live.get(rid)
+def _holds(kind: str, rid: str, ids: Sequence[str]) -> bool:
+    if kind == KNOWN:
+        return rid in ids
+    return not any(other != rid and other.startswith(rid) for other in ids)
+
+
+def _noted(kind: str, req: Any, value: Any, table: StreamTable[Any], now: float) -> bool:
     if req is None or isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    if kind + ":" == ALONE:
-        return not any(other != rid and other.startswith(rid) for other in live)
     if not req.stream:
         return False  # it has no reader
-    if kind + ":" == RATE and (value == 0 or LOWEST_RATE <= value <= HIGHEST_RATE):
+    if kind == RATE and (value == 0 or LOWEST_RATE <= value <= HIGHEST_RATE):
         set_rate(table, req, float(value), now)
-    elif kind + ":" == WEIGHT and LEAST_WEIGHT <= value <= MOST_WEIGHT:
+    elif kind == WEIGHT and LEAST_WEIGHT <= value <= MOST_WEIGHT:
         set_weight(table, req, float(value))
-    elif kind + ":" == PASSED_ON and isinstance(value, int) and ALL <= value <= MOST_TOKENS:
+    elif kind == PASSED_ON and isinstance(value, int) and ALL <= value <= MOST_TOKENS:
         set_passed_on(table, req, None if value == ALL else value, now)
     else:
         return False
@@ -138,6 +147,17 @@ def known_streams(
         rid = name.partition(":")[2]
         known[rid] = known.get(rid, True) and "1" in said
     return known
+
+
+def stands_alone(
+    message: SetInternalStateReq, answers: Sequence[SetInternalStateReqOutput]
+) -> bool:
+    """What an `alone_message` asks: one scheduler has the stream, and none has another like it.
+
+    SGLang's abort goes to all schedulers, so all have to say so, the stream theirs or not.
+    """
+    known, alone = (said for _, said in _said(message, answers))
+    return "1" in known and "0" not in alone
 
 
 def _said(

@@ -17,6 +17,7 @@ from tokenflow_sgl.engine.stream_messages import (
     changes_message,
     known_streams,
     passed_on_message,
+    stands_alone,
 )
 
 logger = logging.getLogger(__name__)
@@ -54,8 +55,9 @@ class Messenger:
         return known
 
     async def alone(self, rid: str) -> bool:
-        """Whether the scheduler knows the stream, and no other one's id begins like it."""
-        return any(each.updated for each in await self._ask(alone_message(rid)))
+        """Whether a scheduler knows the stream, and no other request's id begins like it."""
+        message = alone_message(rid)
+        return stands_alone(message, await self._ask(message))
 
     def _send(self) -> None:
         if self._sending is None or self._sending.done():
