@@ -70,12 +70,12 @@ def test_a_body_that_says_something_else(body, said) -> None:
 
 
 class Manager(Ranks):
-    """One of two tokenizer workers; this one has no stream."""
+    """One of some tokenizer workers; this one has no stream at first."""
 
-    def __init__(self, *rids_of_ranks: tuple[str, ...]) -> None:
+    def __init__(self, *rids_of_ranks: tuple[str, ...], workers: int = 2) -> None:
         super().__init__(*rids_of_ranks)
         self.server_args = SimpleNamespace(
-            tokenizer_worker_num=2, **{LAUNCH_ATTRIBUTE: secrets.token_hex(8)}
+            tokenizer_worker_num=workers, **{LAUNCH_ATTRIBUTE: secrets.token_hex(8)}
         )
         self.rid_to_state: dict[str, object] = {}
         self.aborted: list[str] = []
@@ -117,3 +117,15 @@ def test_a_stream_on_another_rank_keeps_one_from_being_ended_that_it_begins_like
     assert manager.aborted == []
     assert answer(manager, "user-12") == 204
     assert manager.aborted == ["user-12"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stream_is_not_ended_before_it_has_reached_the_scheduler(workers) -> None:
+    """SGLang would remember the abort, though it ends nothing, and send no other."""
+    manager = Manager(("early",), workers=workers)
+    manager.rid_to_state["early"] = state = SimpleNamespace(dispatched=False)
+    assert answer(manager, "early") == 409
+    assert manager.aborted == []
+    state.dispatched = True
+    assert answer(manager, "early") == 204
+    assert manager.aborted == ["early"]

@@ -43,8 +43,8 @@ FRONT_END: tuple[Seam, ...] = (
     Seam(
         "sglang.srt.managers.tokenizer_manager:ReqState",
         "call",
-        "the same, of what models add",
-        ("customized_info_accumulated",),
+        "the same, of what models add; says whether a stream has reached the scheduler",
+        ("customized_info_accumulated", "dispatched"),
     ),
     Seam(
         "sglang.srt.entrypoints.openai.serving_chat:OpenAIServingChat._generate_chat_stream",

@@ -102,6 +102,10 @@ async def change_stream(rid: str, request: Request) -> Response:
 async def end_stream(rid: str) -> Response:
     """Abort stream `rid`."""
     manager = _manager()
+    state = manager.rid_to_state.get(rid)
+    if state is not None and not state.dispatched:
+        # The scheduler would find nothing, and SGLang would send it no later abort of this stream.
+        return _refused(409, f"Stream {shown(rid)} has not reached the scheduler yet.")
     if has_workers(manager.server_args):
         if not await messenger_of(manager).alone(rid):
             return _refused(
@@ -111,7 +115,7 @@ async def end_stream(rid: str) -> Response:
             )
         manager.abort_request(rid=rid)
         return Response(status_code=204)
-    if rid not in manager.rid_to_state:
+    if state is None:
         return _refused(404, f"Stream {shown(rid)} is unknown: it has ended, or never began.")
     # SGLang aborts all requests whose ids begin like the one that it is told.
     for other in manager.rid_to_state:
