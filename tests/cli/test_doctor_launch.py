@@ -64,6 +64,10 @@ def test_a_launch_that_would_start_is_active(doctor) -> None:
         (("--pp-size", "2"), "tokenflow refuses: --scheduler tokenflow does not work with --pp"),
         (("--tokenflow-eta", "99"), "tokenflow refuses: eta is 99.0; allowed is 0.1 to 10"),
         (("--tokenflow-policy", "none.such:Policy"), "tokenflow refuses: "),
+        (
+            ("--smg-grpc-mode", "--tokenflow-deposit"),
+            "tokenflow refuses: --tokenflow-deposit does not work with --smg-grpc-mode: ",
+        ),
         (("--is-embedding",), "tokenflow refuses: --scheduler tokenflow serves generation models"),
         # SGLang's own: its parser's, and those of options that do not go together.
         (("--no-such-option", "3"), "unrecognized arguments: --no-such-option 3"),

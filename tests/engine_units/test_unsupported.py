@@ -9,7 +9,6 @@ import pytest
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.unsupported import (
     UnsupportedError,
-    check_app,
     check_block_groups,
     check_model,
     check_options,
@@ -223,12 +222,3 @@ def test_all_that_stands_in_the_way_is_listed() -> None:
     args = SimpleNamespace(pp_size=2, disable_radix_cache=True, attn_dp_size=2, tp_size=4)
     found = [refusal.subject for refusal in refused_options(args)]
     assert found == ["--pp-size", "--disable-radix-cache", "--enable-dp-attention"]
-
-
-def test_tokenizer_workers_serve_our_application_or_none() -> None:
-    several, one = SimpleNamespace(tokenizer_worker_num=2), SimpleNamespace(tokenizer_worker_num=1)
-    for args, named in ((several, None), (several, "ours:app"), (one, "other:app")):
-        check_app(args, named, "ours:app")
-    with pytest.raises(UnsupportedError, match="APP_PATH=other:app: rates are") as caught:
-        check_app(several, "other:app", "ours:app")
-    assert_one_sentence(str(caught.value))

@@ -9,6 +9,8 @@ import os
 import secrets
 from typing import Any
 
+from sglang.srt.environ import envs
+
 from tokenflow_sgl.engine.config import (
     ATTRIBUTE,
     CHOICES,
@@ -32,7 +34,6 @@ from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.unsupported import (
     NO_STREAMS,
-    check_app,
     check_block_groups,
     check_options,
     check_restore,
@@ -40,6 +41,7 @@ from tokenflow_sgl.engine.unsupported import (
     has_no_streams,
     has_workers,
 )
+from tokenflow_sgl.engine.unsupported_front_ends import check_app, check_deposits, check_rust
 from tokenflow_sgl.policy import make_policy, make_predictor
 
 logger = logging.getLogger(__name__)
@@ -162,6 +164,8 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
     check_scheduled_layers(config)
     check_block_groups(server_args, config)
     check_app(server_args, os.environ.get(APP_VARIABLE), WORKER_APP)
+    check_rust(envs.SGLANG_RUST_SERVER.get())
+    check_deposits(server_args, config)
     make_policy(config.policy, config.working_set)
     make_predictor(config.lengths)
     if config.lengths_file:

@@ -87,6 +87,7 @@ FRONT_END: tuple[Seam, ...] = (
         "call",
         "puts our part of the front end into every tokenizer worker",
     ),
+    Seam("sglang.srt.environ:envs.SGLANG_RUST_SERVER", "call", "is refused: no Python front end"),
     Seam(
         "sglang.srt.managers.schedule_batch:Req.set_finish_with_abort",
         "call",

@@ -183,19 +183,6 @@ def check_prefill(chunk_size: int | None) -> None:
         )
 
 
-def check_app(server_args: Any, named: str | None, ours: str) -> None:
-    """Raise `UnsupportedError` if tokenizer workers are to serve another application than `ours`.
-
-    named: The application that the environment names; None: SGLang's own.
-    """
-    if has_workers(server_args) and named not in (None, ours):
-        raise UnsupportedError(
-            "--scheduler tokenflow does not work with --tokenizer-worker-num above 1 and "
-            f"SGLANG_HTTP_SERVER_APP_PATH={named}: rates are checked in the application that the "
-            "workers serve; unset one of the two."
-        )
-
-
 def check_block_groups(server_args: Any, config: TokenFlowConfig) -> None:
     """Raise `UnsupportedError` if block groups are asked for and cannot be had, or are no use."""
     if not config.block_groups:

@@ -1,0 +1,52 @@
+"""Which front ends of SGLang the scheduler does not go together with, as its own part is missing.
+
+Rates are checked, live streams are changed and token deposits are delivered in the process of
+SGLang's HTTP server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.unsupported import UnsupportedError, has_workers
+
+
+def check_app(server_args: Any, named: str | None, ours: str) -> None:
+    """Raise `UnsupportedError` if tokenizer workers are to serve another application than `ours`.
+
+    named: The application that the environment names; None: SGLang's own.
+    """
+    if has_workers(server_args) and named not in (None, ours):
+        raise UnsupportedError(
+            "--scheduler tokenflow does not work with --tokenizer-worker-num above 1 and "
+            f"SGLANG_HTTP_SERVER_APP_PATH={named}: rates are checked in the application that the "
+            "workers serve; unset one of the two."
+        )
+
+
+def check_rust(rust_server: bool) -> None:
+    """Raise `UnsupportedError` if SGLang's server in Rust takes the place of that in Python."""
+    if rust_server:
+        raise UnsupportedError(
+            "--scheduler tokenflow does not work with SGLANG_RUST_SERVER=1: rates are checked and "
+            "live streams are changed in SGLang's HTTP server in Python, which does not run then; "
+            "unset one of the two."
+        )
+
+
+def check_deposits(server_args: Any, config: TokenFlowConfig) -> None:
+    """Raise `UnsupportedError` if token deposits are asked for and nothing would deliver them."""
+    names = ("smg_grpc_mode", "grpc_mode")
+    grpc = next((name for name in names if getattr(server_args, name, False)), None)
+    if grpc is None:
+        return
+    known = config.known_classes.known
+    ours = [f"deposit = true of the class {name}" for name in sorted(known) if known[name].deposit]
+    if config.deposit:
+        ours.insert(0, "--tokenflow-deposit")
+    if ours:
+        raise UnsupportedError(
+            f"{ours[0]} does not work with --{grpc.replace('_', '-')}: token deposits are "
+            "delivered in SGLang's HTTP server, which does not run then; remove one of the two."
+        )
