@@ -146,11 +146,7 @@ def test_a_failing_request_is_a_record_and_the_others_go_on(
     assert (good["error"], good["output_tokens"]) == (None, 5)
     for row in (second, third):
         assert row["error"] == "not sent: turn 0 of session a failed"
-        assert (row["sent_s"], row["ended_s"], row["scheduled_s"]) == (
-            None,
-            None,
-            pytest.approx(0.06, abs=0.02),
-        )
+        assert (row["sent_s"], row["ended_s"], row["scheduled_s"]) == (None, None, None)
 
 
 def test_a_slow_server_is_no_failure(ask, on_stub, rows):

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.choices import TbtRule
-from tokenflow_sgl.report import Options, ReportError, figures
+from tokenflow_sgl.report import Options, ReportError, compare, figures
+from tokenflow_sgl.report.page import page
+from tokenflow_sgl.report.reading import Reading, pick_streams
+from tokenflow_sgl.report.time_windows import population
 
 
 @pytest.fixture
@@ -15,7 +18,7 @@ def run(synthetic):
 
     0: due at 1, tokens at 2, 3, 3, 7: TTFT 1, gaps 1, 0, 4; the fourth is needed at 5, a stall of 2
     1: due at 2, sent at 2.5, one token at 6: TTFT 4
-    2: due at 3, never a token, failed at 8: waited 5
+    2: due at 3, never a token, failed at 8: awaited to the end, 7 s
     3: due at 4, one of 3 tokens at 5, cut off; the recording ends at 10: needed at 6, a stall of 4
     """
     row = synthetic.request_row
@@ -36,8 +39,8 @@ def run(synthetic):
 
 def test_latency_by_hand(run):
     latency = figures(run).latency
-    # The unserved request counts with the 5 s that it waited.
-    assert (latency.ttft.count, latency.ttft.mean, latency.ttft.max) == (4, (1 + 4 + 5 + 1) / 4, 5)
+    # The unserved request counts to the end of the recording, however soon it failed.
+    assert (latency.ttft.count, latency.ttft.mean, latency.ttft.max) == (4, (1 + 4 + 7 + 1) / 4, 7)
     assert (latency.ttft_sent.count, latency.ttft_sent.max) == (3, 3.5)
     assert (latency.tbt.count, latency.tbt.mean, latency.tbt.max) == (3, 5 / 3, 4)
     assert (latency.tpot.count, latency.tpot.mean) == (1, pytest.approx(5 / 3))
@@ -71,7 +74,7 @@ def test_readers_by_hand(run):
 
 def test_eq2_charges_its_penalties(run):
     qos = figures(run, Options(ttft_penalty=0.1, stall_penalty=0.5)).readers.qos
-    assert qos == pytest.approx((5 - 0.1 * 11 - 0.5 * 6) / 9)
+    assert qos == pytest.approx((5 - 0.1 * 13 - 0.5 * 6) / 9)
 
 
 def test_what_became_of_the_requests(run):
@@ -152,6 +155,33 @@ def test_requests_after_the_end_are_left_out(synthetic):
     requests = figures(run).requests
     assert (requests.counted, requests.not_reached) == (2, 1)
     assert requests.failed == {"never sent": 1}
+
+
+def test_turns_that_were_never_due_have_no_ttft(synthetic):
+    row = synthetic.request_row
+    never = {"session": "a", "scheduled_s": None, "sent_s": None, "requested_tokens": 3}
+    rows = [
+        row(0, [], session="a", requested_tokens=3, ended_s=0.03, error="HTTP 503"),
+        row(1, [], turn=1, error="not sent: turn 0 of session a failed", ttft_slo_s=1.0, **never),
+        row(2, [1.5], scheduled_s=1.0),
+        row(3, [], turn=1, **{**never, "session": "b"}),  # the end came before it was due
+    ]
+    run = synthetic.run_of(rows, [[], [], [1.5], []], duration_s=4.0)
+    found = figures(run)
+    # The first one was refused at once, and its reader has no token when the recording ends.
+    assert (found.latency.ttft.count, found.latency.ttft.mean) == (2, (4 + 0.5) / 2)
+    requests = found.requests
+    assert (requests.counted, requests.unserved, requests.not_reached) == (3, 2, 1)
+    assert len(requests.failed) == 2
+    assert found.slo.ttft_attainment == 0
+    # A plot shows the refused one as waiting until it was refused, and the other not at all.
+    waiting, _ = population(found.judged, np.array([0.0, 0.02, 0.04, 1.2, 3.0]))
+    np.testing.assert_allclose(waiting, [1, 1, 0, 1, 0])
+    assert Reading(found.judged).stall_map(columns=4).waiting[1].max() == 0
+    assert pick_streams([found.judged]) == [("longest TTFT", 0, 0), ("median TTFT", 0, 2)]
+    same = compare(found, [found]).others[0].changes
+    assert {change.ratio for change in same if change.figure.key.startswith("ttft")} == {1.0}
+    assert "not sent: turn 0" in page(found)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,19 @@ def test_unsorted_tokens_are_refused(one_request):
         figures(one_request([2.0, 1.0], ended_s=2.0))
 
 
+def test_one_token_in_all_after_requests_without_any_is_read(synthetic):
+    row, times = synthetic.request_row, [[], [1.0]]
+    rows = [row(0, [], error="HTTP 503"), row(1, times[1])]
+    assert record(synthetic.run_of(rows, times)).counts.tolist() == [0, 1]
+
+
+def test_unsorted_tokens_after_requests_without_any_are_refused(synthetic):
+    row, times = synthetic.request_row, [[], [2.0, 1.0]]
+    rows = [row(0, [], error="HTTP 503"), row(1, times[1], ended_s=2.0)]
+    with pytest.raises(RunError, match="tokens of request 1 are not sorted by time"):
+        figures(synthetic.run_of(rows, times))
+
+
 def test_tokens_after_the_recording_are_refused(one_request):
     with pytest.raises(RunError, match="after the end of the recording"):
         figures(one_request([1.0, 2.0], info={"duration_s": 1.5}))

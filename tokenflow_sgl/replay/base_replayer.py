@@ -68,6 +68,8 @@ class BaseReplayer(ABC):
         self._target, self._options, self._endpoint = target, options, endpoint
         self._records, self._client, self._answered = records, client, answered
         self._schedule = Schedule(trace.requests, options.sessions)
+        for later in self._schedule.previous:
+            records[later].scheduled_s = math.nan  # the answer before it decides
         self._bodies = Bodies(
             target,
             options,

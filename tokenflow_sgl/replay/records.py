@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ class Record:
     Attributes:
         request: As in the trace.
         rate: Tokens per second of the trace's clock that its reader consumes.
-        scheduled_s: When it was due, on the trace's clock.
+        scheduled_s: When it was due, on the trace's clock; NaN: never, or not yet.
         warm_up: Left out of every figure.
         stream: Its stream; None: never sent.
         prompt: Its prompt, for as long as the next turn may need it.
@@ -102,7 +103,7 @@ def _measured(
     ended = None if stream is None or stream.cut_off else stream.ended
     return {
         "warm_up": record.warm_up,
-        "scheduled_s": record.scheduled_s,
+        "scheduled_s": None if math.isnan(record.scheduled_s) else record.scheduled_s,
         "sent_s": None if stream is None else clock.trace_s(stream.sent),
         "ended_s": None if ended is None else clock.trace_s(ended),
         "prompt_tokens": told or record.request.prompt_tokens,

@@ -124,7 +124,7 @@ def _throughput(key: str, label: str, unit: str, column: str) -> Figure:
 
 
 def _eq2(sample: Sample) -> FloatArray:
-    lost = sample.options.ttft_penalty * sample.sum("ttft")
+    lost = sample.options.ttft_penalty * sample.sum("awaited")
     lost = lost + sample.options.stall_penalty * sample.sum("stall")
     return divide(sample.sum("weighted") - lost, sample.makespan)
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokenflow_sgl.choices import TbtRule
 from tokenflow_sgl.qos import StreamQoS, evaluate_stream
 from tokenflow_sgl.report.andes_qoe import andes_qoe
 from tokenflow_sgl.report.report_options import Options
-from tokenflow_sgl.runs.recording import FloatArray, IntArray, Recording
+from tokenflow_sgl.runs.recording import BoolArray, FloatArray, IntArray, Recording
 
 COMPLETED = "completed"
 _WHOLE = ("length", "stop")
 """Reasons that end an answer as it should."""
-
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +24,8 @@ class Judged:
 
     Attributes:
         recording: What was judged.
-        streams: The readers' figures (TTFT from the time that the request was due).
+        streams: The readers' figures. TTFT counts from when the request was due; without a token
+            to the end of the recording, however soon it failed. 0 for turns that never were.
         outcome: `completed`, or why not, in words.
         completed: Whether the whole answer came.
         served: Whether a first token came.
@@ -74,11 +72,16 @@ class Judged:
         return len(self.streams)
 
     @property
+    def ttft(self) -> FloatArray:
+        """Time to first token, seconds, shape (n,); NaN for turns that were never due."""
+        return np.where(self.recording.due, self.column(lambda stream: stream.ttft), np.nan)
+
+    @property
     def ttfvt(self) -> FloatArray:
-        """Time to first visible token, seconds, shape (n,); empty where no request thinks."""
+        """Time to first visible token likewise; empty where no request thinks."""
         if not self.thinks.any():
             return np.zeros(0)
-        return self.column(lambda stream: stream.ttfvt)
+        return np.where(self.recording.due, self.column(lambda stream: stream.ttfvt), np.nan)
 
     def column(self, get: Callable[[StreamQoS], float]) -> FloatArray:
         """One number of each stream, shape (n,)."""
@@ -93,8 +96,11 @@ def judge(recording: Recording, options: Options) -> Judged:
     counts, first, last = recording.counts, recording.first, recording.last
     served = counts > 0
     # After a failure the reader waits until then; without one, until the recording ends.
-    gave_up = np.where(np.isnan(recording.ended), recording.info.duration_s, recording.ended)
-    gave_up = np.fmax(np.maximum(gave_up, recording.scheduled), last)
+    over = recording.info.duration_s
+    gave_up = np.where(np.isnan(recording.ended), over, recording.ended)
+    # A turn that was never due waits for nothing: it comes and goes at the end.
+    due = np.where(recording.due, recording.scheduled, gave_up)
+    gave_up = np.fmax(np.maximum(gave_up, due), last)
     length = np.where(completed & served, counts, np.maximum(recording.requested_tokens, counts))
     length = np.maximum(length, 1)
 
@@ -105,9 +111,9 @@ def judge(recording: Recording, options: Options) -> Judged:
     gaps, gaps_met = np.zeros(count, np.int64), np.zeros(count, np.int64)
     expected = np.where(np.isnan(recording.ttft_slo), options.expected_ttft_s, recording.ttft_slo)
     for row in range(count):
-        times = np.maximum(recording.tokens(row), recording.scheduled[row])  # see CLOCK_SLACK_S
+        times = np.maximum(recording.tokens(row), due[row])  # see CLOCK_SLACK_S
         reasoning = int(recording.reasoning_tokens[row])
-        rate, arrival = float(recording.rate[row]), float(recording.scheduled[row])
+        rate, arrival = float(recording.rate[row]), float(due[row])
         stream = evaluate_stream(
             times,
             rate=rate,
@@ -119,6 +125,8 @@ def judge(recording: Recording, options: Options) -> Judged:
             tau2=options.tau2,
             stall_threshold=options.stall_threshold_s,
         )
+        if not completed[row]:
+            stream = _waits_on(stream, over, seen=times.size > reasoning)
         streams.append(stream)
         qoe[row] = andes_qoe(
             times[reasoning:],
@@ -168,6 +176,19 @@ def judge(recording: Recording, options: Options) -> Judged:
         good=completed & met_ttft & met_tbt,
         gaps=gaps,
         gaps_met=gaps_met,
+    )
+
+
+def _waits_on(stream: StreamQoS, over: float, *, seen: bool) -> StreamQoS:
+    """An answer that failed: a first token that did not come is awaited until all is over.
+
+    If that wait ended at the failure, requests that are refused at once would improve the mean.
+    """
+    waited = max(over - stream.arrival, 0.0)
+    return replace(
+        stream,
+        ttft=stream.ttft if stream.served else waited,
+        ttfvt=stream.ttfvt if seen else waited,
     )
 
 

@@ -163,12 +163,12 @@ def _worst(figures: Figures, row: int) -> list[str]:
     recording, stream = judged.recording, judged.streams[row]
     return [
         str(int(recording.index[row])),
-        number(stream.arrival),
+        number(float(recording.scheduled[row])),
         f"{int(recording.prompt_tokens[row]):,}",
         f"{stream.delivered:,}",
         f"{int(recording.requested_tokens[row]):,}",
         f"{stream.rate:g}",
-        number(stream.ttft) if stream.served else f"> {number(stream.ttft)}",
+        f"{'' if stream.served else '> '}{number(float(judged.ttft[row]))}",
         number(float(judged.tbt_p99[row]) * 1000),
         f"{stream.stall_count:,}",
         number(stream.stall_seconds),

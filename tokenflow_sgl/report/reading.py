@@ -102,7 +102,7 @@ class Reading:
         maps = np.zeros((3, height, columns))
         for row, playback in enumerate(self.playbacks):
             stream, at = self.judged.streams[row], row // per_row
-            first = stream.arrival + stream.ttfvt
+            first = min(stream.arrival + stream.ttfvt, stream.end)  # or its failure
             maps[0, at] += _overlap(edges, np.array([stream.arrival]), np.array([first]))
             if not self.judged.seen[row]:
                 continue
@@ -148,10 +148,11 @@ def pick_streams(runs: Sequence[Judged]) -> list[tuple[str, int, int]]:
             if stream.stall_seconds > longest:
                 longest = stream.stall_seconds
                 picked = [("longest stalls", run, row)]
-    if len(runs[0]):
-        ttft = runs[0].column(lambda stream: stream.ttft)
-        middle = int(np.argsort(ttft, kind="stable")[(ttft.size - 1) // 2])
-        picked += [("longest TTFT", 0, int(np.argmax(ttft))), ("median TTFT", 0, middle)]
+    ttft = runs[0].ttft
+    measured = np.count_nonzero(~np.isnan(ttft))
+    if measured:
+        middle = int(np.argsort(ttft, kind="stable")[(measured - 1) // 2])
+        picked += [("longest TTFT", 0, int(np.nanargmax(ttft))), ("median TTFT", 0, middle)]
     return picked
 
 

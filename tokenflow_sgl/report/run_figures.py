@@ -48,7 +48,7 @@ class Latency:
     """Waiting times, seconds.
 
     Attributes:
-        ttft: Due to first token; unserved requests with the time waited, a lower bound.
+        ttft: Due to first token; unserved requests to the end of the recording, a lower bound.
         ttft_sent: Sent to first token, of the requests that got one.
         ttfvt: Due to first visible token, likewise as `ttft`; of none where no request thinks.
         tbt: Gaps between tokens, pooled over all requests; tokens of one chunk are 0 apart.
@@ -237,9 +237,9 @@ def _requests(judged: Judged) -> Requests:
 def _latency(judged: Judged) -> Latency:
     gaps = [stream.tbt_seconds for stream in judged.streams]
     return Latency(
-        ttft=Summary.of(judged.column(lambda stream: stream.ttft)),
+        ttft=_summary(judged.ttft),
         ttft_sent=_summary(judged.ttft_sent),
-        ttfvt=Summary.of(judged.ttfvt),
+        ttfvt=_summary(judged.ttfvt),
         tbt=Summary.of(np.concatenate(gaps) if gaps else ()),
         tpot=_summary(judged.tpot),
         e2e=_summary(judged.e2e),

@@ -31,7 +31,8 @@ class Columns:
             "delivered": judged.column(lambda stream: stream.delivered),
             "effective": judged.column(lambda stream: stream.effective_tokens),
             "weighted": judged.column(lambda stream: stream.weighted_tokens),
-            "ttft": judged.column(lambda stream: stream.ttft),
+            "ttft": judged.ttft,
+            "awaited": judged.column(lambda stream: stream.ttft),  # the same without gaps
             "ttfvt": judged.ttfvt if judged.thinks.any() else np.full(len(judged), np.nan),
             "ttft_sent": judged.ttft_sent,
             "tpot": judged.tpot,

@@ -31,8 +31,9 @@ class Windows:
 def population(judged: Judged, grid: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Requests due and without a first token, and streams begun and not ended, at each moment."""
     due = judged.column(lambda stream: stream.arrival)
-    begun = due + judged.column(lambda stream: stream.ttft)  # or given up, if never served
-    ended = judged.column(lambda stream: stream.end)[judged.served]
+    end = judged.column(lambda stream: stream.end)
+    begun = np.minimum(due + judged.column(lambda stream: stream.ttft), end)  # or failed
+    ended = end[judged.served]
     waiting = _up_to(due, grid) - _up_to(begun, grid)
     return waiting, _up_to(begun[judged.served], grid) - _up_to(ended, grid)
 
@@ -45,8 +46,8 @@ def token_rate(judged: Judged, edges: FloatArray) -> FloatArray:
 
 def windows(judged: Judged, edges: FloatArray) -> Windows:
     """Offered load and goodput by window."""
-    due = judged.column(lambda stream: stream.arrival)
-    offered, _ = np.histogram(due, edges)
+    due = judged.recording.scheduled
+    offered, _ = np.histogram(due[judged.recording.due], edges)
     good, _ = np.histogram(due[judged.good], edges)
     return Windows(edges, offered / np.diff(edges), good / np.diff(edges))
 

@@ -16,6 +16,7 @@ from tokenflow_sgl.runs.store import Run, RunError, RunInfo
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 CLOCK_SLACK_S = 1e-6
 """How much before its request was due a token may be: rounding of converted clocks."""
@@ -30,7 +31,8 @@ class Recording:
         index: Position in the trace.
         session: Conversation, or None.
         turn: Position in the conversation.
-        scheduled: When the request was due, seconds; all other figures count from here.
+        scheduled: When the request was due, seconds; all other figures count from here. NaN: never,
+            because the turn before it failed.
         sent: When it was sent.
         ended: End of its stream or its failure; NaN: the recording cut it off.
         prompt_tokens: Length of the prompt.
@@ -80,6 +82,11 @@ class Recording:
         return self.tokens(row)[self.reasoning_tokens[row] :]
 
     @property
+    def due(self) -> BoolArray:
+        """Whether it became due at all, per row."""
+        return ~np.isnan(self.scheduled)
+
+    @property
     def counts(self) -> IntArray:
         """Tokens that arrived, per row."""
         return np.diff(self.bounds)
@@ -118,14 +125,18 @@ def record(run: Run) -> Recording:
         raise RunError(f"run {info.name}: requests.parquet has an index twice")
     scheduled, sent = _floats(table, "scheduled_s"), _floats(table, "sent_s")
     warm_up = np.asarray(table["warm_up"].to_numpy(zero_copy_only=False), dtype=np.bool_)
-    not_reached = ~warm_up & np.isnan(sent) & (scheduled >= info.duration_s)
+    sessions, reasons, errors = (
+        table[name].to_pylist() for name in ("session", "finish_reason", "error")
+    )
+    # A turn without a due time has an error if the turn before it failed; else the end came first.
+    waits = np.isnan(scheduled) & np.array([error is None for error in errors], dtype=np.bool_)
+    claimed = _ints(table, "output_tokens")
+    unsent = ~warm_up & np.isnan(sent) & (claimed == 0)
+    not_reached = unsent & (waits | (scheduled >= info.duration_s))
     order = np.argsort(index, kind="stable")
     rows = order[~(warm_up | not_reached)[order]]
 
     times, bounds = _token_slices(run, index[rows], index)
-    sessions, reasons, errors = (
-        table[name].to_pylist() for name in ("session", "finish_reason", "error")
-    )
     recording = Recording(
         info=info,
         index=index[rows],
@@ -147,7 +158,7 @@ def record(run: Run) -> Recording:
         warm_up=int(warm_up.sum()),
         not_reached=int(not_reached.sum()),
     )
-    _check(recording, _ints(table, "output_tokens")[rows])
+    _check(recording, claimed[rows])
     return recording
 
 
@@ -175,12 +186,14 @@ def _token_slices(run: Run, kept: IntArray, known: IntArray) -> tuple[FloatArray
 def _check(recording: Recording, claimed: IntArray) -> None:
     counts = recording.counts
     backwards = np.diff(recording.times) < 0
-    backwards[recording.bounds[1:-1][recording.bounds[1:-1] < recording.times.size] - 1] = False
+    inner = recording.bounds[(recording.bounds > 0) & (recording.bounds < recording.times.size)]
+    backwards[inner - 1] = False  # from one request's last token to the next one's first
     fails = {
         "has not as many tokens in tokens.parquet as its output_tokens": claimed != counts,
         "has reasoning_tokens that are not 0 to its output_tokens": (recording.reasoning_tokens < 0)
         | (recording.reasoning_tokens > claimed),
-        "has a scheduled_s that is not a finite number": ~np.isfinite(recording.scheduled),
+        "has a scheduled_s that is not a finite number": ~np.isfinite(recording.scheduled)
+        & ~(np.isnan(recording.scheduled) & np.isnan(recording.sent) & (counts == 0)),
         "has a rate that is not a finite number > 0": ~(
             np.isfinite(recording.rate) & (recording.rate > 0)
         ),

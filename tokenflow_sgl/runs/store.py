@@ -32,7 +32,7 @@ REQUEST_SCHEMA = pa.schema(
         pa.field("session", pa.string()),
         pa.field("turn", pa.int32(), nullable=False),
         pa.field("warm_up", pa.bool_(), nullable=False),  # left out of every figure
-        pa.field("scheduled_s", pa.float64(), nullable=False),  # when it was due
+        pa.field("scheduled_s", pa.float64()),  # when it was due; null: never
         pa.field("sent_s", pa.float64()),  # when it was really sent; null: never
         pa.field("ended_s", pa.float64()),  # end of its stream or its failure; null: cut off
         pa.field("prompt_tokens", pa.int32(), nullable=False),

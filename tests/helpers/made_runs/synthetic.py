@@ -88,7 +88,7 @@ def run_of(rows: list[dict[str, Any]], times: list[Any], **info: Any) -> Run:
         },
         schema=TOKEN_SCHEMA,
     )
-    ends = [row["ended_s"] or row["scheduled_s"] for row in rows]
+    ends = [row["ended_s"] or row["scheduled_s"] or 0.0 for row in rows]
     fields: dict[str, Any] = {
         "name": "run",
         "source": "simulate",

@@ -50,8 +50,9 @@ def load_against_goodput(runs: Sequence[Figures], readings: Sequence[Reading]) -
     def paint(canvas: Canvas) -> None:
         axes = canvas.subplots()
         start = min(reading.start for reading in readings)
-        due = [stream.arrival for figures in runs for stream in figures.judged.streams]
-        edges = window_edges(start, max([*due, start + 1.0]) * (1 + 1e-9), _LOAD_WINDOWS)
+        due = np.concatenate([figures.judged.recording.scheduled for figures in runs])
+        latest = np.fmax.reduce([*due, start + 1.0])
+        edges = window_edges(start, float(latest) * (1 + 1e-9), _LOAD_WINDOWS)
         most = 0.0
         for number, figures in enumerate(runs):
             cells = windows(figures.judged, edges)

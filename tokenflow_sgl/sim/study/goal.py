@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.qos import NOTICEABLE_STALL
-from tokenflow_sgl.report.judged import BoolArray, judge
+from tokenflow_sgl.report.judged import judge
 from tokenflow_sgl.report.report_options import Options
 from tokenflow_sgl.runs import Run
-from tokenflow_sgl.runs.recording import record
+from tokenflow_sgl.runs.recording import BoolArray, record
 from tokenflow_sgl.sim.engine_options import SimulationError
 
 METRICS: Mapping[str, str] = {
