@@ -164,3 +164,18 @@ def test_an_unknown_policy_is_refused(trace, device, options) -> None:
 def test_settings_out_of_range_are_refused(options, field, value) -> None:
     with pytest.raises(SimulationError, match=f"{field} is {value!r}; allowed is"):
         options(**{field: value})
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fcfs-hicache", "vtc"])
+def test_a_server_that_was_idle_serves_a_burst_as_a_new_one(
+    times_of, trace, device, options, policy
+) -> None:
+    rows = [
+        (start + 0.1 * index, 20, 60 + index * 37 % 300)
+        for start in (0.0, 900.0)
+        for index in range(12)
+    ]
+    done = simulate(trace(*rows), device, options(), policy=policy, known_lengths=True)
+    times = times_of(done)
+    for first, second in zip(range(12), range(12, 24), strict=True):
+        assert [time - 900.0 for time in times[second]] == pytest.approx(times[first])

@@ -39,6 +39,10 @@ class Scheduler(Protocol):
         """The next step; None: there is nothing to run."""
         ...
 
+    def idled(self) -> None:
+        """Nothing runs and nothing was planned."""
+        ...
+
     def wakes_at(self, now: float) -> float:
         """When the plan may change though nothing comes or goes; infinite: never."""
         ...
@@ -143,6 +147,7 @@ class Engine:
 
     def _sleep(self, until: float) -> bool:
         """Nothing to run: on to what comes next. False: nothing does before `until`."""
+        self._scheduler.idled()
         times = [self._inbox.next_s, self.core.memory.settles_at()]
         later = [time for time in times if time is not None]
         later.append(max(self._scheduler.wakes_at(self.now), self.now + SHORTEST_SLEEP))

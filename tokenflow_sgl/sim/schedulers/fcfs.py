@@ -51,6 +51,11 @@ class FcfsScheduler:
             self._deferred = self.core.options.prefill_decode_interval
         return step or self.decode(now)
 
+    def idled(self) -> None:
+        """Nothing runs. Without any stream SGLang resets the ratio (`on_idle`)."""
+        if not self.present():
+            self.ratio = self._first
+
     def wakes_at(self, now: float) -> float:
         """When the plan may change though nothing comes or goes; infinite: never."""
         storage = self.core.storage
