@@ -256,6 +256,24 @@ def test_a_failing_burst_is_said(ask, on_stub):
         on_stub([ask()], ReplayOptions(warm_up_burst=1), failures={0: "500"})
 
 
+def test_a_silent_burst_is_given_up(ask, on_stub):
+    options = ReplayOptions(warm_up_burst=1, timeout_s=0.2)
+    with pytest.raises(ReplayError, match=r"burst failed: given up: nothing came for 0\.2 s"):
+        on_stub([ask()], options, failures={0: "hang"})
+
+
+def test_a_burst_can_be_stopped(ask, on_stub):
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(ReplayError, match="stopped in the warm-up burst: nothing was measured"):
+        on_stub(
+            [ask()],
+            ReplayOptions(warm_up_burst=1),
+            failures={0: "hang"},
+            how=lambda _: {"stop": stop},
+        )
+
+
 def test_changes_of_priority_are_noted_as_not_sent(ask, on_stub):
     updates = (PriorityUpdate(1.0, 0, 5),)
     _, run = on_stub([ask(priority=1)], ReplayOptions(send_priority=True), updates=updates)

@@ -5,7 +5,7 @@ import pytest
 
 from tokenflow_sgl.replay import ReplayError, find_target
 from tokenflow_sgl.replay.replay_options import TargetError
-from tokenflow_sgl.replay.target import words_to_tokens
+from tokenflow_sgl.replay.target import Target, words_to_tokens
 
 EMULATED = {
     "version": "0.5.23",
@@ -108,6 +108,25 @@ def test_words_are_measured_in_the_servers_tokens(stub):
     per_word, overhead = ask_stub(stub, question, prompt_factor=1.5, template_tokens=12)
     assert per_word == pytest.approx(1.5)
     assert overhead == pytest.approx(12)
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"), [("cut", "short chat"), ("no JSON", "a chunk cannot be read")]
+)
+def test_words_of_a_server_that_breaks_off_are_a_sentence(failure, words):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        if failure == "no JSON":
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ndata: {half\n\n")
+        writer.close()
+
+    async def main():
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await words_to_tokens(Target(f"http://127.0.0.1:{port}"), seed=0)
+
+    with pytest.raises(TargetError, match=words):
+        asyncio.run(main())
 
 
 def test_words_of_a_server_that_fails_are_not_known(stub):

@@ -18,7 +18,7 @@ from tokenflow_sgl.replay.endpoints import Endpoint
 from tokenflow_sgl.replay.live import Observer, Snapshot
 from tokenflow_sgl.replay.prompts import Prompts
 from tokenflow_sgl.replay.records import Record, TraceClock
-from tokenflow_sgl.replay.replay_options import ReplayOptions, TargetError
+from tokenflow_sgl.replay.replay_options import ReplayError, ReplayOptions, TargetError
 from tokenflow_sgl.replay.stream import Stream
 from tokenflow_sgl.replay.stream_client import StreamClient
 from tokenflow_sgl.replay.target import Target
@@ -83,18 +83,27 @@ class BaseReplayer(ABC):
         self._finished = self._failed = 0
         self._shown = (0.0, 0)
 
-    async def burst(self) -> None:
+    async def burst(self, stop: asyncio.Event) -> None:
         """Send the warm-up burst, all at once, and wait for its answers.
 
         Raises:
-            TargetError: One failed.
+            TargetError: One failed, or brought nothing for as long as the options allow.
+            ReplayError: It was stopped.
         """
         ended: asyncio.Queue[Stream] = asyncio.Queue()
         burst = self._records[: self._options.warm_up_burst]
         for number, record in enumerate(burst):
             self._send_burst(number, len(burst), record.rate, ended.put_nowait)
-        for _ in burst:
-            stream = await ended.get()
+        left = len(burst)
+        while left:
+            if stop.is_set():
+                raise ReplayError("stopped in the warm-up burst: nothing was measured")
+            self._give_up_silent()
+            try:
+                stream = await asyncio.wait_for(ended.get(), _OBSERVE_EVERY_S)
+            except TimeoutError:
+                continue  # look again at the stop and at silent streams
+            left -= 1
             if stream.error is not None:
                 raise TargetError(f"the warm-up burst failed: {stream.error}")
 

@@ -56,7 +56,8 @@ async def replay(
 
     Raises:
         ReplayError: It cannot start: rates or token ids are not known, or are none that a server
-            takes; a TargetError if the server does not answer or the warm-up burst fails.
+            takes; it is stopped in the warm-up burst; a TargetError if the server does not answer
+            or the burst fails.
     """
     check_trace(trace, options)
     records = make_records(trace)
@@ -72,12 +73,13 @@ async def replay(
         else:
             asked = endpoint or ENDPOINTS[options.api]
             replayer = WallReplayer(trace, target, options, asked, *common)
-        await replayer.burst()
+        stop = stop or asyncio.Event()
+        await replayer.burst(stop)
         replayer.prepare()
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         with no_collections():
             lag = LoopLag()
-            interrupted = await replayer.run(observe, stop or asyncio.Event())
+            interrupted = await replayer.run(observe, stop)
             lag.stop()
     finally:
         await client.close()

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from tokenflow_sgl.choices import Api
-from tokenflow_sgl.replay.answers import ChatAnswer
+from tokenflow_sgl.replay.answers import ChatAnswer, ChunkError
 from tokenflow_sgl.replay.endpoints import ENDPOINTS, Ask
 from tokenflow_sgl.replay.prompts import ChatPrompts
 from tokenflow_sgl.replay.replay_options import ReplayError, TargetError
@@ -139,6 +139,9 @@ async def words_to_tokens(target: Target, seed: int) -> tuple[float, float] | No
 
     Returns:
         Tokens per word, and tokens that the chat template adds; None where the server does not say.
+
+    Raises:
+        TargetError: It broke off, was silent, or sent what is no chunk of a chat.
     """
     sizes = (100, 300)
     counts: list[int] = []
@@ -147,23 +150,35 @@ async def words_to_tokens(target: Target, seed: int) -> tuple[float, float] | No
             prompt = ChatPrompts(seed).burst(size, size)
             ask = Ask(limit_tokens=1, model=target.model or "default")
             body = ENDPOINTS[Api.chat].body(prompt, ask)
-            answer = ChatAnswer()
-            async with session.post(
-                f"{target.url}{ENDPOINTS[Api.chat].path}",
-                data=body,
-                headers={"Content-Type": "application/json"},
-            ) as response:
-                if response.status != 200:
-                    return None
-                async for line in response.content:
-                    if line.startswith(b"data:"):
-                        answer.take(line[5:].strip())
-            if answer.prompt_tokens is None:
+            try:
+                count = await _prompt_tokens(session, target, body)
+            except (aiohttp.ClientError, TimeoutError, ChunkError) as error:
+                raise TargetError(
+                    f"{target.url} failed at a short chat, which is to show how many tokens a word "
+                    f"has: {in_words(error)}"
+                ) from None
+            if count is None:
                 return None
-            counts.append(answer.prompt_tokens)
+            counts.append(count)
     few, many = counts
     per_word = (many - few) / (sizes[1] - sizes[0])
     return (per_word, few - per_word * sizes[0]) if per_word > 0 else None
+
+
+async def _prompt_tokens(session: aiohttp.ClientSession, target: Target, body: bytes) -> int | None:
+    """The prompt's length by the server's count; None where it does not answer or say."""
+    answer = ChatAnswer()
+    async with session.post(
+        f"{target.url}{ENDPOINTS[Api.chat].path}",
+        data=body,
+        headers={"Content-Type": "application/json"},
+    ) as response:
+        if response.status != 200:
+            return None
+        async for line in response.content:
+            if line.startswith(b"data:"):
+                answer.take(line[5:].strip())
+    return answer.prompt_tokens
 
 
 def open_session(target: Target) -> aiohttp.ClientSession:
