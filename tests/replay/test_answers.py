@@ -153,12 +153,13 @@ def test_without_usage_a_chunk_with_text_counts_as_one_token(keep):
     assert (answer.tokens, answer.reported_tokens) == (2, 5)
 
 
-def test_chat_tells_what_its_reader_does_not_see():
+@pytest.mark.parametrize("write", [compact, spaced])
+def test_chat_tells_what_its_reader_does_not_see(write):
     answer = ChatAnswer()
 
     def take(delta, total):
         fields = {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-        answer.take(compact({**fields, "usage": usage(total)}))
+        answer.take(write({**fields, "usage": usage(total)}))
         return answer.reasoning_tokens, answer.thinking
 
     assert take({"role": "assistant", "content": ""}, 0) == (0, False)
@@ -168,9 +169,10 @@ def test_chat_tells_what_its_reader_does_not_see():
     assert take({"reasoning_content": "again"}, 6) == (3, False)
 
 
+@pytest.mark.parametrize("write", [compact, spaced])
 @pytest.mark.parametrize("delta", [{"content": "yes"}, {"tool_calls": [{"index": 0}]}], ids=str)
-def test_chat_without_reasoning_is_seen_from_its_first_token(delta):
+def test_chat_without_reasoning_is_seen_from_its_first_token(delta, write):
     answer = ChatAnswer()
     fields = {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-    answer.take(compact({**fields, "usage": usage(2)}))
+    answer.take(write({**fields, "usage": usage(2)}))
     assert (answer.tokens, answer.reasoning_tokens, answer.thinking) == (2, 0, False)

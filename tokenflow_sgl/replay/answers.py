@@ -17,8 +17,8 @@ from typing import Any
 _COUNT = re.compile(rb'"completion_tokens":(\d+)')
 _RUNNING = b'"finish_reason":null'
 _REASONING = re.compile(rb'"reasoning_tokens":(\d+)')
-_SEEN = re.compile(rb'"content":"[^"]|"tool_calls":\[\{')
-_REASONED = re.compile(rb'"reasoning(?:_content)?":"[^"]')
+_SEEN = re.compile(rb'"content"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[\s*\{')
+_REASONED = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"[^"]')
 
 
 class ChunkError(ValueError):
