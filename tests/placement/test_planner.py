@@ -35,6 +35,13 @@ def test_what_fits_runs() -> None:
     assert found.seconds == pytest.approx(9.0, abs=1e-4)
 
 
+def test_layers_that_take_no_time_have_a_plan() -> None:
+    free = Machine(np.zeros(LAYERS), 3.0, 70.0)
+    found = plan(Batch.of(np.array([16, 16])), free, Terms(ahead=0))
+    assert (found.seconds, found.paused) == (0.0, ())
+    assert found.lasts > 0
+
+
 def test_it_is_made_for_the_blocks_that_are_to_come() -> None:
     assert tuple(blocks_after(np.array([48, 49]), 0, 16)) == (3.0, 4.0)
     assert tuple(blocks_after(np.array([48, 90]), 15, 16)) == (4.0, 7.0)

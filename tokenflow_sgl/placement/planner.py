@@ -234,7 +234,7 @@ def lasts(
     """
     runs = np.flatnonzero(made.layout != PAUSED)
     layout = made.layout[runs]
-    gap = made.seconds / made.bound - 1.0
+    gap = made.seconds / made.bound - 1.0 if made.bound else 0.0
 
     def holds(steps: int) -> bool:
         sizes = blocks_after(tokens[runs], steps, terms.block)
