@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from urllib.parse import unquote_plus
 
+import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
@@ -22,7 +23,8 @@ def test_build_writes_them(tmp_path) -> None:
 def test_import_sends_them_with_the_token(monkeypatch) -> None:
     sent = []
     monkeypatch.setattr(
-        "tokenflow_sgl.observe.fetch", lambda url, **request: sent.append((url, request)) or b"{}"
+        "tokenflow_sgl.observe.fetch",
+        lambda url, **request: sent.append((url, request)) or b'{"status": "success"}',
     )
     result = CliRunner().invoke(
         app, ["dashboard", "import", "http://grafana:3000/"], env={"GRAFANA_TOKEN": "secret"}
@@ -53,6 +55,17 @@ def test_import_without_a_token_or_a_grafana(monkeypatch) -> None:
     )
     assert result.exit_code == 1
     assert "nobody answers." in result.output
+
+
+@pytest.mark.parametrize("answer", [b"<html>Please log in</html>", b"{}", b"[]"])
+def test_import_is_none_if_grafana_does_not_say_so(monkeypatch, answer) -> None:
+    monkeypatch.setattr("tokenflow_sgl.observe.fetch", lambda url, **_: answer)
+    result = CliRunner().invoke(
+        app, ["dashboard", "import", "http://grafana:3000"], env={"GRAFANA_TOKEN": "x"}
+    )
+    assert result.exit_code == 1
+    assert "does not answer like Grafana: nothing was imported." in result.output
+    assert "/d/" not in result.output
 
 
 def test_render_names_a_server_that_prometheus_does_not_know(monkeypatch, tmp_path) -> None:

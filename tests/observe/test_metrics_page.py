@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tokenflow_sgl.observe import ScrapeError, parse, scrape
+from tokenflow_sgl.observe import ScrapeError, fetch, parse, scrape
 
 PAGE = """
 # HELP tokenflow:preemptions_total Preemptions by cause.
@@ -109,6 +110,52 @@ def test_bad_pages_are_named(server, monkeypatch, status, text, message) -> None
     server.status, server.text = status, text
     with pytest.raises(ScrapeError, match=message):
         scrape(server.url)
+
+
+def test_no_redirect_is_followed(server) -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", f"{server.url}/metrics")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as proxy:
+        thread = threading.Thread(target=proxy.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{proxy.server_port}/api"
+        with pytest.raises(ScrapeError, match=r"HTTP 302 and leads to 'http://.*/metrics'\. Next:"):
+            fetch(url, missing="", data=b"{}", headers={"authorization": "Bearer x"})
+        thread.join()
+    assert asked == ["/api"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n400\r\ntokenflow:mode 1\n",
+    ],
+)
+def test_what_is_no_http_is_a_sentence(answer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ScrapeError, match="is no HTTP, or broke off"):
+            scrape(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def import_(
 
     GRAFANA_TOKEN=glsa_... tokenflow dashboard import http://127.0.0.1:3000
     """
-    from tokenflow_sgl.observe import fetch
+    from tokenflow_sgl.observe import ScrapeError, fetch
     from tokenflow_sgl.observe.dashboards import BOARDS
 
     need("A dashboard", "grafana_foundation_sdk")
@@ -71,14 +71,25 @@ def import_(
     for board in BOARDS:
         body = {"dashboard": json.loads(grafana_json(board)), "overwrite": True}
         with failing():
-            fetch(
+            answer = fetch(
                 url.rstrip("/") + "/api/dashboards/db",
                 missing="is this Grafana's base URL?",
                 data=json.dumps(body).encode(),
                 headers={"content-type": "application/json", "authorization": f"Bearer {token}"},
                 method="POST",
             )
+            if not _imported(answer):
+                raise ScrapeError(f"{url} does not answer like Grafana: nothing was imported")
         typer.echo(f"{board.title}: {url.rstrip('/')}/d/{board.uid}")
+
+
+def _imported(answer: bytes) -> bool:
+    """Whether Grafana says that it has taken a dashboard."""
+    try:
+        said = json.loads(answer)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and said.get("status") == "success"
 
 
 @dashboard_app.command("render")

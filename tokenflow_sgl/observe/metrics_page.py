@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import math
 import urllib.error
 import urllib.request
@@ -140,18 +141,25 @@ def scheduler_page(url: str) -> Scrape:
     return seen
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: a login page is no answer, and another host must not get the token."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Leave it an error."""
+
+
 def fetch(page: str, *, missing: str, **request: Any) -> bytes:
     """What is at a URL; `request` goes to `urllib.request.Request`.
 
     missing: What to do where there is no such page.
 
     Raises:
-        ScrapeError: No server answers there, or not with HTTP 200.
+        ScrapeError: No server answers there, or not with HTTP 200; a redirect is not followed.
     """
     if not _is_address(page):
         raise ScrapeError(f"{page!r} is no URL of a server; one looks like http://127.0.0.1:30000")
     # No proxy of the environment may be used, least of all for loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
     try:
         with opener.open(
             urllib.request.Request(page, **request), timeout=TIMEOUT_SECONDS
@@ -159,12 +167,20 @@ def fetch(page: str, *, missing: str, **request: Any) -> bytes:
             text: bytes = response.read(MAX_BYTES + 1)
     except urllib.error.HTTPError as error:
         step = f"; {missing}" if error.code == 404 else ""
+        if 300 <= error.code < 400:
+            to = str(error.headers.get("location"))
+            step = f" and leads to {to[:200]!r}. Next: give the address behind that redirect"
         raise ScrapeError(f"{page} answers with HTTP {error.code}{step}") from None
     except (OSError, ValueError) as error:
         cause = getattr(error, "reason", error)
         reason = getattr(cause, "strerror", None) or cause  # without its number
         raise ScrapeError(
             f"no server answers at {page} ({reason}). Next: see whether it is up"
+        ) from None
+    except http.client.HTTPException as error:
+        raise ScrapeError(
+            f"what answers at {page} is no HTTP, or broke off ({repr(error)[:80]}). Next: see "
+            "whether that is the right port"
         ) from None
     if len(text) > MAX_BYTES:
         raise ScrapeError(f"{page} is longer than {MAX_BYTES} bytes; is that the right server?")
