@@ -8,6 +8,9 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.runs import read_run
+from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.traces.loaders.native import write_native
+from tokenflow_sgl.traces.request import PriorityUpdate
 
 runner = CliRunner()
 
@@ -49,6 +52,44 @@ def test_one_policy_alone(invoke, tmp_path) -> None:
     )
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["fcfs", "report.html"]
+
+
+def test_more_runs_than_a_page_shows(invoke, tmp_path) -> None:
+    policies = "fcfs,fcfs-hicache,chunked,vtc,vllm,andes,round-robin"
+    done = invoke(
+        *("--trace", "4090-a", "--limit", "2", "--device", "rtx4090", "--policy", policies),
+        *("--output", "here"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "round-robin against fcfs" in done.output
+    assert "here/report.html shows the first 6 runs." in done.output
+    page = (tmp_path / "here" / "report.html").read_text()
+    assert "andes" in page and "round-robin" not in page
+
+
+def test_no_bounds_with_speculation(invoke) -> None:
+    done = invoke(
+        *("--trace", "4090-a", "--limit", "2", "--device", "rtx4090", "--policy", "fcfs"),
+        *("--speculative-num-draft-tokens", "4", "--acceptance", "4"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "No bounds are known with speculation." in done.output
+    assert "No scheduler can do better" not in done.output
+
+
+def test_changes_of_priority_are_noted_as_not_simulated(invoke, tmp_path) -> None:
+    requests = (TraceRequest(0.0, 20, 5, rate=10.0, priority=0),)
+    updates = (PriorityUpdate(0.1, 0, 5),)
+    trace = Trace("changing", requests, Accounting(1, 1), priority_updates=updates)
+    write_native(tmp_path / "changing.jsonl", trace)
+    done = invoke(
+        *("--trace", str(tmp_path / "changing.jsonl"), "--device", "rtx4090"),
+        *("--policy", "fcfs", "--output", "here"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "Note: 1 changes of priority were not simulated." in done.output
+    notes = read_run(tmp_path / "here" / "fcfs").info.target["notes"]
+    assert notes == ["1 changes of priority were not simulated."]
 
 
 def test_a_storage_is_among_the_settings(invoke, tmp_path) -> None:

@@ -26,6 +26,7 @@ from tokenflow_sgl.cli.simulate_output import (
     judge,
     print_bounds,
     print_figures,
+    print_notes,
     print_storage,
     print_sweep,
 )
@@ -193,6 +194,7 @@ def simulate(
                 write_run(folder / name, simulation.run)
             shown = judge(done, folder / "report.html", console)
     print_figures(shown)
+    print_notes(done)
     print_storage(done)
     if replicas == 1:
         print_bounds(chosen, target, options)

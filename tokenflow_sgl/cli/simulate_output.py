@@ -22,14 +22,22 @@ _MOST_FORESEEN = 5000
 
 
 def judge(done: list[Simulation], page_path: Path, console: Console) -> Figures | Comparison:
-    """Judge the runs, the first one as the baseline, and write the page."""
-    from tokenflow_sgl.report import compare, figures
+    """Judge the runs, the first one as the baseline, and write the page of as many as it shows."""
+    from tokenflow_sgl.report import Comparison, compare, figures
     from tokenflow_sgl.report.page import page
+    from tokenflow_sgl.report.plots import MOST_RUNS
 
     with console.status("judging") as status:
         judged = [figures(simulation.run) for simulation in done]
         shown = judged[0] if len(judged) == 1 else compare(judged[0], judged[1:])
-        page_path.write_text(page(shown, status.update), encoding="utf-8")
+        drawn = shown
+        if isinstance(shown, Comparison):
+            drawn = Comparison(shown.baseline, shown.others[: MOST_RUNS - 1])
+        page_path.write_text(page(drawn, status.update), encoding="utf-8")
+    if len(done) > MOST_RUNS:
+        console.print(
+            f"{page_path} shows the first {MOST_RUNS} runs.", markup=False, soft_wrap=True
+        )
     return shown
 
 
@@ -41,6 +49,12 @@ def print_figures(shown: Figures | Comparison) -> None:
     _wide(Console()).print(
         run_view(shown) if isinstance(shown, Figures) else comparison_view(shown)
     )
+
+
+def print_notes(done: list[Simulation]) -> None:
+    """Print what of the trace was not simulated; it is the same in all runs."""
+    for note in done[0].run.info.target.get("notes", ()):
+        _wide(Console()).print(f"Note: {note}", highlight=False, markup=False)
 
 
 def print_storage(done: list[Simulation]) -> None:
@@ -64,6 +78,9 @@ def print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -
 
     if any(request.turn for request in trace.requests):
         return  # when later turns come depends on the answers before them
+    if options.speculates:
+        _wide(Console()).print("No bounds are known with speculation.")
+        return
     limit = bounds(trace, profile, options)
     console = _wide(Console())
     console.print(

@@ -175,6 +175,7 @@ def simulate(
         target={
             **_described(profile, options),
             **({"beside": [_described(*each) for each in others]} if others else {}),
+            **_notes(trace),
         },
         options={
             "policy": name,
@@ -213,6 +214,13 @@ def _described(profile: DeviceProfile, options: EngineOptions) -> dict[str, Any]
         "profile": profile.source,
         "server_args": dataclasses.asdict(options),
     }
+
+
+def _notes(trace: Trace) -> dict[str, list[str]]:
+    """What of the trace is not simulated, in sentences; nothing if all is."""
+    changes = len(trace.priority_updates)
+    said = f"{changes:,} changes of priority were not simulated."
+    return {"notes": [said]} if changes else {}
 
 
 def _classes(trace: Trace, classes: QosClasses) -> dict[str, Any]:

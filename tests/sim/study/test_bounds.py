@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.profiles import DecodeTable, load_profile
 from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.sim.schedulers.by_name import POLICIES
 from tokenflow_sgl.sim.study.bounds import bounds, cheapest_decode, shortest_first
+from tokenflow_sgl.sim.study.clairvoyant import clairvoyant
 
 
 def test_one_request_alone(trace, device, options) -> None:
@@ -20,6 +21,13 @@ def test_one_request_alone(trace, device, options) -> None:
     assert found.makespan_s == pytest.approx(0.2)
     assert found.token_throughput == pytest.approx(55.0)
     assert found.mean_ttft_s == found.p99_ttft_s == pytest.approx(0.1)
+
+
+def test_there_are_none_with_speculation(trace, device, options) -> None:
+    drafts = options(speculative_num_draft_tokens=4, acceptance=4.0)
+    for work_out in (bounds, clairvoyant):
+        with pytest.raises(SimulationError, match="allowed for bounds is 1"):
+            work_out(trace((0.0, 100, 11)), device, drafts)
 
 
 def test_full_memory_bounds_the_makespan(trace, device, options) -> None:

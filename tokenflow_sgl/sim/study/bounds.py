@@ -36,7 +36,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from tokenflow_sgl.profiles import DecodeTable, DeviceProfile
-from tokenflow_sgl.sim.engine_options import EngineOptions
+from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.simulated_streams import FloatArray
 from tokenflow_sgl.sim.study.asked import Asked
 from tokenflow_sgl.traces import Trace
@@ -64,8 +64,22 @@ class Bounds:
     p99_ttft_s: float
 
 
+def refuse_speculation(options: EngineOptions) -> None:
+    """Raise a SimulationError with speculation: a step gives a stream several tokens there."""
+    if options.speculates:
+        raise SimulationError(
+            f"speculative_num_draft_tokens is {options.speculative_num_draft_tokens}; allowed for "
+            "bounds is 1, because they count a token per step of a stream"
+        )
+
+
 def bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> Bounds:
-    """The bounds of a trace whose requests come at their `arrival_s`."""
+    """The bounds of a trace whose requests come at their `arrival_s`.
+
+    Raises:
+        SimulationError: The engine speculates.
+    """
+    refuse_speculation(options)
     asked = Asked.of(trace)
     arrival, output, rate = asked.arrival, asked.output, asked.rate
     prefill: FloatArray = cheapest_prefill(profile, options) * asked.own.astype(np.float64)

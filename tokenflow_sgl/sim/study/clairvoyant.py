@@ -17,7 +17,12 @@ from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.sim.engine_options import EngineOptions
 from tokenflow_sgl.sim.simulated_streams import FloatArray
 from tokenflow_sgl.sim.study.asked import Asked
-from tokenflow_sgl.sim.study.bounds import cheapest_prefill, decode_costs, decode_plane
+from tokenflow_sgl.sim.study.bounds import (
+    cheapest_prefill,
+    decode_costs,
+    decode_plane,
+    refuse_speculation,
+)
 from tokenflow_sgl.traces import Trace
 
 GRID = 2048
@@ -35,7 +40,12 @@ class Reference:
 
 
 def clairvoyant(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> Reference:
-    """The no-stall schedule of a trace whose requests come at their `arrival_s`."""
+    """The no-stall schedule of a trace whose requests come at their `arrival_s`.
+
+    Raises:
+        SimulationError: The engine speculates.
+    """
+    refuse_speculation(options)
     asked = Asked.of(trace)
     per_unshared, per_row, per_token = decode_plane(profile.decode, options.max_total_tokens, asked)
     prefill = cheapest_prefill(profile, options) * asked.own
