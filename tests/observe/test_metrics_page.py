@@ -40,6 +40,11 @@ def test_series_add_up_over_the_labels_that_are_not_asked_for() -> None:
     assert seen.has("preemptions_total")
 
 
+def test_the_most_of_series_that_do_not_add_up() -> None:
+    assert parse(PAGE).most("preemptions_total", cause="memory") == 3
+    assert math.isnan(parse(PAGE).most("resumes_total"))
+
+
 def test_what_is_not_there_is_not_known() -> None:
     seen = parse(PAGE)
     assert not seen.has("resumes_total")

@@ -12,6 +12,7 @@ from rich.console import Console
 from tokenflow_sgl.contract import Mode
 from tokenflow_sgl.engine.telemetry.prometheus import Levels
 from tokenflow_sgl.metrics import METRICS
+from tokenflow_sgl.observe import parse
 from tokenflow_sgl.observe.top_view import LEVELS, MODES, WIDTH, Look, _by_level, _curve, view
 
 
@@ -39,6 +40,20 @@ def test_a_busy_server(recorder) -> None:
     ):
         assert wanted in text, text
     assert "tokens/s 300" in " ".join(text.split())
+
+
+def test_shares_and_percentiles_do_not_add_up_over_replicas() -> None:
+    seen = parse(
+        "".join(
+            f'sglang:token_usage{{dp_rank="{rank}"}} {used}\n'
+            f'tokenflow:buffer_percentile_seconds{{dp_rank="{rank}",qos_class="chat",'
+            f'percentile="50"}} {seconds}\n'
+            for rank, used, seconds in ((0, 0.5, 4.0), (1, 0.7, 3.0))
+        )
+    )
+    text = shown(Look(seen, seen.since(seen), 2.0, deque()))
+    assert "70%" in text and "120%" not in text
+    assert "4.0 s" in text and "7.0 s" not in text
 
 
 def test_panels_stand_side_by_side_in_120_columns(recorder) -> None:

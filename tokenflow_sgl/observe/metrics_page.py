@@ -30,7 +30,8 @@ class ScrapeError(FailedError):
 class Scrape:
     """The samples of one page, those of `tokenflow:*` without their prefix.
 
-    Series of several schedulers on one page (data-parallel replicas) count together.
+    Series of several schedulers on one page (data-parallel replicas) count together, except in
+    `most`.
     """
 
     samples: Mapping[str, tuple[Sample, ...]]
@@ -43,6 +44,10 @@ class Scrape:
         """Sum of the series with these labels; NaN without any."""
         found = self._of(name, labels)
         return math.fsum(sample.value for sample in found) if found else math.nan
+
+    def most(self, name: str, **labels: str) -> float:
+        """Largest of the series with these labels, for what does not add up; NaN without any."""
+        return max((sample.value for sample in self._of(name, labels)), default=math.nan)
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """Sums of a metric by the value of a label."""

@@ -57,6 +57,11 @@ class Look:
         total = self.now.total(name, **labels)
         return 0.0 if math.isnan(total) else total
 
+    def most(self, name: str, **labels: str) -> float:
+        """A gauge that does not add up over replicas: that of the highest; 0 where it is none."""
+        highest = self.now.most(name, **labels)
+        return 0.0 if math.isnan(highest) else highest
+
 
 def view(url: str, look: Look) -> RenderableType:
     """Everything on one screen."""
@@ -93,7 +98,7 @@ def _readers(look: Look) -> Panel:
     classes = Table("class", "P10", "P50", "P90", box=None, pad_edge=False)
     for name in sorted(look.now.by("buffer_percentile_seconds", "qos_class")):
         values = (
-            look.level("buffer_percentile_seconds", qos_class=name, percentile=share)
+            look.most("buffer_percentile_seconds", qos_class=name, percentile=share)
             for share in ("10", "50", "90")
         )
         classes.add_row(name, *(f"{value:.1f} s" for value in values))
@@ -167,7 +172,7 @@ def _scheduler(look: Look) -> Panel:
 def _memory(look: Look) -> Panel:
     used, whole = (look.level(f"sglang:hicache_host_{name}_tokens") for name in ("used", "total"))
     table = Table.grid(padding=(0, 1))
-    table.add_row("device", _bar(look.level("sglang:token_usage")))
+    table.add_row("device", _bar(look.most("sglang:token_usage")))
     table.add_row("host", _bar(used / whole if whole else 0.0))
     for title, copies, direction in (
         ("to the host", "sglang:hicache_backup", "store"),
