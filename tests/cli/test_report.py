@@ -75,6 +75,22 @@ def test_options_reach_the_figures(folders):
     assert (options["ttft_slo_s"], options["tbt_slo_s"], options["seed"]) == (9, 0.7, 4)
 
 
+@pytest.mark.parametrize(
+    ("places", "told"),
+    [
+        (["a/new", "b/new"], ["a", "b"]),
+        (["a/new", "a/old", "b/new"], ["a/new", "a/old", "b/new"]),
+        (["a/1/new", "a/2/new"], ["1", "2"]),
+    ],
+)
+def test_runs_of_one_name_in_folders_of_one_name_are_told_apart(pair, tmp_path, places, told):
+    for place in places:
+        write_run(tmp_path / place, pair[0])
+    header = run(*(tmp_path / place for place in places), "--markdown").stdout.splitlines()[0]
+    for words in told:
+        assert f"stock ({words})" in header
+
+
 def test_runs_of_one_name_are_told_apart(folders, pair, tmp_path):
     write_run(tmp_path / "again", pair[0])
     result = run(folders[0], tmp_path / "again", "--markdown")

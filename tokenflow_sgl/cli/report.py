@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -173,17 +173,31 @@ def _read(
 
     found = []
     read = [(folder, read_run(folder)) for folder in folders]
-    names = Counter(run.info.name for _, run in read)
+    alike = defaultdict(list)
+    for folder, run in read:
+        alike[run.info.name].append(folder.resolve())
     for folder, run in read:
         progress(f"judging {folder.name}")
-        if names[run.info.name] > 1:  # two runs of one name must be told apart
-            label = f"{run.info.name} ({folder.resolve().name})"
+        same = alike[run.info.name]
+        if len(same) > 1:  # two runs of one name must be told apart
+            label = f"{run.info.name} ({_told_apart(same)[folder.resolve()]})"
             run = dataclasses.replace(run, info=dataclasses.replace(run.info, name=label))
         found.append(figures(run, options))
     if len(found) == 1:
         return found[0]
     progress("comparing")
     return compare(found[0], found[1:], allow_different=allow_different)
+
+
+def _told_apart(folders: list[Path]) -> dict[Path, str]:
+    """The shortest ends of the paths that differ, without what all of them end in."""
+    ends = {folder: folder.parts for folder in folders}
+    while len(ends) > 1 and len({parts[-1] for parts in ends.values()}) == 1:
+        ends = {folder: parts[:-1] for folder, parts in ends.items()}
+    size = 1
+    while len({parts[-size:] for parts in ends.values()}) < len(ends):
+        size += 1
+    return {folder: str(Path(*parts[-size:])) for folder, parts in ends.items()}
 
 
 def _print(shown: Figures | Comparison, *, as_json: bool, as_markdown: bool) -> None:
