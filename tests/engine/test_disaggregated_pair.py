@@ -80,7 +80,7 @@ def test_a_pair_says_what_one_server_says(start, prompts, expected, flags) -> No
 
 
 @pytest.mark.slow
-def test_kv_that_is_not_sent_is_noticed(start, prompts, expected) -> None:
-    env = {"TOKENFLOW_TEST_BREAK": "no-kv-transfer"}
+def test_kv_of_other_layers_is_noticed(start, prompts, expected) -> None:
+    env = {"TOKENFLOW_TEST_BREAK": "other-layers-kv"}
     with pair(start, program=BROKEN, env=env) as servers:
         assert ask(servers, prompts) != expected

@@ -121,6 +121,8 @@ def test_a_tail_is_dropped_that_the_tree_has_from_another_request(some, head) ->
     assert not some.all.any
     assert some.tree.released == [("r", 320)]
     assert some.tree.unfulfilled == [(320, "recomputed")]
+
+
 def led(some: Some) -> Any:
     """`s`, whose beginning `r` brings; its own pages have arrived."""
     some.begin("r")

@@ -11,7 +11,7 @@ import time
 
 from sglang.srt.managers.cache_controller import LayerDoneCounter
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
-from sglang.srt.mem_cache.memory_pool import MambaPool
+from sglang.srt.mem_cache.memory_pool import MambaPool, MHATokenToKVPool
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import get_parallel
@@ -28,7 +28,6 @@ from tokenflow_sgl.engine.restore.tail_fetch import TailFetch
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl_emulator import mla_pool
 from tokenflow_sgl_emulator.host_pool import TorchCopies
-from tokenflow_sgl_emulator.kv_link import LocalTransferEngine
 
 
 def release_without_draining(self, victims, running_batch, inflight) -> None:
@@ -49,9 +48,13 @@ def copy_nothing(self, *args, **kwargs) -> None:
     """The host believes that it has the KV."""
 
 
-def send_nothing(self, *args) -> int:
-    """The other server of the pair believes that it has the KV."""
-    return 0
+buffers = MHATokenToKVPool.get_contiguous_buf_infos
+
+
+def layers_in_another_order(self) -> tuple[list[int], list[int], list[int]]:
+    """The other server of the pair gets each layer's KV as another one's."""
+    addresses, lengths, items = buffers(self)
+    return addresses[::-1], lengths, items
 
 
 def wait_for_nothing(self, *args) -> None:
@@ -163,8 +166,8 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         TailFetch._get = fetch_late_on_one_rank
     case "no-state-copy":
         MambaPool.copy_from = copy_no_state
-    case "no-kv-transfer":
-        LocalTransferEngine.batch_transfer_sync = send_nothing
+    case "other-layers-kv":
+        MHATokenToKVPool.get_contiguous_buf_infos = layers_in_another_order
     case "no-layer-fence":
         LayerExecutor.before = before_layer_without_waiting
     case "no-layer-store":

@@ -21,12 +21,6 @@ LAYERWISE: tuple[Seam, ...] = (
         ("kind",),
     ),
     Seam(
-        "sglang.srt.managers.schedule_policy:PrefillAdder.add_one_req",
-        "hook",
-        "lets a prompt wait that would slow all streams down too much",
-        ("req",),
-    ),
-    Seam(
         "sglang.srt.distributed.parallel_state:get_tp_group",
         "call",
         "all ranks admit the same prompts",
