@@ -161,8 +161,6 @@ HOOKED = (
     MLA_STORE,
     *LORA_PINNING,
     KV_LINK,
-    KV_SENDER,
-    EARLY_SEND,
     BATCH_INVARIANCE,
     SAMPLING_HASH,
     END_ANSWERS,
@@ -255,6 +253,8 @@ _EXACT = "SGLang's own gives results that depend on the batch."
 
 SEAMS = (
     *HOOKED,
+    KV_SENDER,
+    EARLY_SEND,
     *TIMED,
     *VIRTUAL,
     *SPECULATION,

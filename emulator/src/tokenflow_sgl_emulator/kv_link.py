@@ -21,6 +21,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from tokenflow_sgl_emulator.emulator_seams import EARLY_SEND, KV_SENDER
+
 logger = logging.getLogger(__name__)
 
 _MOST = 1024
@@ -51,6 +55,11 @@ class LocalTransferEngine:
     ) -> None:
         self.hostname, self.gpu_id, self.ib_device = hostname, gpu_id, ""
         self.session_id = f"{hostname}:{secrets.randbelow(1 << 60)}"
+        # Not with the other hooks: these modules import prometheus_client, which must not happen
+        # before SGLang has said that there are several processes.
+        HookRegistry.register(EARLY_SEND.target, send_nothing_early, HookType.REPLACE)
+        HookRegistry.register(KV_SENDER.target, without_device_events, HookType.AROUND)
+        HookRegistry.apply_hooks()
         self._lock = threading.Lock()
         self._memory: dict[int, int] = {}
         # Where Yama restricts it, only parents may write to a process.

@@ -17,7 +17,6 @@ from tokenflow_sgl_emulator.emulator_seams import (
     BATCH_PINNING,
     CHECK_END,
     DEVICE_REPORT,
-    EARLY_SEND,
     END_ANSWERS,
     GATHER,
     HOLD_ARRIVALS,
@@ -25,7 +24,6 @@ from tokenflow_sgl_emulator.emulator_seams import (
     HOST_MEMORY,
     HOST_POOL,
     KV_LINK,
-    KV_SENDER,
     LORA_PINNING,
     MLA_LOAD,
     MLA_MEMORY,
@@ -64,11 +62,7 @@ def register() -> None:
 
     from tokenflow_sgl_emulator import mla_pool
     from tokenflow_sgl_emulator.answer_ends import check_end, end_answers
-    from tokenflow_sgl_emulator.kv_link import (
-        LocalTransferEngine,
-        send_nothing_early,
-        without_device_events,
-    )
+    from tokenflow_sgl_emulator.kv_link import LocalTransferEngine
     from tokenflow_sgl_emulator.no_pinning import without_pinning
     from tokenflow_sgl_emulator.seeded_sampling import murmur_hash32
     from tokenflow_sgl_emulator.storage.storage_threads import start_storage_threads
@@ -78,8 +72,6 @@ def register() -> None:
     add_radix_supported_deterministic_attention_backend_choices([ATTENTION_BACKEND_NAME])
     HookRegistry.register(SAMPLING_HASH.target, murmur_hash32, HookType.REPLACE)
     HookRegistry.register(KV_LINK.target, LocalTransferEngine, HookType.REPLACE)
-    HookRegistry.register(EARLY_SEND.target, send_nothing_early, HookType.REPLACE)
-    HookRegistry.register(KV_SENDER.target, without_device_events, HookType.AROUND)
     HookRegistry.register(BATCH_INVARIANCE.target, _already_batch_invariant, HookType.REPLACE)
     HookRegistry.register(HOST_POOL.target, _choose_host_pool, HookType.AROUND)
     HookRegistry.register(HOST_MEMORY.target, without_reserve, HookType.AROUND)
