@@ -81,7 +81,7 @@ def test_a_dropped_fetch_is_work_until_its_end_is_told(scheduler) -> None:
     tree = scheduler.tree_cache
     assert not scheduler.is_fully_idle()
     assert not scheduler.is_fully_idle(ignore_waiting=True), "as while the engine is paused"
-    assert scheduler.is_fully_idle(for_health_check=True), "it serves nobody"
+    assert scheduler.is_fully_idle(for_health_check=True), "there is no stream"
     tree.told(completed_tokens=16)
     tree.told(completed_tokens=16)
     tree.told(completed_req=True)

@@ -38,7 +38,7 @@ class OfferingScheduler(RestoringScheduler):
         """Puts the whole queue back while admission sees only what is offered.
 
         What SGLang queues meanwhile (its grammar is ready) counts against the whole queue's limit.
-        Whom SGLang turns away for it is not offered any more.
+        A request that SGLang turns away for it is not offered any more.
         """
         if self.tf_whole is None:
             yield self.waiting_queue

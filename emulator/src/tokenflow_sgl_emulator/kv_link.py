@@ -135,6 +135,8 @@ class LocalTransferEngine:
     def _say(self) -> None:
         path = _path(self.session_id)
         path.parent.mkdir(mode=0o700, exist_ok=True)
+        if path.parent.stat().st_uid != os.getuid():
+            raise PermissionError(f"{path.parent} is another user's, who could say what is written")
         said = {"process": os.getpid(), "memory": sorted(self._memory.items())}
         part = path.with_suffix(".part")
         part.write_text(json.dumps(said))
