@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tokenflow_sgl.demo.server import ServerError, SglangServer
+from tokenflow_sgl.demo.server import ServerError, SglangServer, free_port
 
 SECONDS = 60.0
 """Until what a busy machine does late counts as not done."""
@@ -20,6 +20,15 @@ if "--crash" in sys.argv:
     sys.exit("no such model")
 if "--hang" in sys.argv:
     time.sleep(600)
+if "--taken" in sys.argv:
+    seen = sys.argv[sys.argv.index("--taken") + 1]
+    if not os.path.exists(seen):
+        open(seen, "w").close()
+        port = sys.argv[sys.argv.index("--port") + 1]
+        # As uvicorn says it; SGLang then waits for ever.
+        print("[Errno 98] error while attempting to bind on address "
+              f"('127.0.0.1', {port}): address already in use", flush=True)
+        time.sleep(600)
 if "--stubborn" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -120,6 +129,23 @@ def test_a_start_that_takes_too_long_is_ended(server):
     with pytest.raises(ServerError, match=r"not healthy after 0\.5 s"), hanging:
         pytest.fail("must not get here")
     assert not hanging.is_alive()
+
+
+def test_another_port_is_taken_where_one_is_taken_by_others(server, tmp_path):
+    taken = server("--taken", str(tmp_path / "seen"))
+    first = taken.port
+    with taken as running:
+        assert answers(running)
+        assert running.port != first
+        assert f":{running.port}" in running.url
+        assert str(running.port) in running.command
+
+
+def test_a_port_that_was_asked_for_is_not_replaced(server, tmp_path):
+    asked = server("--taken", str(tmp_path / "seen"), port=free_port())
+    with pytest.raises(ServerError, match=f"cannot listen at port {asked.port}"), asked:
+        pytest.fail("must not get here")
+    assert not asked.is_alive()
 
 
 def test_a_paused_server_is_silent_and_goes_on(server):

@@ -11,6 +11,7 @@ import ctypes
 import http.client
 import os
 import random
+import re
 import shlex
 import signal
 import socket
@@ -27,6 +28,7 @@ from tokenflow_sgl.errors import FailedError
 _POLL_S = 0.2
 _PR_SET_PDEATHSIG = 1
 _PORTS = (15_000, 30_000)
+_PORT_TAKEN = re.compile(r"address \('127\.0\.0\.1', \d+\): address already in use")
 
 
 class ServerError(FailedError):
@@ -60,7 +62,8 @@ class SglangServer:
         args: More command-line arguments of ``sglang.launch_server``.
         env: Variables added to this process's environment for the server.
         log_path: File that receives the server's stdout and stderr (overwritten).
-        port: TCP port on 127.0.0.1; a free one when not given.
+        port: TCP port on 127.0.0.1; a free one when not given, another one should it be taken by
+            the time that the server listens.
         launcher: Command that takes these arguments, for another entry point than the module.
         startup_timeout_s: Seconds until a server that is not healthy counts as failed.
         stop_timeout_s: Seconds that a graceful stop may take before the group is killed.
@@ -79,14 +82,10 @@ class SglangServer:
         stop_timeout_s: float = 10.0,
     ) -> None:
         self.port = free_port() if port is None else port
-        self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = Path(log_path)
         model = () if model_path is None else ("--model-path", str(model_path))
-        self.command: tuple[str, ...] = (
-            *launcher,
-            *model,
-            *("--host", "127.0.0.1", "--port", str(self.port), *args),
-        )
+        self._launch, self._args = (*launcher, *model), tuple(args)
+        self._any_port = port is None
         self._env = {**os.environ, **(env or {})}
         self._startup_timeout_s = startup_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -111,6 +110,16 @@ class SglangServer:
     ) -> None:
         """Stop the server."""
         self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What starts it."""
+        return (*self._launch, "--host", "127.0.0.1", "--port", str(self.port), *self._args)
 
     @property
     def pid(self) -> int | None:
@@ -177,10 +186,17 @@ class SglangServer:
         """Wait for a server that was started.
 
         Raises:
-            ServerError: It ended, or takes too long.
+            ServerError: It ended, takes too long, or its port is taken.
         """
         deadline = time.monotonic() + self._startup_timeout_s
         while not self._is_healthy():
+            # SGLang says so, and stays. Its own inner ports come from the same range as ours.
+            if _PORT_TAKEN.search(self.log_tail()):
+                if not self._any_port:
+                    raise ServerError(self._failure(f"cannot listen at port {self.port}"))
+                self.stop()
+                self.port = free_port()
+                self.start()
             if self._process is None or self._process.poll() is not None:
                 code = None if self._process is None else self._process.returncode
                 raise ServerError(self._failure(f"ended with exit code {code} while starting"))
