@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.fixtures import FEW
 
 from tokenflow_sgl_emulator.models import make_tiny_model
 
@@ -30,7 +31,8 @@ def served(start):
 
 @pytest.fixture(scope="module")
 def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("other") / "qwen3", arch="qwen3", seed=7)
+    folder = tmp_path_factory.mktemp("other") / "qwen3"
+    return make_tiny_model(folder, arch="qwen3", layers=FEW, seed=7)
 
 
 def interrupted(

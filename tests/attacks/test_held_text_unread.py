@@ -108,8 +108,11 @@ def unread(served) -> float:
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [chat(TOOL_CALL, tools=TOOLS), chat(LEAD_BYTE), plain(LEAD_BYTE)],
-    ids=["tool call", "bytes of a chat", "bytes"],
+    [
+        pytest.param(*chat(TOOL_CALL, tools=TOOLS), id="tool call"),
+        pytest.param(*chat(LEAD_BYTE), id="bytes of a chat", marks=pytest.mark.slow),
+        pytest.param(*plain(LEAD_BYTE), id="bytes", marks=pytest.mark.slow),
+    ],
 )
 def test_the_reader_has_not_begun(served, path, body) -> None:
     """Each second the buffers of all who read are looked at: of this one there is none."""
@@ -126,8 +129,11 @@ def test_the_reader_has_not_begun(served, path, body) -> None:
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [chat(WORD, tools=TOOLS), chat(WORD), plain(WORD)],
-    ids=["tools", "chat", "generate"],
+    [
+        pytest.param(*chat(WORD, tools=TOOLS), id="tools"),
+        pytest.param(*chat(WORD), id="chat", marks=pytest.mark.slow),
+        pytest.param(*plain(WORD), id="generate", marks=pytest.mark.slow),
+    ],
 )
 def test_words_are_read(served, path, body) -> None:
     """The control: as many tokens, of which nothing is held back."""
@@ -144,6 +150,7 @@ SLOW = {"tokenflow_deposit": True, "tokenflow_tbt_slo": 600}
 """Of a stream of which a token is delivered every ten minutes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "body"),
     [chat(TOOL_CALL, tools=TOOLS, custom_params=SLOW), chat(LEAD_BYTE, custom_params=SLOW)],
@@ -161,6 +168,7 @@ def test_tokens_without_text_do_not_wait_in_a_deposit(served, path, body) -> Non
     served.wait_until("deposit_tokens", 0.0)
 
 
+@pytest.mark.slow
 def test_words_wait_in_a_deposit(served) -> None:
     """The control."""
     path, body = chat(WORD, custom_params=SLOW)

@@ -35,6 +35,7 @@ def preemptions(served) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_without_readers_the_engine_is_left_alone(served, prompts, alone) -> None:
     assert served.outputs(prompts * 2, **LONG) == alone * 2
     assert set(preemptions(served).values()) == {0.0}

@@ -22,7 +22,7 @@ import pytest
 from attacker.arenas import ARENAS, FORCED, LARGE_HOST, LATE, SHORT, SLOW
 from attacker.campaign import ROUND_SECONDS, Campaign
 from attacker.truth import Subject, subjects
-from servers.fixtures import BROKEN
+from servers.fixtures import BROKEN, FEW, LAYERS
 
 from tokenflow_sgl_emulator.models import make_tiny_model
 
@@ -56,7 +56,11 @@ def known(start, models, families) -> Callable[[str], Sequence[Subject]]:
 def weights(tmp_path_factory) -> Callable[[str], Path]:
     """`weights(model)`: its weights once more, in another folder."""
     folder = tmp_path_factory.mktemp("again")
-    return lru_cache(lambda model: make_tiny_model(folder / model, arch=model))
+
+    def make(model: str) -> Path:
+        return make_tiny_model(folder / model, arch=model, layers=LAYERS.get(model, FEW))
+
+    return lru_cache(make)
 
 
 @pytest.fixture(scope="session")

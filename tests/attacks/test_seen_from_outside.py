@@ -85,6 +85,7 @@ def test_a_pause_is_not_a_retraction(served, prompts, reference) -> None:
     assert answer.body["meta_info"]["num_retractions"] == 0
 
 
+@pytest.mark.slow
 def test_a_paused_stream_does_not_time_out_and_a_running_one_does(start, prompts) -> None:
     timeout = 15  # those that are paused must have run for less, and a busy machine may be slow
     with start(*HOLD, env={"SGLANG_REQ_RUNNING_TIMEOUT": str(timeout)}) as served:

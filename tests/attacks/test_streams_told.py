@@ -108,6 +108,7 @@ def test_a_resting_stream_that_ends_leaves_nothing(served, prompts, how) -> None
     assert status == 404
 
 
+@pytest.mark.slow
 def test_all_rest_and_the_engine_is_paused(served, prompts, reference) -> None:
     streams = [Reading(served, prompt, FAR) for prompt in prompts[:3]]
     for stream in streams:
@@ -215,6 +216,7 @@ def test_a_weight_is_in_the_next_state_of_the_policy_on_all_ranks(start, prompts
     assert seen == [[None, [4.0, 1.0], [0.5, 1.0], None]] * 2
 
 
+@pytest.mark.slow
 def test_a_rest_does_not_last_for_ever(start, prompts, reference) -> None:
     longest = 3.0
     flags = ("--scheduler", "tokenflow", *ROOM, "--tokenflow-longest-rest", str(longest))
@@ -231,6 +233,7 @@ def test_a_rest_does_not_last_for_ever(start, prompts, reference) -> None:
         served.assert_clean()
 
 
+@pytest.mark.slow
 def test_keys_guard_the_streams_as_they_guard_aborts(start, prompts) -> None:
     keys = ("--api-key", "reader", "--admin-api-key", "boss")
     with start("--scheduler", "tokenflow", *keys) as guarded:

@@ -14,7 +14,7 @@ from servers.fixtures import respelled
 
 from tokenflow_sgl_emulator.tokenizer import make_tokenizer
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 QUESTION = "hi"
 TOKENS = 64
@@ -79,7 +79,7 @@ def ask(url: str) -> tuple[str, str]:
     return seen["reasoning_content"], seen["content"]
 
 
-@pytest.mark.parametrize("interval", [pytest.param("1", marks=pytest.mark.slow), "40"])
+@pytest.mark.parametrize("interval", ["1", "40"])
 def test_the_client_sees_what_is_counted(start, thinking, interval, tmp_path) -> None:
     log = tmp_path / "decisions"
     flags = ("--reasoning-parser", "qwen3", "--stream-interval", interval)

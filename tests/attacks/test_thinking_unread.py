@@ -50,9 +50,9 @@ def pauses(log: Path) -> list[tuple[str, str, int]]:
 
 
 def test_thinking_gives_way_to_other_streams_only(
-    start, thinker, prompts, reference, tmp_path: Path
+    start, thinker, think_end, prompts, reference, tmp_path: Path
 ) -> None:
-    end, log = reference[0][20], tmp_path / "decisions"
+    end, log = think_end, tmp_path / "decisions"
     hidden: dict[str, int] = {}
     expected = dict.fromkeys(COUNTED, 0)
     with start(*STRESS, *PARSER, "--tokenflow-decision-log", str(log), model=thinker) as served:
@@ -97,14 +97,12 @@ def test_thinking_gives_way_to_other_streams_only(
     assert causes <= GIVES_WAY, "it is ahead of no reader"
 
 
-@pytest.mark.parametrize(
-    "shown",
-    [pytest.param(False, id="hidden"), pytest.param(True, id="shown", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])
 def test_without_a_parser_the_models_think_tokens_tell(
-    start, thinker, prompts, reference, shown
+    start, thinker, think_end, prompts, reference, shown
 ) -> None:
-    end = reference[0][20]
+    end = think_end
     opened = [[*prompt, THINK_START] for prompt in prompts]
     flags = ("--tokenflow-thinking", "shown") if shown else ()
     with start(*STRESS, *flags, model=thinker) as served:

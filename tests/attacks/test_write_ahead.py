@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 DIRECT = ("--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first")

@@ -94,6 +94,7 @@ def test_kv_that_is_not_restored_is_noticed(
     assert restore.main() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["measure.py", "restore.py"])
 def test_without_a_gpu_it_says_so(script: str, tmp_path: Path) -> None:
     done = subprocess.run(

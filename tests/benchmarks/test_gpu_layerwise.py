@@ -44,6 +44,7 @@ def test_all_of_it_runs(found) -> None:
     assert len(found["attention"]) == 2
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so() -> None:
     done = subprocess.run(
         [sys.executable, SCRIPT],

@@ -57,6 +57,7 @@ def test_a_launch_that_would_start_is_active(doctor) -> None:
     assert verdict(output) == "Active with --scheduler tokenflow."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -120,6 +121,7 @@ def test_what_becomes_of_stored_prefixes_is_said(doctor, options, found, active)
     assert verdict(output) == active
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -140,6 +142,7 @@ def test_a_launch_without_a_model_is_refused_as_sglang_does(doctor) -> None:
     assert "the following arguments are required: --model-path" in verdict(output)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_elsewhere_is_not_downloaded(doctor) -> None:
     code, output = doctor("--scheduler", "tokenflow", "--model-path", "nobody/nothing")
     assert code == 0, output
@@ -150,6 +153,7 @@ def test_a_model_that_is_elsewhere_is_not_downloaded(doctor) -> None:
     assert "--model-path /nowhere/at/all does not exist" in verdict(output)
 
 
+@pytest.mark.slow
 def test_without_an_accelerator_nothing_is_active() -> None:
     """This machine as it is, with SGLang imported and silent; standard error says what goes on."""
     unset = ("SGLANG_PLATFORM", "SGLANG_USE_CPU_ENGINE")

@@ -125,6 +125,7 @@ def test_each_launch_gets_its_verdict(doctor, models, tmp_path) -> None:
     assert doctor("--lines", str(file))[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_one_launch_is_judged_for_another_machine(doctor) -> None:
     options = ("--model-path", "/nowhere/at/all", "--device", "cuda")
@@ -136,6 +137,7 @@ def test_one_launch_is_judged_for_another_machine(doctor) -> None:
     assert said[-1].startswith("Not active: tokenflow refuses: --scheduler tokenflow does not work")
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.skipif(not launch_lines.FILE.exists(), reason="the public launch lines are not here")
 def test_public_launch_lines_are_judged(doctor, tmp_path) -> None:

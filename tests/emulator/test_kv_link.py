@@ -22,14 +22,18 @@ engine.register(at, 2048)
 print(engine.get_session_id(), at, flush=True)
 for line in sys.stdin:
     print(memory.raw[:4096].decode(), flush=True)
+    memory.raw = b"." * 4096
     if line == "end\\n":
         break
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def other():
-    """Another process with an engine: its session, address, and a way to look at its memory."""
+    """Another process with an engine: its session, address, and a way to look at its memory.
+
+    It imports SGLang, so one does for all tests. What was looked at is wiped.
+    """
     child = subprocess.Popen(
         [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -47,9 +47,8 @@ def replayed(url: str, trace: Trace, *, known_lengths: bool) -> tuple[Run, list[
     return done, [answers[index] for index in range(len(trace.requests))]
 
 
-@pytest.mark.parametrize(
-    "scheduler", ["default", pytest.param("tokenflow", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", ["default", "tokenflow"])
 def test_the_device_ends_answers_and_the_server_only_sees_limits(
     start_server: Any, make_profile: Any, tmp_path: Path, scheduler: str
 ) -> None:

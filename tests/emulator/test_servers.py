@@ -56,7 +56,9 @@ class HiCache:
 
 
 @pytest.fixture(
-    scope="module", params=[("llama", 1), ("qwen3", 16)], ids=lambda p: f"{p[0]}-{p[1]}"
+    scope="module",
+    params=[("llama", 1), pytest.param(("qwen3", 16), marks=pytest.mark.slow)],
+    ids=lambda p: f"{p[0]}-{p[1]}",
 )
 def hicache(
     request: pytest.FixtureRequest,
@@ -173,6 +175,7 @@ def merge_lora(model: Any, adapter: Path, alpha: float = 8.0, rank: int = 4) -> 
                 weights[f"{stem.removeprefix('base_model.model.')}.weight"] += update
 
 
+@pytest.mark.slow
 def test_two_ranks_and_lora_equal_transformers(
     models: dict[str, Path],
     lora: Path,

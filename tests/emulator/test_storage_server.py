@@ -156,6 +156,7 @@ def test_wrong_pages_show(server: Any, control: Path) -> None:
     assert of_fork[0] != wanted_of_fork[0] or worst > OTHER
 
 
+@pytest.mark.slow
 def test_pages_outlive_the_server(
     server: Any, start_server: Any, models: dict[str, Path], folder: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_pages_outlive_the_server(
     assert_same(again, wanted)
 
 
+@pytest.mark.slow
 def test_two_ranks_have_their_own_pages(
     start_server: Any, models: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def test_text_is_the_requests_own_however_it_was_scheduled(server: Any) -> None:
     assert len({tuple(tokens) for tokens in alone}) == len(alone)
 
 
+@pytest.mark.slow
 def test_answers_end_where_the_client_says(server: Any) -> None:
     # Each may have what the device holds; they take turns, and end by EOS at 1 to 91 tokens.
     prompts = [prompt(200 + i, 40 + 5 * i) for i in range(16)]

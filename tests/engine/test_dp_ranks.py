@@ -11,7 +11,7 @@ from servers.fixtures import BROKEN
 
 from tokenflow_sgl.observe.stream_events import events, read_log
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
@@ -27,14 +27,14 @@ ROUNDS = 5
     "memory",
     [
         pytest.param(SMALL, id="hicache"),
-        pytest.param(LARGE, id="no-hicache", marks=pytest.mark.slow),
+        pytest.param(LARGE, id="no-hicache"),
     ],
 )
 @pytest.mark.parametrize(
     "ranks",
     [
         pytest.param(DP_ATTENTION, id="dp-attention"),
-        pytest.param(DP, id="replicas", marks=pytest.mark.slow),
+        pytest.param(DP, id="replicas"),
     ],
 )
 def test_tokens_are_those_of_the_undisturbed_run(

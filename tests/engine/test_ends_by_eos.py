@@ -60,6 +60,7 @@ def test_preempted_answers_end_at_their_token(start, prompts, reference, way) ->
         served.assert_clean()
 
 
+@pytest.mark.slow
 def test_stock_sglang_ends_them_too_and_the_control_does_not(start, prompts, reference) -> None:
     with start("--max-total-tokens", "4000", "--chunked-prefill-size", "32") as served:
         check(ask(served, prompts), reference)

@@ -98,6 +98,7 @@ def test_log_probabilities(stock, forced, prompts) -> None:
         assert got == pytest.approx(expected, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_log_probabilities_do_not_recompute_the_output(forced, prompts) -> None:
     before = forced.total("tokenflow:resume_recomputed_tokens_sum")
     resumes = forced.total("tokenflow:resumes_total")
@@ -116,6 +117,7 @@ def test_stop_strings(stock, forced, prompts) -> None:
     assert {b["meta_info"]["finish_reason"]["type"] for b in cut} == {"stop"}
 
 
+@pytest.mark.slow
 def test_json_schema(stock, forced, prompts) -> None:
     how = {"json_schema": json.dumps(SCHEMA), "max_new_tokens": 120}
     undisturbed, disturbed = both(stock, forced, prompts[:8], **how)
@@ -148,6 +150,7 @@ def test_lora(stock, forced, prompts) -> None:
     assert ids(plain) != ids(undisturbed), "the adapter must have an effect"
 
 
+@pytest.mark.slow
 def test_shared_prefixes(stock, forced, prompts) -> None:
     shared = [prompts[0] + [50 + i, 60, 70 + i] for i in range(10)]
     undisturbed, disturbed = both(stock, forced, shared)
@@ -204,6 +207,7 @@ def test_random_aborts_leave_the_others_alone(forced, prompts, reference) -> Non
     forced.assert_clean()
 
 
+@pytest.mark.slow
 def test_flush_is_refused_while_streams_are_paused_and_works_after(forced, prompts) -> None:
     for _ in range(TURNS):
         with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
@@ -233,6 +237,7 @@ def test_pause_and_continue_generation(forced, prompts, reference, mode) -> None
     assert [a.body["output_ids"] for a in answers] == reference
 
 
+@pytest.mark.slow
 def test_penalties(start, prompts) -> None:
     """Without overlap, where SGLang counts every token at once."""
     plain = ("--disable-overlap-schedule", "--max-total-tokens", "4000")

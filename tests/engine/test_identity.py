@@ -7,7 +7,7 @@ import contextlib
 import http.client
 
 import pytest
-from servers.fixtures import BROKEN
+from servers.fixtures import BROKEN, COLD
 
 pytestmark = pytest.mark.engine
 
@@ -81,6 +81,14 @@ def check(served, page: int, hicache: str, least: int) -> None:
     served.assert_clean()
 
 
+@pytest.mark.slow
+def test_a_server_that_starts_as_users_start_it_says_the_same(start, prompts, reference) -> None:
+    """The reference comes of a fork of a process that has SGLang imported."""
+    with start("--max-total-tokens", "4000", launcher=COLD) as served:
+        assert [served.outputs([prompt])[0] for prompt in prompts] == reference
+
+
+@pytest.mark.slow
 def test_tensor_parallel_ranks_decide_alike(start, prompts, reference) -> None:
     with start(*flags("overlap", 1, "hicache"), "--tp-size", "2") as served:
         assert served.outputs(prompts) == reference

@@ -117,6 +117,7 @@ def test_plans_that_change_in_every_step(
         served.assert_clean()
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_served_whole(
     start, model, prompts, resident, tmp_path
 ) -> None:

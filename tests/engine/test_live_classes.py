@@ -62,6 +62,7 @@ def all_counted(counted: dict[str, set[str]]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_all_classes_are_served_and_told_apart(served, prompts) -> None:
     alone = served.outputs(prompts, stream=True, **LONG)
     calls = [

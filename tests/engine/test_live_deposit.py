@@ -30,7 +30,13 @@ TRIES = 6
 """Of a control: what comes while an event loop stands still is one chunk for its client."""
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        "incremental",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("cumulative", "workers")),
+    ],
+)
 def served(start, request):
     with start(*SERVERS[request.param], startup_timeout_s=600) as running:
         running.incremental = request.param == "incremental"
@@ -261,6 +267,7 @@ def test_what_is_no_switch_is_refused(served, prompts, value) -> None:
     assert answer.status == 400 and sentence in json.dumps(answer.body, ensure_ascii=False)
 
 
+@pytest.mark.slow
 def test_a_server_can_have_deposits_for_all(start, prompts, reference) -> None:
     """And pause streams all the time meanwhile: what the engine holds back goes to the deposit."""
     forced = ("--tokenflow-policy", "forced:PreemptEvery", "--hicache-ratio", "4")

@@ -163,6 +163,7 @@ def test_other_streams_do_not_notice_bad_rates(live, prompts, reference) -> None
     assert {a.status for a in answers[12:]} == {400}
 
 
+@pytest.mark.slow
 def test_aborts_return_what_was_generated(start, prompts, reference) -> None:
     """Of a waiting, a paused and a running stream, to clients that do not stream."""
     never, held, runs, *churned = ([7, 8, 9], *prompts)

@@ -53,6 +53,7 @@ def test_tokens_are_those_of_the_undisturbed_run(
         served.assert_clean()
 
 
+@pytest.mark.slow
 def test_controls_are_noticed(start, models, prompts, latent_reference) -> None:
     """Nothing is copied to the host, so what is loaded is something else."""
     env = {"TOKENFLOW_TEST_BREAK": "no-copy"}

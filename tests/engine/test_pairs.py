@@ -73,14 +73,14 @@ PAIRS = {
     ),
     "DP attention, priorities": Pair("qwen3", (*DP_ATTENTION, *PRIORITIES)),
     "DP attention, tokenizer workers": Pair("qwen3", (*DP_ATTENTION, *WORKERS)),
-    "DP attention, EAGLE3": Pair("qwen3", (*CHAIN, *DP_ATTENTION), "EAGLE3", "eagle3-qwen3"),
+    "DP attention, EAGLE3": Pair("qwen3-deeper", (*CHAIN, *DP_ATTENTION), "EAGLE3", "eagle3-qwen3"),
 }
 
 
 @pytest.fixture(scope="module")
 def folder_of(models, drafting) -> Callable[[str], Path]:
     """`folder_of(model)`."""
-    return lambda name: (drafting if name.endswith("mtp") else models) / name
+    return lambda name: (models if (models / name).exists() else drafting) / name
 
 
 @pytest.fixture(scope="module")

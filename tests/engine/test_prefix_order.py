@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 BEGINNING = 400
 """Tokens that an earlier prompt has computed."""
@@ -36,8 +36,8 @@ def uncached(log: Path) -> dict[str, list[tuple[int, int]]]:
     ("page", "more"),
     [
         (16, ()),
-        pytest.param(1, (), marks=pytest.mark.slow),
-        pytest.param(1, ("--tp-size", "2", "--tokenflow-check-ranks"), marks=pytest.mark.slow),
+        (1, ()),
+        (1, ("--tp-size", "2", "--tokenflow-check-ranks")),
     ],
 )
 def test_the_policy_sees_what_is_cached(start, prompts, tmp_path, page, more) -> None:

@@ -81,6 +81,7 @@ def test_another_model_under_stock_with_large_pages(start, tmp_path) -> None:
         assert server.served.total(AHEAD) > 0.0
 
 
+@pytest.mark.slow
 def test_an_adapter_gets_its_own_prefixes(start, models, wanted, tmp_path) -> None:
     """The same prompt has one prefix in the storage for each adapter, and one without."""
     flags = ("--scheduler", "tokenflow", "--lora-paths", f"tiny={models / 'lora'}")
@@ -228,6 +229,7 @@ def test_pages_in_a_wrong_order_would_be_noticed(stock, wanted) -> None:
     stock.try_until_right(noticed, shifted=1.0, checksum=False)
 
 
+@pytest.mark.slow
 def test_a_tail_that_is_joined_too_soon_would_be_noticed(start, wanted, tmp_path) -> None:
     with restoring(start, tmp_path, page=16, break_="early-join") as server:
         server.computed()

@@ -92,7 +92,7 @@ def run(start, speculation, prompts, *flags: str, **how: Any) -> list[float]:
     return accepted
 
 
-OFTEN, AT_TIMES = ("eagle3",), ("ngram", "standalone", "eagle", "mtp")
+OFTEN, AT_TIMES = ("ngram",), ("standalone", "eagle", "eagle3", "mtp")
 ALGORITHMS = (*OFTEN, *(pytest.param(each, marks=pytest.mark.slow) for each in AT_TIMES))
 
 
@@ -135,6 +135,7 @@ def test_tokens_are_the_same_in_other_settings(start, prompts, speculation, flag
     run(start, speculation, prompts, *small, *flags, env=LATE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speculation", ["standalone"], indirect=True)
 def test_lost_drafts_are_noticed(start, prompts, speculation) -> None:
     """The control: the draft model's KV is not loaded with the stream's, so fewer are accepted.

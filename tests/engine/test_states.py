@@ -61,6 +61,7 @@ def answers(serve, prompts):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_the_undisturbed_run_has_the_models_own_tokens(answers, models, prompts, kind) -> None:
     """Those of transformers, in float64."""

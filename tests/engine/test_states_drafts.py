@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from servers.fixtures import BROKEN
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 STATES = ("--max-mamba-cache-size", "60", "--mamba-track-interval", "64")

@@ -7,7 +7,7 @@ import time
 import pytest
 from told_streams import Reading, told
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 SHIPPED = ("--scheduler", "tokenflow")
@@ -22,7 +22,7 @@ FAR = 10_000
     scope="module",
     params=[
         pytest.param(FORCED, id="forced"),
-        pytest.param(SHIPPED, id="shipped", marks=pytest.mark.slow),
+        pytest.param(SHIPPED, id="shipped"),
     ],
 )
 def served(start, request):

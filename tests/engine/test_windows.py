@@ -41,6 +41,7 @@ def retracted(served) -> float:
     return served.sglang_total("sglang:num_retracted_requests_total")
 
 
+@pytest.mark.slow
 def test_the_undisturbed_run_has_the_models_own_tokens(windowed_reference, models, prompts) -> None:
     """Those of transformers, in float64."""
     import torch
@@ -59,6 +60,7 @@ def test_the_undisturbed_run_has_the_models_own_tokens(windowed_reference, model
     assert found == [answer[:24] for answer in windowed_reference[:4]]
 
 
+@pytest.mark.slow
 def test_a_small_pool_of_windows_is_no_reason_to_retract(
     serve, prompts, windowed_reference
 ) -> None:
@@ -74,6 +76,7 @@ def test_a_small_pool_of_windows_is_no_reason_to_retract(
         served.assert_clean()
 
 
+@pytest.mark.slow
 def test_that_is_because_the_policy_knows_of_it(serve, prompts, windowed_reference) -> None:
     env = {**OFTEN, "TOKENFLOW_TEST_BREAK": "no-windows"}
     with serve(*TOKENFLOW, *NARROW, program=BROKEN, env=env) as served:
@@ -109,6 +112,7 @@ def test_tokens_are_those_of_the_undisturbed_run(
         served.assert_clean()
 
 
+@pytest.mark.slow
 def test_controls_are_noticed(serve, prompts, windowed_reference) -> None:
     """Nothing is copied to the host, so what is loaded is something else."""
     env = {**OFTEN, "TOKENFLOW_TEST_BREAK": "no-copy"}

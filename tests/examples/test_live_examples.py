@@ -128,6 +128,7 @@ def test_a_client_without_a_buffer_gets_an_even_stream(ask) -> None:
     assert subprocess.run(done, capture_output=True, timeout=SECONDS).returncode == 1
 
 
+@pytest.mark.slow
 def test_a_stream_rests_while_its_reader_looks_away(ask, served) -> None:
     rests = ("tokenflow:preemptions_total", (("cause", "rest"),))
     before = served.metrics().get(rests, 0.0)
@@ -158,6 +159,7 @@ def test_the_offline_engine_answers_every_prompt(warm, models) -> None:
         assert len(answer.removeprefix(prompt).split()) > 5, said
 
 
+@pytest.mark.slow
 def test_the_own_policy_preempts_and_changes_no_answer(start, served, prompts) -> None:
     alone = [served.outputs([prompt])[0] for prompt in prompts]
     flags = ("--scheduler", "tokenflow", "--tokenflow-policy", "own_policy:ShortestFirst")
@@ -235,6 +237,7 @@ def tokens_of(server) -> float:
     return server.total("tokenflow:output_tokens_total")
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_the_proxy_leaves_its_server(fleet, prompts) -> None:
     proxy, *servers = fleet
     body = {
@@ -255,6 +258,7 @@ def test_a_client_that_leaves_the_proxy_leaves_its_server(fleet, prompts) -> Non
     assert sorted(aborted) == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rid", ["mine", None], ids=["named", "unnamed"])
 def test_what_is_said_of_a_stream_reaches_its_server_through_the_proxy(fleet, prompts, rid) -> None:
     proxy, *_ = fleet

@@ -139,6 +139,7 @@ print(sorted(name.rpartition(".")[2] for name in ours), made)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_off_nothing_of_it_is_loaded_or_hooked() -> None:
     """But for what reads the flags and lists what we hold on to."""

@@ -23,6 +23,7 @@ def test_a_model_too_large_is_refused() -> None:
 
 
 def _without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    load_profile.cache_clear()
     real = builtins.__import__
 
     def importing(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TypeVar
 
 from tokenflow_sgl.profiles import roofline
@@ -16,10 +17,11 @@ from tokenflow_sgl.profiles.pool import graph_rows, host_pool_tokens, kv_pool_to
 Entry = TypeVar("Entry")
 
 
+@cache
 def load_profile(device: str, model: str) -> DeviceProfile:
     """The profile of a device, or of a group, that serves a model alone, in bfloat16.
 
-    Takes a second or two where aiconfigurator-core is asked.
+    Takes a second or two where aiconfigurator-core is asked, the first time.
 
     Args:
         device: A name in `DEVICES`.

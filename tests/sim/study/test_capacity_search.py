@@ -162,6 +162,7 @@ def test_reading_and_arriving_take_seconds(setup) -> None:
     assert setup.shortest_s == pytest.approx(30.0)
 
 
+@pytest.mark.slow
 def test_real_runs_and_the_picture(setup, tmp_path) -> None:
     found = capacity(setup, ["fcfs", "tokenflow"], spread=here)
     for each in found:
