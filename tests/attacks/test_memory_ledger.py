@@ -16,7 +16,7 @@ from servers.fixtures import BROKEN
 
 from tokenflow_sgl.demo.server import ServerError
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 SMALL = ("--max-total-tokens", "448", "--hicache-ratio", "6", "--chunked-prefill-size", "32")

@@ -69,6 +69,7 @@ def test_the_command_reads_the_same_file(measured: Path, tmp_path: Path) -> None
     assert DeviceProfile.load(tmp_path / "mine.json").device == "mine"
 
 
+@pytest.mark.slow
 def test_a_prefix_is_restored_as_it_was(tmp_path: Path) -> None:
     told = run("restore.py", "--toy", "--output", tmp_path / "restore.json")
     # Where both meet depends on the machine's load, and steps of other lengths round otherwise.

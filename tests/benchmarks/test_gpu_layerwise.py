@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "gpu" / "layerwise.py"
 
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,6 @@ def test_all_of_it_runs(found) -> None:
     assert len(found["attention"]) == 2
 
 
-@pytest.mark.slow
 def test_without_a_gpu_it_says_so() -> None:
     done = subprocess.run(
         [sys.executable, SCRIPT],

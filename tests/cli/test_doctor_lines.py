@@ -93,6 +93,7 @@ def doctor(warm, tmp_path):
 MODEL = "--model-path /nowhere/at/all"
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_each_launch_gets_its_verdict(doctor, models, tmp_path) -> None:
     file = tmp_path / "launches"

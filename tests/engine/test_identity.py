@@ -108,9 +108,10 @@ IN_CHUNKS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "ranks"),
-    [(1, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((16, 1), (1, 2)))],
+    [(1, 1), (16, 1), (1, 2)],
 )
 def test_streams_that_are_loaded_in_parts_have_their_tokens(
     start, prompts, reference, page, ranks

@@ -137,6 +137,7 @@ def test_a_batch_that_does_not_fit_is_served_whole(
         served.assert_clean()
 
 
+@pytest.mark.slow
 def test_clients_that_leave_and_pauses_leak_nothing(
     start, model, prompts, resident, tmp_path
 ) -> None:

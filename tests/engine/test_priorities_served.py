@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 PRIORITY = ("--enable-priority-scheduling", "--chunked-prefill-size", "32")
 SMALL = ("--max-total-tokens", "704", "--hicache-ratio", "4")
@@ -27,7 +27,7 @@ def asked(served, prompts, **how) -> list[list[int]]:
     "flags",
     [
         pytest.param(FORCED, id="forced"),
-        pytest.param(SHIPPED, id="shipped", marks=pytest.mark.slow),
+        pytest.param(SHIPPED, id="shipped"),
     ],
 )
 def test_tokens_are_those_of_the_undisturbed_run(start, prompts, reference, flags) -> None:

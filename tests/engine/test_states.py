@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 from servers.fixtures import BROKEN
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 TOKENFLOW = ("--scheduler", "tokenflow")
 FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
@@ -61,7 +61,6 @@ def answers(serve, prompts):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_the_undisturbed_run_has_the_models_own_tokens(answers, models, prompts, kind) -> None:
     """Those of transformers, in float64."""
@@ -81,8 +80,6 @@ def test_the_undisturbed_run_has_the_models_own_tokens(answers, models, prompts,
 
 SETTINGS = {
     "deltas, pages of 16": (DELTAS, (*HICACHE, "--page-size", "16")),
-}
-MORE_SETTINGS = {
     "convolutions, hicache": (CONVOLUTIONS, HICACHE),
     "convolutions, no hicache": (CONVOLUTIONS, NO_HICACHE),
     "deltas, hicache": (DELTAS, HICACHE),
@@ -93,13 +90,7 @@ MORE_SETTINGS = {
 
 @pytest.mark.parametrize(
     ("kind", "flags"),
-    [
-        *(pytest.param(*each, id=name) for name, each in SETTINGS.items()),
-        *(
-            pytest.param(*each, id=name, marks=pytest.mark.slow)
-            for name, each in MORE_SETTINGS.items()
-        ),
-    ],
+    [pytest.param(*each, id=name) for name, each in SETTINGS.items()],
 )
 def test_tokens_are_those_of_the_undisturbed_run(serve, prompts, answers, kind, flags) -> None:
     with serve(kind, *FORCED, *flags, env=LATE) as served:
@@ -113,9 +104,7 @@ def test_tokens_are_those_of_the_undisturbed_run(serve, prompts, answers, kind, 
         served.assert_clean()
 
 
-@pytest.mark.parametrize(
-    "broken", ["no-state-copy", pytest.param("no-copy", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("broken", ["no-state-copy", "no-copy"])
 def test_controls_are_noticed(serve, prompts, answers, broken) -> None:
     """What is kept of a state is another one; or nothing is copied to the host."""
     env = {**LATE, "TOKENFLOW_TEST_BREAK": broken}
@@ -124,7 +113,6 @@ def test_controls_are_noticed(serve, prompts, answers, broken) -> None:
         assert any(each != answers[CONVOLUTIONS] for each in got)
 
 
-@pytest.mark.slow
 def test_copies_that_hold_all_states_are_waited_for(serve, prompts, answers) -> None:
     """SGLang ends the server if it finds no place; the copies of paused states hold up to all."""
     few = Kind(CONVOLUTIONS.model, ("--max-mamba-cache-size", "12"), 1)
@@ -136,7 +124,6 @@ def test_copies_that_hold_all_states_are_waited_for(serve, prompts, answers) -> 
         served.assert_clean()
 
 
-@pytest.mark.slow
 def test_few_states_are_no_reason_to_retract(serve, prompts) -> None:
     """Four of 24 streams run at once. There is KV for all.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from servers.fixtures import BROKEN
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 TOKENFLOW = ("--scheduler", "tokenflow", "--chunked-prefill-size", "32")
 FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
@@ -41,7 +41,6 @@ def retracted(served) -> float:
     return served.sglang_total("sglang:num_retracted_requests_total")
 
 
-@pytest.mark.slow
 def test_the_undisturbed_run_has_the_models_own_tokens(windowed_reference, models, prompts) -> None:
     """Those of transformers, in float64."""
     import torch
@@ -60,7 +59,6 @@ def test_the_undisturbed_run_has_the_models_own_tokens(windowed_reference, model
     assert found == [answer[:24] for answer in windowed_reference[:4]]
 
 
-@pytest.mark.slow
 def test_a_small_pool_of_windows_is_no_reason_to_retract(
     serve, prompts, windowed_reference
 ) -> None:
@@ -76,7 +74,6 @@ def test_a_small_pool_of_windows_is_no_reason_to_retract(
         served.assert_clean()
 
 
-@pytest.mark.slow
 def test_that_is_because_the_policy_knows_of_it(serve, prompts, windowed_reference) -> None:
     env = {**OFTEN, "TOKENFLOW_TEST_BREAK": "no-windows"}
     with serve(*TOKENFLOW, *NARROW, program=BROKEN, env=env) as served:
@@ -91,7 +88,8 @@ def test_that_is_because_the_policy_knows_of_it(serve, prompts, windowed_referen
 @pytest.mark.parametrize(
     ("memory", "page"),
     [
-        *(pytest.param(each, 1, marks=pytest.mark.slow) for each in (HICACHE, NO_HICACHE)),
+        (HICACHE, 1),
+        (NO_HICACHE, 1),
         (HICACHE, 16),
     ],
     ids=["hicache", "no hicache", "hicache, pages of 16"],
@@ -112,7 +110,6 @@ def test_tokens_are_those_of_the_undisturbed_run(
         served.assert_clean()
 
 
-@pytest.mark.slow
 def test_controls_are_noticed(serve, prompts, windowed_reference) -> None:
     """Nothing is copied to the host, so what is loaded is something else."""
     env = {**OFTEN, "TOKENFLOW_TEST_BREAK": "no-copy"}

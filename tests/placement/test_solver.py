@@ -141,6 +141,7 @@ def test_the_same_input_gives_the_same_placement(streams) -> None:
     assert np.array_equal(first.layout, again.layout)
 
 
+@pytest.mark.slow
 @pytest.mark.long  # numba compiles for 13 s, once for each state of the sources
 @pytest.mark.parametrize("streams", [2, 6, 40])
 def test_compiled_it_gives_the_same_placement(streams) -> None:

@@ -14,7 +14,7 @@ from tokenflow_sgl.policy.admission import Admission
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
 
-INSTANCES = 1000
+INSTANCES = 200
 
 
 def oracle(utility: np.ndarray, size: np.ndarray, capacity: int, limit: int) -> float:

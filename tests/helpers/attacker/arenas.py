@@ -124,7 +124,7 @@ ARENAS = {
     "DP attention": Arena((*FORCED, *HALF_EACH, *DP_ATTENTION), env=TWO_RANKS),
     "layers": Arena(LAYERS, env=UNNOTED, expects=(), without=NO_READERS),
 }
-SHORT = (("forced, page 1", "shipped, page 16"),)
+SHORT = (("forced, page 1",),)
 """Arenas that are attacked at once, a turn after the other; all are attacked for long."""
 SLOW = (
     ("forced, page 1", "shipped, page 1, two ranks"),

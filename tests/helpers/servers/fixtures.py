@@ -102,6 +102,8 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
                     "SGLANG_PLATFORM": "tokenflow_emu",
                     "HF_HUB_OFFLINE": "1",
                     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+                    # SGLang compiles how it samples with a seed, in every server: half a minute.
+                    "TORCHDYNAMO_DISABLE": "1",
                     **(env or {}),
                     # What this process imports its servers import too, from the same tree.
                     "PYTHONPATH": os.pathsep.join(
