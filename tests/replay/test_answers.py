@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenflow_sgl.replay.answers import (
+    MOST_TOKENS,
     ChatAnswer,
     ChunkError,
     CompletionsAnswer,
@@ -53,6 +54,21 @@ def test_generate_counts_cumulative_and_incremental_chunks_alike(write, keep, cu
     assert answer.ids == ([7, 8, 9, 6] if keep else [])
     assert answer.take(b"[DONE]") == 0
     assert not answer.estimated
+
+
+@pytest.mark.parametrize("write", [compact, spaced])
+@pytest.mark.parametrize("total", [MOST_TOKENS + 1, 10**12])
+def test_more_tokens_than_an_answer_can_have_are_not_believed(write, total):
+    answer = GenerateAnswer()
+    with pytest.raises(ChunkError, match="completion_tokens is above"):
+        answer.take(write(generate([1], total)))
+    assert answer.tokens == 0
+
+
+def test_a_number_that_python_does_not_read_is_an_unreadable_chunk():
+    chunk = compact(generate([1], 5)).replace(b":5", b":" + b"5" * 5001)
+    with pytest.raises(ChunkError, match="cannot be read"):
+        GenerateAnswer().take(chunk)
 
 
 @given(st.text(), st.lists(st.integers(0, 5), max_size=8))

@@ -63,10 +63,12 @@ def test_a_following_prompt_starts_with_the_one_before_and_its_answer():
 
 
 @pytest.mark.parametrize("tokens", [10, 23])
-def test_a_prompt_that_is_too_short_to_contain_the_last_turn_does_not(tokens):
+@pytest.mark.parametrize("counted", [3, 1])
+def test_a_prompt_that_is_too_short_to_contain_the_last_turn_does_not(tokens, counted):
+    """A server may send more ids than it counts."""
     prompts = TokenPrompts(0, 10, 1000)
     answer = GenerateAnswer(keep=True)
-    answer.ids, answer.tokens = [1, 2, 3], 3
+    answer.ids, answer.tokens = [1, 2, 3], counted
     assert prompts.following(1, request(tokens), prompts.fresh(0, request(20)), answer) is None
 
 
@@ -120,6 +122,9 @@ def test_a_chat_goes_on_with_the_answer_as_a_message():
     assert messages[1]["content"] == 'so "it" is'
     assert len(words(messages[2])) == 50 - 25 - 6
     assert prompts.following(1, request(31), before, answer) is None
+    answer.text = "half an emoji: \ud83d"
+    messages = items(prompts.following(1, request(50), before, answer))
+    assert messages[1]["content"] == "half an emoji: ?"
 
 
 def test_prompts_are_lists_of_json():

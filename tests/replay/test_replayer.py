@@ -6,10 +6,12 @@ import json
 import time
 
 import pytest
+from rich.console import Console
 
 from tokenflow_sgl.choices import Api, Sessions
 from tokenflow_sgl.replay import ReplayError, ReplayOptions
 from tokenflow_sgl.replay.stream_client import StreamClient
+from tokenflow_sgl.replay.summary_table import summary_table
 from tokenflow_sgl.runs import read_run, write_run
 from tokenflow_sgl.traces.request import PriorityUpdate
 
@@ -120,11 +122,15 @@ def patient(monkeypatch):
         ("400", "no 400", 0),
         ("break", "the stream broke off after 2 tokens: ", 2),
         ("garbage", "a chunk cannot be read", 2),
+        ("boundless", "a chunk cannot be read (OverflowError", 2),
+        ("nested", "a chunk cannot be read (RecursionError", 2),
+        ("half", "[/INST] ? [x=1]", 2),
         ("error", "no memory", 2),
         ("abort", "aborted by the server: evicted", 2),
         ("unfinished", "ended after 4 tokens without a finish reason", 4),
         ("json", "without a finish reason (its content type is application/json)", 0),
-        ("hang", "given up: nothing came for 0.2 s", 2),
+        ("hang", "given up: no token came for 0.2 s", 2),
+        ("comments", "given up: no token came for 0.2 s", 2),
     ],
 )
 def test_a_failing_request_is_a_record_and_the_others_go_on(
@@ -136,7 +142,7 @@ def test_a_failing_request_is_a_record_and_the_others_go_on(
         ask(0.06, session="a", turn=1),
         ask(0.07, session="a", turn=2),
     ]
-    options = ReplayOptions(timeout_s=0.2 if failure == "hang" else 60.0)
+    options = ReplayOptions(timeout_s=0.2 if failure in ("hang", "comments") else 60.0)
     _, run = on_stub(requests, options, failures={0: failure})
     bad, good, second, third = rows(run)
     assert words in bad["error"]
@@ -234,6 +240,31 @@ def test_warm_up_is_flagged_by_number_or_time(ask, on_stub):
     assert run.requests["warm_up"].to_pylist() == [True, True, False, False]
 
 
+def test_a_session_is_warm_up_from_its_beginning_however_long_an_answer_takes(ask, on_stub):
+    """Two servers are asked the same, so the same is left out of both runs."""
+    requests = [ask(0.0, session="a", output=9), ask(0.2), ask(0.3, session="a", turn=1)]
+    for first_s in (0.01, 0.5):
+        _, run = on_stub(requests, ReplayOptions(warm_up_s=0.15), first_s=first_s)
+        assert run.requests["warm_up"].to_pylist() == [True, False, True]
+
+
+def test_a_turn_that_is_never_sent_is_warm_up_with_its_session(ask, on_stub):
+    requests = [ask(0.0, session="a"), ask(0.1), ask(0.1, session="a", turn=1), ask(0.2)]
+    _, run = on_stub(requests, ReplayOptions(warm_up_requests=3), failures={0: "500"})
+    assert run.requests["error"].to_pylist()[2] == "not sent: turn 0 of session a failed"
+    assert run.requests["warm_up"].to_pylist() == [True, True, True, False]
+
+
+def test_what_a_server_says_is_no_markup_and_warm_up_fails_uncounted(ask, on_stub):
+    requests = [ask(0.1 * number) for number in range(4)]
+    failures = {0: "500", 2: "half"}
+    _, run = on_stub(requests, ReplayOptions(warm_up_requests=1), failures=failures)
+    console = Console(width=200, record=True)
+    console.print(summary_table(run))
+    shown = " ".join(console.export_text().split())
+    assert "failures 1 1 x [/INST] ? [x=1]" in shown
+
+
 def test_the_burst_comes_before_the_clock_and_is_not_recorded(ask, on_stub, rows):
     requests = [ask(prompt=30, output=40), ask(0.05, prompt=40), ask(0.1)]
     stub, run = on_stub(requests, ReplayOptions(warm_up_burst=2), gap_s=0.05)
@@ -258,7 +289,7 @@ def test_a_failing_burst_is_said(ask, on_stub):
 
 def test_a_silent_burst_is_given_up(ask, on_stub):
     options = ReplayOptions(warm_up_burst=1, timeout_s=0.2)
-    with pytest.raises(ReplayError, match=r"burst failed: given up: nothing came for 0\.2 s"):
+    with pytest.raises(ReplayError, match=r"burst failed: given up: no token came for 0\.2 s"):
         on_stub([ask()], options, failures={0: "hang"})
 
 

@@ -90,7 +90,7 @@ def test_a_stream_may_wait_for_as_long_as_others_get_tokens(replayed, ask, rows,
     requests = [ask(0.0), ask(0.0, output=20)]
     _, run = replayed(requests, options, failures={0: "hang"}, gap_s=0.15)
     silent, other = rows(run)
-    assert "given up: nothing came for 1 s" in silent["error"]
+    assert "given up: no token came for 1 s" in silent["error"]
     assert (other["error"], other["output_tokens"]) == (None, 20)
     assert tokens[0] == 2 + 20, "when the other one had all of them"
 

@@ -21,6 +21,19 @@ _SEEN = re.compile(rb'"content"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[\s*\{')
 _REASONED = re.compile(rb'"reasoning(?:_content)?"\s*:\s*"[^"]')
 
 
+MOST_TOKENS = 1 << 22
+"""Of one answer: each takes memory here, whatever a server says."""
+_UNREADABLE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What reading a chunk that is not of the endpoint's form raises."""
+
+
 class ChunkError(ValueError):
     """A chunk is not what the endpoint sends; the message quotes it."""
 
@@ -71,19 +84,19 @@ class Answer(ABC):
         Raises:
             ChunkError: It is not JSON, or not of the endpoint's form.
         """
-        if not self._keep and not self.estimated:
-            at = chunk.rfind(b'"completion_tokens":')
-            if at >= 0 and chunk.rfind(_RUNNING) >= 0 and (count := _COUNT.match(chunk, at)):
-                return self._up_to(int(count[1]))
         if chunk == b"[DONE]":
             return 0
         try:
+            if not self._keep and not self.estimated:
+                at = chunk.rfind(b'"completion_tokens":')
+                if at >= 0 and chunk.rfind(_RUNNING) >= 0 and (count := _COUNT.match(chunk, at)):
+                    return self._up_to(int(count[1]))
             fields = json.loads(chunk)
             if "error" in fields:
                 self.error = _message(fields["error"])
                 return 0
             return self._take(fields)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             raise ChunkError(
                 f"a chunk cannot be read ({type(error).__name__}: {error}): {chunk[:200]!r}"
             ) from None
@@ -98,6 +111,8 @@ class Answer(ABC):
         """Take one chunk, read."""
 
     def _up_to(self, total: int) -> int:
+        if total > MOST_TOKENS:
+            raise ValueError(f"completion_tokens is above {MOST_TOKENS:,}")
         self.reported_tokens = total
         new = total - self.tokens
         if new <= 0:

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Coroutine
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -68,8 +69,15 @@ class BaseReplayer(ABC):
         self._target, self._options, self._endpoint = target, options, endpoint
         self._records, self._client, self._answered = records, client, answered
         self._schedule = Schedule(trace.requests, options.sessions)
-        for later in self._schedule.previous:
+        previous = self._schedule.previous
+        for later in previous:
             records[later].scheduled_s = math.nan  # the answer before it decides
+        for index, record in enumerate(records):
+            first = index
+            while first in previous:  # not when it is due, which depends on the server
+                first = previous[first]
+            early = records[first].request.arrival_s < options.warm_up_s
+            record.warm_up = index < options.warm_up_requests or early
         self._bodies = Bodies(
             target,
             options,
@@ -129,8 +137,12 @@ class BaseReplayer(ABC):
         """Run other coroutines until all requests have ended; return whether it was stopped."""
         tasks = [asyncio.create_task(each) for each in beside]
         ends = [asyncio.create_task(event.wait()) for event in (self._over, stop)]
+        waiting: set[asyncio.Task[Any]] = {*tasks, *ends}
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            while not any(end.done() for end in ends):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()  # raises what one of the others has raised
         finally:
             for task in (*tasks, *ends):
                 task.cancel()
@@ -145,10 +157,6 @@ class BaseReplayer(ABC):
 
     def _give_up_silent(self) -> None:
         self._client.give_up_silent(self._options.timeout_s * self._target.time_scale)
-
-    def _is_warm_up(self, index: int, due_s: float) -> bool:
-        """Whether a request is left out of the figures."""
-        return index < self._options.warm_up_requests or due_s < self._options.warm_up_s
 
     def _tokens_per_s(self, now: float) -> float:
         """Tokens per second of the trace since this was asked before."""

@@ -106,7 +106,7 @@ class TokenPrompts:
         self, index: int, request: TraceRequest, before: Prompt, answer: Answer
     ) -> Prompt | None:
         """See `Prompts`."""
-        if request.prompt_tokens <= before.tokens + answer.tokens:
+        if request.prompt_tokens <= before.tokens + max(answer.tokens, len(answer.ids)):
             return None
         own = request.prompt_tokens - before.tokens - len(answer.ids)
         return _joined(
@@ -155,7 +155,7 @@ class ChatPrompts:
         if request.prompt_tokens <= context:
             return None
         new = self._words.draw(_OWN, index, max(1, self._count(request.prompt_tokens - context)))
-        answered = _message("assistant", answer.text.encode())
+        answered = _message("assistant", answer.text.encode(errors="replace"))
         return _joined(request.prompt_tokens, before.json, answered, _message("user", new))
 
     def burst(self, number: int, tokens: int) -> Prompt:

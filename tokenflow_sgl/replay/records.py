@@ -39,8 +39,14 @@ class Record:
 
     @property
     def ok(self) -> bool:
-        """Whether its answer came to its end."""
-        return self.stream is not None and self.stream.ended is not None and self.error is None
+        """Whether its answer came to its end; one that was cut off did not."""
+        stream = self.stream
+        return (
+            stream is not None
+            and stream.ended is not None
+            and not stream.cut_off
+            and stream.error is None
+        )
 
     @property
     def error(self) -> str | None:
@@ -110,6 +116,11 @@ def _measured(
         "output_tokens": 0 if stream is None else len(stream.times),
         "reasoning_tokens": 0 if stream is None else stream.answer.reasoning_tokens,
         "rate": record.rate,
-        "finish_reason": None if stream is None else stream.answer.finish_reason,
-        "error": record.error,
+        "finish_reason": None if stream is None else _storable(stream.answer.finish_reason),
+        "error": _storable(record.error),
     }
+
+
+def _storable(said: str | None) -> str | None:
+    """A server's words without halves of surrogate pairs, which no file takes."""
+    return None if said is None else said.encode(errors="replace").decode()

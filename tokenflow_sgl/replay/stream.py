@@ -47,6 +47,7 @@ class Stream(asyncio.Protocol):
         cut_off: It was cut off: nothing is known of its end.
         error: Why it failed, in a sentence; None: it did not.
         refused: It failed because no connection could be made.
+        last_arrival: When its last token came; before the first, when it was sent.
         next_due: When its reader runs out of text if no more comes (`qos.reader` has the formula);
             0 before the first visible token.
         answer: What came.
@@ -126,7 +127,6 @@ class Stream(asyncio.Protocol):
         if not isinstance(data, bytes):
             self._read_end(arrival, data)
             return
-        self.last_arrival = arrival
         try:
             body = self._response.feed(data)
             if self._response.status not in (0, 200):
@@ -159,6 +159,7 @@ class Stream(asyncio.Protocol):
     def _bring(self, arrival: float, tokens: int) -> None:
         if not tokens:
             return
+        self.last_arrival = arrival
         if not self.times:
             self._client.ttft_s.append(arrival - self.sent)
         if tokens == 1:

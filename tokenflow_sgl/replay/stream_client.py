@@ -117,7 +117,7 @@ class StreamClient:
         """End the streams that have brought nothing for so many seconds."""
         now = time.monotonic()
         for stream in [each for each in self.running if now - each.last_arrival > timeout_s]:
-            stream.end(now, f"given up: nothing came for {timeout_s:g} s of the wall clock")
+            stream.end(now, f"given up: no token came for {timeout_s:g} s of the wall clock")
 
     def stalled(self, threshold_s: float) -> int:
         """Number of readers that have read all tokens and have waited so many seconds for more."""
@@ -150,11 +150,13 @@ class StreamClient:
 
     def _read_some(self) -> None:
         arrived = self._arrived
-        for _ in range(min(_SLICE, len(arrived))):
-            stream, when, data = arrived.popleft()
-            stream.read(when, data)
-        if arrived:
-            self._loop.call_soon(self._read_some)
+        try:
+            for _ in range(min(_SLICE, len(arrived))):
+                stream, when, data = arrived.popleft()
+                stream.read(when, data)
+        finally:  # what one stream brings must not keep the others from being read
+            if arrived:
+                self._loop.call_soon(self._read_some)
 
     async def _connect(self, stream: Stream) -> None:
         try:

@@ -9,11 +9,13 @@ import numpy as np
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tokenflow_sgl.qos import Summary
 from tokenflow_sgl.runs.store import Run
 
 _ERRORS_SHOWN = 3
+_REASON_LETTERS = 200
 
 
 def print_summary(run: Run, folder: Path, console: Console) -> None:
@@ -37,14 +39,14 @@ def summary_table(run: Run) -> Table:
     """Requests, TTFT and throughput of a run; its warm-up counts only where a row says so."""
     counted = run.requests.filter(pc.invert(run.requests["warm_up"]))
     sent = counted.filter(pc.is_valid(counted["sent_s"]))
-    failed = run.requests.filter(pc.is_valid(run.requests["error"]))
+    failed = counted.filter(pc.is_valid(counted["error"]))
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
 
     def row(label: str, value: str, unit: str = "") -> None:
-        table.add_row(label, value, unit)
+        table.add_row(Text(label), value, unit)  # a server's words are no markup
 
     row("requests", f"{run.requests.num_rows:,}")
     if counted.num_rows < run.requests.num_rows:
@@ -56,14 +58,18 @@ def summary_table(run: Run) -> Table:
         row("TTFT, P99", f"{ttft.p99:.3f}", "s")
     row("tokens, warm-up included", f"{run.tokens.num_rows:,}")
     if run.info.duration_s > 0:
-        row("token throughput", f"{run.tokens.num_rows / run.info.duration_s:,.1f}", "tokens/s")
+        row(
+            "token throughput, likewise",
+            f"{run.tokens.num_rows / run.info.duration_s:,.1f}",
+            "tokens/s",
+        )
     row("duration", f"{run.info.duration_s:,.1f}", "s")
     if run.info.send_lag_p99_s is not None:
         row("send lag, P99", f"{run.info.send_lag_p99_s * 1000:.1f}", "ms")
     row("failures", f"{failed.num_rows:,}")
     reasons = Counter(failed["error"].to_pylist())
     for reason, count in reasons.most_common(_ERRORS_SHOWN):
-        row(f"  {count:,} x {reason}", "")
+        row(f"  {count:,} x {' '.join(reason.split())[:_REASON_LETTERS]}", "")
     return table
 
 

@@ -146,7 +146,6 @@ class VirtualReplayer(BaseReplayer):
         self._client.tokens = 0  # the burst does not count
         began = time.monotonic()
         for index, (record, body) in enumerate(zip(self._records, self._written, strict=True)):
-            record.warm_up = self._is_warm_up(index, record.scheduled_s)
             stream, answer = self._send(
                 body, record.scheduled_s, record.rate, self._time, partial(self._end, index)
             )

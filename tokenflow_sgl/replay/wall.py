@@ -84,7 +84,6 @@ class WallReplayer(BaseReplayer):
         keep = self._bodies.keeps(index)
         body = self._bodies.take(index)
         record.scheduled_s = due_s
-        record.warm_up = self._is_warm_up(index, due_s)
         record.stream = self._post(
             body, record.rate, keep, lambda stream: self._ended(index, stream)
         )

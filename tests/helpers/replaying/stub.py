@@ -169,6 +169,15 @@ class _Connection(asyncio.Protocol):
             self.transport.abort()
         elif self.failure == "garbage":
             self.event(b'{"text": "half', last=False)
+        elif self.failure in ("boundless", "nested"):
+            nasty = b'{"meta_info":{"completion_tokens":1e999,"prompt_tokens":1}}'
+            self.event(nasty if self.failure == "boundless" else b"[" * 20_000, last=False)
+        elif self.failure == "comments":
+            self.transport.write(b"9\r\n: alive\n\n\r\n")
+            self.due = time.monotonic() + 0.02
+            return False
+        elif self.failure == "half":
+            self.event(b'{"error": {"message": "[/INST] \\ud83d [x=1]"}}', last=True)
         elif self.failure == "error":
             self.event(b'{"error": {"message": "no memory"}}', last=True)
         elif self.failure == "abort":

@@ -233,7 +233,7 @@ class Records(Source):
     def text(self, row: dict[str, Any], column: str) -> str:
         """Read a string."""
         value = self.value(row, column)
-        if not isinstance(value, str):
+        if not isinstance(value, str) or (not value.isascii() and not _encodable(value)):
             self.fail(column, value, "a string")
         return value
 
@@ -243,6 +243,11 @@ class Records(Source):
         if not isinstance(value, list):
             self.fail(column, value, "a list")
         return value
+
+
+def _encodable(text: str) -> bool:
+    """Whether it has no half of a surrogate pair, which JSON can spell and no file takes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _refuse_constant(name: str) -> NoReturn:
