@@ -40,6 +40,12 @@ def test_series_add_up_over_the_labels_that_are_not_asked_for() -> None:
     assert seen.has("preemptions_total")
 
 
+def test_a_server_that_does_not_know_does_not_hide_what_others_do() -> None:
+    page = '# TYPE tokenflow:x gauge\ntokenflow:x{rank="0"} NaN\ntokenflow:x{rank="1"} 7\n'
+    assert parse(page).total("x") == 7.0
+    assert math.isnan(parse(page).total("x", rank="0"))
+
+
 def test_the_most_of_series_that_do_not_add_up() -> None:
     assert parse(PAGE).most("preemptions_total", cause="memory") == 3
     assert math.isnan(parse(PAGE).most("resumes_total"))

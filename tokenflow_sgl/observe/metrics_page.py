@@ -41,9 +41,10 @@ class Scrape:
         return name in self.samples
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum of the series with these labels; NaN without any."""
-        found = self._of(name, labels)
-        return math.fsum(sample.value for sample in found) if found else math.nan
+        """Sum of the series with these labels that are known, not NaN; NaN without any."""
+        values = [sample.value for sample in self._of(name, labels)]
+        known = [value for value in values if not math.isnan(value)]
+        return math.fsum(known) if known else math.nan
 
     def most(self, name: str, **labels: str) -> float:
         """Largest of the series with these labels, for what does not add up; NaN without any."""

@@ -179,6 +179,8 @@ class PrometheusRecorder(Recorder):
     def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
         """Unread output of a class's streams now, and how many of their readers stand still."""
         self._at("stalled_streams", qos_class=qos_class).set(stalled)
+        for each in ("yes", "no"):  # there before the first one ends: a share of nothing is none
+            self._at("finished_streams_total", qos_class=qos_class, stalled=each)
         self.observe("buffer_seconds", seconds, qos_class=qos_class)
         values = np.percentile(seconds, PERCENTILES) if len(seconds) else np.zeros(len(PERCENTILES))
         for percentile, value in zip(PERCENTILES, values.tolist(), strict=True):

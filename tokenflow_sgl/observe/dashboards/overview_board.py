@@ -13,6 +13,7 @@ from tokenflow_sgl.observe.dashboards.panels import (
     Query,
     Row,
     Variable,
+    known,
     level,
     quantile,
     rate,
@@ -118,9 +119,15 @@ READERS = Row(
         ),
         Panel(
             "Readers standing still",
-            "Mean number of readers in a stall of any length, by class.",
+            f"Mean number of readers that have waited for the next token {LONGER}, by class.",
             "short",
-            (Query(rate("tokenflow:stall_seconds_total", "qos_class", CLASS), "{{qos_class}}"),),
+            (
+                Query(
+                    "sum by (qos_class) "
+                    f"(avg_over_time(tokenflow:stalled_streams{{{CLASS}}}{RANGE}))",
+                    "{{qos_class}}",
+                ),
+            ),
             thresholds=((1, "red"),),
         ),
         Panel(
@@ -218,7 +225,7 @@ THROUGHPUT = Row(
             "short",
             (
                 Query(level("tokenflow:demand_tokens_per_second"), "demand"),
-                Query(level("tokenflow:capacity_tokens_per_second"), "capacity"),
+                Query(known("tokenflow:capacity_tokens_per_second"), "capacity"),
             ),
             width=6,
         ),

@@ -125,3 +125,8 @@ def quantile(share: float, metric: str, where: str = SERVER, by: str = "") -> st
 def level(metric: str, where: str = SERVER) -> str:
     """Sum of a gauge over the servers."""
     return f"sum({metric}{{{where}}})"
+
+
+def known(metric: str, where: str = SERVER) -> str:
+    """Sum of a gauge over the servers that know it; the others have NaN."""
+    return f"sum({metric}{{{where}}} >= 0)"

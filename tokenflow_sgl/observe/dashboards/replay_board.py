@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tokenflow_sgl.observe.dashboards.panels import (
+    RANGE,
     Board,
     Kind,
     Panel,
@@ -29,7 +30,10 @@ def _where(side: str) -> str:
 def _both(
     expr: str, metric: str, legend: str = "", *, empty: str | None = None
 ) -> tuple[Query, ...]:
-    """A query for each side; `expr` is one of "rate", "level", "P50", "P99"."""
+    """A query for each side; `expr` is one of "rate", "level", "mean", "total", "P50", "P99".
+
+    "total" is a level without SGLang's series by priority, which it has beside their sum.
+    """
     queries = []
     for side in SIDES:
         where = _where(side)
@@ -37,6 +41,10 @@ def _both(
             promql = rate(metric, where=where)
         elif expr == "level":
             promql = level(metric, where)
+        elif expr == "mean":
+            promql = f"sum(avg_over_time({metric}{{{where}}}{RANGE}))"
+        elif expr == "total":
+            promql = level(metric, f'{where},priority=""')
         else:
             promql = quantile(float(expr.removeprefix("P")) / 100, metric, where)
         queries.append(Query(promql, f"{side} {legend}".strip(), empty))
@@ -82,14 +90,14 @@ READERS = Row(
             "Readers standing still",
             "Mean number of readers in a stall.",
             "short",
-            _both("rate", "tokenflow:stall_seconds_total", empty=NO_READERS),
+            _both("mean", "tokenflow:stalled_streams", empty=NO_READERS),
         ),
         Panel(
             "Streams at work",
             "Streams that are served, and requests that wait in SGLang's queue.",
             "short",
-            _both("level", "sglang:num_running_reqs", "running")
-            + _both("level", "sglang:num_queue_reqs", "waiting"),
+            _both("total", "sglang:num_running_reqs", "running")
+            + _both("total", "sglang:num_queue_reqs", "waiting"),
         ),
     ),
 )
