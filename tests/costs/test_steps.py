@@ -51,6 +51,17 @@ def test_idle_iterations_are_charged_to_no_step() -> None:
     assert timer.costs().decode_seconds(4, 1000) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_pause_of_the_engine_is_no_steps_time(lag) -> None:
+    timer = StepTimer(lag=lag)
+    steps = ((0.0, DECODE), (0.1, DECODE), (0.2, DECODE), (0.3, PREFILL))
+    iterate(timer, *steps)
+    timer.interrupted()
+    iterate(timer, (60.0, DECODE), (60.1, DECODE), (60.2, None))
+    assert timer.costs().decode_seconds(4, 1000) == pytest.approx(0.1)
+    assert timer.last_prefill_seconds < 1.0
+
+
 def test_the_first_iteration_has_no_duration() -> None:
     timer = StepTimer(lag=0)
     timer.launch(DECODE)

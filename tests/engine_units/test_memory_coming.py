@@ -22,7 +22,11 @@ def scheduler(monkeypatch):
     made.chunked_req = None
     made.tf_pauser = SimpleNamespace(draining=[])
     made.tree_cache = SimpleNamespace(
-        protected_size=lambda: 30, supports_swa=lambda: False, supports_mamba=lambda: False
+        protected_size=lambda: 30,
+        ongoing_write_through={},
+        ongoing_load_back={},
+        supports_swa=lambda: False,
+        supports_mamba=lambda: False,
     )
     made.token_to_kv_pool_allocator, made.chunked_prefill_size = None, None
     made.tf_table = SimpleNamespace(phases=Phases(4), request=lambda slot: slot)
@@ -51,16 +55,32 @@ def drain(scheduler) -> None:
     scheduler.tf_pauser.draining.append("stream")
 
 
-def copy(scheduler) -> None:
+def lock(scheduler) -> None:
+    """A session that waits for its next turn, say."""
     scheduler.tree_cache.protected_size = lambda: 31
 
 
-@pytest.mark.parametrize("hold", [drain, copy])
+def copy(scheduler) -> None:
+    lock(scheduler)
+    scheduler.tree_cache.ongoing_write_through[1] = "copy"
+
+
+def load(scheduler) -> None:
+    lock(scheduler)
+    scheduler.tree_cache.ongoing_load_back[1] = "copy"
+
+
+@pytest.mark.parametrize("hold", [drain, copy, load])
 def test_a_step_waits_for_memory_that_is_on_its_way(scheduler, hold) -> None:
     hold(scheduler)
     assert scheduler.update_running_batch(batch(fits=False)) is None
     assert scheduler.update_running_batch(batch(fits=True)) == "SGLang's"
     assert scheduler.update_running_batch(batch(fits=False, empty=True)) == "SGLang's"
+
+
+def test_locks_without_a_copy_are_not_waited_for(scheduler) -> None:
+    lock(scheduler)
+    assert scheduler.update_running_batch(batch(fits=False)) == "SGLang's"
 
 
 def test_copies_of_what_the_batch_itself_locks_free_nothing(scheduler) -> None:

@@ -18,14 +18,27 @@ class DeepseekSparseAttnBackend:
 @pytest.fixture
 def make(monkeypatch):
     def mixing_of(
-        graph="disabled", chunk=2048, asked=False, backend=None, align=None, drafts=False, **config
+        graph="disabled",
+        chunk=2048,
+        asked=False,
+        backend=None,
+        align=None,
+        drafts=False,
+        sharing=False,
+        megamoe=False,
+        **config,
     ):
+        parallel = SimpleNamespace(
+            enable_cp_tp_group_sharing=sharing, enable_megamoe_for_layernorm_sp=megamoe
+        )
+        monkeypatch.setattr(mixing, "get_parallel", lambda: parallel)
         phase = SimpleNamespace(prefill=SimpleNamespace(backend=graph))
         execution = SimpleNamespace(graph=SimpleNamespace(cuda_graph_config=phase))
         monkeypatch.setattr(mixing, "get_exec", lambda: execution)
         scheduler = SimpleNamespace(
             is_mixed_chunk=asked,
             chunked_prefill_size=chunk,
+            chunked_req=None,
             truncation_align_size=align,
             spec_algorithm=SimpleNamespace(is_none=lambda: not drafts),
             tp_worker=SimpleNamespace(model_runner=SimpleNamespace(attn_backend=backend)),
@@ -50,10 +63,33 @@ def test_steps_are_mixed_while_the_policy_decides_and_only_then(make, graph) -> 
         {"drafts": True},
         {"graph": "tc_piecewise"},
         {"backend": DeepseekSparseAttnBackend()},
+        {"sharing": True},
+        {"megamoe": True},
     ],
 )
 def test_steps_are_not_mixed_where_that_is_not_possible(make, obstacle) -> None:
     assert not make(**obstacle).mixes(policy_decides=True, decoding=8)
+
+
+def request(**given) -> SimpleNamespace:
+    plain = {"return_logprob": False, "input_embeds": None, "beam_group": None}
+    return SimpleNamespace(**{**plain, **given})
+
+
+def test_streams_go_on_beside_a_prefill_that_sglang_mixes(make) -> None:
+    mixing_of = make(asked=True)
+    batch = SimpleNamespace(return_logprob=False, reqs=[request()])
+    assert mixing_of.goes_on(batch, [request()])
+    for other in ({"return_logprob": True}, {"input_embeds": [[0.0]]}):
+        assert not mixing_of.goes_on(batch, [request(), request(**other)])
+        mixing_of._scheduler.chunked_req = request(**other)
+        assert not mixing_of.goes_on(batch, [request()])
+        mixing_of._scheduler.chunked_req = None
+    beams = SimpleNamespace(return_logprob=False, reqs=[request(beam_group=object())])
+    assert not mixing_of.goes_on(beams, [request()])
+    told = SimpleNamespace(return_logprob=True, reqs=[request()])
+    assert not mixing_of.goes_on(told, [request()])
+    assert not make().goes_on(batch, [request()]), "SGLang mixes no step now"
 
 
 def test_sglangs_own_option_is_kept(make) -> None:

@@ -123,6 +123,15 @@ def test_options_of_drafts_are_no_obstacle_without_drafts() -> None:
     check_options(SimpleNamespace(**PLAIN, **plain))
 
 
+def test_prefills_that_dp_ranks_delay_together_are_refused() -> None:
+    check_options(SimpleNamespace(**PLAIN, enable_prefill_delayer=True))
+    with pytest.raises(UnsupportedError, match="--enable-prefill-delayer with DP") as caught:
+        check_options(
+            SimpleNamespace(**PLAIN, enable_prefill_delayer=True, tp_size=2, attn_dp_size=2)
+        )
+    assert_one_sentence(str(caught.value))
+
+
 def test_drafts_beside_dp_attention_are_served() -> None:
     check_options(SimpleNamespace(**{**PLAIN, **SPECULATES, "tp_size": 2, "attn_dp_size": 2}))
 

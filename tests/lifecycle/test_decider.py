@@ -103,6 +103,16 @@ def test_a_failure_falls_back_counts_and_logs_once(caplog: pytest.LogCaptureFixt
     assert heard.answers == [Decision(Mode.WORKING_SET, memo="plan")]
 
 
+@pytest.mark.parametrize("answer", [None, (), "idle"])
+def test_what_is_no_decision_is_a_failure(caplog: pytest.LogCaptureFixture, answer: Any) -> None:
+    listener = Listener()
+    decider = Decider(Scripted(answer), "scripted", arrived(1), listener)
+    with caplog.at_level(logging.ERROR):
+        assert decider.decide(0.0, 1, 1.0, seen).mode is Mode.FALLBACK
+    assert listener.errors == 1
+    assert "it must return a Decision" in caplog.text
+
+
 def test_without_a_listener_failures_are_raised() -> None:
     """In a simulation no reader waits meanwhile: a broken policy must be seen."""
     decider = Decider(Scripted(RuntimeError("broken")), "scripted", arrived(1))

@@ -126,6 +126,11 @@ class StepTimer:
         elif work.tokens >= SHORT_PREFILL:
             self._costs.observe_prefill(work.tokens, work.attention, own, seconds)
 
+    def interrupted(self) -> None:
+        """The engine stands still from here to the next iteration: that time is no step's."""
+        self._last = -math.inf
+        self._untimed.clear()
+
     @staticmethod
     def _mean(steps: list[Work], seconds: float) -> tuple[Work | None, float]:
         """The mean of decode steps that took `seconds` together; no work if they differ in kind."""

@@ -116,17 +116,20 @@ class EngineActuator:
         """Whether memory that is locked now can be evicted once streams have drained or copies end.
 
         Copies of what the batch itself locks free nothing: to wait for those would only delay the
-        retraction that SGLang has to do anyway.
+        retraction that SGLang has to do anyway. Nor do locks without a copy: a session's, say.
         """
         if self._pauser.draining:
             return True
         scheduler = self._scheduler
+        tree = scheduler.tree_cache
         if not scheduler.enable_hierarchical_cache:
+            return False
+        if not (tree.ongoing_write_through or tree.ongoing_load_back):
             return False
         computing = {*batch.reqs, scheduler.chunked_req} - {None}
         # What several of them share is counted for each: then SGLang retracts, at worst.
         locked = sum(int(req.kv.cache_protected_len) for req in computing)
-        return int(scheduler.tree_cache.protected_size()) > locked
+        return int(tree.protected_size()) > locked
 
     # ---- the verbs ------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ several times a second. SGLang can mix decoding rows into a prefill step; this d
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sglang.srt.model_executor.cuda_graph_config import Backend
-from sglang.srt.runtime_context import get_exec
+from sglang.srt.runtime_context import get_exec, get_parallel
 
 from tokenflow_sgl.engine.config import TokenFlowConfig
 
@@ -38,6 +39,9 @@ class Mixing:
             and get_exec().graph.cuda_graph_config.prefill.backend in _GRAPHS
             # Its metadata is built for mixed steps only where the server was started for them.
             and backend != "DeepseekSparseAttnBackend"
+            # SGLang refuses mixed steps at start with these, which do not expect decoding rows.
+            and not get_parallel().enable_cp_tp_group_sharing
+            and not get_parallel().enable_megamoe_for_layernorm_sp
         )
 
     def mixes(self, policy_decides: bool, decoding: int) -> bool:
@@ -50,3 +54,18 @@ class Mixing:
             return self._asked_for
         piece = self._scheduler.truncation_align_size or 1
         return bool(self._scheduler.chunked_prefill_size - decoding >= piece)
+
+    def goes_on(self, batch: Any, offered: Iterable[Any]) -> bool:
+        """Whether the streams of a batch decode while what is offered is prefilled.
+
+        SGLang mixes neither rows that return log probabilities, nor those of beams, nor prompts
+        that are embeddings.
+        """
+        chunked = self._scheduler.chunked_req
+        joining = [*offered, *([chunked] if chunked is not None else [])]
+        return bool(
+            self._scheduler.is_mixed_chunk
+            and not batch.return_logprob
+            and all(req.beam_group is None for req in batch.reqs)
+            and not any(req.return_logprob or req.input_embeds is not None for req in joining)
+        )

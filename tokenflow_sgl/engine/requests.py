@@ -228,6 +228,7 @@ class TrackingScheduler(OfferingScheduler):
         if recv_req.mode == "retract":
             self.tf_pauser.drop_draining()
         self.tf_actuator.settle(self.tf_clock.now)
+        self.tf_timer.interrupted()
 
     def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
         """Paused and draining streams are work, and so is a load, whosever it was."""

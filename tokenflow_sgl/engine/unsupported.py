@@ -40,6 +40,7 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
 )
 
 _DP_GROUPS = "only --dp-size as large as --tp-size has been tried, where each rank decides alone"
+_DELAYER = "its ranks ask each other in every step, and the policy of one may leave a step out"
 
 _SPECULATIVE = (None, "EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE")
 """SGLang's algorithms of speculation that are served; None: it is off. NEXTN is resolved to EAGLE
@@ -90,6 +91,9 @@ def refused_options(server_args: Any, ours: str = "--scheduler tokenflow") -> It
     if 1 < width < ranks:
         shown = f"DP attention in {width} groups of {ranks // width} ranks"
         yield _excluded(ours, "--enable-dp-attention", shown, _DP_GROUPS)
+    if width > 1 and getattr(server_args, "enable_prefill_delayer", False):
+        shown = "--enable-prefill-delayer with DP attention"
+        yield _excluded(ours, "--enable-prefill-delayer", shown, _DELAYER)
     yield from refused_speculation(server_args, ours)
 
 

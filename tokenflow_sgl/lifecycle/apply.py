@@ -105,7 +105,8 @@ def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> App
     loading = prefetch(ahead, possible, phases, body, now)
 
     phases.admit(phases.those_in(decision.admit, Phase.WAITING))
-    run = phases.those_in(decision.run, Phase.WAITING, Phase.PAUSED)
+    once = tuple(dict.fromkeys(decision.run))  # two starts of one stream would leak its memory
+    run = phases.those_in(once, Phase.WAITING, Phase.PAUSED)
     # A policy that forgets all streams must not idle the engine; one that says until when, may.
     idles = not run and not body.busy and decision.until is None
     every = decision.mode is not Mode.WORKING_SET or idles

@@ -93,6 +93,8 @@ class Decider:
             seen = state()
             away = hidden(seen)
             decision = decide(self._policy, seen)
+            if not isinstance(decision, Decision):  # a branch without a return, say
+                raise TypeError(f"decide() returned {decision!r}; it must return a Decision")
         except Exception:
             listener.policy_error()
             if not self._failed:
