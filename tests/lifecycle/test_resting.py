@@ -82,7 +82,7 @@ def test_who_rests_still_needs_the_memory_that_it_was_promised() -> None:
     assert policy.seen is not None
     assert 400 < policy.seen.memory.host.kv.total < 1000 - 100, "of one that has begun"
     decide(policy, rests(rows, 0, 1, host=100))
-    assert policy.seen.memory.host.kv.total == 0
+    assert policy.seen.memory.host.kv.total < -300, "the rest of it is the device's"
 
 
 def test_who_rests_still_needs_the_place_of_its_state() -> None:

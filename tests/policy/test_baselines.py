@@ -36,6 +36,14 @@ def test_between_two_rankings_the_plan_stands(policy, make_state, make_stream) -
     assert decision.memo is just
 
 
+def test_a_plan_is_not_for_whom_comes_into_the_slot_of_one_that_ended(
+    policy, make_state, make_stream
+) -> None:
+    rows = [make_stream(slack=50.0), make_stream(Phase.WAITING, arrival=99.995)]
+    just = Memo(planned=99.99, plan=(11, 12))
+    assert out(policy.decide(make_state(rows, total=300, memo=just))) == ((), [])
+
+
 def test_all_streams_are_admitted(policy, make_state, make_stream) -> None:
     rows = [make_stream(), *[make_stream(Phase.WAITING)] * 3]
     assert policy.decide(make_state(rows, total=250)).admit == (11, 12, 13)

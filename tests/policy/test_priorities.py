@@ -69,7 +69,7 @@ def test_a_higher_priority_takes_the_row_of_the_lowest(make_state, make_stream):
         phases = (Phase.RUNNING, Phase.RUNNING, Phase.WAITING)
         rows = [
             make_stream(phase, arrival=arrival)
-            for phase, arrival in zip(phases, (1.0, 2.0, 3.0 + last), strict=True)
+            for phase, arrival in zip(phases, (1.0, 2.0, 3.0 + last / 2), strict=True)
         ]
         state = make_state(rows, rows_limit=2)
         first, second, newcomer = ranks(policy, state, 0)
@@ -99,7 +99,7 @@ def test_a_slot_that_is_used_again_has_priorities_of_its_own(make_state, make_st
 
 def test_a_stream_that_falls_behind_gives_way_and_is_written_first(make_state, make_stream):
     """Three streams of 400 tokens, room for two of them."""
-    shape = {"prompt": 200, "generated": 200, "slack": 9.0}
+    shape = {"prompt": 200, "generated": 200, "slack": 9.0, "arrival": 0.0}
     rows = [
         make_stream(Phase.RUNNING, unwritten=200, **shape),
         make_stream(Phase.RUNNING, unwritten=200, **shape),

@@ -117,6 +117,19 @@ def test_a_cached_prompt_that_nothing_overtakes_yields_for_its_rest_only(
     assert ranks(after, queue) == [0, 0, 1]
 
 
+def test_tokens_that_overtook_are_not_added_to_seconds(make_state, make_stream) -> None:
+    """Until the first prefill has been timed, requests are compared by their tokens."""
+    rows = [waiting(make_stream, 50_000, 98.0), waiting(make_stream, 100, 98.5)]
+    untimed = {"costs": dataclasses.replace(COSTS, prefill=None)}
+    queue = waiting_queue(make_state(rows, **untimed), Queue())
+    begun = [rows[0], dict(rows[1], phase=Phase.RUNNING, slack=1.0)]
+    queue = waiting_queue(make_state(begun, **untimed), queue)
+    assert queue.overtaken.tolist() == [100.0]
+    queue = waiting_queue(make_state(begun), queue)
+    assert queue.overtaken.tolist() == [0.0]
+    assert queue.seconds[0] == pytest.approx(COSTS.prefill_seconds(50_000))
+
+
 def test_first_come_first_served_is_an_option(make_state, make_stream) -> None:
     rows = [
         waiting(make_stream, 4000, 90.0),

@@ -211,11 +211,18 @@ def test_an_idle_engine_takes_one(joins, newcomer) -> None:
     assert joins([newcomer()], total=100, host=0) == [0]
 
 
-@pytest.mark.parametrize("costs", [StepCosts(), StepCosts(decode=(0.1, 0.0, 0.0))])
-def test_eight_are_served_while_the_costs_are_unknown(joins, decoding, newcomer, costs) -> None:
+def test_eight_are_served_while_the_costs_are_unknown(joins, decoding, newcomer) -> None:
+    costs = StepCosts()
     rows = [*(decoding() for _ in range(6)), *(newcomer() for _ in range(5))]
     assert joins(rows, costs=costs) == [6, 7]
     assert joins([newcomer()], costs=costs) == [0]
+
+
+def test_where_only_decoding_has_been_measured_more_are_served(joins, decoding, newcomer) -> None:
+    """Short prompts that come one at a time never tell what a prefill costs."""
+    rows = [*(decoding() for _ in range(20)), *(newcomer() for _ in range(5))]
+    known = dataclasses.replace(COSTS, prefill=None)
+    assert joins(rows, costs=known, total=AMPLE, free=AMPLE // 2) == [20, 21, 22, 23, 24]
 
 
 # ---- both rules ---------------------------------------------------------------------

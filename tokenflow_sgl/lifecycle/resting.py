@@ -58,12 +58,15 @@ def decide(policy: Policy, state: State) -> Decision:
 
 
 def _without(memory: Memory, streams: Streams, away: BoolArray) -> Memory:
-    """The memory less what these streams will have come to need of the host's."""
+    """The memory less what these streams will have come to need of the host's.
+
+    Where the host has less than that, its total is negative: the rest is the device's.
+    """
     final = streams.prompt[away] + streams.expected_of(np.nonzero(away)[0])
     gone = round(float(final.sum())), int(windows(memory, final).sum()), len(final)
     host = memory.host
     kv, window, states = (
-        dataclasses.replace(pool, total=max(pool.total - taken, 0))
+        dataclasses.replace(pool, total=pool.total - taken)
         for pool, taken in zip((host.kv, host.window, host.state), gone, strict=True)
     )
     left = dataclasses.replace(host, kv=kv, window=window, state=states)

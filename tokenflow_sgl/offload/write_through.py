@@ -41,7 +41,7 @@ def proactive_writes(state: State, preempt: tuple[Preempt, ...]) -> tuple[Write,
     """
     streams, page = state.streams, state.memory.page_size
     unwritten = streams.unwritten
-    if not state.memory.host.kv.total or not unwritten.any():
+    if state.memory.host.kv.total <= 0 or not unwritten.any():
         return ()
     last: tuple[Write, ...] = ()
     # First those few streams that have enough to write at all: this runs in every pass.

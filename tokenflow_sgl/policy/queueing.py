@@ -56,6 +56,7 @@ class Queue:
         arrival: Of each; with the slot it names a stream.
         seconds: That it needs until its first text, see `_service`.
         overtaken: Those of later arrivals that left the queue before it.
+        priced: These are seconds; False: tokens, since no prefill's cost was known.
         standing: In which they were seen; while it is the same, the same ones wait.
     """
 
@@ -63,6 +64,7 @@ class Queue:
     arrival: FloatArray = field(default_factory=_none)
     seconds: FloatArray = field(default_factory=_none)
     overtaken: FloatArray = field(default_factory=_none)
+    priced: bool = False
     standing: Standing | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -88,13 +90,15 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     index = streams.waiting_index
     slot, arrival = streams.slot.take(index), streams.arrival.take(index)
     seconds = _service(state, index)
+    priced = state.costs.prefill is not None
+    if not len(before.slot) or not len(index) or priced is not before.priced:
+        # Tokens that have overtaken a request cannot be added to seconds.
+        return Queue(slot, arrival, seconds, np.zeros(len(index)), priced, streams.standing)
     same = streams.standing is before.standing or (
         np.array_equal(slot, before.slot) and np.array_equal(arrival, before.arrival)
     )
     if same:
-        return Queue(slot, arrival, seconds, before.overtaken, streams.standing)
-    if not len(before.slot) or not len(index):
-        return Queue(slot, arrival, seconds, np.zeros(len(index)), streams.standing)
+        return Queue(slot, arrival, seconds, before.overtaken, priced, streams.standing)
     place = streams.find(before.slot)
     # Slots are used again, so the arrival must be the same, too.
     here = (place >= 0) & (streams.arrival[place] == before.arrival)
@@ -110,7 +114,7 @@ def waiting_queue(state: State, before: Queue) -> Queue:
         order = np.argsort(moments, kind="stable")
         later = np.concatenate([np.cumsum(work[order][::-1])[::-1], [0.0]])
         overtaken += later[np.searchsorted(moments[order], arrival, side="right")]
-    return Queue(slot, arrival, seconds, overtaken, streams.standing)
+    return Queue(slot, arrival, seconds, overtaken, priced, streams.standing)
 
 
 def _service(state: State, index: IntArray) -> FloatArray:

@@ -56,7 +56,8 @@ def within_objectives(
     if not len(newcomers):
         return newcomers
     least = 0 if len(members) else 1
-    if costs.decode is None or costs.prefill is None:
+    # Short prompts alone never tell what a prefill costs.
+    if costs.decode is None:
         return newcomers[: max(UNKNOWN - len(members), least)]
     own: FloatArray = streams.length[newcomers].astype(np.float64)
     need = np.cumsum(own + state.growth.reserve(1, DECODE_TARGET_STEPS))

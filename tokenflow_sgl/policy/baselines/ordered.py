@@ -40,6 +40,13 @@ class Memo:
     switches: float = 0.0
 
 
+def still_planned(state: State, planned: float, plan: tuple[int, ...]) -> tuple[int, ...]:
+    """The slots of a plan whose streams are still there; later arrivals may have got the others."""
+    place = state.streams.find(np.array(plan, dtype=np.int64))
+    same = (place >= 0) & (state.streams.arrival[place] <= planned)
+    return tuple(slot for slot, kept in zip(plan, same.tolist(), strict=True) if kept)
+
+
 class OrderedPolicy(ABC):
     """Every `interval` seconds: rank, take in order what fits the device, preempt the others.
 
@@ -132,7 +139,7 @@ class OrderedPolicy(ABC):
         admit: tuple[int, ...] = (),
         preempt: tuple[Preempt, ...] = (),
     ) -> Decision:
-        run = memo.plan
+        run = still_planned(state, memo.planned, memo.plan)
         restores: tuple[Restore, ...] = ()
         recompute: frozenset[int] = frozenset()
         if self._recompute:

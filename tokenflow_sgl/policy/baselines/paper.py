@@ -14,6 +14,7 @@ import numpy as np
 from tokenflow_sgl.contract import BoolArray, Cause, Decision, IntArray, Mode, Preempt, State
 from tokenflow_sgl.contract.needs import windows
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
+from tokenflow_sgl.policy.baselines.ordered import still_planned
 from tokenflow_sgl.policy.cadence import next_look
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
 from tokenflow_sgl.policy.stress import under_stress
@@ -112,7 +113,7 @@ class PaperPolicy:
             Mode.WORKING_SET,
             admit=admit,
             preempt=preempt,
-            run=memo.plan,
+            run=still_planned(state, memo.planned, memo.plan),
             wake=next_look(state, memo.planned, self.config.interval),
             memo=memo,
         )
