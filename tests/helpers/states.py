@@ -43,11 +43,13 @@ def stream(phase: Phase = Phase.RUNNING, **given: Any) -> dict[str, Any]:
         "tolerance": 0.0,
         "tbt_slo": math.nan,
         "tpot_slo": math.nan,
-        "first_text": math.nan,
+        "first_text": None,
     }
     row.update(given)
     if row["visible"] is None:
         row["visible"] = 0 if row["thinking"] else row["generated"]
+    if row["first_text"] is None:
+        row["first_text"] = row["arrival"] if row["visible"] else math.nan
     return row
 
 

@@ -245,6 +245,14 @@ def test_no_stream_joins_while_readers_stall(joins, member, newcomer, dry, expec
     assert joins([*rows, short]) == expected
 
 
+def test_text_that_the_front_end_holds_back_is_no_stall(joins, member, newcomer) -> None:
+    """A tool call is parsed for as long as it lasts, however fast it is decoded."""
+    held = {"generated": 4, "slack": -9.0, "first_text": math.nan}
+    rows = [member(expected=100.0, rate=5.0, **(held if i < 10 else {})) for i in range(20)]
+    short = newcomer(prompt=10, expected=10.0, rate=1.0)
+    assert joins([*rows, short]) == [20]
+
+
 def test_a_reader_faster_than_the_engine_stalls_for_another_reason(joins, member, newcomer) -> None:
     # A full-memory step takes 0.1 s: no stream gets more than 10 tokens/s.
     fast = [member(expected=100.0, slack=-1.0, rate=10.0) for _ in range(5)]

@@ -97,10 +97,14 @@ class Asking:
     def dry_share(self, speed: float) -> float:
         """Share of the started streams whose readers mind a stall.
 
+        A stream whose text so far the front end holds back has not started: no speed helps it.
+
         speed: Tokens per second that the engine can give to one; faster readers do not count.
         """
         start = self.start
         started = self._seen[:start] > 0
+        if (first_text := self._state.streams.first_text) is not None:
+            started &= ~np.isnan(first_text.take(self.members))
         dry = started & (self._leeway[:start] < 0.0)
         if not dry.any():
             return 0.0
