@@ -2,7 +2,7 @@
 #
 #   make demo        stock SGLang beside tokenflow, one burst of readers on an emulated device, in virtual time
 #   make check       lint, and the short tests that start no SGLang, for daily work
-#   make test        lint, and every part of the package once, on live servers, too: 15 minutes on two cores
+#   make test        lint, and all tests but the slow ones, on live servers, too: 15 minutes on two cores
 #   make test-slow   ten minutes of random attacks, and models and settings that make test leaves out: MINUTES of it, or all with MINUTES=0
 #   make lint        format, types, import contracts, spelling, Markdown
 #   make lock        pin all dependencies anew (requirements/dev.txt)

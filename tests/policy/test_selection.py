@@ -14,7 +14,7 @@ from tokenflow_sgl.policy.admission import Admission
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
 
-INSTANCES = 200
+INSTANCES = pytest.mark.parametrize("instances", [200, pytest.param(1000, marks=pytest.mark.slow)])
 
 
 def oracle(utility: np.ndarray, size: np.ndarray, capacity: int, limit: int) -> float:
@@ -49,10 +49,11 @@ def instance(rng: np.random.Generator, state, stream):
 
 
 @pytest.mark.long
-def test_selection_reaches_the_oracle(make_state, make_stream) -> None:
+@INSTANCES
+def test_selection_reaches_the_oracle(make_state, make_stream, instances) -> None:
     rng = np.random.default_rng(7)
     shares = []
-    for _ in range(INSTANCES):
+    for _ in range(instances):
         given = instance(rng, make_state, make_stream)
         streams = given.streams
         size = streams.prompt + streams.generated
@@ -89,7 +90,8 @@ def first_come_shares(rng: np.random.Generator, state, stream) -> list[float]:
 
 
 @pytest.mark.long
-def test_the_exchange_reaches_the_oracle(make_state, make_stream) -> None:
+@INSTANCES
+def test_the_exchange_reaches_the_oracle(make_state, make_stream, instances) -> None:
     """What would run after the working-set policy's plan, by the stall risk that it minimises.
 
     Hysteresis is off: it trades risk now for fewer switches, on purpose.
@@ -97,7 +99,7 @@ def test_the_exchange_reaches_the_oracle(make_state, make_stream) -> None:
     rng = np.random.default_rng(11)
     config = WorkingSetConfig(hysteresis=0.0, min_run=0.0, band_seconds=0.0)
     shares = []
-    for _ in range(INSTANCES):
+    for _ in range(instances):
         given = instance(rng, make_state, make_stream)
         streams = given.streams
         size = streams.prompt + streams.generated

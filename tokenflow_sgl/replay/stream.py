@@ -47,7 +47,7 @@ class Stream(asyncio.Protocol):
         cut_off: It was cut off: nothing is known of its end.
         error: Why it failed, in a sentence; None: it did not.
         refused: It failed because no connection could be made.
-        last_arrival: When its last token came; before the first, when it was sent.
+        last_token: When its last token came; before the first, when it was sent.
         next_due: When its reader runs out of text if no more comes (`qos.reader` has the formula);
             0 before the first visible token.
         answer: What came.
@@ -66,7 +66,7 @@ class Stream(asyncio.Protocol):
         "cut_off",
         "ended",
         "error",
-        "last_arrival",
+        "last_token",
         "next_due",
         "refused",
         "sent",
@@ -81,7 +81,7 @@ class Stream(asyncio.Protocol):
         rate: float,
         on_end: Callable[[Stream], None],
     ) -> None:
-        self.sent = self.last_arrival = time.monotonic()
+        self.sent = self.last_token = time.monotonic()
         self.times = array("d")
         self.ended: float | None = None
         self.error: str | None = None
@@ -159,7 +159,7 @@ class Stream(asyncio.Protocol):
     def _bring(self, arrival: float, tokens: int) -> None:
         if not tokens:
             return
-        self.last_arrival = arrival
+        self.last_token = arrival
         if not self.times:
             self._client.ttft_s.append(arrival - self.sent)
         if tokens == 1:

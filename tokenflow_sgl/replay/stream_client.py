@@ -114,9 +114,9 @@ class StreamClient:
         return stream
 
     def give_up_silent(self, timeout_s: float) -> None:
-        """End the streams that have brought nothing for so many seconds."""
+        """End the streams that have brought no token for so many seconds."""
         now = time.monotonic()
-        for stream in [each for each in self.running if now - each.last_arrival > timeout_s]:
+        for stream in [each for each in self.running if now - each.last_token > timeout_s]:
             stream.end(now, f"given up: no token came for {timeout_s:g} s of the wall clock")
 
     def stalled(self, threshold_s: float) -> int:

@@ -123,7 +123,7 @@ class VirtualReplayer(BaseReplayer):
 
     def _give_up_silent(self) -> None:
         """Only when no stream gets anything: one may wait for long on a machine that is slow."""
-        newest = max((stream.last_arrival for stream in self._client.running), default=math.inf)
+        newest = max((stream.last_token for stream in self._client.running), default=math.inf)
         if time.monotonic() - newest > self._options.timeout_s:
             super()._give_up_silent()
 

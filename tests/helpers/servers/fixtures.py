@@ -165,7 +165,7 @@ def undisturbed(
 def once_in_a_run(folder: Path, name: str, make: Callable[[], Any]) -> Any:
     """What `make` gives, of one of the processes that share a run of the tests.
 
-    A cold server takes as long as ten warm ones. folder: pytest's, of this process.
+    It takes a server of its own. folder: pytest's, of this process.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # each worker has a folder of its own in that of the run

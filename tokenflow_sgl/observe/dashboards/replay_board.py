@@ -30,17 +30,15 @@ def _where(side: str) -> str:
 def _both(
     expr: str, metric: str, legend: str = "", *, empty: str | None = None
 ) -> tuple[Query, ...]:
-    """A query for each side; `expr` is one of "rate", "level", "mean", "total", "P50", "P99".
+    """A query for each side; `expr` is one of "rate", "mean", "total", "P50", "P99".
 
-    "total" is a level without SGLang's series by priority, which it has beside their sum.
+    "total" is a gauge without SGLang's series by priority, which it has beside their sum.
     """
     queries = []
     for side in SIDES:
         where = _where(side)
         if expr == "rate":
             promql = rate(metric, where=where)
-        elif expr == "level":
-            promql = level(metric, where)
         elif expr == "mean":
             promql = f"sum(avg_over_time({metric}{{{where}}}{RANGE}))"
         elif expr == "total":
