@@ -70,6 +70,7 @@ def test_refused_options_are_documented_with_their_reasons():
     assert documented == {unsupported._flag(name): why for name, _, why in unsupported._OPTIONS}
     page = (DOCS / "compatibility.md").read_text()
     assert unsupported._DP_GROUPS in page
+    assert f"| DP attention with `--enable-prefill-delayer` | {unsupported._DELAYER} |" in page
     for name, _, why in unsupported._OF_SPECULATION:
         assert f"| with speculation: `{unsupported._flag(name)}`" in page
         assert f"| {why} |" in page

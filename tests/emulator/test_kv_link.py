@@ -21,8 +21,9 @@ at = ctypes.addressof(memory)
 engine.register(at, 2048)
 print(engine.get_session_id(), at, flush=True)
 for line in sys.stdin:
-    print(memory.raw[:4096].decode(), flush=True)
-    memory.raw = b"." * 4096
+    seen = memory.raw.decode()
+    memory.raw = b"." * 4096  # before the answer: what comes after it is seen next time
+    print(seen, flush=True)
     if line == "end\\n":
         break
 """
