@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import states
 
-from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.contract import Phase, State
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.admission import admissible
 from tokenflow_sgl.policy.headroom import headroom
 from tokenflow_sgl.policy.parking import next_share
 from tokenflow_sgl.policy.prefill import prefill_limit
 from tokenflow_sgl.policy.slo_admission import forecast
-from tokenflow_sgl.policy.supply import modelled, supplied
+from tokenflow_sgl.policy.supply import Supply, modelled, supplied
 from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
 CONFIG = WorkingSetConfig()
@@ -27,21 +27,23 @@ def test_a_token_takes_a_part_of_a_step() -> None:
     assert states.COSTS.token_seconds(8, 1000) == states.COSTS.decode_seconds(8, 1000)
 
 
+def priced(state: State) -> Supply:
+    return modelled(state, 500.0, 500.0)
+
+
 @pytest.mark.parametrize("kv_rate", [float("nan"), 1e6])
 def test_the_engine_supplies_so_many_times_the_tokens(make_state, make_stream, kv_rate) -> None:
     rows = [make_stream()] * 4
     plain = make_state(rows, kv_rate=kv_rate)
     drafts = make_state(rows, kv_rate=kv_rate, tokens_per_step=2.5)
-    for of in (lambda state: modelled(state, 500.0), lambda state: supplied(state, 500.0, 1.2)):
+    for of in (priced, lambda state: supplied(state, 500.0, 500.0, 1.2)):
         assert of(drafts).speed == pytest.approx(2.5 * of(plain).speed)
         assert of(drafts).token_cost == pytest.approx(of(plain).token_cost / 2.5)
 
 
 def test_slots_of_drafts_are_memory_that_serves_no_context(make_state, make_stream) -> None:
     rows = [make_stream()] * 4
-    assert modelled(make_state(rows, ahead=100), 500.0).speed > (
-        modelled(make_state(rows), 500.0).speed
-    ), "fewer rows"
+    assert priced(make_state(rows, ahead=100)).speed > priced(make_state(rows)).speed, "fewer rows"
 
 
 def test_more_newcomers_join_where_steps_give_more(make_state, make_stream) -> None:

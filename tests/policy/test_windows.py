@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenflow_sgl.contract import Cause, Memory, Phase, Pool, State, Tier, Window
+from tokenflow_sgl.contract import (
+    Cause,
+    IntArray,
+    Memory,
+    Phase,
+    Pool,
+    State,
+    Streams,
+    Tier,
+    Window,
+)
 from tokenflow_sgl.contract.needs import (
     Needs,
     Room,
@@ -29,7 +39,7 @@ from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.headroom import headroom
 from tokenflow_sgl.policy.pacing import room_for_all
-from tokenflow_sgl.policy.parking import _rate
+from tokenflow_sgl.policy.parking import _load, _rate
 from tokenflow_sgl.policy.slo_admission import within_objectives
 from tokenflow_sgl.policy.stress import under_stress
 from tokenflow_sgl.policy.supply import modelled
@@ -59,25 +69,34 @@ def memory(window: Pool | None = None) -> Memory:
     return Memory(device, Tier(), page_size=1, max_running=8, window=WIDE if window else Window())
 
 
-def test_without_windows_only_kv_counts() -> None:
-    plain = memory()
-    assert need(plain, 300) == (300, 0)
+def waiting(make_state, make_stream, *prompt: int) -> tuple[Streams, IntArray]:
+    rows = [make_stream(Phase.WAITING, prompt=each) for each in prompt]
+    return make_state(rows).streams, np.arange(len(rows))
+
+
+def test_without_windows_only_kv_counts(make_state, make_stream) -> None:
+    plain, two = memory(), waiting(make_state, make_stream, 10, 20)
+    assert need(plain, 300, 300) == (300, 0)
     assert steps(plain, Growth(), 3, 4) == (12, 0)
-    assert prompts(plain, np.array([10, 20])) == (32, 0)
-    assert together(plain, np.array([10, 20])) == (30, 0)
+    assert prompts(plain, *two) == (32, 0)
+    assert together(plain, *two) == (30, 0)
     assert Room(plain).fits((500, 0)) and not Room(plain).fits((501, 0))
     assert leaves(plain, (400, 0), 0.1) and not leaves(plain, (401, 0), 0.1)
     assert holds(plain, (800, 0), 0.9) and not holds(plain, (801, 0), 0.9)
-    assert most_streams(plain, 100.0) == 10.0
+    assert most_streams(plain, 100.0, 100.0) == 10.0
+    assert most_streams(plain, 100.0, 50.0) == 20.0
 
 
-def test_a_stream_needs_its_last_tokens_in_the_windows_pool() -> None:
+def test_a_stream_needs_its_last_tokens_in_the_windows_pool(make_state, make_stream) -> None:
     both = memory(Pool(500, 200))
-    assert need(both, 30) == (30, 30)
-    assert need(both, 300) == (300, 100)
+    assert need(both, 30, 30) == (30, 30)
+    assert need(both, 300, 300) == (300, 100)
+    assert need(both, 300, 200) == (200, 100), "what it shares are its first tokens"
     assert windows(both, np.array([30.0, 300.0])).tolist() == [30, 100]
     assert steps(both, Growth(), 3, 4) == (12, 12)
-    assert prompts(both, np.array([10, 300])) == (312, 10 + 100 + 64 + 2)
+    two = waiting(make_state, make_stream, 10, 300)
+    assert prompts(both, *two) == (312, 10 + 100 + 64 + 2)
+    assert together(both, *two) == (310, 110)
 
 
 def test_a_prefill_needs_its_step_in_the_windows_pool(make_state, make_stream) -> None:
@@ -132,9 +151,9 @@ def test_it_fits_if_it_fits_every_pool(window, fits) -> None:
 
 
 def test_the_pool_that_is_full_first_bounds_the_streams() -> None:
-    assert most_streams(memory(Pool(500, 0)), 50.0) == 10.0
-    assert most_streams(memory(Pool(500, 0)), 200.0) == 5.0
-    assert most_streams(memory(Pool(300, 0)), 200.0) == 3.0
+    assert most_streams(memory(Pool(500, 0)), 50.0, 50.0) == 10.0
+    assert most_streams(memory(Pool(500, 0)), 200.0, 200.0) == 5.0
+    assert most_streams(memory(Pool(300, 0)), 200.0, 200.0) == 3.0
 
 
 def test_a_full_windows_pool_is_stress(make_state, make_stream) -> None:
@@ -212,8 +231,9 @@ def test_fewer_streams_run_where_their_windows_do_not_fit(make_state, make_strea
     rows = [make_stream(Phase.RUNNING, prompt=500, generated=10) for _ in range(8)]
     state = make_state(rows, total=100_000, host=100_000)
     narrow = with_windows(state, free=0, total=400)
-    assert modelled(narrow, 500.0).token_cost > modelled(state, 500.0).token_cost
-    assert _rate(narrow, 8, 500.0) < _rate(state, 8, 500.0)
+    cost, plain = (modelled(each, 500.0, 500.0).token_cost for each in (narrow, state))
+    assert cost > plain
+    assert _rate(narrow, _load(narrow), 8) < _rate(state, _load(state), 8)
     assert room_for_all(state) and not room_for_all(narrow)
     none_left = with_windows(state, free=0, total=400, host=0)
     assert headroom(none_left, CONFIG) < 0.0 < headroom(state, CONFIG)

@@ -3,6 +3,9 @@
 Part of the contract: whoever plans asks here. Every stream needs KV for all of its tokens. Where
 some layers have a sliding window, it needs places in their pool as well: for its last tokens only,
 so that one pool or the other is short, as prompts are long or many streams run.
+
+KV of a beginning that several streams share is on the device once. So what a stream takes or frees
+is its `own`, and where the lengths of several are added up, what they count twice is taken off.
 """
 
 from __future__ import annotations
@@ -96,26 +99,57 @@ def windows(memory: Memory, length: IntArray | FloatArray) -> IntArray:
     return np.minimum(length, memory.window.tokens).astype(np.int64)
 
 
-def need(memory: Memory, length: int) -> Need:
-    """Of a stream of this length."""
-    return length, min(length, memory.window.tokens)
+def need(memory: Memory, length: int, own: int) -> Need:
+    """Of a stream of this length, of which so many tokens are its own."""
+    return own, min(length, memory.window.tokens)
 
 
 def needs(memory: Memory, streams: Streams, index: IntArray, more: Need) -> Needs:
     """Of the streams at `index`, each, to start or to resume, and `more`."""
-    length, window = streams.length.take(index), memory.window
-    kv = length + more[0]
+    kv, window = streams.own.take(index) + more[0], memory.window
     if not window.tokens:
         return Needs(kv, None)  # a plan looks at many
+    length = streams.length.take(index)
     computed = np.where(streams.waiting.take(index), streams.uncached.take(index), 0)
     kept = np.maximum(windows(memory, length), np.minimum(computed, window.prefill))
     return Needs(kv, kept + more[1])
 
 
-def together(memory: Memory, length: IntArray) -> Need:
-    """Of streams of these lengths, all of them."""
-    window = int(windows(memory, length).sum()) if memory.window.tokens else 0
-    return int(length.sum()), window
+def together(memory: Memory, streams: Streams, index: IntArray) -> Need:
+    """Of the streams at `index`, all of them: what each takes by itself."""
+    window = 0
+    if memory.window.tokens:
+        window = int(windows(memory, streams.length.take(index)).sum())
+    return int(streams.own.take(index).sum()), window
+
+
+def occupied(memory: Memory, streams: Streams, index: IntArray) -> Need:
+    """Of the streams at `index`, among them all that are on the device, what they share once."""
+    kv, window = together(memory, streams, index)
+    return kv + shared_once(memory, streams), window
+
+
+def shared_once(memory: Memory, streams: Streams) -> int:
+    """KV tokens on the device that several streams there share, and none has as its `own`.
+
+    By what is allocated: a beginning that two streams compute at the same time is there twice for a
+    while.
+    """
+    if streams.shared is None:
+        return 0
+    standing = streams.standing
+    there = np.concatenate([standing.running_index, standing.draining_index])
+    shared = int(streams.shared.take(there).sum())
+    if not shared:
+        return 0
+    landing = standing.loading_index
+    if len(landing):
+        landing = landing[~streams.partly_loaded.take(landing)]
+    kv = memory.kv
+    # Of the last token of each the KV is being computed.
+    own = int(streams.own.take(there).sum()) - len(there) - kv.promised
+    used = kv.total - kv.free - int(streams.length.take(landing).sum())
+    return min(max(used - own, 0), shared)
 
 
 def steps(memory: Memory, growth: Growth, batch: int, count: int) -> Need:
@@ -124,17 +158,20 @@ def steps(memory: Memory, growth: Growth, batch: int, count: int) -> Need:
     return reserve, reserve if memory.window.tokens else 0
 
 
-def prompts(memory: Memory, length: IntArray) -> Need:
-    """Of streams that wait, for their prefills: whole prompts, a page and drafts each.
+def prompts(memory: Memory, streams: Streams, index: IntArray) -> Need:
+    """Of the waiting streams at `index`, for their prefills: prompts, a page and drafts each.
 
     In the window pool a step keeps all that it computes, and the streams after it their windows.
     """
-    count = len(length) * (memory.page_size + memory.ahead)
-    window = 0
+    count = len(index) * (memory.page_size + memory.ahead)
+    length, window = streams.prompt.take(index), 0
     if memory.window.tokens:
         chunk = min(int(length.max(initial=0)), memory.window.prefill)
         window = int(windows(memory, length).sum()) + chunk + count
-    return int(length.sum()) + count, window
+    own = int(length.sum())
+    if streams.shared is not None:
+        own -= int(streams.shared.take(index).sum())
+    return own + count, window
 
 
 def leaves(memory: Memory, more: Need, share: float) -> bool:
@@ -155,9 +192,12 @@ def holds(memory: Memory, whole: Need, share: float) -> bool:
     )
 
 
-def most_streams(memory: Memory, length: float) -> float:
-    """How many streams of this length, above 0, the device's pools hold."""
-    most = memory.kv.total / length
+def most_streams(memory: Memory, length: float, own: float) -> float:
+    """How many streams of this length, with so much of their own, the device's pools hold.
+
+    Both above 0.
+    """
+    most = memory.kv.total / own
     window = memory.device.window.total
     return min(most, window / min(length, memory.window.tokens)) if window else most
 

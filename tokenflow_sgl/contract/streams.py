@@ -57,6 +57,9 @@ class Streams:
             cached: on the device; on the device or behind that on the host; or behind that in
             storage. As of the body's last look, 0 before it and for streams that do not wait.
             None: the body does not keep count.
+        shared: Leading tokens of its context that other streams, which run, hold on the device: to
+            start or resume it takes no memory for these, and to preempt it frees none. None: none
+            shares any.
         ttft_slo, tbt_slo: Objectives in seconds, NaN where a request has none; None: none has any.
         tpot_slo: Objective of the mean time per token after the first, likewise.
         first_text: When its first visible token was sent, NaN before; None: the body does not say.
@@ -88,6 +91,7 @@ class Streams:
     on_device: IntArray | None = None
     on_host: IntArray | None = None
     in_storage: IntArray | None = None
+    shared: IntArray | None = None
     ttft_slo: FloatArray | None = None
     tbt_slo: FloatArray | None = None
     tpot_slo: FloatArray | None = None
@@ -173,11 +177,14 @@ class Streams:
 
     @cached_property
     def read_index(self) -> IntArray:
-        """Indices of the running streams whose readers read; those that think have none, (r,)."""
+        """Indices of the streams that decode and whose readers read, (r,).
+
+        Those that think have no reader yet, nor has a newcomer whose own prefill is under way.
+        """
         running = self.running_index
-        read = self.streaming.take(running)
+        read = self.streaming.take(running) & (self.generated.take(running) > 0)
         if self.thinking is not None:
-            read &= ~(self.thinking.take(running) & (self.generated.take(running) > 0))
+            read &= ~self.thinking.take(running)
         return sealed(running[read])
 
     @cached_property
@@ -225,6 +232,11 @@ class Streams:
     def length(self) -> IntArray:
         """Tokens of context: prompt and output so far, shape (n,)."""
         return sealed(self.prompt + self.generated)
+
+    @cached_property
+    def own(self) -> IntArray:
+        """Tokens of context that each takes memory for by itself, shape (n,)."""
+        return self.length if self.shared is None else sealed(self.length - self.shared)
 
     @cached_property
     def uncached(self) -> IntArray:

@@ -11,8 +11,9 @@ from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.kv.device_pools import STATES_KEPT
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.prompt_match import prompt_match
+from tokenflow_sgl.engine.kv.prompt_path import prompt_path
 from tokenflow_sgl.engine.shared_clock import SharedClock
-from tokenflow_sgl.lifecycle import CachedPrefixes
+from tokenflow_sgl.lifecycle import CachedPrefixes, SharedPrefixes
 from tokenflow_sgl.lifecycle.table import StreamTable
 
 
@@ -44,6 +45,8 @@ class View:
         self._timer = timer
         self._links = links
         self._cached = CachedPrefixes(table.phases, prompt_match(scheduler.tree_cache, table))
+        path = prompt_path(table, scheduler.page_size)
+        self._prefixes = SharedPrefixes(table.phases, path)
         self._model = ModelShape(layers=int(scheduler.model_config.num_hidden_layers))
 
     def state(self, memo: object, *, writes: bool) -> State:
@@ -58,7 +61,9 @@ class View:
         barred = [self._table.slot(chunked)] if chunked in self._table else []
         order = self._table.order()
         self._cached.look(order)
-        streams = self._table.streams(barred, writes=writes, cached=self._cached.of(order))
+        streams = self._table.streams(
+            barred, writes=writes, cached=self._cached.of(order), prefixes=self._prefixes
+        )
         free = self._body.free + self._table.phases.partly_loaded
         promised, pools = self._body.promised, self._body.pools
         device = Tier(kv=Pool(scheduler.max_total_num_tokens, free, promised))

@@ -10,6 +10,7 @@ from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.decider import Decider
 from tokenflow_sgl.lifecycle.phases import NOT_HERE, Phases
 from tokenflow_sgl.lifecycle.prefetch import give_up
+from tokenflow_sgl.lifecycle.shared_prefixes import SharedPrefixes
 
 __all__ = [
     "NOT_HERE",
@@ -19,6 +20,7 @@ __all__ = [
     "Decider",
     "Missing",
     "Phases",
+    "SharedPrefixes",
     "apply",
     "give_up",
 ]

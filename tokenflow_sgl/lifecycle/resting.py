@@ -62,8 +62,10 @@ def _without(memory: Memory, streams: Streams, away: BoolArray) -> Memory:
 
     Where the host has less than that, its total is negative: the rest is the device's.
     """
-    final = streams.prompt[away] + streams.expected_of(np.nonzero(away)[0])
-    gone = round(float(final.sum())), int(windows(memory, final).sum()), len(final)
+    index = np.nonzero(away)[0]
+    final = streams.prompt[away] + streams.expected_of(index)
+    shared = 0 if streams.shared is None else int(streams.shared[away].sum())
+    gone = round(float(final.sum())) - shared, int(windows(memory, final).sum()), len(final)
     host = memory.host
     kv, window, states = (
         dataclasses.replace(pool, total=pool.total - taken)

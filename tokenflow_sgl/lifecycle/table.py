@@ -1,10 +1,9 @@
 """The table of live streams: what a policy sees of every request, in numpy columns.
 
-Filled as requests come and go, brought up to date once per iteration from what the requests
-that run have made (it takes memory), and what of it was sent (a reader can read it): SGLang holds
-tokens back for `--stream-interval`, and where a stop string may have begun, and its front end holds
-text back (see `reader_updates`). Reasoning is made and sent, but not read. Knows nothing of SGLang
-beyond these lengths.
+Filled as requests come and go, brought up to date once per iteration from what the requests that
+run have made (it takes memory), and what of it was sent (a reader can read it): SGLang holds tokens
+back for `--stream-interval`, and where a stop string may have begun, and its front end holds text
+back (see `reader_updates`). Reasoning is made and sent, but not read.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from tokenflow_sgl.lifecycle.columns import StreamColumns
 from tokenflow_sgl.lifecycle.phases import Phases, worth_preempting
 from tokenflow_sgl.lifecycle.progress import Generating, Progress
 from tokenflow_sgl.lifecycle.settled import Settled, settle
+from tokenflow_sgl.lifecycle.shared_prefixes import SharedPrefixes
 from tokenflow_sgl.qos import ReaderBank
 
 R = TypeVar("R", bound=Generating)
@@ -216,8 +216,7 @@ class StreamTable(StreamColumns, Generic[R]):
         Without a reader there is nothing to wait for: what is made counts as delivered.
         """
         requests, slots = self.active()
-        stopped = self.phases.take_stopped()
-        if stopped:
+        if stopped := self.phases.take_stopped():
             left = [self._requests[slot] for slot in stopped]
             requests = [*requests, *(request for request in left if request is not None)]
             slots = np.concatenate([slots, np.array(stopped, dtype=np.int64)])
@@ -253,11 +252,12 @@ class StreamTable(StreamColumns, Generic[R]):
         *,
         writes: bool = False,
         cached: tuple[IntArray, IntArray] | None = None,
+        prefixes: SharedPrefixes | None = None,
     ) -> Streams:
         """The table as the policy sees it; `untouchable` slots cannot be preempted now.
 
-        writes: what running streams have computed can be copied to the host. cached: of each
-        prompt, as of `CachedPrefixes.of`; None: not known.
+        writes: computed KV of running streams can be copied to the host. cached: as of
+        `CachedPrefixes.of`. prefixes: know what streams share. None: not known.
         """
         settled = self._settled
         if settled is None or settled.version != self.phases.version:
@@ -296,4 +296,5 @@ class StreamTable(StreamColumns, Generic[R]):
             to_load=self.phases.to_load(order),
             on_device=on_device,
             on_host=on_host,
+            shared=None if prefixes is None else prefixes.of(order, generated > 0),
         )

@@ -66,7 +66,7 @@ def dearer_to_load(state: State, run: IntArray) -> tuple[int, ...]:
     index = run[streams.paused.take(run)]
     if not len(index):
         return ()
-    tokens = streams.length.take(index).astype(np.float64)
+    tokens = streams.own.take(index).astype(np.float64)
     of_each = zip(
         streams.slot[index].tolist(),
         costs.load_seconds(tokens).tolist(),
@@ -97,7 +97,7 @@ def _split(
         # What is on its way as a whole needs nothing.
         index = index[~(streams.loading.take(index) & ~streams.partly_loaded.take(index))]
     offloaded = streams.paused.take(index) & ~streams.ready.take(index)
-    tokens = streams.length.take(index)
+    tokens = streams.own.take(index)
     if some_load and streams.to_load is not None:
         partly = streams.partly_loaded.take(index)
         offloaded |= partly

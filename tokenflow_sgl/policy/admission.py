@@ -139,14 +139,14 @@ def _fits(state: State, config: WorkingSetConfig, first: Asking) -> bool:
 
 def _memory_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
     """How many new candidates, in order, can be promised KV memory until they end."""
-    final = asking.final[asking.start :][asking.new]
-    wanted = final.cumsum()
+    wanted = asking.final[asking.start :][asking.new].cumsum()
     most = len(wanted)
     if not most:
         return 0
     if state.memory.window.tokens:
         left = windows_left(state, config, asking)
-        most = int(windows(state.memory, final).cumsum().searchsorted(left, side="right"))
+        reach = asking.reach[asking.start :][asking.new]
+        most = int(windows(state.memory, reach).cumsum().searchsorted(left, side="right"))
     if state.memory.device.state.total:
         left = states_kept(state.memory) - len(asking.final[asking.holds])
         most = min(most, max(int(left), 0))
@@ -173,7 +173,7 @@ def windows_left(state: State, config: WorkingSetConfig, asking: Asking) -> floa
 
     Below 0: none; infinite where no layer has a window.
     """
-    held = windows(state.memory, asking.final[asking.holds])
+    held = windows(state.memory, asking.reach[asking.holds])
     return windows_kept(state.memory, config.fill) - float(held.sum())
 
 
@@ -187,7 +187,7 @@ def _clears(state: State, config: WorkingSetConfig, asking: Asking) -> bool:
         return False
     if not state.streams.streaming[asking.members].all():
         return False
-    supply = supplied(state, asking.mean_length, 1.0)
+    supply = supplied(state, asking.mean_length, asking.mean_own, 1.0)
     wanted = _wanted(state, asking, HORIZONS, supply)
     return bool((wanted[:, -1:] <= config.burst_eta * HORIZONS).all())
 
@@ -197,7 +197,7 @@ def _time_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
     fits = len(asking.candidates)
     if state.costs.decode is None or not fits:
         return asking.few(UNKNOWN)
-    supply = supplied(state, asking.mean_length, UNMEASURED)
+    supply = supplied(state, asking.mean_length, asking.mean_own, UNMEASURED)
     if asking.dry_share(supply.speed) > DRY_SHARE:
         return 0
     stock, usual = _beside_others(state, config, asking)

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
+from tokenflow_sgl.contract.needs import shared_once
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.supply import Supply
 from tokenflow_sgl.policy.urgency import leeway, tolerated
@@ -33,6 +34,7 @@ class Asking:
         index: Of each stream in the state.
         holds: Which of them have memory: mostly none but the members.
         length: Context in tokens.
+        own: Of it, what each takes memory for by itself.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class Asking:
         self._answers = streams.lengths.careful.remaining(
             streams.kind.take(index), self._generated, self._limit
         )
-        self.length = streams.length.take(index)
+        self.length = self.own = streams.length.take(index)
+        if streams.shared is not None:
+            self.own = streams.own.take(index)
         self._leeway = leeway(state).take(index)
         self._rate: FloatArray = streams.rate.take(index)
         self._seen = self._generated
@@ -60,12 +64,25 @@ class Asking:
 
     @cached_property
     def final(self) -> FloatArray:
-        """KV in tokens that each will have come to hold, on average until the others end."""
+        """Own KV in tokens that each will have come to hold, on average until the others end."""
+        return np.asarray(self.own + FINAL_SHARE * self._answers.left)
+
+    @property
+    def reach(self) -> FloatArray:
+        """Context in tokens that each will have come to, likewise."""
+        if self.own is self.length:
+            return self.final
         return np.asarray(self.length + FINAL_SHARE * self._answers.left)
+
+    @cached_property
+    def shared(self) -> int:
+        """KV tokens on the device that several of them share, once."""
+        return shared_once(self._state.memory, self._state.streams)
 
     def needs_more_than(self, tokens: int) -> bool:
         """Whether all of them together will have come to hold more than so many tokens."""
-        if int(self.length.sum()) > tokens:
+        tokens -= self.shared
+        if int(self.own.sum()) > tokens:
             return True
         start, final = self.start, self.final
         return int(final[:start].sum() + final[start:].sum()) > tokens
@@ -73,15 +90,26 @@ class Asking:
     @property
     def mean_length(self) -> float:
         """Mean context of all streams that have memory, or of the candidates while none has."""
-        length = self.length[self.holds]
-        if not len(length):
-            length = self.length
-        return float(length.sum()) / len(length)
+        return self._mean(self.length)
+
+    @property
+    def mean_own(self) -> float:
+        """Mean KV that each of these takes, its part of what they share included."""
+        if self.own is self.length:
+            return self.mean_length
+        mean = self._mean(self.own)
+        return mean + self.shared / max(int(self.own[self.holds].size), 1)
+
+    def _mean(self, tokens: IntArray) -> float:
+        chosen = tokens[self.holds]
+        if not len(chosen):
+            chosen = tokens
+        return float(chosen.sum()) / len(chosen)
 
     @property
     def promised(self) -> float:
         """KV tokens that the streams with memory will have come to hold."""
-        return float(self.final[self.holds].sum())
+        return float(self.final[self.holds].sum()) + self.shared
 
     @property
     def spread(self) -> float:

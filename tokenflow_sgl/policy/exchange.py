@@ -64,7 +64,7 @@ def exchange(
     drained = len(leaving)
     running = len(streams.running_index) + drained
     room = Room(memory)
-    room.give(together(memory, streams.length.take(leaving)))
+    room.give(together(memory, streams, leaving))
     room.take(steps(memory, state.growth, running, DECODE_TARGET_STEPS))
     rows = memory.max_running - running + drained
     growing = steps(memory, state.growth, 1, DECODE_TARGET_STEPS)

@@ -47,8 +47,10 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
         room = min(room, windows_left(state, config, asking) / part)
     if state.costs.decode is None:
         return room
-    priced = modelled(state, REFERENCE_CONTEXT)
-    supply = modelled(state, float(asking.length.mean())) if len(asking.length) else priced
+    priced = supply = modelled(state, REFERENCE_CONTEXT, REFERENCE_CONTEXT)
+    if count := len(asking.length):
+        own = (int(asking.own.sum()) + asking.shared) / count
+        supply = modelled(state, float(asking.length.mean()), own)
     wanted = members_want(state, asking, _LATER[:, None], supply)
     free = float((config.eta - wanted / _LATER).min())
     return min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import Cause, Decision, FloatArray, Mode, Preempt, State
-from tokenflow_sgl.contract.needs import holds, together
+from tokenflow_sgl.contract.needs import holds, occupied
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.stress import LOW_SHARE
 
@@ -25,7 +25,7 @@ STRETCH = 8.0
 def room_for_all(state: State) -> bool:
     """Whether every stream could run at once with ten per cent of the memory to spare."""
     streams, memory = state.streams, state.memory
-    whole = together(memory, streams.length)
+    whole = occupied(memory, streams, np.arange(len(streams)))
     return len(streams) <= memory.max_running and holds(memory, whole, 1.0 - LOW_SHARE)
 
 

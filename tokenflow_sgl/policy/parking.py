@@ -14,11 +14,12 @@ fifty. So a batch is thinned by small steps, each of which teaches the costs som
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from tokenflow_sgl.contract import IntArray, State
-from tokenflow_sgl.contract.needs import most_streams
+from tokenflow_sgl.contract.needs import most_streams, occupied
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import useful_band
 
@@ -40,7 +41,8 @@ def next_share(state: State, config: WorkingSetConfig, share: float) -> float:
         return 1.0
     if math.isnan(state.throughput) or state.costs.decode is None:
         return share
-    possible = _rate(state, *_load(state))
+    load = _load(state)
+    possible = _rate(state, load, load.streams)
     if state.throughput < config.park_target * possible:
         return min(1.0, share + RAISE)
     return max(config.park_floor, share - LOWER)
@@ -52,10 +54,10 @@ def parked(state: State, config: WorkingSetConfig, share: float) -> IntArray:
     none = np.zeros(0, dtype=np.int64)
     if share >= 1.0 or state.costs.decode is None or len(streams.waiting_index):
         return none
-    count, mean = _load(state)
-    if count < SMALLEST_BATCH:
+    load = _load(state)
+    if load.streams < SMALLEST_BATCH:
         return none
-    keep = _smallest_batch(state, count, mean, share)
+    keep = _smallest_batch(state, load, share)
     resting = streams.paused | (
         streams.running & streams.preemptible & (state.now - streams.since >= config.min_run)
     )
@@ -63,7 +65,7 @@ def parked(state: State, config: WorkingSetConfig, share: float) -> IntArray:
     band = useful_band(state, config, resting_index)
     ahead = resting_index[state.slack[resting_index] > band]
     ahead = ahead[np.argsort(streams.generated[ahead], kind="stable")]
-    return ahead[: max(count - keep, 0)]
+    return ahead[: max(load.streams - keep, 0)]
 
 
 def thinned(state: State, rest: IntArray) -> IntArray:
@@ -76,31 +78,39 @@ def thinned(state: State, rest: IntArray) -> IntArray:
     return kept
 
 
-def _load(state: State) -> tuple[int, float]:
-    """Streams that could decode, and their mean context in tokens."""
+class _Load(NamedTuple):
+    """Streams that could decode: how many, their mean context, and of it what takes memory."""
+
+    streams: int
+    mean: float
+    own: float
+
+
+def _load(state: State) -> _Load:
     streams = state.streams
-    waiting = streams.waiting_index
-    count = len(streams) - len(waiting)
+    begun = np.nonzero(~streams.waiting)[0]
+    count = len(begun)
     if not count:
-        return 0, 0.0
-    tokens = int(streams.length.sum()) - int(streams.length.take(waiting).sum())
-    return count, tokens / count
+        return _Load(0, 0.0, 0.0)
+    tokens, _ = occupied(state.memory, streams, begun)
+    return _Load(count, int(streams.length.take(begun).sum()) / count, tokens / count)
 
 
-def _rate(state: State, batch: int, mean: float) -> float:
+def _rate(state: State, load: _Load, batch: int) -> float:
     """Modelled tokens per second of a decode batch; 0.0 while unknown."""
-    fits = min(batch, state.memory.max_running, int(most_streams(state.memory, max(mean, 1.0))))
-    seconds = state.costs.token_seconds(fits, fits * mean)
+    mean, own = max(load.mean, 1.0), max(load.own, 1.0)
+    fits = min(batch, state.memory.max_running, int(most_streams(state.memory, mean, own)))
+    seconds = state.costs.token_seconds(fits, fits * load.mean)
     return fits / seconds if seconds > 0.0 else 0.0
 
 
-def _smallest_batch(state: State, count: int, mean: float, share: float) -> int:
+def _smallest_batch(state: State, load: _Load, share: float) -> int:
     """The smallest batch that still yields `share` of the whole batch's rate (rate is monotone)."""
-    goal = share * _rate(state, count, mean)
-    low, high = 1, count
+    goal = share * _rate(state, load, load.streams)
+    low, high = 1, load.streams
     while low < high:
         middle = (low + high) // 2
-        if _rate(state, middle, mean) >= goal:
+        if _rate(state, load, middle) >= goal:
             high = middle
         else:
             low = middle + 1

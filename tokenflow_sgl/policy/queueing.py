@@ -139,7 +139,7 @@ def _answer_seconds(state: State, index: IntArray) -> FloatArray:
     left = streams.expected_of(index) - streams.generated[index]
     # One price for all that have no text: they are compared.
     context = float(streams.length[streams.textless].mean())
-    cost = modelled(state, context).token_cost if state.costs.decode else 0.0
+    cost = modelled(state, context, context).token_cost if state.costs.decode else 0.0
     return np.asarray(cost * left * (length + left / 2.0))
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
-from tokenflow_sgl.contract.needs import Room, states_kept, windows, windows_kept
+from tokenflow_sgl.contract.needs import Room, occupied, states_kept, windows, windows_kept
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.policy.admission import CONSIDERED, DRY_SHARE, UNKNOWN, prefills_due
 from tokenflow_sgl.policy.config import WorkingSetConfig
@@ -59,13 +59,14 @@ def within_objectives(
     # Short prompts alone never tell what a prefill costs.
     if costs.decode is None:
         return newcomers[: max(UNKNOWN - len(members), least)]
-    own: FloatArray = streams.length[newcomers].astype(np.float64)
+    length: FloatArray = streams.length[newcomers].astype(np.float64)
+    own: FloatArray = streams.own[newcomers].astype(np.float64)
     need = np.cumsum(own + state.growth.reserve(1, DECODE_TARGET_STEPS))
-    held = float(streams.length[members].sum())
-    context: FloatArray = held + np.cumsum(own)
+    held = float(occupied(memory, streams, members)[0])
+    context: FloatArray = float(streams.length[members].sum()) + np.cumsum(length)
     count: FloatArray = np.arange(1, len(newcomers) + 1, dtype=np.float64) + len(members)
     stays = need <= forecast(state)
-    kept = np.cumsum(windows(memory, own))
+    kept = np.cumsum(windows(memory, length))
     held_windows = windows(memory, streams.length[members]).sum()
     stays &= kept <= Room(memory).window
     seconds = state.prefill_seconds_of(newcomers)
@@ -145,7 +146,7 @@ def forecast(state: State) -> float:
     """
     streams, memory = state.streams, state.memory
     running = streams.running_index
-    free = memory.kv.free - memory.kv.promised + int(streams.length[streams.draining].sum())
+    free = memory.kv.free - memory.kv.promised + int(streams.own[streams.draining].sum())
     if not len(running):
         return float(free)
     left = streams.lengths.typical.quantile_left(
@@ -153,7 +154,7 @@ def forecast(state: State) -> float:
     )
     made = STAGES * state.costs.tokens_per_step
     ends = left <= made
-    released = np.where(ends, streams.length[running] + left, 0.0).sum(axis=1)
+    released = np.where(ends, streams.own[running] + left, 0.0).sum(axis=1)
     allocated = np.minimum(left, made).sum(axis=1)
     allocated += (memory.page_size + memory.ahead) * len(running)
     return float((free + released - allocated).min())
@@ -192,9 +193,15 @@ def _gained(state: State, index: IntArray, objective: FloatArray) -> FloatArray:
 
 def _pace(state: State, context: FloatArray, count: FloatArray) -> FloatArray:
     """Seconds per token of each of `count` streams with so much context, in turns if need be."""
-    memory = state.memory
+    memory, streams = state.memory, state.streams
     mean = np.maximum(context, 1.0) / count
-    part = np.minimum(memory.kv.total / np.maximum(context, 1.0), memory.max_running / count)
+    taken = context
+    if streams.shared is not None:
+        # What the streams share with each other takes memory once, and is read by each.
+        members = np.nonzero(streams.member)[0]
+        length = int(streams.length[members].sum())
+        taken = context * (occupied(memory, streams, members)[0] / max(length, 1))
+    part = np.minimum(memory.kv.total / np.maximum(taken, 1.0), memory.max_running / count)
     if total := memory.device.window.total:
         part = np.minimum(part, total / (count * np.minimum(mean, memory.window.tokens)))
     part = np.minimum(part, 1.0)

@@ -31,4 +31,4 @@ def under_stress(state: State, patience: float) -> bool:
     first, _ = standing.waits_since
     if state.now - first > patience:
         return True
-    return not leaves(memory, prompts(memory, streams.prompt.take(waiting)), LOW_SHARE)
+    return not leaves(memory, prompts(memory, streams, waiting), LOW_SHARE)

@@ -2,7 +2,8 @@
 
 Engine time of one token at context length x: a decode step takes T and serves M / x streams of the
 M tokens that the memory holds. It gives each of them `a` tokens, 1 without speculation; so a token
-takes T * x / (M * a). Once memory has been short, T / M is what was measured then: the cost model
+takes T * x / (M * a). Where streams share what they begin with, more of them fit, and M is what
+they read together. Once memory has been short, T / M is what was measured then: the cost model
 knows nothing of resumes and of steps that were not full.
 """
 
@@ -33,12 +34,12 @@ class Supply:
     speed: float
 
 
-def supplied(state: State, context: float, unmeasured: float) -> Supply:
+def supplied(state: State, context: float, own: float, unmeasured: float) -> Supply:
     """The supply for streams of this mean context, tokens, as measured where it was.
 
-    unmeasured: cost of a token over the model's where it was not.
+    own: KV tokens that each takes. unmeasured: cost of a token over the model's where it was not.
     """
-    supply = modelled(state, context)
+    supply = modelled(state, context, own)
     cost = supply.token_cost
     measured = unmeasured * cost
     if state.kv_rate > 0.0:
@@ -46,12 +47,18 @@ def supplied(state: State, context: float, unmeasured: float) -> Supply:
     return Supply(min(max(measured, cost), SLOWEST * cost), supply.speed)
 
 
-def modelled(state: State, context: float) -> Supply:
-    """The supply for streams of this mean context, tokens, as the cost model has it."""
-    total: float = state.memory.kv.total
-    context = max(context + state.memory.ahead, SHORTEST_CONTEXT)
-    rows = most_streams(state.memory, context)
-    if rows < total / context:
-        total = rows * context  # another pool is full before
+def modelled(state: State, context: float, own: float) -> Supply:
+    """The supply for streams of this mean context, tokens, as the cost model has it.
+
+    own: KV tokens that each takes, fewer where they share what they begin with.
+    """
+    memory, total = state.memory, float(state.memory.kv.total)
+    own = max(own + memory.ahead, SHORTEST_CONTEXT)
+    context = max(context + memory.ahead, SHORTEST_CONTEXT)
+    rows = most_streams(memory, context, own)
+    if own < context:
+        rows = min(rows, memory.max_running)
+    if own < context or rows < total / context:
+        total = rows * context  # what they share is read by each; or another pool is full before
     step = max(state.costs.token_seconds(rows, total), SHORTEST_STEP)
     return Supply(step / total, 1.0 / step)

@@ -77,6 +77,7 @@ class Victims:
             self._is_saturated &= ~self._thinks
         self._index, self._streams, self._all_keys = index, streams, keys
         self._length, self._memory = streams.length.take(index), state.memory
+        self._own = streams.own.take(index)
         self._config = config
         self._costs = state.costs
         self._out_of_reach: dict[tuple[bool, bool, float], tuple[int, int, int]] = {}
@@ -136,7 +137,7 @@ class Victims:
                 return None
             victim = source.pop()
             taken.append((source, victim))
-            held = need(self._memory, self._length.item(victim))
+            held = need(self._memory, self._length.item(victim), self._own.item(victim))
             found.append((self._index.item(victim), held))
             kv -= held[0]
             window -= held[1]
@@ -169,7 +170,7 @@ class Victims:
         if not candidate.newcomer:
             return max(candidate.ahead, 0.0) + relative * self._config.hysteresis
         # Out and back in: evicted once, loaded once.
-        switch = 2 * self._costs.load_seconds(self._length.item(victim))
+        switch = 2 * self._costs.load_seconds(self._own.item(victim))
         return relative * self._config.safety + self._config.switch_factor * switch
 
 

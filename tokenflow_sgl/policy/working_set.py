@@ -181,7 +181,7 @@ class WorkingSetPolicy:
             return ()
         soon = streams.draining.copy()
         soon[streams.find([each.slot for each in leaving])] = True
-        room.give(together(memory, streams.length[soon]))
+        room.give(together(memory, streams, np.nonzero(soon)[0]))
         can = np.nonzero(streams.running & streams.preemptible & ~soon)[0]
         # Without text there is nothing to be ahead with; readers that stall are hit harder.
         ahead = np.where(streams.thinks[can], 0.0, leeway(state)[can])
@@ -192,5 +192,5 @@ class WorkingSetPolicy:
             if left <= 1 or room.fits(steps(memory, state.growth, left, DECODE_TARGET_STEPS)):
                 break
             chosen.append(Preempt(int(streams.slot[index]), Cause.MEMORY))
-            room.give(need(memory, int(streams.length[index])))
+            room.give(need(memory, streams.length.item(index), streams.own.item(index)))
         return tuple(chosen)

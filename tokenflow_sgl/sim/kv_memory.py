@@ -10,7 +10,7 @@ evicted) or when it is evicted (write-back; what needs the room waits for the co
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -85,6 +85,11 @@ class KVMemory:
             if there < self._prefixes.tokens[node]:
                 break
         return resident, reach
+
+    def path(self, stream: int) -> tuple[Sequence[int], Sequence[int]]:
+        """What a stream's prompt shares with others: the nodes, and the tokens of each."""
+        nodes = self._prefixes.paths[stream]
+        return nodes, [self._prefixes.tokens[node] for node in nodes]
 
     def there(self, node: int) -> int:
         """Leading tokens of a node that are on device or host."""

@@ -19,7 +19,7 @@ from tokenflow_sgl.contract import (
 )
 from tokenflow_sgl.contract.reserve import Growth
 from tokenflow_sgl.costs import Work, attention_work
-from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, apply
+from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, SharedPrefixes, apply
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
@@ -46,6 +46,7 @@ class PolicedScheduler(FcfsScheduler):
         super().__init__(core)
         self._lengths = lengths
         self._cached = CachedPrefixes(core.streams.phases, core.memory.match)
+        self._prefixes = SharedPrefixes(core.streams.phases, core.memory.path)
         self._timer = experienced(core)
         self._decider = Decider(policy, type(policy).__name__, core.streams.phases)
         self._decision = Decision(Mode.IDLE)
@@ -241,6 +242,7 @@ class PolicedScheduler(FcfsScheduler):
             timer=self._timer,
             lengths=self._lengths,
             cached=self._cached,
+            prefixes=self._prefixes,
             memo=self._decider.memo,
             now=now,
         )

@@ -22,6 +22,7 @@ from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.columns import NEUTRAL, unless
 from tokenflow_sgl.lifecycle.phases import worth_preempting
+from tokenflow_sgl.lifecycle.shared_prefixes import SharedPrefixes
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
 
@@ -34,6 +35,7 @@ def state_of(
     timer: StepTimer,
     lengths: LengthPredictor,
     cached: CachedPrefixes,
+    prefixes: SharedPrefixes,
     memo: object,
     now: float,
 ) -> State:
@@ -46,6 +48,7 @@ def state_of(
         timer: Has learned from the steps.
         lengths: Of answers, as the server knows them.
         cached: Tells how much of the waiting prompts is cached.
+        prefixes: Tells what the streams share.
         memo: The policy's own.
         now: Seconds on the trace's clock.
     """
@@ -90,6 +93,7 @@ def state_of(
             to_load=phases.to_load(present),
             on_device=on_device,
             on_host=on_host,
+            shared=prefixes.of(present, generated > 0),
         ),
         memory=_memory_of(core, body),
         costs=timer.costs(),

@@ -136,6 +136,7 @@ class DecisionLog:
             "slack": round(slack, 3) if math.isfinite(slack) else None,
             "prompt": int(streams.prompt[index]),
             "uncached": int(streams.uncached[index]),
+            "own": int(streams.own[index]),
             "generated": int(streams.generated[index]),
             "expected": round(float(streams.expected[index])),
         }

@@ -92,7 +92,6 @@ class OrderedPolicy(ABC):
         rank = self.rank(state, there)
         order = np.argsort(rank, kind="stable")
         order = order[~np.isnan(rank[order])]
-        size = streams.length[there]
         joined = streams.slot[streams.waiting & ~streams.admitted]
         budget = memo.switches + len(joined) * (self._switches or 0.0)
         movable = streams.preemptible[there]
@@ -102,13 +101,14 @@ class OrderedPolicy(ABC):
         running = int(np.count_nonzero(streams.running))
         room = Room.whole(memory)
         room.take(steps(memory, state.growth, running, DECODE_TARGET_STEPS))
-        room.take(together(memory, size[fixed]))
+        room.take(together(memory, streams, there[fixed]))
         rows = memory.max_running - int(np.count_nonzero(fixed))
         chosen: list[int] = []
         for place in order.tolist():
             if fixed[place]:
                 continue
-            wanted = need(memory, int(size[place]))
+            index = int(there[place])
+            wanted = need(memory, streams.length.item(index), streams.own.item(index))
             if rows > 0 and room.fits(wanted):
                 chosen.append(place)
                 room.take(wanted)
