@@ -149,6 +149,21 @@ def test_relative_error_counts_so_long_steps_do_not_outvote_short_ones() -> None
     assert learned.snapshot().load_seconds(100) == pytest.approx(0.005, rel=0.05)
 
 
+def test_a_step_that_is_timed_too_short_weighs_as_any_other() -> None:
+    learned = OnlineCosts()
+    for number in range(400):
+        learned.observe_decode(60, 60_000, 0.0015 if number % 100 == 99 else 0.02)
+        assert learned.snapshot().decode_seconds(60, 60_000) == pytest.approx(0.02, rel=0.05)
+
+
+def test_steps_that_stay_short_are_believed() -> None:
+    learned = OnlineCosts(memory=100.0, decode_memory=100.0)
+    for number in range(600):
+        learned.observe_decode(60, 60_000, 0.02 if number < 200 else 0.002)
+        learned.snapshot()
+    assert learned.snapshot().decode_seconds(60, 60_000) == pytest.approx(0.002, rel=0.1)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(

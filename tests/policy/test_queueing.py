@@ -187,7 +187,9 @@ def test_an_objective_that_can_be_met_goes_first(make_state, make_stream) -> Non
     made = make_state(rows, now=100.0)
     queue = waiting_queue(made, Queue())
     prefill = float(queue.seconds[1])
-    for left, place in ((1.5 * prefill, 0), (9.0 * prefill, 1), (0.5 * prefill, 1)):
+    # Two of its prefills and two plans before the last moment.
+    far = 3.0 * prefill + 2.0 * WorkingSetConfig().cycle
+    for left, place in ((1.01 * prefill, 0), (far - 0.01, 0), (far + 0.01, 1), (0.5 * prefill, 1)):
         slo = np.array([np.nan, 1.0 + left, np.nan])
         streams = dataclasses.replace(made.streams, ttft_slo=slo)
         assert ranks(dataclasses.replace(made, streams=streams), queue)[1] == place

@@ -27,14 +27,25 @@ MEMORY_ROWS = 5000.0
 of 50 streams. The mean of so many is off by 1 or 2 %, and follows the texts within seconds."""
 
 
+LEAST_OF_PREDICTED = 0.5
+"""Share of the predicted duration that a step weighs as at least. Where the scheduler stands still
+once, one step is timed too long and the next one too short, since the device goes on: the short one
+would weigh by the square of its error.
+"""
+
+
 class LinearCost:
     """y = c . x with c >= 0, from a stream of (x, y) that may drift.
 
     features: length of x. memory: observations after which an old one has lost 63 % of
     its weight. leading: the feature that explains y while all observations look alike.
+    least: share of the predicted y that an observation weighs as at least.
     """
 
-    def __init__(self, features: int, memory: float, leading: int) -> None:
+    def __init__(
+        self, features: int, memory: float, leading: int, least: float = LEAST_OF_PREDICTED
+    ) -> None:
+        self._least = least
         self._keep = 1.0 - 1.0 / memory
         # A trace of ridge keeps the factor regular while all steps look alike.
         self._ridge: NDArray[np.float64] = np.full(features, 1e-8)
@@ -42,6 +53,7 @@ class LinearCost:
         self._gram: NDArray[np.float64] = np.zeros((features, features))
         self._moment: NDArray[np.float64] = np.zeros(features)
         self._solution: NDArray[np.float64] | None = None
+        self._last: NDArray[np.float64] | None = None  # solved for, for as long as there is none
         self.observations = 0
 
     def observe(self, x: NDArray[np.float64], y: float, whole: float | None = None) -> None:
@@ -55,6 +67,8 @@ class LinearCost:
             return
         # Relative error is what matters, so that a 100 ms prefill does not outvote a
         # hundred 5 ms ones. A small remainder of a long step is as uncertain as the step.
+        if self._last is not None:
+            whole = max(whole, self._least * float(self._last @ x))
         scaled = x / whole
         self._gram *= self._keep
         self._gram += np.outer(scaled, scaled)
@@ -74,7 +88,7 @@ class LinearCost:
             normal[np.diag_indices_from(normal)] += self._ridge
             factor = np.linalg.cholesky(normal)
             target = np.linalg.solve(factor, self._moment / size)
-            self._solution = nnls(factor.T, target)[0] / size
+            self._solution = self._last = nnls(factor.T, target)[0] / size
         return self._solution
 
 
@@ -119,8 +133,8 @@ class OnlineCosts:
         # soon would leave nothing to tell the coefficients apart by.
         self._decode = LinearCost(3, decode_memory, leading=0)  # the weights are read
         self._prefill = LinearCost(3, memory, leading=1)
-        self._load = LinearCost(2, memory, leading=1)
         self._memory = memory
+        self._load = self._loads()
 
     def observe_decode(self, batch: int, kv_tokens: int, seconds: float) -> None:
         """One decode step of `batch` rows over `kv_tokens` tokens of context."""
@@ -143,7 +157,11 @@ class OnlineCosts:
     def forget_loads(self) -> None:
         """What loads cost is unknown again."""
         if self._load.observations:
-            self._load = LinearCost(2, self._memory, leading=1)
+            self._load = self._loads()
+
+    def _loads(self) -> LinearCost:
+        # A step says at most how long its load took: what is short is believed at once.
+        return LinearCost(2, self._memory, leading=1, least=0.0)
 
     @property
     def tokens_per_step(self) -> float:

@@ -18,6 +18,7 @@ from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED, class_of
 from tokenflow_sgl.engine.frontend.validate import refuse_bad_terms
+from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.offering import OfferingScheduler
@@ -54,6 +55,7 @@ class TrackingScheduler(OfferingScheduler):
     tf_paused_time: PausedTime
     tf_loader: Loader
     tf_headroom: HeadroomWatch
+    tf_transfers: TransferWatch
     tf_agreement: Agreement | None
     tf_named: list[Any] | None = None
     """What drains or is paused of what the present abort names: no abort looks through all."""
@@ -124,6 +126,15 @@ class TrackingScheduler(OfferingScheduler):
         for req in table.lost(held):
             self._tf_forget(req, cut_off=True)
             self.tf_recorder.lost()
+
+    def _tf_measure(self) -> ClockTick:
+        host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
+        return ClockTick(
+            local_time(),
+            host.size if host is not None else 0,
+            *self.tf_transfers.look(),
+            passes=self.tf_agreement.report() if self.tf_agreement else None,
+        )
 
     def _tf_tick(self, tick: ClockTick) -> None:
         """The leader's clock; it comes behind the requests that arrived with it."""
@@ -216,6 +227,7 @@ class TrackingScheduler(OfferingScheduler):
         for req in [req for req in among if req in paused and req.to_finish is not None]:
             self.tf_pauser.resume([req])
             self._release_aborted_request(req)
+            self.beam_coordinator.retire_group(req)
             req.update_finish_state(0)
             req.time_stats.set_completion_time()
             self.output_streamer.stream_output([req], req.return_logprob)

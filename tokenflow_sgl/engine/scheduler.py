@@ -168,15 +168,6 @@ class TokenFlowScheduler(TrackingScheduler):
                 messages.append(self._tf_measure())
         return messages
 
-    def _tf_measure(self) -> ClockTick:
-        host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
-        return ClockTick(
-            local_time(),
-            host.size if host is not None else 0,
-            *self.tf_transfers.look(),
-            passes=self.tf_agreement.report() if self.tf_agreement else None,
-        )
-
     # ---- one iteration --------------------------------------------------------------
 
     def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
@@ -244,6 +235,14 @@ class TokenFlowScheduler(TrackingScheduler):
                 self.tf_loader.guard(plan.batch_to_run)
                 self._tf_started(plan.batch_to_run)
         return plan
+
+    def _should_defer_prefill(self, running_batch: Any) -> bool:
+        """Decide also in passes that SGLang keeps for decoding (--prefill-decode-interval)."""
+        deferred: bool = super()._should_defer_prefill(running_batch)
+        if deferred:
+            with self.tf_effort:
+                self._tf_decide(running_batch)
+        return deferred
 
     def _tf_decide(self, running_batch: Any) -> Decision:
         """Ask the policy, and carry out what it says."""

@@ -6,6 +6,7 @@ An SGLang upgrade is a walk through this table; `seam_check` holds it against an
 from __future__ import annotations
 
 from tokenflow_sgl.engine.front_end_seams import FRONT_END
+from tokenflow_sgl.engine.kv.group_seams import GROUPS
 from tokenflow_sgl.engine.kv.ledger_seams import LEDGER
 from tokenflow_sgl.engine.kv.pool_seams import POOLS
 from tokenflow_sgl.engine.layerwise.layerwise_seams import LAYERWISE
@@ -19,8 +20,6 @@ _BATCH = "sglang.srt.managers.schedule_batch"
 _ADDER = "sglang.srt.managers.schedule_policy:PrefillAdder"
 _PENALTY = "sglang.srt.sampling.penaltylib"
 _CACHE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
-_ALLOCATION = "sglang.srt.mem_cache.allocation"
-_ALLOCATOR = "sglang.srt.mem_cache.allocator"
 
 SEAMS: tuple[Seam, ...] = (
     *FRONT_END,
@@ -59,6 +58,12 @@ SEAMS: tuple[Seam, ...] = (
         f"{_SCHEDULER}.get_new_batch_prefill",
         "override",
         "the decision point",
+        ("running_batch",),
+    ),
+    Seam(
+        f"{_SCHEDULER}._should_defer_prefill",
+        "override",
+        "decides in the passes, too, in which --prefill-decode-interval lets prefills wait",
         ("running_batch",),
     ),
     Seam(f"{_SCHEDULER}.get_prefill_adder_class", "override", "memory by need, not by maximum"),
@@ -103,7 +108,11 @@ SEAMS: tuple[Seam, ...] = (
         "adds pauses, loads and resumes to the spans",
         ("name", "level", "attrs"),
     ),
-    Seam("sglang.srt.runtime_context:get_parallel", "call", "one rank writes files"),
+    Seam(
+        "sglang.srt.runtime_context:get_parallel",
+        "call",
+        "one rank writes files; rows that one batch may have",
+    ),
     # Preempt
     Seam(
         "sglang.srt.mem_cache.common:release_kv_cache",
@@ -204,6 +213,12 @@ SEAMS: tuple[Seam, ...] = (
         "takes victims out of the batch",
         ("reqs_to_exclude",),
     ),
+    Seam(
+        "sglang.srt.beam_search.coordinator:BeamCoordinator.retire_group",
+        "call",
+        "uncounts a beam group that was thrown out and then aborted",
+        ("req",),
+    ),
     Seam(f"{_BATCH}:NextBatchPlan", "call", "holds a prefill back"),
     Seam(
         "sglang.srt.managers.scheduler_components.output_streamer:"
@@ -252,40 +267,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_ADDER}._lock_node", "call", "what a load will lock does not count as free"),
     Seam("sglang.srt.managers.schedule_policy:SchedulePolicy", "call", "keeps our order"),
     Seam("sglang.srt.managers.schedule_policy:CLIP_MAX_NEW_TOKENS", "call", "its reservation"),
-    # Block groups
-    Seam(
-        "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"
-        "._build_token_to_kv_pool_allocator",
-        "hook",
-        "puts an allocator with block groups, or one that tells which pages are free, in place",
-    ),
-    Seam(f"{_ALLOCATION}:alloc_for_extend", "hook", "whose pages a prefill asks for", ("batch",)),
-    Seam(
-        f"{_ALLOCATION}:alloc_for_decode",
-        "hook",
-        "whose pages a decode step asks for",
-        ("batch", "token_per_req"),
-    ),
-    Seam(f"{_CACHE}.on_release", "hook", "gives the rest of a group back", ("req", "checkpointed")),
-    Seam(f"{_ALLOCATOR}.token:TokenToKVPoolAllocator.alloc", "override", "which places serve"),
-    Seam(f"{_ALLOCATOR}.token:TokenToKVPoolAllocator.free", "override", "merges them"),
-    Seam(
-        f"{_ALLOCATOR}.paged:PagedTokenToKVPoolAllocator.alloc_extend",
-        "override",
-        "which pages serve",
-        ("prefix_lens_cpu", "seq_lens_cpu", "last_loc", "extend_num_tokens", "num_new_pages"),
-    ),
-    Seam(
-        f"{_ALLOCATOR}.paged:PagedTokenToKVPoolAllocator.alloc_decode",
-        "override",
-        "the same in a decode step",
-        ("seq_lens", "seq_lens_cpu", "last_loc"),
-    ),
-    Seam(
-        f"{_ALLOCATOR}.paged:PagedTokenToKVPoolAllocator._release_page_ids",
-        "override",
-        "merges the pages that are freed",
-    ),
+    *GROUPS,
     # Penalties
     Seam(f"{_PENALTY}.orchestrator:BatchedPenalizerOrchestrator", "call", "rows after a resume"),
     Seam(f"{_PENALTY}.frequency_penalty:BatchedFrequencyPenalizer", "call", "its rows"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from sglang.srt.runtime_context import get_parallel
+
 from tokenflow_sgl.contract import Memory, ModelShape, Pool, State, Tier
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
@@ -87,7 +89,7 @@ class View:
                 device=device,
                 host=host,
                 page_size=scheduler.page_size,
-                max_running=scheduler.max_running_requests,
+                max_running=self._rows(),
                 ahead=self._body.growth.ahead,
                 window=pools.window,
             ),
@@ -101,3 +103,10 @@ class View:
             model=self._model,
             memo=memo,
         )
+
+    def _rows(self) -> int:
+        """How many streams can run at once: sessions that wait for their next turn have rows."""
+        scheduler = self._scheduler
+        rows = scheduler.req_to_token_pool.available_size() + self._body.room.running
+        most: int = get_parallel().pp_max_micro_batch_size
+        return int(min(scheduler.max_running_requests, most, rows))

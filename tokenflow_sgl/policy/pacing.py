@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.contract import Cause, Decision, FloatArray, Mode, Preempt, State
+from tokenflow_sgl.contract import Cause, Decision, FloatArray, IntArray, Mode, Preempt, State
 from tokenflow_sgl.contract.needs import holds, occupied
 from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.queueing import first_of
 from tokenflow_sgl.policy.stress import LOW_SHARE
 
 LOW_SECONDS = 0.3
@@ -29,8 +30,17 @@ def room_for_all(state: State) -> bool:
     return len(streams) <= memory.max_running and holds(memory, whole, 1.0 - LOW_SHARE)
 
 
-def paced(state: State, config: WorkingSetConfig) -> Decision:
-    """Start what waits, rest streams that are ahead, resume those with readers close behind."""
+def paced(state: State, config: WorkingSetConfig, keys: FloatArray) -> tuple[Decision, IntArray]:
+    """Start what waits, rest streams that are ahead, resume those with readers close behind.
+
+    Args:
+        state: As it is.
+        config: Parameters of the policy.
+        keys: By which the streams that wait are sorted, see `queueing.queue_keys`.
+
+    Returns:
+        The decision, and the indices of what starts or resumes.
+    """
     streams = state.streams
     slack = state.slack
     left = streams.left
@@ -41,14 +51,16 @@ def paced(state: State, config: WorkingSetConfig) -> Decision:
     low_index = np.nonzero(low)[0]
     low_index = low_index[np.argsort(slack[low_index], kind="stable")]
     waiting = streams.waiting
-    run = (*streams.slot[waiting].tolist(), *streams.slot[low_index].tolist())
-    return Decision(
+    starts = np.concatenate([first_of(streams.waiting_index, keys, None), low_index])
+    run = tuple(streams.slot[starts].tolist())
+    decision = Decision(
         Mode.WORKING_SET,
         admit=tuple(streams.slot[waiting & ~streams.admitted].tolist()),
         preempt=tuple(Preempt(slot, Cause.PARK) for slot in streams.slot[ahead].tolist()),
         run=run,
         until=state.now if run else _next_change(state, slack, stretch),
     )
+    return decision, starts
 
 
 def _next_change(state: State, slack: FloatArray, stretch: FloatArray) -> float:

@@ -36,8 +36,8 @@ from tokenflow_sgl.policy.urgency import response_turn
 SHORTEST_PREFILL = 1e-3
 """Seconds that a prefill counts as at least."""
 HASTE = 2.0
-"""Multiple of its own prefill before the last moment at which an objective makes a request go
-first: others are in the same step, or in the one under way."""
+"""Multiple of its own prefill, and of the time between two plans, before the last moment at which
+an objective makes a request go first: others are in the same step, or in the one under way."""
 STAYS = 2.0
 """A stream that thinks and runs counts as if it had waited so many times as long: two that are
 alike do not take turns."""
@@ -152,7 +152,7 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
     index = streams.waiting_index
     first = queue.overtaken >= config.overtake * queue.seconds
     if streams.ttft_slo is not None:
-        first |= _must_begin(state, index, queue.seconds)
+        first |= _must_begin(state, index, queue.seconds, config.cycle)
     turns = response_turn(state.now - queue.arrival, queue.seconds, streams, index)
     # Those that nothing may overtake in the order of their arrival.
     turns[first] = -np.inf
@@ -189,9 +189,12 @@ def first_of(index: IntArray, keys: FloatArray | None, most: int | None) -> IntA
     return index[np.argsort(own, kind="stable")][:most]
 
 
-def _must_begin(state: State, index: IntArray, seconds: FloatArray) -> BoolArray:
-    """Which of these streams miss their TTFT objective unless their prefill begins soon."""
+def _must_begin(state: State, index: IntArray, seconds: FloatArray, cycle: float) -> BoolArray:
+    """Which of these streams miss their TTFT objective unless their prefill begins soon.
+
+    cycle: Seconds between two plans. One at least has to see it while it is urgent.
+    """
     streams = state.streams
     assert streams.ttft_slo is not None, "some have such an objective"
     left = streams.arrival[index] + streams.ttft_slo[index] - state.now - seconds
-    return np.asarray((left >= 0.0) & (left <= HASTE * seconds))
+    return np.asarray((left >= 0.0) & (left <= HASTE * (seconds + cycle)))

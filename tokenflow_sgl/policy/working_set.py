@@ -83,10 +83,8 @@ class WorkingSetPolicy:
         """One pass: emergencies always, a new plan when one is due, then the prefill gate."""
         memo = state.memo if isinstance(state.memo, Memo) else Memo()
         state = with_claims(state, self.config.priority_weight)
-        if self.config.pace and len(state.streams) and room_for_all(state):
-            rested = paced(state, self.config)
-            memo = dataclasses.replace(memo, plan=rested.run, standing=None, index=_NOWHERE)
-            return dataclasses.replace(rested, memo=memo)
+        if self.config.pace and state.streams.streaming.any() and room_for_all(state):
+            return self._paced(state, memo)
         if not under_stress(state, patience=self.config.cycle):
             return Decision(Mode.IDLE)
         due = self._plan_is_due(state, memo.planned)
@@ -114,6 +112,19 @@ class WorkingSetPolicy:
             wake=next_look(state, plan.memo.planned, self.config.cycle),
             memo=plan.memo,
         )
+
+    def _paced(self, state: State, memo: Memo) -> Decision:
+        """No stream has to wait: those far ahead of their readers rest nevertheless."""
+        queue = waiting_queue(state, memo.queue)
+        rested, index = paced(state, self.config, queue_keys(state, queue, self.config))
+        prefill = Prefill(
+            hold=reader_would_stall(state, self.config, index),
+            limit=prefill_limit(state, self.config),
+        )
+        memo = dataclasses.replace(
+            memo, plan=rested.run, queue=queue, standing=None, index=_NOWHERE
+        )
+        return dataclasses.replace(rested, prefill=prefill, memo=memo)
 
     # ---- when -----------------------------------------------------------------------
 
