@@ -59,7 +59,10 @@ def scheduler(monkeypatch):
         "sglang.srt.managers.scheduler.get_parallel", lambda: SimpleNamespace(pp_size=1)
     )
     made = object.__new__(TrackingScheduler)
-    nothing = SimpleNamespace(abort_requests=lambda named: None, retire_group=lambda req: None)
+    made.retired = []
+    nothing = SimpleNamespace(
+        abort_requests=lambda named: None, retire_group=lambda req: made.retired.append(req.rid)
+    )
     made.chunked_req = made.mm_receiver = made.dllm_config = None
     made.running_batch = made.last_batch = None
     made.enable_continuous_input_polling = False
@@ -122,6 +125,14 @@ def test_an_abort_touches_only_the_request_that_it_names(scheduler, phase) -> No
     else:
         assert streams[123]._to_finish is not None
         assert len(scheduler.tf_table) == 300, "it ends with the result that is in flight"
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING, Phase.PAUSED])
+def test_a_group_of_beams_is_uncounted_wherever_it_waits(scheduler, phase) -> None:
+    """One that SGLang has thrown out, in a pause for example, is with the paused streams."""
+    add(scheduler, "beams", phase)
+    abort(scheduler, "beams")
+    assert scheduler.retired == ["beams"]
 
 
 class Looked:

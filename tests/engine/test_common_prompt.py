@@ -1,0 +1,63 @@
+"""Streams of one system prompt on a live server: its KV is there once, and is counted once."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+COMMON = 640
+"""Tokens with which all prompts begin: five stretches of 128."""
+STREAMS = 12
+OWN = 20
+TOKENS = 100
+# Two prompts and what they generate would fill it if each had its own copy. With one copy seven
+# streams run, so that the others take turns with them.
+MEMORY = ("--max-total-tokens", "1504", "--hicache-ratio", "4")
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        pytest.param(("--page-size", "16"), marks=pytest.mark.slow),
+        pytest.param(("--tp-size", "2", "--tokenflow-check-ranks"), marks=pytest.mark.slow),
+    ],
+)
+def test_as_many_run_as_fit_with_one_copy(start, tmp_path, more) -> None:
+    rng = random.Random(5)
+
+    def drawn(tokens: int) -> list[int]:
+        return [rng.randrange(10, 200) for _ in range(tokens)]
+
+    beginning = drawn(COMMON)
+    prompts = [[*beginning, *drawn(OWN)] for _ in range(STREAMS)]
+    log = tmp_path / "decisions.jsonl"
+    flags = ("--scheduler", "tokenflow", "--tokenflow-decision-log", str(log))
+    reader = {"max_new_tokens": TOKENS, "custom_params": {"tokenflow_rate": 10}, "stream": True}
+    with start(*flags, *MEMORY, *more) as served:
+        alone = [served.outputs([prompt], max_new_tokens=TOKENS)[0] for prompt in prompts]
+        answers = served.together(
+            [functools.partial(served.generate, prompt, **reader) for prompt in prompts]
+        )
+        assert [answer.body["output_ids"] for answer in answers] == alone
+        assert served.total("tokenflow:policy_errors_total") == 0
+        served.assert_clean()
+    told = lines(log)
+    assert max(line["streams"]["running"] for line in told) > 1504 // (COMMON + OWN)
+    alike = [
+        stream["prompt"] + stream["generated"] - stream["own"]
+        for line in told
+        for stream in line["candidates"]
+    ]
+    assert set(alike) == {0, COMMON}, "before anything was computed, and then"
