@@ -15,7 +15,6 @@ def test_tokens_are_those_of_the_undisturbed_run(start, prompts, reference) -> N
     with start(*FORCED, *INTERVAL, *MEMORY) as served:
         for stream in (False, True):
             assert served.outputs(prompts, stream=stream) == reference
-        # Every fourth pass preempts. Were it asked only where a prefill may begin, that would be
-        # every 28th step: less than half as often as each of twelve streams of 64 tokens is here.
-        assert served.total("tokenflow:preemptions_total") >= 2 * len(prompts)
+        # 257 here, and 65 where the policy is asked only when SGLang may begin a prefill.
+        assert served.total("tokenflow:preemptions_total") >= 10 * len(prompts)
         served.assert_clean()
