@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -125,3 +126,13 @@ def test_a_stream_served_during_a_sweep_may_have_been_aborted() -> None:
         assert journal.swept(0.0), "it is not over yet"
     assert journal.swept(0.0)
     assert not journal.swept(float("inf"))
+
+
+def test_a_sweep_that_takes_effect_late_may_abort_what_came_after_it() -> None:
+    journal, exact = Journal(late=60.0), Journal()
+    for each in (journal, exact):
+        with each.sweep():
+            pass
+    now = time.monotonic()
+    assert journal.swept(now) and not exact.swept(now)
+    assert not journal.swept(now + 120.0)

@@ -72,7 +72,8 @@ def attack(start, models, known, weights):
         asked, again = known(arena.model), weights(arena.model)
         with start(*arena.all_flags(), env=arena.all_env(), model=models / arena.model) as served:
             without = WITHOUT | arena.without
-            campaign = Campaign(served, asked, again, SEED, without, arena.full, arena.beyond)
+            ends = arena.full, arena.beyond, arena.late
+            campaign = Campaign(served, asked, again, SEED, without, *ends)
             campaign.attack(seconds, round_seconds)
             # Before more rounds: where those are needed, the server is not warm after the first.
             growth = campaign.growth()

@@ -57,6 +57,7 @@ class Arena:
         full: The server has a limit to its queue.
         beyond: Tokens by which an aborted answer may exceed its limit: SGLang keeps a whole step.
         without: What is not done to it.
+        late: Seconds after an end of all requests in which requests may still be ended by it.
     """
 
     flags: tuple[str, ...]
@@ -67,6 +68,7 @@ class Arena:
     full: bool = False
     beyond: int = 0
     without: frozenset[str] = frozenset()
+    late: float = 0.0
 
     def all_flags(self) -> tuple[str, ...]:
         """All that the server is started with."""
@@ -121,7 +123,8 @@ ARENAS = {
         beyond=3,
     ),
     "drafts": Arena((*FORCED, *LARGE_HOST, *DRAFTS), beyond=3),
-    "DP attention": Arena((*FORCED, *HALF_EACH, *DP_ATTENTION), env=TWO_RANKS),
+    # SGLang's ranks take in new requests before the operator's, which came first.
+    "DP attention": Arena((*FORCED, *HALF_EACH, *DP_ATTENTION), env=TWO_RANKS, late=2.0),
     "layers": Arena(LAYERS, env=UNNOTED, expects=(), without=NO_READERS),
 }
 SHORT = (("forced, page 1",),)

@@ -34,6 +34,7 @@ class Campaign:
         without: Names of actions that are left out; see asking.py and operators.py.
         full: The server has a limit to its queue.
         beyond: Tokens by which an aborted answer may exceed its limit.
+        late: Seconds by which SGLang's end of all requests may be late.
         counts: How often what happened.
         memory: Bytes that the server held after each round.
     """
@@ -45,6 +46,7 @@ class Campaign:
     without: frozenset[str] = frozenset()
     full: bool = False
     beyond: int = 0
+    late: float = 0.0
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
     memory: list[int] = field(default_factory=list)
 
@@ -55,7 +57,7 @@ class Campaign:
             self._round(min(left, round_seconds))
 
     def _round(self, seconds: float) -> None:
-        journal = Journal()
+        journal = Journal(self.late)
         served, seed = self.served, str(self.seed + self.counts["rounds"])
         port, until = served.server.port, time.monotonic() + seconds
         operator = Operator(port, seed, self.weights, self.without, journal, until)

@@ -15,13 +15,17 @@ LAST = 80
 class Journal:
     """One round's, of one server. All methods may be called from any thread.
 
+    Args:
+        late: Seconds after the answer to a sweep in which it may still end what has come since.
+
     Attributes:
         noticed: Set once something is wrong: the others stop.
         wrong: What was.
         counts: How often what happened.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, late: float = 0.0) -> None:
+        self._late = late
         self.noticed = threading.Event()
         self.wrong: list[str] = []
         self.counts: collections.Counter[str] = collections.Counter()
@@ -57,7 +61,7 @@ class Journal:
 
     def swept(self, since: float) -> bool:
         """Whether that happened after `since`, by time.monotonic()."""
-        return any(end >= since for _, end in self._sweeps)
+        return any(end + self._late >= since for _, end in self._sweeps)
 
     def last(self) -> str:
         """The last actions, a line each."""
