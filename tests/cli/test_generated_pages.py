@@ -21,6 +21,7 @@ from tokenflow_sgl.contract import (
     Tier,
 )
 from tokenflow_sgl.engine import unsupported
+from tokenflow_sgl.engine.decode_server.decode_refusals import BACKUP, NO_BACKUP, OF_DECODING
 from tokenflow_sgl.engine.frontend import terms
 from tokenflow_sgl.engine.telemetry import prometheus
 from tokenflow_sgl.qos import classes
@@ -71,6 +72,10 @@ def test_refused_options_are_documented_with_their_reasons():
     page = (DOCS / "compatibility.md").read_text()
     assert unsupported._DP_GROUPS in page
     assert f"| DP attention with `--enable-prefill-delayer` | {unsupported._DELAYER} |" in page
+    of_decoding = [(name, why) for name, _, why in OF_DECODING]
+    for name, why in [*of_decoding, (BACKUP, NO_BACKUP)]:
+        assert f"| decode servers: `{unsupported._flag(name)}`" in page
+        assert f"| {why} |" in page
     for name, _, why in unsupported._OF_SPECULATION:
         assert f"| with speculation: `{unsupported._flag(name)}`" in page
         assert f"| {why} |" in page

@@ -31,7 +31,7 @@ def scheduler(monkeypatch, clock):
     made.tf_agreement = None
     made.tf_alone = False
     made.plan = SimpleNamespace(batch_to_run=None)
-    monkeypatch.setattr(TokenFlowScheduler, "_tf_account", lambda self, *_batches: None)
+    monkeypatch.setattr(TokenFlowScheduler, "_tf_begin", lambda self, *_batches: None)
     monkeypatch.setattr(Scheduler, "get_next_batch_to_run", lambda self, _running, _last: self.plan)
     return made
 

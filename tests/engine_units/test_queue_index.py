@@ -62,6 +62,7 @@ class Request:
     def __init__(self) -> None:
         self.output_ids: list[int] = []
         self.send_token_offset = 0
+        self.finished_reason = None
 
 
 @pytest.fixture

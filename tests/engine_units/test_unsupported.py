@@ -20,7 +20,6 @@ from tokenflow_sgl.engine.unsupported import (
 # SGLang's defaults of the options that exclude the scheduler, and a value that does.
 PLAIN = {
     "use_ray": False,
-    "disaggregation_mode": "null",
     "pp_size": 1,
     "disable_radix_cache": False,
     "enable_hisparse": False,
@@ -34,7 +33,6 @@ PLAIN = {
     "hicache_host_memory_mode": "cache",
 }
 EXCLUDED = {
-    "disaggregation_mode": "decode",
     "pp_size": 2,
     "dllm_algorithm": "LowConfidence",
     "radix_cache_backend": "other",
@@ -66,6 +64,37 @@ def test_an_option_that_excludes_the_scheduler_is_named(name) -> None:
     assert message.startswith(f"--scheduler tokenflow does not work with {shown} {value}: ")
     assert message.endswith("; remove one of the two.")
     assert_one_sentence(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("disaggregation_decode_enable_radix_cache", True),
+        ("disaggregation_decode_enable_offload_kvcache", True),
+        ("disaggregation_decode_host_receive_threshold", 0.5),
+        ("disaggregation_decode_retraction_backup", "none"),
+        ("enable_pd_role_switch", True),
+        ("pp_size", 2),
+    ],
+)
+def test_a_decode_server_has_options_of_its_own(name, value) -> None:
+    decodes = {**PLAIN, "disaggregation_mode": "decode"}
+    # What a user says about the tree is no obstacle there.
+    check_options(SimpleNamespace(**{**decodes, "disable_radix_cache": True}))
+    check_options(SimpleNamespace(**decodes, disaggregation_decode_retraction_backup="host_pool"))
+    with pytest.raises(UnsupportedError) as caught:
+        check_options(SimpleNamespace(**{**decodes, name: value}))
+    message = str(caught.value)
+    shown = "--" + name.replace("_", "-")
+    assert message.startswith(f"--scheduler tokenflow does not work with {shown} {value}: ")
+    assert_one_sentence(message)
+
+
+def test_there_are_no_copies_to_group_on_a_decode_server() -> None:
+    decodes = SimpleNamespace(disaggregation_mode="decode", enable_hierarchical_cache=False)
+    with pytest.raises(UnsupportedError, match="--tokenflow-block-groups") as caught:
+        check_block_groups(decodes, TokenFlowConfig(block_groups=True))
+    assert_one_sentence(str(caught.value))
 
 
 SPECULATES = {

@@ -67,6 +67,17 @@ class EngineActuator:
     # ---- the memory -----------------------------------------------------------------
 
     @property
+    def writes(self) -> bool:
+        """Whether KV of running streams can be copied to the host."""
+        return self._writer.active
+
+    @property
+    def untouchable(self) -> list[Any]:
+        """Requests that hold memory and cannot be preempted now: one in its prefill."""
+        chunked = self._scheduler.chunked_req
+        return [] if chunked is None else [chunked]
+
+    @property
     def free(self) -> int:
         """Device KV tokens that can be had at once: free, unlocked in the tree, or lent to copies.
 
@@ -98,9 +109,8 @@ class EngineActuator:
     @property
     def _computing(self) -> list[Any]:
         """Requests that compute now, or have a result in flight."""
-        chunked = self._scheduler.chunked_req
         computing = {*self._batch.reqs, *self._pauser.draining, *self.in_flight}
-        return [*computing, *([chunked] if chunked is not None else [])]
+        return [*computing, *self.untouchable]
 
     @property
     def queue(self) -> QueueIndex:

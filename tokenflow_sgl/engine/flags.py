@@ -38,6 +38,7 @@ from tokenflow_sgl.engine.unsupported import (
     check_options,
     check_restore,
     check_scheduled_layers,
+    decodes_only,
     has_no_streams,
     has_workers,
 )
@@ -174,7 +175,8 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
     if has_workers(server_args):
         os.environ[APP_VARIABLE] = WORKER_APP
         setattr(server_args, LAUNCH_ATTRIBUTE, secrets.token_hex(8))
-    if config.hicache == "auto" and not server_args.enable_hierarchical_cache:
+    auto = config.hicache == "auto" and not decodes_only(server_args)
+    if auto and not server_args.enable_hierarchical_cache:
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
         server_args.enable_hierarchical_cache = True
     if config.restore != NO_PLANNER:

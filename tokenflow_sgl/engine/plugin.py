@@ -134,7 +134,7 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
     if config is None and planner == NO_PLANNER:
         return
     check_seams()
-    scheduler = _scheduler(config is not None)
+    scheduler = _scheduler(config is not None, server_args.disaggregation_mode)
     HookRegistry.register(_SCHEDULER, scheduler, HookType.REPLACE)
     if config is not None:
         register_states()
@@ -163,7 +163,11 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
         )
 
 
-def _scheduler(policed: bool) -> type:
+def _scheduler(policed: bool, mode: str) -> type:
+    if policed and mode == "decode":
+        from tokenflow_sgl.engine.decode_server.decode_scheduler import TokenFlowDecodeScheduler
+
+        return TokenFlowDecodeScheduler
     if policed:
         from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 

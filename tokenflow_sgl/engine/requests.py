@@ -90,11 +90,15 @@ class TrackingScheduler(OfferingScheduler):
             refuse_bad_terms(req, self.tf_classes)
         with self._tf_whole_queue() as queue:
             super()._add_request_to_queue(req, is_retracted=is_retracted)
-            queued = bool(queue) and queue[-1] is req
+            queued = self._tf_newest(queue) is req
         if queued and known:
             self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
         elif queued and req.to_finish is None and not is_health_check_generate_req(req):
             self._tf_track(req)
+
+    def _tf_newest(self, queue: list[Any]) -> Any:
+        """The request that was queued last; None: none is queued."""
+        return queue[-1] if queue else None
 
     def _tf_requeue(self, req: Any) -> None:
         if req.output_ids:
@@ -125,16 +129,21 @@ class TrackingScheduler(OfferingScheduler):
         held.add(self.chunked_req)
         for req in table.lost(held):
             self._tf_forget(req, cut_off=True)
-            self.tf_recorder.lost()
+            if req.finished_reason is None:
+                self.tf_recorder.lost()
 
     def _tf_measure(self) -> ClockTick:
-        host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
         return ClockTick(
             local_time(),
-            host.size if host is not None else 0,
+            self._tf_host_tokens(),
             *self.tf_transfers.look(),
             passes=self.tf_agreement.report() if self.tf_agreement else None,
         )
+
+    def _tf_host_tokens(self) -> int:
+        """KV tokens that the host has room for."""
+        host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)
+        return 0 if host is None else int(host.size)
 
     def _tf_tick(self, tick: ClockTick) -> None:
         """The leader's clock; it comes behind the requests that arrived with it."""
@@ -175,9 +184,12 @@ class TrackingScheduler(OfferingScheduler):
         )
         self.tf_table.ask(slot, asked)
         self.tf_by_rid[req.rid] = req
-        if (reason := undisturbed_reason(req)) is not None:
+        if (reason := self._tf_undisturbed(req)) is not None:
             self.tf_table.preemptible[slot] = False
             logger.debug("request %s runs without preemption: %s", req.rid, reason)
+
+    def _tf_undisturbed(self, req: Any) -> str | None:
+        return undisturbed_reason(req)
 
     def set_internal_state(self, recv_req: Any) -> Any:
         """Hear what the front end tells of live streams."""

@@ -173,20 +173,23 @@ class TokenFlowScheduler(TrackingScheduler):
     def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
         """Account what the last step delivered, then let SGLang choose."""
         with self.tf_effort:
-            if self.tf_alone and len(self.tf_table):
-                # By itself: a message would be lost where --scheduler-recv-interval skips a turn.
-                self._tf_tick(self._tf_measure())
-            self._tf_account(running_batch, last_batch)
+            self._tf_begin(running_batch, last_batch)
         plan = super().get_next_batch_to_run(running_batch, last_batch)
+        self._tf_launched(plan)
+        return plan
+
+    def _tf_launched(self, plan: Any) -> None:
         with self.tf_effort:
             crowded = bool(self.tf_pauser.paused) and any_waits(self.tf_table)
             self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
             if self.tf_agreement is not None:
                 self.tf_agreement.passed(self, plan)
         self.tf_effort.end_pass(worked=plan.batch_to_run is not None)
-        return plan
 
-    def _tf_account(self, running_batch: Any, last_batch: Any) -> None:
+    def _tf_begin(self, running_batch: Any, last_batch: Any) -> None:
+        if self.tf_alone and len(self.tf_table):
+            # By itself: a message would be lost where --scheduler-recv-interval skips a turn.
+            self._tf_tick(self._tf_measure())
         now = self.tf_clock.now
         self.tf_timer.begin(now)
         end_long_rests(self.tf_table, self.tf_longest_rest, now)
@@ -250,7 +253,7 @@ class TokenFlowScheduler(TrackingScheduler):
         body.begin(running_batch)
         body.growth = self.tf_limits.growth = self.tf_drafts.growth(self.tf_timer)
         body.landed(now)
-        state = partial(self.tf_view.state, self.tf_decider.memo, writes=self.tf_writer.active)
+        state = partial(self.tf_view.state, self.tf_decider.memo, writes=body.writes)
         self.tf_headroom.look(now, len(self.tf_table), state)
         decision = self.tf_decider.decide(now, len(self.tf_table), body.free_share, state)
         if self.tf_agreement is not None:

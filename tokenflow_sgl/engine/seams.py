@@ -5,6 +5,7 @@ An SGLang upgrade is a walk through this table; `seam_check` holds it against an
 
 from __future__ import annotations
 
+from tokenflow_sgl.engine.decode_server.decode_seams import DECODE_SERVER
 from tokenflow_sgl.engine.front_end_seams import FRONT_END
 from tokenflow_sgl.engine.kv.group_seams import GROUPS
 from tokenflow_sgl.engine.kv.ledger_seams import LEDGER
@@ -25,6 +26,7 @@ SEAMS: tuple[Seam, ...] = (
     *FRONT_END,
     *RESTORE,
     *LAYERWISE,
+    *DECODE_SERVER,
     # Scheduler methods that we override
     Seam(f"{_SCHEDULER}.init_schedule_policy", "override", "builds the policy and the tables"),
     Seam(f"{_SCHEDULER}.init_request_dispatcher", "override", "registers the shared clock"),
@@ -145,6 +147,11 @@ SEAMS: tuple[Seam, ...] = (
         ("node_id",),
     ),
     Seam(f"{_CACHE}.unlock", "call", "gives them up", ("lock",)),
+    Seam(
+        f"{_CACHE}.supports_prefix_sharing",
+        "call",
+        "whether what several prompts begin with is there once",
+    ),
     Seam(f"{_CACHE}.evictable_size", "call", "counts what such a lock keeps"),
     Seam(
         f"{_CACHE}.init_load_back",

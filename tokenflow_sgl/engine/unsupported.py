@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.decode_server.decode_refusals import (
+    BACKUP,
+    NO_BACKUP,
+    NOT_OF_DECODING,
+    OF_DECODING,
+)
 from tokenflow_sgl.engine.layerwise.layerwise_settings import NO_LAYERS
 
 
@@ -20,7 +26,6 @@ class UnsupportedError(ValueError):
 
 _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("use_ray", False, "Ray workers do not load SGLang plugins"),
-    ("disaggregation_mode", "null", "a decode server keeps queues of its own"),
     ("pp_size", 1, "pipeline stages keep batches in flight that cannot be drained in one step"),
     (
         "disable_radix_cache",
@@ -83,9 +88,10 @@ def _flag(name: str) -> str:
 
 def refused_options(server_args: Any, ours: str = "--scheduler tokenflow") -> Iterator[Refusal]:
     """All options that exclude the scheduler, or `ours`, in a record that is not resolved yet."""
-    for name, plain, reason in _OPTIONS:
+    decodes = decodes_only(server_args)
+    for name, plain, reason in (*_OPTIONS, *(OF_DECODING if decodes else ())):
         value = getattr(server_args, name, plain)
-        if value != plain:
+        if value != plain and not (decodes and name in NOT_OF_DECODING):
             yield _excluded(ours, _flag(name), f"{_flag(name)} {value}", reason)
     width, ranks = _attention_dp(server_args), getattr(server_args, "tp_size", 1)
     if 1 < width < ranks:
@@ -94,6 +100,8 @@ def refused_options(server_args: Any, ours: str = "--scheduler tokenflow") -> It
     if width > 1 and getattr(server_args, "enable_prefill_delayer", False):
         shown = "--enable-prefill-delayer with DP attention"
         yield _excluded(ours, "--enable-prefill-delayer", shown, _DELAYER)
+    if decodes and getattr(server_args, BACKUP, None) == "none":
+        yield _excluded(ours, _flag(BACKUP), f"{_flag(BACKUP)} none", NO_BACKUP)
     yield from refused_speculation(server_args, ours)
 
 
@@ -130,6 +138,12 @@ def has_no_streams(server_args: Any) -> bool:
     """Whether the server only prefills: nothing of ours runs there that an option could break."""
     mode: str = getattr(server_args, "disaggregation_mode", "null")
     return mode == "prefill"
+
+
+def decodes_only(server_args: Any) -> bool:
+    """Whether prefills happen elsewhere: the decode server of a disaggregated pair."""
+    mode: str = getattr(server_args, "disaggregation_mode", "null")
+    return mode == "decode"
 
 
 def has_workers(server_args: Any) -> bool:
@@ -191,6 +205,11 @@ def check_block_groups(server_args: Any, config: TokenFlowConfig) -> None:
     """Raise `UnsupportedError` if block groups are asked for and cannot be had, or are no use."""
     if not config.block_groups:
         return
+    if decodes_only(server_args):
+        raise UnsupportedError(
+            "--tokenflow-block-groups does not work with --disaggregation-mode decode: it makes "
+            "HiCache's copies larger, and there are none; remove one of the two."
+        )
     _check_drafts(server_args, "--tokenflow-block-groups", "only steps of a token have been tried")
     if config.hicache == "auto":
         return

@@ -47,8 +47,10 @@ class View:
         self._timer = timer
         self._links = links
         self._cached = CachedPrefixes(table.phases, prompt_match(scheduler.tree_cache, table))
-        path = prompt_path(table, scheduler.page_size)
-        self._prefixes = SharedPrefixes(table.phases, path)
+        self._prefixes = None
+        if scheduler.tree_cache.supports_prefix_sharing():
+            path = prompt_path(table, scheduler.page_size)
+            self._prefixes = SharedPrefixes(table.phases, path)
         self._model = ModelShape(layers=int(scheduler.model_config.num_hidden_layers))
 
     def state(self, memo: object, *, writes: bool) -> State:
@@ -59,8 +61,8 @@ class View:
             writes: What running streams have computed can be copied to the host.
         """
         scheduler, timer = self._scheduler, self._timer
-        chunked = scheduler.chunked_req
-        barred = [self._table.slot(chunked)] if chunked in self._table else []
+        held = self._body.untouchable
+        barred = [self._table.slot(req) for req in held if req in self._table]
         order = self._table.order()
         self._cached.look(order)
         streams = self._table.streams(

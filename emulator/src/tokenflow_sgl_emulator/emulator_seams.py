@@ -216,6 +216,11 @@ RECURRENT = (
 )
 """Hooked for models with recurrent states (:mod:`tokenflow_sgl_emulator.recurrent`), only there."""
 STATE_MEMORY = Seam(_STATES + "__init__", "around", _POOL_COPIES)
+KEPT_STATES = Seam(
+    "sglang.srt.mem_cache.memory_pool.MambaPool.get_cpu_copy",
+    "around",
+    "States of retracted requests are copied where device and host are one, too.",
+)
 TRACK_PINNING = Seam(
     "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_decode",
     "around",
@@ -261,6 +266,7 @@ SEAMS = (
     *RECURRENT,
     STATE_MEMORY,
     TRACK_PINNING,
+    KEPT_STATES,
     *DELTA_RULE,
     Seam("sglang.srt.speculative.ngram_worker._derive_tree_links", "call", _KERNEL),
     Seam(_ATTENTION + "extend", "subclass", _EXACT),

@@ -161,7 +161,19 @@ def fetch_late_on_one_rank(self, controller, *args) -> int:
     return got
 
 
+load_tensors = MHATokenToKVPool.load_cpu_copy
+
+
+def load_but_the_first(self, kept, indices, **more) -> None:
+    """One place of what is resumed on a decode server has the KV of another stream."""
+    found = indices.clone()
+    found[0] = found[-1]
+    load_tensors(self, kept, found, **more)
+
+
 match os.environ["TOKENFLOW_TEST_BREAK"]:
+    case "no-first-tensor":
+        MHATokenToKVPool.load_cpu_copy = load_but_the_first
     case "late-rank":
         TailFetch._get = fetch_late_on_one_rank
     case "no-state-copy":

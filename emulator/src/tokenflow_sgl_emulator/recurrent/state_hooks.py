@@ -2,6 +2,7 @@
 
 from tokenflow_sgl_emulator.emulator_seams import (
     DELTA_RULE,
+    KEPT_STATES,
     RECURRENT,
     STATE_MEMORY,
     TRACK_PINNING,
@@ -60,5 +61,6 @@ def _install(seams: tuple[Seam, ...]) -> None:
         HookRegistry.register(seam.target, twin, HookType.REPLACE)
     HookRegistry.register(STATE_MEMORY.target, without_pinned_memory, HookType.AROUND)
     HookRegistry.register(TRACK_PINNING.target, without_pinning, HookType.AROUND)
+    HookRegistry.register(KEPT_STATES.target, state_pool.copied, HookType.AROUND)
     HookRegistry.apply_hooks()
-    check_hooked((*seams, STATE_MEMORY, TRACK_PINNING))
+    check_hooked((*seams, STATE_MEMORY, TRACK_PINNING, KEPT_STATES))

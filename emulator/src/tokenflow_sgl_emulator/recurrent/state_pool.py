@@ -3,10 +3,11 @@
 SGLang names the class itself, so the methods of its own are replaced.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from tokenflow_sgl_emulator.late_copies import copy
 
@@ -47,6 +48,15 @@ def backup_from_device_all_layer(
                 states[host, number, 0] = layer[device]
 
     copy(store)
+
+
+def copied(original: Callable[..., Any], pool: Any, indices: torch.Tensor) -> Any:
+    """States on the host, where SGLang keeps those of requests that it retracts.
+
+    Copying to the host copies nothing where the device is the host: the states of one slot would
+    be those that it has later.
+    """
+    return tree_map(torch.Tensor.clone, original(pool, indices))
 
 
 def _sides(pool: Any) -> Iterator[tuple[Sequence[torch.Tensor], torch.Tensor]]:

@@ -1,0 +1,229 @@
+"""What pauses streams on a decode server, and what SGLang sees of its queue."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.engine.decode_server import decode_pauser, decode_scheduler
+from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
+from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there
+from tokenflow_sgl.engine.decode_server.decode_scheduler import TokenFlowDecodeScheduler
+from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.policy.predictors import LimitLengths
+
+PAGE = 16
+
+
+class Request:
+    def __init__(self, rid: str, seqlen: int = 100) -> None:
+        self.rid, self.seqlen = rid, seqlen
+        self.output_ids = [1, 2]
+        self.retraction_count = 0
+        self.kv = SimpleNamespace(retraction_backup=None)
+        self.finished_reason = None
+        self.done = False
+
+    def finished(self) -> bool:
+        return self.done
+
+
+@pytest.fixture
+def told() -> list[tuple[str, str]]:
+    """What was done to which request."""
+    return []
+
+
+@pytest.fixture
+def host() -> Any:
+    return SimpleNamespace(room=1000, backend="host_pool")
+
+
+@pytest.fixture
+def pauser(monkeypatch, told, host) -> DecodePauser:
+    def backup(request: Any, *_args: Any) -> bool:
+        if host.room < request.seqlen:
+            return False
+        host.room -= request.seqlen
+        request.kv.retraction_backup = object()
+        return True
+
+    def discard(request: Any, *_args: Any) -> None:
+        host.room += request.seqlen
+        request.kv.retraction_backup = None
+
+    def release(*, req: Any, **_given: Any) -> None:
+        req.retraction_count += 1
+        told.append(("released", req.rid))
+
+    monkeypatch.setattr(decode_pauser, "backup_kv_cache", backup)
+    monkeypatch.setattr(decode_pauser, "discard_kv_cache_backup", discard)
+    monkeypatch.setattr(decode_pauser, "release_req", release)
+    monkeypatch.setattr(
+        decode_pauser,
+        "get_disagg",
+        lambda: SimpleNamespace(disaggregation_decode_retraction_backup=host.backend),
+    )
+    pool = SimpleNamespace(available_size=lambda: host.room)
+    scheduler = SimpleNamespace(
+        tree_cache=SimpleNamespace(cache_controller=SimpleNamespace(mem_pool_host=pool)),
+        req_to_token_pool=None,
+        token_to_kv_pool_allocator=None,
+        page_size=PAGE,
+    )
+
+    def say(what: str) -> Any:
+        return lambda request: told.append((what, request.rid))
+
+    return DecodePauser(scheduler, say("paused"), say("stays"), say("lost"))
+
+
+def batch() -> Any:
+    return SimpleNamespace(filter_batch=lambda reqs_to_exclude: None, batch_is_full=True)
+
+
+def test_kv_is_kept_before_memory_is_given_back(pauser, told) -> None:
+    request = Request("a")
+    pauser.preempt([request], batch(), set())
+    assert told == [("released", "a"), ("paused", "a")]
+    assert request in pauser.paused
+    assert request.retraction_count == 0, "paused is not retracted"
+
+
+def test_what_the_host_has_no_room_for_stays(pauser, told, host) -> None:
+    host.room = 50
+    pauser.preempt([Request("a")], batch(), set())
+    assert told == [("stays", "a")]
+    assert not pauser.paused
+
+
+def test_a_pass_accepts_as_many_as_the_host_has_room_for(pauser, host) -> None:
+    pauser.begin()
+    host.room = 2 * (100 + 2 * PAGE)
+    assert [pauser.accepts(Request(str(n))) for n in range(4)] == [True, True, False, False]
+    pauser.begin()
+    pauser.draining.append(Request("d"))
+    assert pauser.accepts(Request("x"))
+    assert not pauser.accepts(Request("y")), "what drains comes first"
+    host.backend = "cpu_tensor"
+    assert all(pauser.accepts(Request(str(n))) for n in range(50))
+
+
+def test_where_the_weights_change_no_kv_is_kept(pauser, told, host) -> None:
+    paused, drains, ended = Request("p"), Request("d"), Request("e")
+    pauser.preempt([paused], batch(), set())
+    pauser.preempt([drains, ended], batch(), {drains, ended})
+    ended.done = True
+    told.clear()
+    pauser.drop_draining()
+    assert told == [("released", "d"), ("lost", "d"), ("lost", "p")]
+    assert not pauser.paused and not pauser.draining
+    assert host.room == 1000
+
+
+@pytest.mark.parametrize(
+    ("given", "disturbed"),
+    [
+        ({}, True),
+        ({"frequency_penalty": 0.5}, False),
+        ({"presence_penalty": -0.5}, False),
+        ({"repetition_penalty": 1.1}, False),
+        ({"min_new_tokens": 3}, False),
+    ],
+)
+def test_requests_with_penalties_are_not_paused(given, disturbed) -> None:
+    plain = {
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "min_new_tokens": 0,
+    }
+    request = SimpleNamespace(sampling_params=SimpleNamespace(**{**plain, **given}))
+    assert (undisturbed_there(request) is None) == disturbed
+
+
+class Arriving:
+    """SGLang's queue of requests that wait for memory."""
+
+    def __init__(self, *requests: Request) -> None:
+        self.queue = [SimpleNamespace(req=request, waiting_for_input=True) for request in requests]
+        self.polls = 0
+        self.held_rebootstrap_reqs: list[Any] = []
+        self.retracted_queue: list[Any] = []
+        self.num_reserved_decode_tokens = 512
+
+    def _resolve_pending_reqs(self) -> None:
+        self.polls += 1
+
+    def _update_handshake_waiters(self) -> None:
+        """Nothing to ask here."""
+
+    @property
+    def names(self) -> list[str]:
+        return [each.req.rid for each in self.queue]
+
+
+@pytest.fixture
+def scheduler(monkeypatch) -> Any:
+    made: Any = object.__new__(TokenFlowDecodeScheduler)
+    made.tf_table = StreamTable(LimitLengths())
+    requests = [Request(name) for name in "abcd"]
+    for request in requests[:3]:
+        made.tf_table.track(
+            request, prompt=3, limit=9, rate=10.0, qos_class="reading", arrival=0.0, now=0.0
+        )
+    made.disagg_decode_prealloc_queue = Arriving(*requests)
+    made.requests = requests
+    made.tf_actuator = SimpleNamespace(chosen=True, offered=[requests[2], requests[0]])
+    monkeypatch.setattr(
+        decode_scheduler,
+        "get_disagg",
+        lambda: SimpleNamespace(disaggregation_decode_polling_interval=1),
+    )
+    return made
+
+
+def test_sglang_sees_what_was_chosen_in_its_order_and_strangers_first(scheduler) -> None:
+    queue = scheduler.disagg_decode_prealloc_queue
+    with scheduler._tf_chosen():
+        assert queue.names == ["d", "c", "a"], "d is a health check, say"
+        del queue.queue[1]  # c gets its memory
+    assert queue.names == ["a", "b", "d"], "in their order of arrival"
+    assert queue.polls == 1
+
+
+def test_what_failed_or_is_not_ready_is_not_hidden(scheduler) -> None:
+    queue = scheduler.disagg_decode_prealloc_queue
+    scheduler.tf_actuator.offered = []
+    queue.queue[0].waiting_for_input = False
+    scheduler.requests[1].finished_reason = "aborted"
+    with scheduler._tf_chosen():
+        assert queue.names == ["a", "b", "d"]
+    assert queue.names == ["a", "b", "c", "d"]
+
+
+def test_without_a_choice_sglang_sees_all(scheduler) -> None:
+    scheduler.tf_actuator.chosen = False
+    with scheduler._tf_chosen():
+        assert scheduler.disagg_decode_prealloc_queue.names == ["a", "b", "c", "d"]
+    assert scheduler.disagg_decode_prealloc_queue.polls == 0
+
+
+def test_reserves_are_the_operators_unless_the_policy_decides(scheduler) -> None:
+    queue = scheduler.disagg_decode_prealloc_queue
+    scheduler.tf_actuator.growth = SimpleNamespace(headroom=24)
+    scheduler._tf_reserve()
+    assert queue.num_reserved_decode_tokens == 24
+    scheduler.tf_actuator.chosen = False
+    scheduler._tf_reserve()
+    assert queue.num_reserved_decode_tokens == 512
+
+
+def test_an_arrival_is_the_newest_of_the_queue(scheduler) -> None:
+    assert scheduler._tf_newest([]) is scheduler.requests[3]
+    scheduler.disagg_decode_prealloc_queue.queue.clear()
+    assert scheduler._tf_newest([object()]) is None
+    assert Phase.WAITING.value == scheduler.tf_table.phases.phase[0]

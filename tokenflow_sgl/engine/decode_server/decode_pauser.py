@@ -1,0 +1,110 @@
+"""Takes running streams of a decode server out of the batch; their KV is kept on the host.
+
+A decode server has no prefix tree that keeps KV, and could not compute it anew. So a stream is
+paused as SGLang retracts one there: all of its KV is copied to the host, which the scheduler's
+thread waits for, and given back to the device when it is resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.managers.schedule_batch import release_req
+from sglang.srt.mem_cache.common import backup_kv_cache, discard_kv_cache_backup
+from sglang.srt.runtime_context import get_disagg
+
+from tokenflow_sgl.engine.kv.preempt import Pauser
+
+
+class DecodePauser(Pauser):
+    """The streams that are draining or paused.
+
+    Args:
+        scheduler: SGLang's, with its memory.
+        on_released: Called with each request when it has left the device's rows.
+        on_stay: Called with one that keeps its row, because the host had no room for its KV.
+        on_lost: Called with one whose KV is gone: it has to be computed again by a prefill server.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        on_released: Callable[[Any], None],
+        on_stay: Callable[[Any], None],
+        on_lost: Callable[[Any], None],
+    ) -> None:
+        super().__init__(scheduler.tree_cache, lambda request: None, on_released)
+        self._scheduler = scheduler
+        self._on_stay, self._on_lost = on_stay, on_lost
+        self._accepted = 0
+
+    def begin(self) -> None:
+        """A pass begins: no stream has been accepted in it."""
+        self._accepted = 0
+
+    def accepts(self, request: Any) -> bool:
+        """Whether the host has room for its KV, beside what leaves the device before it."""
+        if _backup() != "host_pool":
+            return True  # tensors of the process's own memory
+        before = sum(each.seqlen for each in self.draining) + self._accepted
+        room = int(self._tree_cache.cache_controller.mem_pool_host.available_size())
+        page = self._scheduler.page_size
+        rows = len(self.draining) + 2  # each of them may begin a page
+        if before + request.seqlen + rows * page > room:
+            return False
+        self._accepted += request.seqlen
+        return True
+
+    def drop_draining(self) -> None:
+        """The weights may change now: no KV is kept, neither on the device nor on the host."""
+        for request in self.draining:
+            if not request.finished():
+                self._give_back(request)
+                self._on_lost(request)
+        self.draining = []
+        for request in list(self.paused):
+            self.resume([request])
+            self.discard(request)
+            self._on_lost(request)
+
+    def discard(self, request: Any) -> None:
+        """The host's copy is not needed any more."""
+        if request.kv.retraction_backup is not None:
+            discard_kv_cache_backup(request, self._tree_cache, _backup())
+
+    def _release(self, request: Any, keep: bool = True) -> None:
+        assert keep, "what is not kept is dropped all at once"
+        scheduler = self._scheduler
+        saved = backup_kv_cache(
+            request,
+            self._tree_cache,
+            scheduler.req_to_token_pool,
+            scheduler.token_to_kv_pool_allocator,
+            _backup(),
+        )
+        if not saved:
+            self._on_stay(request)
+            return
+        self._give_back(request)
+        # Paused is not retracted: a client's meta_info counts what the engine threw away.
+        request.retraction_count -= 1
+        self.hold(request)
+
+    def _give_back(self, request: Any) -> None:
+        scheduler = self._scheduler
+        release_req(
+            req=request,
+            remaing_req_count=0,
+            req_to_token_pool=scheduler.req_to_token_pool,
+            token_to_kv_pool_allocator=scheduler.token_to_kv_pool_allocator,
+            tree_cache=self._tree_cache,
+            hisparse_coordinator=None,
+            offload_kv=False,
+        )
+
+
+def _backup() -> str:
+    """Where SGLang keeps KV of retracted requests: cpu_tensor or host_pool."""
+    backend: str = get_disagg().disaggregation_decode_retraction_backup
+    return backend

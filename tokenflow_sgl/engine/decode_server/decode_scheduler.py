@@ -1,0 +1,182 @@
+"""SGLang's scheduler of a decode server with the policy at its decision point.
+
+The decision comes before SGLang gives memory to what was retracted and to what arrives. As in
+`engine.scheduler` each method calls SGLang's own and adds one thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sglang.srt.runtime_context import get_disagg
+
+from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.engine.decode_server.decode_actuator import DecodeActuator
+from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
+from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there
+from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
+from tokenflow_sgl.engine.telemetry.applied import trace
+from tokenflow_sgl.engine.view import View
+
+
+class TokenFlowDecodeScheduler(TokenFlowScheduler):
+    """What `--scheduler tokenflow` puts in place with `--disaggregation-mode decode`."""
+
+    tf_pauser: DecodePauser
+    disagg_decode_prealloc_queue: Any  # SGLang's own, as the next two are
+    disagg_decode_transfer_queue: Any
+    waiting_queue: list[Any]
+    tf_own_reserve: int | None = None
+    """Tokens that SGLang reserves for each request to decode on, as the operator asked for."""
+
+    def init_schedule_policy(self) -> None:
+        """Build the policy, and what pauses and resumes here."""
+        super().init_schedule_policy()
+        self.tf_pauser = DecodePauser(self, self._tf_paused, self._tf_stays, self._tf_computed_anew)
+        self.tf_actuator = DecodeActuator(
+            self, self.tf_table, self.tf_pauser, self.tf_writer, self.tf_loader
+        )
+        self.tf_view = View(
+            self, self.tf_table, self.tf_actuator, self.tf_clock, self.tf_timer, self.tf_transfers
+        )
+
+    def _tf_newest(self, queue: list[Any]) -> Any:
+        arrived = self.disagg_decode_prealloc_queue.queue
+        return arrived[-1].req if arrived else None
+
+    def _tf_undisturbed(self, req: Any) -> str | None:
+        return undisturbed_there(req) or super()._tf_undisturbed(req)
+
+    def _tf_host_tokens(self) -> int:
+        """Where SGLang keeps tensors of no fixed number there: as many as HiCache would take."""
+        pool = super()._tf_host_tokens()
+        return pool or int(self.server_args.hicache_ratio * self.max_total_num_tokens)
+
+    # ---- one iteration --------------------------------------------------------------
+
+    def process_decode_queue(self) -> None:
+        """Account what the last step delivered, decide, and let SGLang admit what was chosen."""
+        with self.tf_effort:
+            self._tf_begin(self.running_batch, self.last_batch)
+            self._tf_decide(self.running_batch)
+            self._tf_resume()
+        with self._tf_chosen():
+            super().process_decode_queue()
+        with self.tf_effort:
+            now, table = self.tf_clock.now, self.tf_table
+            for req in self.tf_actuator.untouchable:
+                if req in table and table.phases.is_in(table.slot(req), Phase.WAITING):
+                    table.move(req, Phase.RUNNING, now)
+
+    def get_next_disagg_decode_batch_to_run(self, running_batch: Any) -> Any:
+        """Time the step that SGLang chooses."""
+        plan = super().get_next_disagg_decode_batch_to_run(running_batch)
+        self._tf_launched(plan)
+        return plan
+
+    def update_running_batch(self, batch: Any) -> Any:
+        """SGLang's own: its loop has no step without a batch here."""
+        return super(TokenFlowScheduler, self).update_running_batch(batch)
+
+    def _tf_resume(self) -> None:
+        """Give paused streams that were chosen their memory and their KV, as far as there is room.
+
+        SGLang takes nothing else in while something that it has retracted waits; so none is left
+        in its queue.
+        """
+        prealloc, paused = self.disagg_decode_prealloc_queue, self.tf_pauser.paused
+        self._tf_reserve()
+        prealloc.retracted_queue = [req for req in self.tf_actuator.offered if req in paused]
+        if not prealloc.retracted_queue:
+            return
+        resumed = prealloc.resume_retracted_reqs()
+        prealloc.retracted_queue = []
+        for req in resumed:
+            self.tf_pauser.resume([req])
+            self.tf_paused_time.end(req)
+            self.tf_table.move(req, Phase.RUNNING, self.tf_clock.now)
+            self.tf_recorder.resumed(0, req.seqlen - 1, resident=0)
+            trace(req, "resumed", recomputed=0, loaded=req.seqlen - 1)
+        self.waiting_queue.extend(resumed)
+
+    def _tf_reserve(self) -> None:
+        """While the policy decides, what streams need next is reserved, not what they may need."""
+        prealloc = self.disagg_decode_prealloc_queue
+        if self.tf_own_reserve is None:
+            self.tf_own_reserve = int(prealloc.num_reserved_decode_tokens)
+        reserve = self.tf_own_reserve
+        if self.tf_actuator.chosen:
+            reserve = min(reserve, self.tf_actuator.growth.headroom)
+        prealloc.num_reserved_decode_tokens = reserve
+
+    @contextmanager
+    def _tf_chosen(self) -> Iterator[None]:
+        """SGLang gives memory only to those of its queue that were chosen, in their order.
+
+        What has failed or cannot be given memory yet it sees as well, since it polls those.
+        """
+        prealloc = self.disagg_decode_prealloc_queue
+        if not self.tf_actuator.chosen or not prealloc.queue:
+            yield
+            return
+        interval = get_disagg().disaggregation_decode_polling_interval
+        if (getattr(self, "polling_count", 0) + 1) % interval == 0:
+            # Or those that become ready in this very pass would be given memory unchosen.
+            prealloc._resolve_pending_reqs()
+            prealloc._update_handshake_waiters()
+        place = {req: number for number, req in enumerate(self.tf_actuator.offered)}
+        whole = {each: number for number, each in enumerate(map(id, prealloc.queue))}
+        free, chosen, held = [], [], []
+        for each in prealloc.queue:
+            known = each.req in self.tf_table
+            if not known or not each.waiting_for_input or each.req.finished_reason is not None:
+                free.append(each)
+            elif each.req in place:
+                chosen.append(each)
+            else:
+                held.append(each)
+        chosen.sort(key=lambda each: place[each.req])
+        prealloc.queue = [*free, *chosen]
+        try:
+            yield
+        finally:
+            left = [*prealloc.queue, *held]
+            prealloc.queue = sorted(left, key=lambda each: whole.get(id(each), len(whole)))
+
+    # ---- requests change places -----------------------------------------------------
+
+    def get_new_prebuilt_batch(self, running_batch: Any) -> Any:
+        """Streams whose KV is here run from now on."""
+        batch = super().get_new_prebuilt_batch(running_batch)
+        for req in () if batch is None else batch.reqs:
+            table = self.tf_table
+            if req in table and not table.phases.is_in(table.slot(req), Phase.RUNNING):
+                table.move(req, Phase.RUNNING, self.tf_clock.now)
+        return batch
+
+    def _tf_stays(self, req: Any) -> None:
+        """The host has no room for its KV: it goes on with the row that it has."""
+        self.waiting_queue.append(req)
+        self.tf_table.move(req, Phase.RUNNING, self.tf_clock.now)
+
+    def _tf_computed_anew(self, req: Any) -> None:
+        """Its KV is gone: as SGLang does with what it retracts, a prefill server computes it."""
+        if req.output_ids:
+            req.pd_rebootstrap_forced_output_id = req.output_ids.pop()
+        req.pd_rebootstrap_in_progress = True
+        req.time_stats.set_retract_time()
+        self.disagg_decode_prealloc_queue.hold_rebootstrap(req)
+
+    def pause_generation(self, recv_req: Any) -> None:
+        """What waits for its KV to be computed again waits as what arrives does."""
+        super().pause_generation(recv_req)
+        for req in self.disagg_decode_prealloc_queue.held_rebootstrap_reqs:
+            if req in self.tf_table:
+                self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
+
+    def _release_aborted_request(self, req: Any) -> None:
+        """An aborted stream leaves no KV on the host."""
+        self.tf_pauser.discard(req)
+        super()._release_aborted_request(req)
