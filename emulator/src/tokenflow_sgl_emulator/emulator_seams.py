@@ -86,7 +86,7 @@ END_ANSWERS = Seam(
 CHECK_END = Seam(
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_one_request",
     "before",
-    "A client must hear of a wanted length that is none.",
+    "A client must hear of what no answer can be given to: see answer_ends.py, request_checks.py.",
 )
 _OWN = (
     "Streams that keep time, or whose copies are late; goes when SRTPlatform lets a platform name "
