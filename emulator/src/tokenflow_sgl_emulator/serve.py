@@ -14,6 +14,7 @@ from tokenflow_sgl.profiles import DeviceProfile, ProfileError
 from tokenflow_sgl_emulator import PLATFORM_NAME
 from tokenflow_sgl_emulator.timed.clock import VIRTUAL_VARIABLE
 from tokenflow_sgl_emulator.timed.device import DILATION_VARIABLE, PROFILE_VARIABLE
+from tokenflow_sgl_emulator.timed.device_defaults import pool_tokens
 from tokenflow_sgl_emulator.timed.dilation import choose_dilation, parse_dilation
 
 MAX_RUNNING = 2048
@@ -78,10 +79,12 @@ def _dilation(text: str, profile: DeviceProfile, sglang_args: Sequence[str]) -> 
     if given is not None:
         return given
     sizes = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    sizes.add_argument("--max-total-tokens", type=int, default=profile.kv_pool_tokens)
+    sizes.add_argument("--max-total-tokens", type=int)
+    sizes.add_argument("--mem-fraction-static", type=float)
     sizes.add_argument("--max-running-requests", type=int, default=MAX_RUNNING)
     known, _ = sizes.parse_known_args(sglang_args)
-    return choose_dilation(profile, known.max_total_tokens, known.max_running_requests)
+    tokens = pool_tokens(profile, known.max_total_tokens, known.mem_fraction_static)
+    return choose_dilation(profile, tokens, known.max_running_requests)
 
 
 def _model_folder(layers: int) -> Path:
