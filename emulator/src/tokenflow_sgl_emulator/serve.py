@@ -21,6 +21,8 @@ MAX_RUNNING = 2048
 """SGLang's own limit of running requests for a pool that would hold more."""
 TAKEN = ("--model-path", "--model", "--device", "--served-model-name", "--load-format")
 """SGLang's options that the emulated device decides."""
+CONFIG = "--config"
+"""SGLang's option for a file with options."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -43,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("sglang", nargs="*", help="after --: arguments of sglang.launch_server")
     args = parser.parse_args(argv)
     for option in args.sglang:
-        if option.partition("=")[0] in TAKEN:
-            parser.error(f"{option} cannot be given: the emulated device brings its own model")
+        if reason := _refused(option):
+            parser.error(f"{option} cannot be given: {reason}")
     try:
         profile = DeviceProfile.load(args.profile)
         dilation = 1.0
@@ -72,6 +74,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = ("--served-model-name", profile.model)
     command = [sys.executable, "-m", "sglang.launch_server", *model, *names, *args.sglang]
     os.execv(sys.executable, command)
+
+
+def _refused(option: str) -> str | None:
+    """Why this option of SGLang's cannot be given; None: it can be.
+
+    SGLang takes abbreviations: one that could mean an option of these counts as that option.
+    """
+    name = option.partition("=")[0]
+    if len(name) <= len("--") or not name.startswith("--"):
+        return None
+    if any(taken.startswith(name) for taken in TAKEN):
+        return "the emulated device brings its own model"
+    if CONFIG.startswith(name):
+        return "write the file's options out; some of them the emulated device decides"
+    return None
 
 
 def _dilation(text: str, profile: DeviceProfile, sglang_args: Sequence[str]) -> float:
