@@ -45,7 +45,9 @@ def test_what_is_no_arrival_is_refused(field: str, value: Any, allowed: str) -> 
     fields = {**GOOD, field: value}
     with pytest.raises(ValueError) as refused:
         check_arrival(None, asked({ARRIVAL_KEY: fields}), [1])
-    assert str(refused.value).startswith(f"{ARRIVAL_KEY}.{field} is {value!r}; allowed is {allowed}")
+    assert str(refused.value).startswith(
+        f"{ARRIVAL_KEY}.{field} is {value!r}; allowed is {allowed}"
+    )
 
 
 @pytest.mark.parametrize("fields", ["soon", None, 5, [0.25, 3, 60]])

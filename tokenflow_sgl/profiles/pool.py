@@ -91,7 +91,7 @@ def kv_pool_tokens(
         device_memory: Bytes.
         weight_bytes: Bytes of the weights.
         kv_bytes_per_token: Bytes of KV per token.
-        fraction: Share of the memory for both, as ``--mem-fraction-static``; None: SGLang's default.
+        fraction: Share of the memory for both (``--mem-fraction-static``); None: SGLang's default.
 
     Raises:
         ProfileError: The fraction is none, or the weights leave no room.
