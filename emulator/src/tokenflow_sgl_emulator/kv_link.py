@@ -188,7 +188,7 @@ def _lives(said: dict[str, Any]) -> bool:
     """Whether the process of such an identity is there; of another container's it may be."""
     if said["namespace"] != _namespace():
         return True
-    return _started(str(said["process"])) == said["started"]
+    return bool(_started(str(said["process"])) == said["started"])
 
 
 def _started(process: str) -> int | None:

@@ -143,7 +143,7 @@ def parse_arrival(fields: Any) -> Arrival:
         raise _refused("of", of, "a whole number of at least 1")
     if type(index) is not int or not 0 <= index < of:
         raise _refused("index", index, f"a whole number from 0 and below of, which is {of}")
-    if type(at_s) not in (int, float) or not 0 <= at_s <= LATEST_S:
+    if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not 0 <= at_s <= LATEST_S:
         raise _refused("at_s", at_s, f"a number of seconds from 0 to {LATEST_S:g}")
     return Arrival(float(at_s), index, of)
 
