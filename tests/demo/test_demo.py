@@ -36,7 +36,7 @@ def run(output: Path, warm: tuple[str, ...]) -> str:
 @pytest.mark.slow
 def test_it_gives_the_same_run_twice(tmp_path: Path, warm: tuple[str, ...]) -> None:
     text = run(tmp_path / "first", warm)
-    assert "12 of 12 answers are the same" in text
+    assert "12 of 12 answers have the same tokens on both servers" in text
     assert (tmp_path / "first" / "demo.png").stat().st_size > 20_000
     run(tmp_path / "second", warm)
     for name in ("stock", "tokenflow"):

@@ -94,4 +94,6 @@ def test_one_wrong_token_fails_the_demo(
     monkeypatch.setattr(run, "figures", lambda _: judged)
     result = CliRunner().invoke(app, ["demo", "--output", str(tmp_path)])
     assert result.exit_code == code, result.output
-    assert f"{60 - spoil} of 60 answers are the same" in " ".join(result.output.split())
+    said = " ".join(result.output.split())
+    assert f"{60 - spoil} of 60 answers have the same tokens on both servers. This finds" in said
+    assert "It does not find wrong KV" in said

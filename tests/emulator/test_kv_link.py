@@ -90,7 +90,56 @@ def test_memory_is_taken_back(mine) -> None:
     engine, _memory, at = mine
     assert engine.batch_register([at], [4096]) == 0
     path = _path(engine.get_session_id())
-    assert json.loads(path.read_text()) == {"process": os.getpid(), "memory": [[at, 4096]]}
+    said = json.loads(path.read_text())
+    assert (said["process"], said["memory"]) == (os.getpid(), [[at, 4096]])
     assert path.parent.stat().st_mode & 0o77 == 0
     engine.deregister(at)
     assert json.loads(path.read_text())["memory"] == []
+
+
+@pytest.fixture(scope="module")
+def killed() -> tuple[str, dict]:
+    """A session whose process was killed and could not clean up, and what its file said."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    session, _ = child.stdout.readline().split()
+    child.kill()
+    child.communicate()
+    said = json.loads(_path(session).read_text())
+    assert said["process"] == child.pid
+    return session, said
+
+
+def test_what_a_killed_process_said_is_removed(killed) -> None:
+    session, said = killed
+    _path(session).write_text(json.dumps(said))
+    LocalTransferEngine("127.0.0.1")
+    assert not _path(session).exists()
+
+
+def test_a_killed_process_is_not_there(mine, killed) -> None:
+    engine, _memory, at = mine
+    session, said = killed
+    for call in (engine.send_probe, lambda name: engine.transfer_sync(name, at, at, 1)):
+        _path(session).write_text(json.dumps(said))
+        assert call(session) < 0
+        assert not _path(session).exists()
+
+
+def test_nothing_is_written_to_a_process_that_has_its_number_now(mine, killed) -> None:
+    engine, _memory, at = mine
+    session, said = killed
+    mine_now = {**said, "process": os.getpid(), "memory": [[at, 4096]]}
+    _path(session).write_text(json.dumps(mine_now))
+    assert engine.send_probe(session) < 0
+    _path(session).write_text(json.dumps(mine_now))
+    assert engine.transfer_sync(session, at, at + 8, 8) < 0
+
+
+def test_of_another_containers_processes_nothing_is_known(mine, killed) -> None:
+    session, said = killed
+    _path(session).write_text(json.dumps({**said, "namespace": 1}))
+    LocalTransferEngine("127.0.0.1")
+    assert _path(session).exists()
+    _path(session).unlink()

@@ -4,15 +4,12 @@ import itertools
 import os
 import pkgutil
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import entry_points, version
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl_emulator import (
     ATTENTION_BACKEND_NAME,
     PLATFORM_NAME,
@@ -30,7 +27,6 @@ with warnings.catch_warnings():
 
     from tokenflow_sgl_emulator import attention, host_pool, mla_pool, platform
     from tokenflow_sgl_emulator.speculation import draft_hooks
-    from tokenflow_sgl_emulator.timed import device_defaults
 
 
 @pytest.mark.parametrize("chosen", [None, "", "other"])
@@ -122,27 +118,6 @@ def test_defaults_keep_what_is_given(given: dict[str, object]) -> None:
     assert {name: getattr(args, name) for name in given} == given
     if "mem_fraction_static" in given:
         assert args.max_total_tokens is None
-
-
-@pytest.mark.parametrize(
-    ("gib", "chunk"), [(16, 2048), (24, 4096), (48, 4096), (80, 8192), (141, 8192), (192, 16384)]
-)
-def test_device_defaults_are_sglangs_for_that_memory(
-    make_profile: Callable[..., DeviceProfile], gib: int, chunk: int
-) -> None:
-    args = server_args()
-    profile = replace(make_profile(), device_memory=gib << 30)
-    device_defaults.apply_device_defaults(args, profile)
-    assert args.chunked_prefill_size == chunk
-    assert args.max_total_tokens == profile.kv_pool_tokens
-    assert (args.load_format, args.dtype) == ("dummy", "bfloat16")
-
-
-def test_device_defaults_keep_what_is_given(make_profile: Callable[..., DeviceProfile]) -> None:
-    given = {"max_total_tokens": 100, "chunked_prefill_size": 64, "dtype": "float16"}
-    args = server_args(**given)
-    device_defaults.apply_device_defaults(args, make_profile())
-    assert {name: getattr(args, name) for name in given} == given
 
 
 def test_ranks_get_cores_unless_bound(monkeypatch: pytest.MonkeyPatch) -> None:

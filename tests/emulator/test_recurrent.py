@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +12,16 @@ import pytest
 import torch
 from torch.nn.functional import conv1d, silu
 
-from tokenflow_sgl_emulator.emulator_seams import DELTA_RULE, RECURRENT
-from tokenflow_sgl_emulator.recurrent import delta_rule, short_convolution, state_hooks, state_pool
+from tokenflow_sgl_emulator.recurrent.state_seams import DELTA_RULE, RECURRENT
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # SGLang warns on import that there is no GPU
+    from tokenflow_sgl_emulator.recurrent import (
+        delta_rule,
+        short_convolution,
+        state_hooks,
+        state_pool,
+    )
 
 CHANNELS, WIDTH, SLOTS = 6, 4, 5
 
@@ -212,3 +223,38 @@ def test_states_go_to_the_host_and_back() -> None:
 def test_every_seam_of_states_has_a_twin() -> None:
     names = {seam.target.rpartition(".")[2] for seam in (*RECURRENT, *DELTA_RULE)}
     assert names == {*state_hooks._TWINS}
+
+
+IMPORT_ALL = """
+import sglang.srt.models.registry as registry
+from sglang.srt.plugins.hook_registry import HookRegistry
+from tokenflow_sgl_emulator import archs
+from tokenflow_sgl_emulator.recurrent.state_seams import DELTA_RULE, RECURRENT
+from tokenflow_sgl_emulator.recurrent.state_hooks import install_convolutions, install_delta_rule
+
+classes = registry.import_model_classes(archs.PACKAGE, strict=True)
+assert {"Lfm2ForCausalLM", "Qwen3_5ForCausalLM", "EmulatedForCausalLM"} <= classes.keys()
+print(sum(seam.target in HookRegistry._hooks for seam in (*RECURRENT, *DELTA_RULE)))
+for install in (install_delta_rule, install_convolutions, install_delta_rule):
+    install()
+print(*(len(HookRegistry._hooks[seam.target]) for seam in (*RECURRENT, *DELTA_RULE)))
+from sglang.srt.models import lfm2, qwen3_5
+print(lfm2.causal_conv1d_update_triton.__wrapped__.__module__)
+print(qwen3_5.fused_sigmoid_mul.__wrapped__.__module__)
+"""
+
+
+@pytest.mark.long  # imports SGLang and three of its models
+def test_kernels_are_replaced_once_and_only_where_such_a_model_is_built() -> None:
+    """SGLang imports every module of `archs` in every server."""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IMPORT_ALL],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    before, after, *kernels = run.stdout.splitlines()[-4:]
+    assert before == "0"
+    assert after.split() == ["1"] * len((*RECURRENT, *DELTA_RULE))
+    assert all(kernel.startswith("sglang.kernels.ops.") for kernel in kernels)
+    assert "Multiple" not in run.stderr

@@ -56,10 +56,16 @@ def test_chooses_the_dilation_for_the_pool_that_is_asked_for(
 ) -> None:
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(serve, "choose_dilation", lambda _, *sizes: asked.append(sizes) or 2.0)
-    for options in ([], ["--max-total-tokens", "999", "--max-running-requests=7"]):
+    for options in (
+        [],
+        ["--max-total-tokens", "999", "--max-running-requests=7"],
+        ["--mem-fraction-static", "0.5"],
+    ):
         with pytest.raises(Executed):
             serve.main(["--profile", profile, "--", *options])
-    assert asked == [(4000, serve.MAX_RUNNING), (999, 7)]
+    # Half of 32 GiB without weights of 1 GiB, in tokens of 1,000 bytes.
+    fits = 15 * (1 << 30) // 1000
+    assert asked == [(4000, serve.MAX_RUNNING), (999, 7), (fits, serve.MAX_RUNNING)]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +73,11 @@ def test_chooses_the_dilation_for_the_pool_that_is_asked_for(
     [
         (["--", "--model-path", "x"], "--model-path cannot be given"),
         (["--", "--device=cuda"], "--device=cuda cannot be given"),
+        (["--", "--model-pat", "x"], "--model-pat cannot be given: the emulated device brings"),
+        (["--", "--served=x"], "--served=x cannot be given: the emulated device brings its own"),
+        (["--", "--config", "x"], "--config cannot be given: write the file's options out"),
+        (["--", "--conf=x"], "--conf=x cannot be given: write the file's options out"),
+        (["--", "--mem-fraction-static", "7"], "mem-fraction-static is 7.0; allowed is a number"),
         (["--time-dilation", "fast"], "--time-dilation is 'fast'; allowed is auto or a number"),
         (["--time-dilation", "-1"], "--time-dilation is '-1'; allowed is auto or a number from"),
         (["--time-dilation", "nan"], "--time-dilation is 'nan'; allowed is auto or a number from"),

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -187,3 +188,24 @@ def test_sglangs_time_limit_counts_the_devices_seconds(
     limit = 1.0 + 0.25 * asked / 1024
     late = LATENCY_S + IDLE_PASS_S * 2**LONGEST_PASS + PASSES_S
     assert limit <= ttft - whole_seconds(profile) <= limit + late
+
+
+def test_a_batch_is_a_trace_too(server: Any) -> None:
+    """SGLang sends the prompts of one HTTP request together; they do not arrive so."""
+    arrivals = [{"at_s": 5.0 * number, "index": number, "of": 3} for number in range(3)]
+    sampling = [{"max_new_tokens": 2, "custom_params": {ARRIVAL_KEY: each}} for each in arrivals]
+    body = {"input_ids": [prompt(50 + n) for n in range(3)], "sampling_params": sampling}
+    first = [each["meta_info"][STAMP_KEY][0] for each in server.post("/generate", body)]
+    assert [stamp // 5.0 for stamp in first] == [0.0, 1.0, 2.0]
+    server.flush_when_idle()
+
+
+def test_an_arrival_that_cannot_be_meant_is_answered_with_its_reason(server: Any) -> None:
+    for field, value in (("at_s", "soon"), ("at_s", -1.0), ("index", 1), ("of", 0)):
+        arrival = {"at_s": 0.0, "index": 0, "of": 1, field: value}
+        sampling = {"max_new_tokens": 2, "custom_params": {ARRIVAL_KEY: arrival}}
+        with pytest.raises(HTTPError) as refused:
+            server.post("/generate", {"input_ids": prompt(60), "sampling_params": sampling})
+        assert refused.value.code == 400
+        assert f"{ARRIVAL_KEY}.{field} is {value!r}" in refused.value.read().decode()
+    assert ask(server, prompt(60))[0][0] > 0.0

@@ -60,6 +60,22 @@ def test_a_late_submission_starves_the_device(
     assert device.count.starved_seconds == pytest.approx(0.005)  # 10 ms of wall clock at 2x
 
 
+@pytest.mark.parametrize(("submitted", "starved"), [(50.015, 0.0), (50.030, 0.010)])
+def test_a_step_that_waits_for_a_copy_does_not_starve_the_device(
+    make_profile: MakeProfile, clock: SimpleNamespace, submitted: float, starved: float
+) -> None:
+    device = EmulatedDevice(make_profile(), dilation=2.0)
+    step(device, clock, seconds=0.010, real=0.001)  # ends at 50.020
+    clock.time = submitted
+    copied = timed_streams.Event()
+    copied.done_at = 51.0
+    timed_streams.current_stream().wait_event(copied)
+    step(device, clock, seconds=0.010, real=0.001)
+    assert timed_streams.current_stream().done_at == pytest.approx(51.020)
+    assert device.count.starved_seconds == pytest.approx(starved / 2.0)
+    assert device.slower[16.0].starved_seconds == 0.0
+
+
 def test_it_counts_what_a_larger_dilation_would_mend(
     make_profile: MakeProfile, clock: SimpleNamespace
 ) -> None:
@@ -254,3 +270,14 @@ def test_copies_are_issued_as_sglang_does(
     for count, issued in ((device.loaded, loaded), (device.stored, stored)):
         assert (count.transfers, count.tokens, count.runs) == (1, 4, 2)
         assert (count.calls, count.pieces) == (issued.calls, issued.pieces)
+
+
+def test_only_the_emulated_model_takes_time(make_profile: MakeProfile) -> None:
+    device = EmulatedDevice(make_profile(layers=4), dilation=1.0)
+    made = SimpleNamespace(device_=device, config=SimpleNamespace(num_hidden_layers=4))
+    device.check_model(made)
+    with pytest.raises(RuntimeError, match="the model is Linear, whose steps take no time"):
+        device.check_model(torch.nn.Linear(1, 1))
+    made.config.num_hidden_layers = 5
+    with pytest.raises(RuntimeError, match="has 5 layers, and the profile is of 4"):
+        device.check_model(made)

@@ -8,6 +8,7 @@ import pytest
 from tokenflow_sgl_emulator.timed import hooks, prefetch_wait
 from tokenflow_sgl_emulator.timed.clock import VirtualClock
 from tokenflow_sgl_emulator.timed.timed_streams import Stream, StreamContext
+from tokenflow_sgl_emulator.timed.virtual_arrivals import ARRIVAL_KEY, VirtualArrivals
 
 
 @pytest.fixture
@@ -61,3 +62,31 @@ def test_where_sglang_sets_no_limit_there_is_no_timer(clock: VirtualClock) -> No
     tree: Any = SimpleNamespace(_storage_prefetch_wait={})
     prefetch_wait.start_prefetch_wait(lambda *_: None, tree, SimpleNamespace(handle="request"))
     assert tree._storage_prefetch_wait == {}
+
+
+def test_the_next_trace_begins_when_nothing_is_left_to_do(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not earlier, and then before SGLang's idle work, which sleeps until a message comes."""
+    monkeypatch.setattr(hooks, "the_device", lambda: SimpleNamespace(idle=lambda: None))
+    arrivals = VirtualArrivals(clock)
+    monkeypatch.setattr(hooks, "_arrivals", lambda: arrivals)
+    idle = False
+    scheduler = SimpleNamespace(is_fully_idle=lambda: idle)
+    slept: list[Any] = []
+
+    def message(at_s: float) -> Any:
+        custom = {ARRIVAL_KEY: {"at_s": at_s, "index": 0, "of": 1}}
+        return SimpleNamespace(sampling_params=SimpleNamespace(custom_params=custom))
+
+    first, second = message(0.0), message(2.0)
+    assert arrivals.receive([first]) == [first]
+    assert arrivals.receive([second]) == []
+    hooks.pass_time(slept.append, scheduler)
+    assert slept == [scheduler] and arrivals.receive([]) == []
+    idle = True
+    clock.expect(9.0)  # a copy of the first one's KV
+    for _ in range(2):
+        hooks.pass_time(slept.append, scheduler)
+    assert clock.now() == 11.0 and arrivals.receive([]) == [second]
+    assert slept == [scheduler]

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -143,6 +144,18 @@ def test_the_last_token_and_its_position_decide_the_next(server: Any) -> None:
     first = ask(server, ids, 10)
     assert ask(server, [*ids, *first[:5]], 5) == first[5:]
     assert ask(server, [*ids[:-1], 301], 10) != first
+
+
+def test_only_an_answer_has_log_probabilities(server: Any) -> None:
+    sampling = {"temperature": 0, "max_new_tokens": 3}
+    body = {"input_ids": prompt(8, 20), "sampling_params": sampling, "return_logprob": True}
+    with pytest.raises(HTTPError) as refused:
+        server.post("/generate", {**body, "logprob_start_len": 0})
+    assert refused.value.code == 400
+    assert "logprob_start_len is 0: an emulated device" in refused.value.read().decode()
+    meta = server.post("/generate", {**body, "top_logprobs_num": 2})["meta_info"]
+    assert len(meta["output_token_logprobs"]) == len(meta["output_top_logprobs"]) == 3
+    assert meta["input_token_logprobs"] == []
 
 
 def test_a_stream_that_decodes_beside_a_prefill_costs_what_it_reads(

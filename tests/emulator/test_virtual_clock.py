@@ -103,18 +103,53 @@ def test_a_second_trace_begins_anew(clock: VirtualClock) -> None:
     arrivals = VirtualArrivals(clock)
     arrivals.receive([request("first", 0.0)])
     clock.wait_until(7.0)
+    assert not arrivals.next_trace()
     assert rids(arrivals.receive([request("second", 0.0)])) == ["second"]
     assert arrivals.elapsed() == 0.0
 
 
-@pytest.mark.parametrize(
-    "fields", ["soon", {"at_s": 1.0}, {"at_s": "x", "index": 0, "of": 1}, None]
-)
-def test_what_is_no_arrival_arrives_at_once(clock: VirtualClock, fields: Any) -> None:
-    message = SimpleNamespace(
-        rid="x", sampling_params=SimpleNamespace(custom_params={ARRIVAL_KEY: fields})
-    )
-    assert VirtualArrivals(clock).receive([message]) == [message]
+def test_a_second_trace_waits_until_the_first_is_done(clock: VirtualClock) -> None:
+    """Its requests must not come among those of the first, nor its beginning be theirs."""
+    arrivals = VirtualArrivals(clock)
+    first = [request("a", 0.0, 0, 3), request("b", 1.0, 1, 3), request("c", 2.0, 2, 3)]
+    assert rids(arrivals.receive(first)) == ["a"]
+    assert arrivals.receive([request("x", 100.0, 0, 2), request("y", 0.0, 1, 2)]) == []
+    for moment, due in ((1.0, "b"), (2.0, "c")):
+        assert arrivals.jump() and clock.now() == moment
+        assert rids(arrivals.receive([])) == [due]
+    clock.wait_until(3.0)
+    assert arrivals.receive([]) == [] and arrivals.elapsed() == 3.0, "answers are under way"
+    assert not arrivals.jump() and arrivals.next_trace()
+    assert rids(arrivals.receive([])) == ["y"] and arrivals.elapsed() == 0.0
+    assert arrivals.jump() and clock.now() == 103.0
+
+
+def test_traces_that_come_together_are_told_apart_by_their_size(clock: VirtualClock) -> None:
+    arrivals = VirtualArrivals(clock)
+    assert arrivals.receive([request("a", 0.0, 0, 3), request("b", 0.0, 1, 3)]) == []
+    assert rids(arrivals.receive([request("x", 0.0, 0, 1)])) == ["x"]
+    assert arrivals.receive([request("c", 0.0, 2, 3), request("next", 5.0, 0, 3)]) == []
+    assert arrivals.next_trace()
+    assert rids(arrivals.receive([])) == ["a", "b", "c"]
+    assert not arrivals.jump()
+
+
+def test_what_waits_for_its_trace_can_be_aborted(clock: VirtualClock) -> None:
+    arrivals = VirtualArrivals(clock)
+    arrivals.receive([request("a", 0.0)])
+    arrivals.receive([request("b", 0.0, 0, 2), request("c", 0.0, 1, 2)])
+    assert rids(arrivals.receive([abort("", everything=True)])) == ["b", "c", ""]
+    assert not arrivals.next_trace()
+
+
+def test_each_request_of_a_batch_arrives_at_its_moment(clock: VirtualClock) -> None:
+    arrivals = VirtualArrivals(clock)
+    trace = SimpleNamespace(batch=[request("a", 0.0, 0, 2), request("b", 4.0, 1, 2)])
+    plain = SimpleNamespace(batch=[request("c"), request("d")])
+    passed = arrivals.receive([trace, plain])
+    assert passed == [plain, trace.batch[0]], "SGLang takes a batch that says nothing as it is"
+    assert arrivals.jump() and clock.now() == 4.0
+    assert arrivals.receive([]) == [trace.batch[1]]
 
 
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

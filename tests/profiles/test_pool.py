@@ -34,6 +34,18 @@ def test_refuses_a_model_that_does_not_fit() -> None:
         kv_pool_tokens(24564 * MIB, 65_524_246_528, 262144)
 
 
+def test_a_share_can_be_given() -> None:
+    assert kv_pool_tokens(1000, 300, 7, fraction=0.5) == int(200 / 7)
+    with pytest.raises(ProfileError, match=r"the share 0\.25 of one device with 0\.0 GB is"):
+        kv_pool_tokens(1000, 300, 7, fraction=0.25)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 85.0, float("nan")])
+def test_refuses_a_share_that_is_none(fraction: float) -> None:
+    with pytest.raises(ProfileError, match=r"is .*; allowed is a number above 0 and below 1"):
+        kv_pool_tokens(1000, 300, 7, fraction=fraction)
+
+
 def test_refuses_a_memory_below_what_the_engine_keeps() -> None:
     with pytest.raises(ProfileError, match="device memory is 2048 MiB; SGLang keeps 4064 MiB"):
         static_fraction(2048 * MIB)

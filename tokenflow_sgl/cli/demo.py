@@ -51,9 +51,10 @@ def demo(
 
     Starts two real SGLang servers, stock and tokenflow, each on an emulated RTX 4090. Sends both
     the same burst of streaming requests, more than the KV cache holds, shows their readers side by
-    side while it runs, and compares when tokens arrive and which. Time is virtual, so the figures
-    are the same on every machine. Takes two minutes on two cores, and neither a GPU nor a download.
-    Exits with 1 if an answer differs.
+    side while it runs, and compares when tokens arrive, and whether any is missing, doubled or out
+    of place (what is in the KV cache does not show in emulated tokens). Time is virtual, so the
+    figures are the same on every machine. Takes two minutes on two cores, and neither a GPU nor a
+    download. Exits with 1 if an answer differs.
     """
     need("The demo", "sglang", "tokenflow_sgl_emulator", "matplotlib", *RUNS)
     console = Console()

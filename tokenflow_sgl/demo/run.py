@@ -94,8 +94,10 @@ def run_demo(config: DemoConfig, console: Console) -> bool:
     console.print(result_table(*judged))
     everything = len(trace.requests)
     console.print(
-        f"\n[{'green' if same == everything else 'bold red'}]{same} of {everything} answers are "
-        "the same on both servers, token for token (greedy sampling).[/]"
+        f"\n[{'green' if same == everything else 'bold red'}]{same} of {everything} answers have "
+        "the same tokens on both servers.[/] This finds tokens that are missing, doubled or out of "
+        "place. It does not find wrong KV: the emulated model makes a token of the one before it "
+        "and its position."
     )
     draw(config.output / "demo.png", judged, _subtitle(config))
     _say_where(config, judged, console)

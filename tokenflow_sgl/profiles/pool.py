@@ -78,17 +78,38 @@ def graph_rows(device_memory: int) -> int:
     return _defaults(device_memory).rows
 
 
-def kv_pool_tokens(device_memory: int, weight_bytes: int, kv_bytes_per_token: int) -> int:
+def kv_pool_tokens(
+    device_memory: int,
+    weight_bytes: int,
+    kv_bytes_per_token: int,
+    *,
+    fraction: float | None = None,
+) -> int:
     """KV tokens beside the weights on one device.
 
+    Args:
+        device_memory: Bytes.
+        weight_bytes: Bytes of the weights.
+        kv_bytes_per_token: Bytes of KV per token.
+        fraction: Share of the memory for both (``--mem-fraction-static``); None: SGLang's default.
+
     Raises:
-        ProfileError: The weights leave no room.
+        ProfileError: The fraction is none, or the weights leave no room.
     """
-    budget = static_fraction(device_memory) * device_memory
+    whose = "SGLang's default share"
+    if fraction is None:
+        fraction = static_fraction(device_memory)
+    elif not 0.0 < fraction < 1.0:
+        raise ProfileError(
+            f"mem-fraction-static is {fraction!r}; allowed is a number above 0 and below 1."
+        )
+    else:
+        whose = f"the share {fraction:g}"
+    budget = fraction * device_memory
     tokens = int((budget - weight_bytes) / kv_bytes_per_token)
     if tokens < 1:
         raise ProfileError(
-            f"the weights take {weight_bytes / 1e9:.1f} GB, and SGLang's default share of one "
+            f"the weights take {weight_bytes / 1e9:.1f} GB, and {whose} of one "
             f"device with {device_memory / 1e9:.1f} GB is {budget / 1e9:.1f} GB."
         )
     return tokens

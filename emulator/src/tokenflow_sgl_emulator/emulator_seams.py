@@ -3,39 +3,17 @@
 An upgrade of SGLang is a walk down this table; a test checks every row against the installed one.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
-
-@dataclass(frozen=True)
-class Seam:
-    """One place in SGLang.
-
-    Attributes:
-        target: Dotted path of the function, method or class.
-        use: ``"subclass"``, ``"call"``, or how it is hooked through ``HookRegistry``.
-        why: What breaks without it, and when it can go.
-    """
-
-    target: str
-    use: Literal["around", "before", "replace", "subclass", "call"]
-    why: str
-
+from tokenflow_sgl_emulator.emulator_seam import HOST_COPIES, KERNEL, POOL_COPIES, Seam
+from tokenflow_sgl_emulator.recurrent.state_seams import STATES
 
 SGLANG_VERSION = "0.5.23"
 """The version that the table was written and tested against."""
 
-HOST_POOL = Seam(
-    "sglang.srt.mem_cache.pool_host.mha.get_mha_host_pool_cls",
-    "around",
-    "HiCache's host pool pins memory and copies with CUDA; goes when SRTPlatform gets a hook "
-    "for host pools as it has for device pools.",
-)
+HOST_POOL = Seam("sglang.srt.mem_cache.pool_host.mha.get_mha_host_pool_cls", "around", HOST_COPIES)
 _MLA = "sglang.srt.mem_cache.pool_host.mla.MLATokenToKVPoolHost."
-_POOL_COPIES = "The same for other pools, whose class SGLang names itself: " + HOST_POOL.why
-MLA_MEMORY = Seam(_MLA + "__init__", "around", _POOL_COPIES)
-MLA_LOAD = Seam(_MLA + "load_to_device_per_layer", "replace", _POOL_COPIES)
-MLA_STORE = Seam(_MLA + "backup_from_device_all_layer", "replace", _POOL_COPIES)
+MLA_MEMORY = Seam(_MLA + "__init__", "around", POOL_COPIES)
+MLA_LOAD = Seam(_MLA + "load_to_device_per_layer", "replace", POOL_COPIES)
+MLA_STORE = Seam(_MLA + "backup_from_device_all_layer", "replace", POOL_COPIES)
 HOST_MEMORY = Seam(
     "sglang.srt.mem_cache.kv_cache_builder.build_kv_cache",
     "around",
@@ -86,7 +64,7 @@ END_ANSWERS = Seam(
 CHECK_END = Seam(
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_one_request",
     "before",
-    "A client must hear of a wanted length that is none.",
+    "A client must hear of what no answer can be given to: see answer_ends.py, request_checks.py.",
 )
 _OWN = (
     "Streams that keep time, or whose copies are late; goes when SRTPlatform lets a platform name "
@@ -171,33 +149,30 @@ HOOKED = (
 )
 """Hooked by :mod:`tokenflow_sgl_emulator.platform_plugin`, checked when a model is loaded."""
 
-_KERNEL = "A kernel; goes when SGLang asks the platform for it, as it does for some."
 _LOCS = "sglang.kernels.ops.speculative.cache_locs."
 _EAGLE = "sglang.kernels.ops.speculative.eagle."
 _TREES = "sglang.kernels.ops.speculative.spec_tree."
 _BACKENDS = "sglang.srt.speculative.draft_utils.DraftBackendFactory."
 _CHOICE = "SGLang's choices for drafts know its own devices and attention backends only."
 SPECULATION = (
-    Seam(_LOCS + "assign_draft_cache_locs_contiguous_func", "replace", _KERNEL),
-    Seam(_LOCS + "fill_front_out_cache_loc_func", "replace", _KERNEL),
-    Seam(_EAGLE + "fill_accept_out_cache_loc_func", "replace", _KERNEL),
-    Seam(_EAGLE + "fill_bonus_tokens_func", "replace", _KERNEL),
-    Seam("sglang.srt.mem_cache.allocation.assign_req_to_token_pool_func", "replace", _KERNEL),
-    Seam("sglang.srt.mem_cache.allocation.get_last_loc", "replace", _KERNEL),
-    Seam(
-        "sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras", "replace", _KERNEL
-    ),
-    Seam(_TREES + "build_tree_kernel_efficient_func", "replace", _KERNEL),
-    Seam(_TREES + "verify_tree_greedy_func", "replace", _KERNEL),
+    Seam(_LOCS + "assign_draft_cache_locs_contiguous_func", "replace", KERNEL),
+    Seam(_LOCS + "fill_front_out_cache_loc_func", "replace", KERNEL),
+    Seam(_EAGLE + "fill_accept_out_cache_loc_func", "replace", KERNEL),
+    Seam(_EAGLE + "fill_bonus_tokens_func", "replace", KERNEL),
+    Seam("sglang.srt.mem_cache.allocation.assign_req_to_token_pool_func", "replace", KERNEL),
+    Seam("sglang.srt.mem_cache.allocation.get_last_loc", "replace", KERNEL),
+    Seam("sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras", "replace", KERNEL),
+    Seam(_TREES + "build_tree_kernel_efficient_func", "replace", KERNEL),
+    Seam(_TREES + "verify_tree_greedy_func", "replace", KERNEL),
     Seam(
         "sglang.kernels.ops.speculative.reconstruct_tree.reconstruct_indices_from_tree_mask_func",
         "replace",
-        _KERNEL,
+        KERNEL,
     ),
     Seam(
         "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._init_kv_copy_and_warmup",
         "replace",
-        _KERNEL,
+        KERNEL,
     ),
     Seam("sglang.srt.speculative.eagle_utils.default_tree_mask_mode", "replace", _CHOICE),
     Seam("sglang.srt.speculative.eagle_utils._verify_uses_greedy", "replace", _CHOICE),
@@ -205,50 +180,6 @@ SPECULATION = (
     Seam(_BACKENDS + "create_draft_extend_backend", "replace", _CHOICE),
 )
 """Hooked where drafts are verified (:mod:`tokenflow_sgl_emulator.speculation`), and only there."""
-
-_CONVOLUTION = "sglang.kernels.ops.mamba.causal_conv1d_triton."
-_STATES = "sglang.srt.mem_cache.pool_host.mamba.MambaPoolHost."
-RECURRENT = (
-    Seam(_CONVOLUTION + "causal_conv1d_fn", "replace", _KERNEL),
-    Seam(_CONVOLUTION + "causal_conv1d_update", "replace", _KERNEL),
-    Seam(_STATES + "load_to_device_per_layer", "replace", _POOL_COPIES),
-    Seam(_STATES + "backup_from_device_all_layer", "replace", _POOL_COPIES),
-)
-"""Hooked for models with recurrent states (:mod:`tokenflow_sgl_emulator.recurrent`), only there."""
-STATE_MEMORY = Seam(_STATES + "__init__", "around", _POOL_COPIES)
-KEPT_STATES = Seam(
-    "sglang.srt.mem_cache.memory_pool.MambaPool.get_cpu_copy",
-    "around",
-    "States of retracted requests are copied where device and host are one, too.",
-)
-TRACK_PINNING = Seam(
-    "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_decode",
-    "around",
-    "Tracked states pin memory without asking the platform.",
-)
-"""Hooked with these."""
-_GDN = "sglang.srt.layers.attention.linear.kernels.gdn_triton.TritonGDNKernel."
-_FLA = "sglang.kernels.ops.attention.fla."
-_SCATTER = "sglang.kernels.ops.mamba.mamba_state_scatter_triton."
-DELTA_RULE = (
-    Seam(
-        "sglang.kernels.ops.attention.linear.fused_gdn_gating.fused_gdn_gating", "replace", _KERNEL
-    ),
-    Seam(_GDN + "extend", "replace", _KERNEL),
-    Seam(_GDN + "packed_decode", "replace", _KERNEL),
-    Seam(_GDN + "target_verify", "replace", _KERNEL),
-    Seam(
-        "sglang.kernels.ops.attention.triton_gdn_fused_proj."
-        "fused_qkvzba_split_reshape_cat_contiguous",
-        "replace",
-        _KERNEL,
-    ),
-    Seam(_FLA + "layernorm_gated.RMSNorm.forward", "replace", _KERNEL),
-    Seam("sglang.kernels.ops.elementwise.elementwise.fused_sigmoid_mul", "replace", _KERNEL),
-    Seam(_SCATTER + "track_mamba_states_all_layers", "replace", _KERNEL),
-    Seam(_SCATTER + "scatter_mamba_states_after_mtp_verify", "replace", _KERNEL),
-)
-"""Hooked beside them for gated delta networks."""
 
 _ATTENTION = (
     "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend._run_sdpa_forward_"
@@ -263,12 +194,8 @@ SEAMS = (
     *TIMED,
     *VIRTUAL,
     *SPECULATION,
-    *RECURRENT,
-    STATE_MEMORY,
-    TRACK_PINNING,
-    KEPT_STATES,
-    *DELTA_RULE,
-    Seam("sglang.srt.speculative.ngram_worker._derive_tree_links", "call", _KERNEL),
+    *STATES,
+    Seam("sglang.srt.speculative.ngram_worker._derive_tree_links", "call", KERNEL),
     Seam(_ATTENTION + "extend", "subclass", _EXACT),
     Seam(_ATTENTION + "decode", "subclass", _EXACT),
     Seam(

@@ -9,6 +9,7 @@ card's driver would, and nothing is written anywhere else. The copies take no em
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import logging
@@ -64,6 +65,7 @@ class LocalTransferEngine:
         self._memory: dict[int, int] = {}
         # Where Yama restricts it, only parents may write to a process.
         _libc.prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
+        _forget_the_dead()
         self._say()
         atexit.register(_path(self.session_id).unlink, missing_ok=True)
 
@@ -126,8 +128,7 @@ class LocalTransferEngine:
     def send_probe(self, peer_session_id: str) -> int:
         """Whether the other side is there; 0: it is."""
         try:
-            process, _ = _told(peer_session_id)
-            os.kill(process, 0)
+            _told(peer_session_id)
         except (OSError, ValueError):
             return -1
         return 0
@@ -137,7 +138,7 @@ class LocalTransferEngine:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         if path.parent.stat().st_uid != os.getuid():
             raise PermissionError(f"{path.parent} is another user's, who could say what is written")
-        said = {"process": os.getpid(), "memory": sorted(self._memory.items())}
+        said = {**_identity(), "memory": sorted(self._memory.items())}
         part = path.with_suffix(".part")
         part.write_text(json.dumps(said))
         part.replace(path)
@@ -164,9 +165,53 @@ def _path(session_id: str) -> Path:
 
 
 def _told(session_id: str) -> tuple[int, list[tuple[int, int]]]:
-    """The process of an engine, and where others may write: first addresses and bytes, sorted."""
-    said = json.loads(_path(session_id).read_text())
+    """The process of an engine, and where others may write: first addresses and bytes, sorted.
+
+    Raises:
+        OSError: It is not there.
+        ValueError: It was no engine's name.
+    """
+    path = _path(session_id)
+    said = json.loads(path.read_text())
+    if not _lives(said):
+        path.unlink(missing_ok=True)
+        raise ProcessLookupError(f"process {said['process']}, which it was, has ended")
     return int(said["process"]), [(int(at), int(length)) for at, length in said["memory"]]
+
+
+def _identity() -> dict[str, int]:
+    """This process among all that had or will have its number."""
+    return {"process": os.getpid(), "started": _started("self") or 0, "namespace": _namespace()}
+
+
+def _lives(said: dict[str, Any]) -> bool:
+    """Whether the process of such an identity is there; of another container's it may be."""
+    if said["namespace"] != _namespace():
+        return True
+    return bool(_started(str(said["process"])) == said["started"])
+
+
+def _started(process: str) -> int | None:
+    """When a process started, clock ticks after the machine; None: it has ended."""
+    try:
+        # After its name, which is in brackets and may be anything.
+        fields = (Path("/proc") / process / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _namespace() -> int:
+    """In which numbers of processes are counted: a container's, where folders may be shared."""
+    return Path("/proc/self/ns/pid").stat().st_ino
+
+
+def _forget_the_dead() -> None:
+    """Remove what engines said whose processes could not do so, because they were killed."""
+    for path in _path("any:0").parent.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if not _lives(json.loads(path.read_text())):
+                path.unlink(missing_ok=True)
 
 
 def _check(memory: list[tuple[int, int]], addresses: Sequence[int], lengths: Sequence[int]) -> None:

@@ -114,10 +114,13 @@ class EmulatorPlatform(SRTPlatform):
         """Called in each worker once the weights are loaded.
 
         Raises:
-            RuntimeError: SGLang did not apply the hooks that belong to this platform.
+            RuntimeError: SGLang did not apply the hooks that belong to this platform; or a device
+                is emulated, and the model is none that takes its time.
         """
         platform_plugin.check_active()
-        if not timing_is_on():
+        if timing_is_on():
+            the_device().check_model(model)
+        else:
             from tokenflow_sgl_emulator.exact_linear import make_linears_exact
 
             make_linears_exact(model)

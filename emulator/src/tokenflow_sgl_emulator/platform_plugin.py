@@ -12,6 +12,7 @@ from tokenflow_sgl_emulator import (
     dp_attention,
     late_copies,
 )
+from tokenflow_sgl_emulator.emulator_seam import Seam
 from tokenflow_sgl_emulator.emulator_seams import (
     BATCH_INVARIANCE,
     BATCH_PINNING,
@@ -40,7 +41,6 @@ from tokenflow_sgl_emulator.emulator_seams import (
     TIMED,
     VIRTUAL,
     WAIT_FOR_RESULT,
-    Seam,
 )
 from tokenflow_sgl_emulator.timed import timed_streams
 from tokenflow_sgl_emulator.timed.clock import virtual_time
@@ -88,11 +88,13 @@ def register() -> None:
     for seam in (*LORA_PINNING, BATCH_PINNING):
         HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
     if timing_is_on():
-        from tokenflow_sgl_emulator.timed import hooks
+        from tokenflow_sgl_emulator.timed import hooks, request_checks
         from tokenflow_sgl_emulator.timed.prefetch_wait import start_prefetch_wait
 
         _replace_streams(timed_streams)
+        HookRegistry.register(CHECK_END.target, request_checks.check_logprobs, HookType.BEFORE)
         if virtual_time():
+            HookRegistry.register(CHECK_END.target, request_checks.check_arrival, HookType.BEFORE)
             HookRegistry.register(HOLD_ARRIVALS.target, hooks.hold_arrivals, HookType.AROUND)
             HookRegistry.register(WAIT_FOR_RESULT.target, hooks.stamp_result, HookType.BEFORE)
             HookRegistry.register(NOTE_IDLE.target, hooks.pass_time, HookType.AROUND)

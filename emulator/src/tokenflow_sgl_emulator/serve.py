@@ -14,12 +14,15 @@ from tokenflow_sgl.profiles import DeviceProfile, ProfileError
 from tokenflow_sgl_emulator import PLATFORM_NAME
 from tokenflow_sgl_emulator.timed.clock import VIRTUAL_VARIABLE
 from tokenflow_sgl_emulator.timed.device import DILATION_VARIABLE, PROFILE_VARIABLE
+from tokenflow_sgl_emulator.timed.device_defaults import pool_tokens
 from tokenflow_sgl_emulator.timed.dilation import choose_dilation, parse_dilation
 
 MAX_RUNNING = 2048
 """SGLang's own limit of running requests for a pool that would hold more."""
 TAKEN = ("--model-path", "--model", "--device", "--served-model-name", "--load-format")
 """SGLang's options that the emulated device decides."""
+CONFIG = "--config"
+"""SGLang's option for a file with options."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("sglang", nargs="*", help="after --: arguments of sglang.launch_server")
     args = parser.parse_args(argv)
     for option in args.sglang:
-        if option.partition("=")[0] in TAKEN:
-            parser.error(f"{option} cannot be given: the emulated device brings its own model")
+        if reason := _refused(option):
+            parser.error(f"{option} cannot be given: {reason}")
     try:
         profile = DeviceProfile.load(args.profile)
         dilation = 1.0
@@ -73,15 +76,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.execv(sys.executable, command)
 
 
+def _refused(option: str) -> str | None:
+    """Why this option of SGLang's cannot be given; None: it can be.
+
+    SGLang takes abbreviations: one that could mean an option of these counts as that option.
+    """
+    name = option.partition("=")[0]
+    if len(name) <= len("--") or not name.startswith("--"):
+        return None
+    if any(taken.startswith(name) for taken in TAKEN):
+        return "the emulated device brings its own model"
+    if CONFIG.startswith(name):
+        return "write the file's options out; some of them the emulated device decides"
+    return None
+
+
 def _dilation(text: str, profile: DeviceProfile, sglang_args: Sequence[str]) -> float:
     given = parse_dilation(text)
     if given is not None:
         return given
     sizes = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    sizes.add_argument("--max-total-tokens", type=int, default=profile.kv_pool_tokens)
+    sizes.add_argument("--max-total-tokens", type=int)
+    sizes.add_argument("--mem-fraction-static", type=float)
     sizes.add_argument("--max-running-requests", type=int, default=MAX_RUNNING)
     known, _ = sizes.parse_known_args(sglang_args)
-    return choose_dilation(profile, known.max_total_tokens, known.max_running_requests)
+    tokens = pool_tokens(profile, known.max_total_tokens, known.mem_fraction_static)
+    return choose_dilation(profile, tokens, known.max_running_requests)
 
 
 def _model_folder(layers: int) -> Path:

@@ -36,10 +36,16 @@ class EmulatedForCausalLM(torch.nn.Module):
     ) -> LogitsProcessorOutput:
         """Take the step's time layer by layer, each after its KV has arrived from the host."""
         self._compute(work_of(forward_batch), *_waits())
-        if forward_batch.forward_mode.is_extend():
-            last = forward_batch.extend_seq_lens.cumsum(0) - 1
-            input_ids, positions = input_ids[last], positions[last]
-        return LogitsProcessorOutput(next_token_logits=self._logits(input_ids, positions))
+        if not forward_batch.forward_mode.is_extend():
+            return LogitsProcessorOutput(next_token_logits=self._logits(input_ids, positions))
+        last = forward_batch.extend_seq_lens.cumsum(0) - 1
+        return LogitsProcessorOutput(
+            next_token_logits=self._logits(input_ids[last], positions[last]),
+            # Of the prompt none is asked for (`request_checks`). But SGLang wants some to be there
+            # where an answer with log-probabilities was retracted and is computed anew; it keeps
+            # those that it has.
+            input_token_logprobs=torch.zeros(0),
+        )
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """There are none."""

@@ -1,20 +1,23 @@
 """Puts the twins in place, in a process that is about to build a model with recurrent states."""
 
-from tokenflow_sgl_emulator.emulator_seams import (
-    DELTA_RULE,
-    KEPT_STATES,
-    RECURRENT,
-    STATE_MEMORY,
-    TRACK_PINNING,
-    Seam,
-)
+from functools import cache
+
+from tokenflow_sgl_emulator.emulator_seam import Seam
 from tokenflow_sgl_emulator.mla_pool import without_pinned_memory
 from tokenflow_sgl_emulator.no_pinning import without_pinning
+from tokenflow_sgl_emulator.platform_plugin import check_hooked
 from tokenflow_sgl_emulator.recurrent import (
     delta_rule,
     draft_states,
     short_convolution,
     state_pool,
+)
+from tokenflow_sgl_emulator.recurrent.state_seams import (
+    DELTA_RULE,
+    KEPT_STATES,
+    RECURRENT,
+    STATE_MEMORY,
+    TRACK_PINNING,
 )
 
 _TWINS = {
@@ -35,32 +38,36 @@ _TWINS = {
 """By the last name of the seam."""
 
 
+@cache
 def install_convolutions() -> None:
-    """Replace SGLang's kernels for convolutions and states, once per process.
+    """Replace SGLang's kernels for convolutions and states.
 
-    SGLang's models take the kernels as they are when they are imported.
+    Once per process: later calls do nothing. Modules that have imported a kernel get its twin, too.
 
     Raises:
         RuntimeError: SGLang did not apply a hook; the message names it.
     """
-    _install(RECURRENT)
-
-
-def install_delta_rule() -> None:
-    """The same, and those of gated delta networks."""
-    _install((*RECURRENT, *DELTA_RULE))
-
-
-def _install(seams: tuple[Seam, ...]) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from tokenflow_sgl_emulator.platform_plugin import check_hooked
+    HookRegistry.register(STATE_MEMORY.target, without_pinned_memory, HookType.AROUND)
+    HookRegistry.register(TRACK_PINNING.target, without_pinning, HookType.AROUND)
+    HookRegistry.register(KEPT_STATES.target, state_pool.copied, HookType.AROUND)
+    _replace(RECURRENT)
+    check_hooked((STATE_MEMORY, TRACK_PINNING, KEPT_STATES))
+
+
+@cache
+def install_delta_rule() -> None:
+    """The same, and those of gated delta networks."""
+    install_convolutions()
+    _replace(DELTA_RULE)
+
+
+def _replace(seams: tuple[Seam, ...]) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     for seam in seams:
         twin = _TWINS[seam.target.rpartition(".")[2]]
         HookRegistry.register(seam.target, twin, HookType.REPLACE)
-    HookRegistry.register(STATE_MEMORY.target, without_pinned_memory, HookType.AROUND)
-    HookRegistry.register(TRACK_PINNING.target, without_pinning, HookType.AROUND)
-    HookRegistry.register(KEPT_STATES.target, state_pool.copied, HookType.AROUND)
     HookRegistry.apply_hooks()
-    check_hooked((*seams, STATE_MEMORY, TRACK_PINNING, KEPT_STATES))
+    check_hooked(seams)

@@ -135,14 +135,32 @@ class EmulatedDevice:
         self._began = 0.0
         self._computed = 0.0  # wall-clock seconds of the last step
 
+    def check_model(self, model: Any) -> None:
+        """Make sure that steps of this model take time.
+
+        Raises:
+            RuntimeError: It is not an emulated one, or has other layers than the profile's model.
+        """
+        if getattr(model, "device_", None) is not self:
+            raise RuntimeError(
+                f"the model is {type(model).__name__}, whose steps take no time of the emulated "
+                "device. Allowed is what model_folder.write_model_folder writes, as "
+                "tokenflow serve-emulated does."
+            )
+        layers = model.config.num_hidden_layers
+        if layers != self.profile.layers:
+            raise RuntimeError(
+                f"the model has {layers} layers, and the profile is of {self.profile.layers}: "
+                "copies of KV would not take their time. Allowed are as many."
+            )
+
     def begin_step(self) -> Stream:
         """A forward pass is submitted: it starts on this stream, not before now."""
-        stream = current_stream()
-        stream.done_at = max(stream.done_at, now())
-        if self._computed_until is not None:
-            gap = stream.done_at - self._computed_until
-            if gap > 0.0:
-                self._starve(gap)
+        stream, submitted = current_stream(), now()
+        stream.done_at = max(stream.done_at, submitted)
+        # Not until the stream is ready: a copy that the step waits for is the device's own work.
+        if self._computed_until is not None and submitted > self._computed_until:
+            self._starve(submitted - self._computed_until)
         self._began = stream.done_at
         return stream
 

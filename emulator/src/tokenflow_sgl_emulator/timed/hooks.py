@@ -67,7 +67,7 @@ def pass_time(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs
 
     With requests there (paused ones, say), that is the pass itself. Without, the next arrival:
     then the pass is over at once, for SGLang's idle work may sleep. Without either, the device ends
-    its copies, and the clock stands.
+    its copies, and the clock stands, or the next trace begins.
     """
     note_idle(scheduler)
     clock = the_clock()
@@ -78,4 +78,6 @@ def pass_time(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs
         return None
     else:
         clock.settle()
+        if _arrivals().next_trace():
+            return None
     return original(scheduler, *args, **kwargs)

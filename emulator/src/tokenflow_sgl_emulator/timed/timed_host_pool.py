@@ -10,7 +10,32 @@ from tokenflow_sgl_emulator.timed.device import the_device
 
 
 class TimedHostPool(PlainMemory, MHATokenToKVPoolHost):
-    """SGLang's pool with the link's time in place of the CUDA copies."""
+    """SGLang's pool with the link's time in place of the CUDA copies.
+
+    Args:
+        buffer_info: Of the device's pool.
+        host_to_device_ratio: Size by that of the device's pool.
+        host_size: Gigabytes of the device's KV that it holds; 0: the ratio says it.
+        page_size: Tokens of a page.
+        *args: As SGLang's.
+        **kwargs: As SGLang's.
+    """
+
+    def __init__(
+        self,
+        buffer_info: Any,
+        host_to_device_ratio: float,
+        host_size: float,
+        page_size: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if host_size > 0:
+            # SGLang would divide by the rows of the emulated model, which are next to nothing.
+            tokens = int(host_size * 1e9 / the_device().profile.kv_bytes_per_token)
+            # A page more, as SGLang has: it hands out all but one.
+            kwargs["host_token_capacity"] = (tokens // page_size + 1) * page_size
+        super().__init__(buffer_info, host_to_device_ratio, host_size, page_size, *args, **kwargs)
 
     def load_to_device_per_layer(
         self,

@@ -7,12 +7,13 @@ at once, and each carries under `ARRIVAL_KEY` of its `custom_params` when it arr
 
 The trace begins when all of them (`of`) are there: how fast they came does not matter. `at_s`
 counts from then, `index` orders requests of one moment. Every token of an answer comes with its own
-moment on the same count, under `STAMP_KEY` of SGLang's `meta_info`. One trace at a time; requests
-that carry nothing arrive when they come.
+moment on the same count, under `STAMP_KEY` of SGLang's `meta_info`. One trace at a time: the next
+one begins when the server has nothing left to do. Requests that carry nothing arrive when they
+come.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from tokenflow_sgl_emulator.timed.clock import VirtualClock
 
 ARRIVAL_KEY = "emulated_arrival"
 STAMP_KEY = "emulated_s"
+LATEST_S = 1e9
+"""Seconds after its beginning at which a trace may still go on: some thirty years."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,8 +30,8 @@ class Arrival:
     """When a request arrives.
 
     Attributes:
-        at_s: Virtual seconds after the trace's beginning, at least 0.
-        index: Its place among those that arrive at the same moment.
+        at_s: Virtual seconds after the trace's beginning, from 0 to `LATEST_S`.
+        index: Its place among those that arrive at the same moment, from 0 and below `of`.
         of: Number of requests of the trace.
     """
 
@@ -38,7 +41,7 @@ class Arrival:
 
 
 class VirtualArrivals:
-    """The requests of a trace that SGLang must not see yet.
+    """The requests of traces that SGLang must not see yet.
 
     Args:
         clock: The device's.
@@ -47,67 +50,111 @@ class VirtualArrivals:
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self._zero = 0.0
-        self._held: list[tuple[Arrival, Any]] = []  # once it runs: the next one last
-        self._runs = False
+        self._coming: dict[int, list[tuple[Arrival, Any]]] = {}  # by the size of their trace
+        self._held: list[tuple[Arrival, Any]] = []  # of the trace that runs: the next one last
+        self._served = False  # whether requests of the last trace may still be under way
 
     def receive(self, messages: Iterable[Any]) -> list[Any]:
         """What SGLang gets of these messages: none that is held, and those that are due now."""
         passed: list[Any] = []
-        for message in messages:
+        for message in (member for each in messages for member in _members(each)):
             arrival = arrival_of(message)
             if arrival is not None:
-                self._held.append((arrival, message))
+                self._coming.setdefault(arrival.of, []).append((arrival, message))
                 continue
             if hasattr(message, "abort_all"):
                 passed += self._aborted(message)  # SGLang can only abort what it knows
             passed.append(message)
-        if self._held and not self._runs and len(self._held) >= self._held[0][0].of:
+        if not self._served:
             self._begin()
-        while self._runs and self._held and self._moment() <= self._clock.now():
+        while self._held and self._moment() <= self._clock.now():
             passed.append(self._held.pop()[1])
-        self._runs = self._runs and bool(self._held)
         return passed
 
     def jump(self) -> bool:
         """Move the clock to the next arrival; return whether there is one."""
-        if self._runs:
+        if self._held:
             self._clock.wait_until(self._moment())
-        return self._runs
+        return bool(self._held)
+
+    def next_trace(self) -> bool:
+        """The server has nothing left to do: begin what came meanwhile; return whether it did."""
+        self._served = False
+        self._begin()
+        return self._served
 
     def idle_pass(self) -> None:
         """Let a pass of SGLang's loop take its time, but none beyond the next arrival."""
-        self._clock.idle_pass(self._moment() if self._runs else math.inf)
+        self._clock.idle_pass(self._moment() if self._held else math.inf)
 
     def elapsed(self) -> float:
         """Virtual seconds since the trace's beginning."""
         return self._clock.now() - self._zero
 
     def _begin(self) -> None:
-        self._zero, self._runs = self._clock.now(), True
-        self._held.sort(key=lambda held: held[0], reverse=True)
+        for of, coming in self._coming.items():
+            if len(coming) >= of:
+                self._held = sorted(coming[:of], key=lambda held: held[0], reverse=True)
+                self._coming[of] = coming[of:]
+                self._zero, self._served = self._clock.now(), True
+                return
 
     def _moment(self) -> float:
         return self._zero + self._held[-1][0].at_s
 
     def _aborted(self, abort: Any) -> list[Any]:
-        kept: list[tuple[Arrival, Any]] = []
         named: list[Any] = []
-        for arrival, request in self._held:
-            if abort.abort_all or request.rid.startswith(abort.rid):
-                named.append(request)
-            else:
-                kept.append((arrival, request))
-        self._held, self._runs = kept, self._runs and bool(kept)
+        for waiting in (self._held, *self._coming.values()):
+            kept: list[tuple[Arrival, Any]] = []
+            for arrival, request in waiting:
+                if abort.abort_all or request.rid.startswith(abort.rid):
+                    named.append(request)
+                else:
+                    kept.append((arrival, request))
+            waiting[:] = kept
         return named
 
 
 def arrival_of(message: Any) -> Arrival | None:
-    """What a message from the front end says of its arrival; None: nothing that can be used."""
+    """What a message from the front end says of its arrival; None: nothing.
+
+    Raises:
+        ValueError: As `parse_arrival`, unless the front end checked it (`request_checks`).
+    """
     custom = getattr(getattr(message, "sampling_params", None), "custom_params", None)
-    fields = custom.get(ARRIVAL_KEY) if isinstance(custom, dict) else None
-    if not isinstance(fields, dict):
+    if not isinstance(custom, dict) or ARRIVAL_KEY not in custom:
         return None
-    try:
-        return Arrival(float(fields["at_s"]), int(fields["index"]), int(fields["of"]))
-    except (KeyError, TypeError, ValueError):
-        return None
+    return parse_arrival(custom[ARRIVAL_KEY])
+
+
+def parse_arrival(fields: Any) -> Arrival:
+    """What a client said of an arrival.
+
+    Raises:
+        ValueError: A field is missing or cannot be meant; the message names it and what is allowed.
+    """
+    if not isinstance(fields, Mapping):
+        raise ValueError(
+            f"{ARRIVAL_KEY} is {fields!r}; allowed is an object with at_s, index and of."
+        )
+    at_s, index, of = fields.get("at_s"), fields.get("index"), fields.get("of")
+    # bool is an int to Python, but no client means a number by it.
+    if type(of) is not int or of < 1:
+        raise _refused("of", of, "a whole number of at least 1")
+    if type(index) is not int or not 0 <= index < of:
+        raise _refused("index", index, f"a whole number from 0 and below of, which is {of}")
+    if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not 0 <= at_s <= LATEST_S:
+        raise _refused("at_s", at_s, f"a number of seconds from 0 to {LATEST_S:g}")
+    return Arrival(float(at_s), index, of)
+
+
+def _refused(field: str, value: Any, allowed: str) -> ValueError:
+    return ValueError(f"{ARRIVAL_KEY}.{field} is {value!r}; allowed is {allowed}.")
+
+
+def _members(message: Any) -> Sequence[Any]:
+    """The requests of a batch, which arrive one by one, where one of them says when."""
+    batch = getattr(message, "batch", None)
+    if isinstance(batch, list) and any(arrival_of(each) is not None for each in batch):
+        return batch
+    return (message,)
