@@ -1,4 +1,4 @@
-"""The two kinds of errors that a user can do something about; each message is one sentence.
+"""The kinds of errors that a user can do something about; each message is one sentence.
 
 `tokenflow_sgl.cli.failing` makes an exit code of the kind, the same in every command.
 """
@@ -12,3 +12,7 @@ class InputError(ValueError):
 
 class FailedError(RuntimeError):
     """What was given is fine, but what was asked for failed: no server, one that ended."""
+
+
+class StoppedError(RuntimeError):
+    """The user ended the work before it had a result."""

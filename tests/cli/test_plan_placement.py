@@ -110,12 +110,30 @@ def test_a_buffer_for_each_stream_leaves_less_memory(invoke) -> None:
     assert layer < stream
 
 
-def test_no_stream_that_runs_is_a_failure(invoke, tmp_path) -> None:
+def test_no_stream_that_runs_or_keeps_the_objective_is_a_failure(invoke, tmp_path) -> None:
     done = invoke("9000", *A5000, "--tbt-slo", "0.001", "--plot", "plan.png")
     assert done.exit_code == 1
-    assert "for objective" in done.stdout
-    assert "No stream runs: none fits the memory and keeps the objective." in done.output
+    assert "That is longer than 1.0 ms, which no stream keeps even alone" in done.stdout
+    assert "No stream keeps the objective, even alone." in done.output
     assert not (tmp_path / "plan.png").exists()
+    small = invoke("9000", *A5000[:2], "--kv-tokens", "64", "--plot", "plan.png")
+    assert small.exit_code == 1
+    assert "for memory" in small.stdout
+    assert "No stream runs: none fits the memory." in small.output
+    assert not (tmp_path / "plan.png").exists()
+
+
+def test_what_pauses_makes_the_step_of_the_others_shorter(invoke) -> None:
+    # Thirteen streams compute for 30.1 ms, eleven for 29.5.
+    words = (*["1500"] * 13, "--device", "a5000", "--kv-tokens", "16384", "--link-gb", "12")
+    done = invoke(*words, "--tbt-slo", "0.0295", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert {each["paused"] for each in found["streams"]} == {None, "objective"}
+    step = found["step"]
+    assert step["seconds"] <= 0.0295
+    # The timeline is that of the streams that run.
+    assert step["seconds"] == pytest.approx(step["computing_s"] + step["stalled_s"])
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,21 @@ def test_ctrl_c_ends_the_replay_and_writes_what_came(
     assert run.tokens.num_rows > 10
 
 
+def test_ctrl_c_in_the_warm_up_burst_is_an_interruption(
+    ask, trace_file, command, stub_process, tmp_path
+):
+    trace = trace_file(ask(output=100_000), ask(3600.0))
+    with stub_process(gap_s=1.0) as url:
+        options = ("--warm-up-burst", "1")
+        process = command(trace, "--url", url, *options, PYTHONUNBUFFERED="1")
+        wait_for(process, "2 requests of small")
+        wait_for_answers(url, ended=0, tokens=1)
+        process.send_signal(signal.SIGINT)
+        text = output_of(process, 130)
+    assert "No replay: stopped in the warm-up burst: nothing was measured." in text
+    assert not list(tmp_path.glob("replay-results/*"))
+
+
 def test_an_invalid_run_is_said_aloud(ask, trace_file, command, stub_process, tmp_path):
     device = {"time_dilation": 1.0, "steps": 0, "late_steps": 0}
     info = {"internal_states": [{"emulated_device": device}]}

@@ -7,9 +7,7 @@ import pytest
 
 from tokenflow_sgl.placement import PAUSED, Batch, Machine, Terms, every_kth, plan
 from tokenflow_sgl.placement.controller import (
-    Correction,
     CurrentPlan,
-    Measured,
     Settings,
     Trigger,
     next_plan,
@@ -34,48 +32,27 @@ def first(tokens, memory: float = 60.0, slots=None) -> CurrentPlan:
 
 def test_a_new_batch_asks_for_a_plan() -> None:
     force = first([48, 96])
-    assert trigger(None, (0, 1), 0, None, SETTINGS) is Trigger.BATCH
-    assert trigger(force, (0, 1, 2), 1, None, SETTINGS) is Trigger.BATCH
-    assert trigger(force, (0,), 1, None, SETTINGS) is Trigger.BATCH
-    assert trigger(force, (1, 0), 1, None, SETTINGS) is None
+    assert trigger(None, (0, 1), 0, SETTINGS) is Trigger.BATCH
+    assert trigger(force, (0, 1, 2), 1, SETTINGS) is Trigger.BATCH
+    assert trigger(force, (0,), 1, SETTINGS) is Trigger.BATCH
+    assert trigger(force, (1, 0), 1, SETTINGS) is None
 
 
 def test_a_plan_expires() -> None:
     force = first([48, 96])
     lasts = force.plan.lasts
     assert lasts > 1
-    assert trigger(force, (0, 1), lasts - 1, None, SETTINGS) is None
-    assert trigger(force, (0, 1), lasts, None, SETTINGS) is Trigger.EXPIRY
-
-
-def test_a_step_that_is_much_longer_or_shorter_asks_for_a_plan() -> None:
-    force = first([48, 96])
-    seconds = force.plan.seconds
-    for factor, why in ((1.19, None), (0.81, None), (1.21, "mismatch"), (0.79, "mismatch")):
-        found = trigger(force, (0, 1), 1, factor * seconds, SETTINGS)
-        assert (found.value if found else None) == why
+    assert trigger(force, (0, 1), lasts - 1, SETTINGS) is None
+    assert trigger(force, (0, 1), lasts, SETTINGS) is Trigger.EXPIRY
 
 
 def test_a_plan_stands_for_some_steps() -> None:
     force = first([48, 96])
-    patient = Settings(shortest=5)
-    assert trigger(force, (0, 1), 4, 9e9, patient) is None
-    assert trigger(force, (0, 1), 5, 9e9, patient) is Trigger.MISMATCH
-    assert trigger(force, (0, 1, 2), 1, None, patient) is Trigger.BATCH
-
-
-def test_what_is_measured_corrects_the_machine() -> None:
-    slower = Measured(seconds=20.0, computing=18.0, bandwidth=1.5)
-    learned = Correction()
-    for _ in range(20):
-        learned = learned.learned(machine(), slower, 0.3)
-    assert learned.compute == pytest.approx(2.0, rel=1e-2)
-    assert learned.bandwidth == pytest.approx(0.5, rel=1e-2)
-    corrected = learned.of(machine())
-    assert corrected.computing == pytest.approx(18.0, rel=1e-2)
-    assert corrected.bandwidth == pytest.approx(1.5, rel=1e-2)
-    once = Correction().learned(machine(), Measured(20.0, 18.0), 0.5)
-    assert once == Correction(1.5, 1.0)  # nothing was copied: nothing is known of the link
+    lasts = force.plan.lasts
+    patient = Settings(shortest=lasts + 5)
+    assert trigger(force, (0, 1), lasts + 4, patient) is None
+    assert trigger(force, (0, 1), lasts + 5, patient) is Trigger.EXPIRY
+    assert trigger(force, (0, 1, 2), 1, patient) is Trigger.BATCH
 
 
 def test_what_pauses_is_tried_again_only_when_the_batch_changes() -> None:
@@ -112,7 +89,7 @@ def test_no_stream_pauses_for_ever() -> None:
     ran = {slot: 0 for slot in slots}
     longest = dict.fromkeys(slots, 0)
     for step in range(300):
-        why = trigger(force, slots, step, None, settings)
+        why = trigger(force, slots, step, settings)
         if why is not None:
             force = next_plan(
                 force, slots, Batch.of(tokens), machine(70.0), why, step, settings, terms
@@ -143,8 +120,6 @@ def test_a_plan_whose_successor_is_late_is_kept_while_it_fits() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"mismatch": 0.0}, "mismatch is 0.0; allowed is above 0"),
-        ({"weight": 1.5}, "weight is 1.5; allowed is above 0, at most 1"),
         ({"shortest": 0}, "shortest is 0; allowed is 1 or more"),
         ({"longest_pause": 0}, "longest_pause is 0; allowed is 1 or more"),
     ],

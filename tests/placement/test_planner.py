@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ from tokenflow_sgl.placement import (
     NEW,
     PAUSED,
     Batch,
+    Installed,
     Machine,
     Reason,
     Terms,
@@ -18,8 +20,10 @@ from tokenflow_sgl.placement import (
     blocks_after,
     every_kth,
     plan,
+    solve,
 )
 from tokenflow_sgl.placement.milp import solve_milp
+from tokenflow_sgl.placement.planner import lasts
 
 LAYERS = 9
 
@@ -174,6 +178,84 @@ def test_bad_batches_are_named(make, message) -> None:
         make()
 
 
+def test_an_objective_that_its_stream_does_not_keep_alone_pauses_no_other() -> None:
+    tokens, slo = np.array([480, 400, 480, 64]), np.array([np.inf, np.inf, np.inf, 5.0])
+    batch = Batch(tokens, np.zeros(4, dtype=np.int64), slo)
+    found = plan(batch, machine(9000.0), Terms(ahead=0))
+    assert found.paused == ()
+    # One that can be kept counts as before, beside two that are violations anyway.
+    slo[0] = 8.0
+    assert plan(batch, machine(9000.0), Terms(ahead=0)).paused == ()
+    slo[1] = 9.5
+    for violations in (0, 1):
+        kept = plan(batch, machine(320.0), Terms(ahead=0, violations=violations))
+        assert kept.seconds <= 9.5
+        assert kept.paused
+
+
+def test_where_none_keeps_its_objective_all_run_late() -> None:
+    # Of both together a layer takes two seconds, whichever runs.
+    batch = Batch.of(np.array([48, 96]), tbt_slo=9.5)
+    slow = Machine(np.full(LAYERS, 2.0), 3.0, 1000.0)
+    found = plan(batch, slow, Terms(ahead=0))
+    assert (found.paused, found.seconds) == ((), pytest.approx(18.0))
+    # The bound of 9 s is within the objective, no placement is.
+    alone = Batch.of(np.array([800]), tbt_slo=1.0)
+    free = plan(Batch.of(alone.tokens), machine(200.0), Terms(ahead=0))
+    near = (free.bound + free.seconds) / 2.0
+    assert free.bound * 1.01 < near
+    late = plan(Batch.of(alone.tokens, tbt_slo=near), machine(200.0), Terms(ahead=0))
+    assert (late.paused, late.seconds) == ((), pytest.approx(free.seconds))
+
+
+def test_what_the_last_one_to_pause_kept_out_runs_after_all() -> None:
+    # The second stream is to run, but does not fit even alone.
+    batch = Batch.of(np.array([160, 32000, 320]))
+    last = np.array([False, True, False])
+    found = plan(batch, machine(60.0), Terms(ahead=0), last=last)
+    assert found.paused == ((1, Reason.MEMORY),)
+    # The middle one's objective pauses the first, then itself.
+    slo = np.array([np.inf, 9.0 + 1e-9, np.inf])
+    tight = Batch(np.array([960, 800, 320]), np.zeros(3, dtype=np.int64), slo)
+    found = plan(tight, machine(600.0), Terms(ahead=0))
+    assert found.paused == ((1, Reason.OBJECTIVE),)
+
+
+def test_no_placement_is_searched_where_the_bound_is_too_long() -> None:
+    searched = []
+
+    def backend(sizes, layouts, machine, installed):
+        searched.append(sizes.size)
+        return solve(sizes, layouts, machine)
+
+    tokens = np.array([160, 1600, 1610, 1620, 320])
+    found = plan(Batch.of(tokens, tbt_slo=9.5), machine(500.0), Terms(ahead=0), backend=backend)
+    assert len(found.paused) == 3
+    assert searched == [2]
+
+
+def test_a_step_below_the_bound_by_rounding_lasts() -> None:
+    batch = Batch.of(np.array([48, 96]))
+    found = plan(batch, machine(1000.0), Terms(ahead=0))
+    above = replace(found, bound=1.5 * found.seconds)
+    assert lasts(above, batch.tokens, machine(1000.0), Terms(ahead=0)) == Terms().window
+
+
+def test_scipys_plan_lasts_as_long_though_another_is_in_force() -> None:
+    def backend(sizes, layouts, machine, installed):
+        return solve_milp(sizes, layouts, machine, installed=installed, gap=1e-6)
+
+    batch, layouts = Batch.of(np.array([160, 480, 320])), every_kth(LAYERS)
+    all_on_host = Installed(layouts, np.full(3, len(layouts) - 1), 4.0)
+    ours, theirs = (
+        plan(batch, machine(300.0), layouts=layouts, installed=all_on_host, backend=one)
+        for one in (None, backend)
+    )
+    assert theirs.bound <= theirs.seconds
+    assert theirs.bound == pytest.approx(ours.bound, rel=1e-4)
+    assert theirs.lasts == ours.lasts > 1
+
+
 def test_a_pause_makes_the_layers_of_the_others_shorter() -> None:
     # A layer takes a second for each stream; the objective leaves nine for nine layers.
     batch = Batch.of(np.array([48, 96]), tbt_slo=9.5)
@@ -181,8 +263,6 @@ def test_a_pause_makes_the_layers_of_the_others_shorter() -> None:
     def of(places) -> Machine:
         return Machine(np.full(LAYERS, float(places.size)), 3.0, 1000.0)
 
-    fixed = plan(batch, of(np.arange(2)), Terms(ahead=0))
-    assert (fixed.layout == PAUSED).all()
     found = plan(batch, of, Terms(ahead=0))
     assert found.paused == ((1, Reason.OBJECTIVE),)
     assert found.seconds == pytest.approx(9.0, abs=1e-4)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -175,3 +176,32 @@ def test_a_trace_that_json_cannot_hold_is_not_written(tmp_path):
     broken = replace(SMALL, requests=(TraceRequest(float("nan"), 1, 1),))
     with pytest.raises(ValueError, match="JSON compliant"):
         write_native(tmp_path / "t.jsonl", broken)
+
+
+def test_a_file_that_ends_in_gz_is_compressed_and_the_same_each_time(tmp_path):
+    for name in ("a.jsonl.gz", "b.jsonl.gz"):
+        write_native(tmp_path / name, SMALL)
+        assert load_native(tmp_path / name) == SMALL
+    written = (tmp_path / "a.jsonl.gz").read_bytes()
+    assert written.startswith(b"\x1f\x8b")
+    assert written == (tmp_path / "b.jsonl.gz").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_what_was_there_stays_until_all_is_written(name, tmp_path):
+    path = tmp_path / name
+    write_native(path, SMALL)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_native(path, replace(SMALL, requests=(TraceRequest(float("inf"), 1, 1),) * 2))
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_a_link_and_a_pipe_stay_what_they_are(tmp_path):
+    (tmp_path / "link").symlink_to("t.jsonl")
+    write_native(tmp_path / "link", SMALL)
+    assert (tmp_path / "link").is_symlink()
+    assert load_native(tmp_path / "t.jsonl") == SMALL
+    write_native(Path("/dev/null"), SMALL)
+    assert not Path("/dev/null").is_file()

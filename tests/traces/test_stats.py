@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -102,3 +104,25 @@ def test_dispersion():
 
 def test_distribution():
     assert Distribution.of([1, 2, 3]) == Distribution(2.0, 2.0, 2.8, 2.98, 1.0, 3.0)
+
+
+def test_a_time_from_another_clock_costs_no_memory():
+    times = [*range(20), 1.7e12]
+    tracemalloc.start()
+    figures = summarise(trace(*(TraceRequest(float(time), 10, 10) for time in times)))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10_000_000
+    # Of n arrivals alone in their bins of very many: each is off the mean, near 0, by 1.
+    assert figures.dispersion[1] == pytest.approx(1.0)
+    assert figures.dispersion[10] == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("bin_s", [1, 10])
+def test_dispersion_is_variance_over_mean_of_all_bins(bin_s):
+    times = np.sort(np.random.default_rng(1).uniform(0.0, 300.0, 100))
+    figures = summarise(trace(*(TraceRequest(time, 10, 10) for time in times.tolist())))
+    bins = int((times[-1] - times[0]) / bin_s)
+    edges = times[0] + bin_s * np.arange(bins + 1)
+    counts, _ = np.histogram(times[times < edges[-1]], edges)
+    assert figures.dispersion[bin_s] == pytest.approx(counts.var() / counts.mean(), rel=1e-12)

@@ -15,7 +15,6 @@ from tokenflow_sgl.traces.transform import (
     limit,
     sample,
     speed_up,
-    spread,
     window,
     with_classes,
     with_priorities,
@@ -168,17 +167,6 @@ def test_priorities():
     assert result.notes[-1] == "Priorities by random:frequency=1,levels=3,active_s=5, seed 1."
 
 
-def test_spread_keeps_steps_and_order():
-    quantised = trace(*(request(2.0 * (n // 5), prompt=n + 1) for n in range(500)))
-    result = spread(quantised, 2.0, seed=3)
-    times = [r.arrival_s for r in result.requests]
-    assert times == sorted(times)
-    assert [int(time // 2) for time in times] == [n // 5 for n in range(500)]
-    assert [r.prompt_tokens for r in result.requests] == list(range(1, 501))
-    with pytest.raises(TraceError, match=r"an arrival at 2\.0 s is no multiple"):
-        spread(quantised, 4.0, seed=3)
-
-
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
@@ -194,7 +182,6 @@ def test_spread_keeps_steps_and_order():
         (lambda: fit_context(CHAT, 14), "no request of t is left: all have over 14 tokens"),
         (lambda: with_slos(CHAT, -1, None), "TTFT SLO is -1"),
         (lambda: with_slos(CHAT, None, float("inf")), "TBT SLO is inf"),
-        (lambda: spread(CHAT, 0, 1), "spread is 0"),
     ],
 )
 def test_bad_arguments(call, problem):

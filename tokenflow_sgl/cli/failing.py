@@ -10,7 +10,7 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.errors import FailedError, InputError
+from tokenflow_sgl.errors import FailedError, InputError, StoppedError
 
 
 class Exit(IntEnum):
@@ -35,7 +35,7 @@ def fail(sentence: str, kind: Exit) -> NoReturn:
 
 @contextmanager
 def failing(result: str = "") -> Iterator[None]:
-    """End the command where its input cannot be used or its work fails.
+    """End the command where its input cannot be used, its work fails, or Ctrl-C has ended it.
 
     Args:
         result: Begins the sentence and says what is missing, as in "No report".
@@ -43,7 +43,9 @@ def failing(result: str = "") -> Iterator[None]:
     before = f"{result}: " if result else ""
     try:
         yield
-    except FailedError as error:  # first: an error may be of both kinds
+    except StoppedError as error:  # first: an error may be of several kinds
+        fail(before + _sentence(str(error)), Exit.interrupted)
+    except FailedError as error:
         fail(before + _sentence(str(error)), Exit.failed)
     except InputError as error:
         fail(before + _sentence(str(error)), Exit.usage)

@@ -12,6 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from tokenflow_sgl.choices import PlacementSolver, Staging
+from tokenflow_sgl.contract import IntArray
 from tokenflow_sgl.placement import (
     PAUSED,
     Batch,
@@ -44,7 +45,8 @@ class Planned:
         tokens: KV tokens of each stream.
         page: Tokens of a block.
         block_bytes: Bytes of a block, in one layer.
-        machine: Times, link and memory, in blocks.
+        machine: Times of the streams that run, link and memory, in blocks.
+        tbt_slo: Longest step that was asked for, seconds; None: any.
         terms: What else decided.
         plan: The plan.
         timeline: Its step, of the streams that run; None: none does.
@@ -59,6 +61,7 @@ class Planned:
     page: int
     block_bytes: float
     machine: Machine
+    tbt_slo: float | None
     terms: Terms
     plan: Plan
     timeline: Timeline | None
@@ -70,6 +73,11 @@ class Planned:
     def runs(self) -> list[int]:
         """Streams that run, by index."""
         return [int(stream) for stream in np.flatnonzero(self.plan.layout != PAUSED)]
+
+    @property
+    def late(self) -> bool:
+        """Whether the step is longer than what was asked for: no stream keeps that alone."""
+        return self.tbt_slo is not None and self.plan.seconds > self.tbt_slo
 
     def tokens_of(self, blocks: float) -> float:
         """KV tokens, over all layers, that take so many blocks."""
@@ -104,26 +112,33 @@ def planned(
     block_bytes = page * profile.kv_bytes_per_token / profile.layers
     rate = (profile.host_to_device.bandwidth if bandwidth is None else bandwidth) / block_bytes
 
-    def machine_for(lengths: Sequence[int]) -> Machine:
-        seconds = profile.decode_seconds(len(lengths), sum(lengths) + ahead * len(lengths))
+    def machine_for(lengths: IntArray) -> Machine:
+        seconds = profile.decode_seconds(lengths.size, int((lengths + ahead).sum()))
         compute = np.full(profile.layers, seconds / profile.layers)
         return Machine(compute, rate, memory / page * profile.layers, staging)
 
     terms = Terms(block=page, ahead=ahead)
 
-    def plan_of(lengths: Sequence[int]) -> Plan:
-        batch = Batch.of(np.array(lengths), np.inf if tbt_slo is None else tbt_slo)
-        layouts = for_batch(len(lengths))(profile.layers)
+    def plan_of(lengths: IntArray) -> Plan:
+        batch = Batch.of(lengths, np.inf if tbt_slo is None else tbt_slo)
+        layouts = for_batch(lengths.size)(profile.layers)
         backend = None
         if solver is PlacementSolver.milp:
             from tokenflow_sgl.placement.milp import solve_milp
 
             backend = partial(_milp, solve_milp)
-        return plan(batch, machine_for(lengths), terms, layouts=layouts, backend=backend)
+        return plan(
+            batch,
+            lambda runs: machine_for(lengths[runs]),
+            terms,
+            layouts=layouts,
+            backend=backend,
+        )
 
-    made = plan_of(tokens)
-    machine = machine_for(tokens)
+    streams = np.array(tokens)
+    made = plan_of(streams)
     runs = made.layout != PAUSED
+    machine = machine_for(streams[runs])
     sizes, layout = made.sizes[runs], made.layout[runs]
     timeline, wanted, link = None, None, None
     if runs.any():
@@ -131,19 +146,20 @@ def planned(
     if timeline is not None and timeline.stalled > NO_STALL * machine.computing:
         wanted = memory_without_stalls(sizes, made.layouts, machine)
         link = bandwidth_without_stalls(sizes, made.layouts, machine)
-    mean = max(round(sum(tokens) / len(tokens)), 1)
+    mean = max(round(float(streams.mean())), 1)
     return Planned(
         profile=profile,
         tokens=tuple(tokens),
         page=page,
         block_bytes=block_bytes,
         machine=machine,
+        tbt_slo=tbt_slo,
         terms=terms,
         plan=made,
         timeline=timeline,
         memory_wanted=None if wanted is None else wanted * page / profile.layers,
         link_wanted=None if link is None else link * block_bytes,
-        one_more=plan_of([*tokens, mean]),
+        one_more=plan_of(np.append(streams, mean)),
     )
 
 
@@ -199,6 +215,11 @@ def summary(found: Planned) -> Iterator[str]:
         f"choices takes less than {1e3 * bound:.1f} ms."
     )
     used, total = (found.tokens_of(blocks) for blocks in (found.plan.blocks, found.machine.memory))
+    if found.tbt_slo is not None and found.late:
+        yield (
+            f"That is longer than {1e3 * found.tbt_slo:.1f} ms, which no stream keeps even alone: "
+            "none is paused for it."
+        )
     yield f"Memory: {used:,.0f} of {total:,.0f} KV tokens, copies' buffers included."
 
 
@@ -224,65 +245,3 @@ def changes(found: Planned) -> Iterator[str]:
     else:
         names = ", ".join(str(stream + 1) for stream, _ in more.paused)
         yield f"With one more stream of mean length these are paused: {names or 'none'}."
-
-
-def object_of(found: Planned) -> dict[str, Any]:
-    """The plan as plain values; streams and layers count from 1."""
-    made, timeline = found.plan, found.timeline
-    paused = {stream: reason.value for stream, reason in made.paused}
-    streams = [
-        {
-            "tokens": tokens,
-            "paused": paused.get(stream),
-            "layers_on_host": (
-                []
-                if stream in paused
-                else [int(layer) for layer in made.layouts.choices[made.layout[stream]]]
-            ),
-        }
-        for stream, tokens in enumerate(found.tokens)
-    ]
-    step: dict[str, Any] | None = None
-    if timeline is not None:
-        runs = found.runs
-        step = {
-            "seconds": timeline.seconds,
-            "computing_s": found.machine.computing,
-            "stalled_s": timeline.stalled,
-            "bound_s": float(made.bound),
-            "layers": [
-                {"start_s": float(start), "stall_s": float(stall)}
-                for start, stall in zip(timeline.start, timeline.stall, strict=True)
-            ],
-            "copies": [
-                {
-                    "stream": runs[copy.stream] + 1,
-                    "layer": copy.layer,
-                    "ready_s": copy.ready,
-                    "pieces_s": [[piece.begin, piece.end] for piece in copy.pieces],
-                }
-                for copy in timeline.copies
-            ],
-        }
-    return {
-        "device": found.profile.device,
-        "model": found.profile.model,
-        "layers": found.machine.layers,
-        "page_size": found.page,
-        "kv_tokens": round(found.tokens_of(found.machine.memory)),
-        "link_bytes_per_s": found.machine.bandwidth * found.block_bytes,
-        "staging": str(found.machine.staging),
-        "ahead": found.terms.ahead,
-        "streams": streams,
-        "used_kv_tokens": found.tokens_of(float(made.blocks)),
-        "step": step,
-        "lasts_steps": made.lasts if timeline is not None else 0,
-        "without_stalls": {
-            "kv_tokens": found.memory_wanted,
-            "link_bytes_per_s": found.link_wanted,
-        },
-        "one_more_stream": {
-            "step_s": float(found.one_more.seconds),
-            "paused": [stream + 1 for stream, _ in found.one_more.paused],
-        },
-    }

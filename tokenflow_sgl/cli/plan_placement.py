@@ -98,7 +98,7 @@ def plan(
             staging=staging,
             solver=solver,
         )
-        if plot is not None and found.timeline is not None:
+        if plot is not None and found.timeline is not None and not found.late:
             _draw(found, plot)
     _print(found, as_json=as_json, plot=plot)
 
@@ -126,9 +126,11 @@ def _draw(found: Planned, plot: Path) -> None:
 
 
 def _print(found: Planned, *, as_json: bool, plot: Path | None) -> None:
-    from tokenflow_sgl.cli.plan_output import changes, object_of, stream_table, summary
+    from tokenflow_sgl.cli.plan_output import changes, stream_table, summary
 
     if as_json:
+        from tokenflow_sgl.cli.plan_json import object_of
+
         typer.echo(json.dumps(object_of(found), indent=2))
     else:
         console = Console()
@@ -138,6 +140,8 @@ def _print(found: Planned, *, as_json: bool, plot: Path | None) -> None:
         for sentence in (*summary(found), *changes(found)):
             console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     if found.timeline is None:
-        fail("No stream runs: none fits the memory and keeps the objective.", Exit.failed)
+        fail("No stream runs: none fits the memory.", Exit.failed)
+    if found.late:
+        fail("No stream keeps the objective, even alone.", Exit.failed)
     if plot is not None:
         Console(stderr=True).print(f"Drawn: {plot}", markup=False, highlight=False, soft_wrap=True)

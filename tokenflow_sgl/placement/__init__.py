@@ -26,16 +26,14 @@ from tokenflow_sgl.placement.machine import (
     resident_blocks,
     staging_blocks,
 )
-from tokenflow_sgl.placement.planner import (
-    PAUSED,
+from tokenflow_sgl.placement.plan_terms import (
     Batch,
-    Plan,
     Reason,
     Terms,
     allowed_seconds,
     blocks_after,
-    plan,
 )
+from tokenflow_sgl.placement.planner import PAUSED, Plan, plan
 from tokenflow_sgl.placement.solver import Effort, Placement, lower_bound, solve, step_seconds
 from tokenflow_sgl.placement.step_latency import Copy, Piece, Timeline, decode_step
 

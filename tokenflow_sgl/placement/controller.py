@@ -1,7 +1,6 @@
 """When a new plan is asked for, which streams it may pause, and what stands until it is there.
 
-OrbitFlow section 3.4. A plan is made anew when the batch changes, when it expires, and when a step
-took much longer or shorter than predicted; then what was measured corrects the machine first. The
+OrbitFlow section 3.4. A plan is made anew when the batch changes and when it expires. The
 controller counts steps and reads no clock: ranks that are told the same decide the same.
 
 A stream that pauses is tried again when the batch has changed: others have come or gone, and it may
@@ -18,18 +17,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tokenflow_sgl.contract import IntArray
+from tokenflow_sgl.placement.chosen_pauses import MachineFor
 from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.instance import NEW, Installed
 from tokenflow_sgl.placement.machine import Machine, fits
-from tokenflow_sgl.placement.planner import (
-    PAUSED,
-    Batch,
-    MachineFor,
-    Plan,
-    Terms,
-    blocks_after,
-    plan,
-)
+from tokenflow_sgl.placement.plan_terms import Batch, Terms, blocks_after
+from tokenflow_sgl.placement.planner import PAUSED, Plan, plan
 
 
 class Trigger(enum.Enum):
@@ -39,8 +32,6 @@ class Trigger(enum.Enum):
     """A stream has come or gone."""
     EXPIRY = "expiry"
     """The plan does not fit any more, or another one is better."""
-    MISMATCH = "mismatch"
-    """A step took much longer or shorter than predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +39,6 @@ class Settings:
     """When the controller asks.
 
     Attributes:
-        mismatch: Share of the predicted time by which a step may differ from it, > 0.0.
-        weight: Of what a step measured against what was learned before, above 0.0, at most 1.0.
         shortest: Steps that a plan stands at least unless the batch changes (Delta_min in OrbitFlow
             3.3.1), >= 1.
         longest_pause: Steps after which a stream is the last one to be paused, >= 1.
@@ -58,64 +47,13 @@ class Settings:
         ValueError: A value is outside its range.
     """
 
-    mismatch: float = 0.2
-    weight: float = 0.3
     shortest: int = 1
     longest_pause: int = 1024
 
     def __post_init__(self) -> None:
-        if not self.mismatch > 0.0:
-            raise ValueError(f"mismatch is {self.mismatch!r}; allowed is above 0")
-        if not 0.0 < self.weight <= 1.0:
-            raise ValueError(f"weight is {self.weight!r}; allowed is above 0, at most 1")
         for name in ("shortest", "longest_pause"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed is 1 or more")
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What one decode step measured.
-
-    Attributes:
-        seconds: Of the step.
-        computing: Seconds of its layers without stalls, > 0.0.
-        bandwidth: Blocks per second of its copies, > 0.0; None: there were none.
-    """
-
-    seconds: float
-    computing: float
-    bandwidth: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """What measured steps have taught: measured over profiled, for computing and for the link."""
-
-    compute: float = 1.0
-    bandwidth: float = 1.0
-
-    def of(self, machine: Machine) -> Machine:
-        """The profiled machine as it is."""
-        return replace(
-            machine,
-            compute=machine.compute * self.compute,
-            bandwidth=machine.bandwidth * self.bandwidth,
-        )
-
-    def learned(self, machine: Machine, measured: Measured, weight: float) -> Correction:
-        """Moved towards what a step measured (an exponentially weighted moving average).
-
-        Args:
-            machine: As profiled, without this correction.
-            measured: The step.
-            weight: Of the step, above 0.0, at most 1.0.
-        """
-        compute = measured.computing / machine.computing
-        bandwidth = self.bandwidth
-        if measured.bandwidth is not None:
-            bandwidth += weight * (measured.bandwidth / machine.bandwidth - bandwidth)
-        return Correction(self.compute + weight * (compute - self.compute), bandwidth)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,7 +83,6 @@ def trigger(
     force: CurrentPlan | None,
     slots: Sequence[int],
     step: int,
-    seconds: float | None,
     settings: Settings,
 ) -> Trigger | None:
     """Whether a new plan is to be asked for, and why; None: the one in force stands.
@@ -154,7 +91,6 @@ def trigger(
         force: The plan in force; None: there is none.
         slots: The streams of the batch, those that pause included.
         step: Decode steps so far.
-        seconds: The last step took; None: there was none, or it was no decode step alone.
         settings: When the controller asks.
     """
     if force is None or set(force.slots) != set(slots):
@@ -162,10 +98,6 @@ def trigger(
     age = step - force.made
     if age < settings.shortest:
         return None
-    predicted = force.plan.seconds
-    off = 0.0 if seconds is None or not predicted else abs(seconds - predicted)
-    if off > settings.mismatch * predicted:
-        return Trigger.MISMATCH
     return Trigger.EXPIRY if age >= force.plan.lasts else None
 
 
@@ -186,7 +118,7 @@ def next_plan(
         force: The plan in force; None: there is none.
         slots: Which streams the batch has, those that pause included.
         batch: They, in the same order.
-        machine: As of `plan`, corrected by what was measured.
+        machine: As of `plan`.
         why: What asked for it.
         step: Decode steps so far.
         settings: When the controller asks.

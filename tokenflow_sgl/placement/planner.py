@@ -2,101 +2,27 @@
 
 OrbitFlow sections 3.3 and 3.4. A plan that just fits the memory expires within a few steps, because
 each step adds a token to each stream. So it is made for the blocks that the streams will have some
-steps ahead (`Terms.ahead`). Where no placement fits the memory or keeps the objectives, the stream
-with the most KV and deposited tokens is paused, one after the other.
+steps ahead (`Terms.ahead`). Where no placement fits the memory or keeps the objectives, streams are
+paused (`chosen_pauses`).
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray
+from tokenflow_sgl.placement.chosen_pauses import MachineFor, Pauses, Solve, machine_for
 from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.instance import NEW, Installed
 from tokenflow_sgl.placement.layouts import Layouts, half_phases
 from tokenflow_sgl.placement.machine import Machine, fits, needed_blocks
+from tokenflow_sgl.placement.plan_terms import Batch, Reason, Terms, blocks_after
 from tokenflow_sgl.placement.solver import Placement, lower_bound, solve, step_seconds
 
 PAUSED = -1
 """Choice of a stream that a plan pauses."""
-Solve = Callable[[FloatArray, Layouts, Machine, Installed | None], Placement | None]
-"""A backend: `solver.solve` or `milp.solve_milp` with its settings."""
-MachineFor = Callable[[IntArray], Machine]
-"""The machine of a step in which the streams at these places run: the fewer, the less it reads."""
-
-
-class Reason(enum.Enum):
-    """Why a stream is paused."""
-
-    MEMORY = "memory"
-    """No placement of the streams fits the memory."""
-    OBJECTIVE = "objective"
-    """None was found with a step short enough."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """The streams of a decode step; arrays of shape (streams,).
-
-    Attributes:
-        tokens: KV tokens of each, >= 1.
-        deposit: Tokens that it has generated and its client has not got yet, >= 0.
-        tbt_slo: Longest step in seconds that its objective allows, > 0.0; infinite: any.
-
-    Raises:
-        ValueError: There is no stream, or a value is outside its range.
-    """
-
-    tokens: IntArray
-    deposit: IntArray
-    tbt_slo: FloatArray
-
-    def __post_init__(self) -> None:
-        if not self.tokens.size:
-            raise ValueError("tokens is empty; allowed is one stream or more")
-        if self.tokens.min() < 1:
-            raise ValueError(f"tokens is {int(self.tokens.min())}; allowed is 1 or more")
-        if self.deposit.shape != self.tokens.shape or self.tbt_slo.shape != self.tokens.shape:
-            raise ValueError(
-                "deposit or tbt_slo has other streams than tokens; allowed are as many"
-            )
-        if self.deposit.min() < 0:
-            raise ValueError(f"deposit is {int(self.deposit.min())}; allowed is 0 or more")
-        if not (self.tbt_slo > 0.0).all():
-            raise ValueError("tbt_slo has a value that is not above 0; allowed is above 0")
-
-    @classmethod
-    def of(cls, tokens: IntArray, tbt_slo: float = np.inf) -> Batch:
-        """A batch without deposits, and with one objective for all."""
-        return cls(tokens, np.zeros_like(tokens), np.full(tokens.shape, tbt_slo))
-
-    def only(self, places: IntArray) -> Batch:
-        """Some of its streams."""
-        return Batch(self.tokens[places], self.deposit[places], self.tbt_slo[places])
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What decides, beside the batch and the machine.
-
-    Attributes:
-        block: Tokens of a block, >= 1.
-        ahead: Decode steps for whose end the plan is made, >= 0.
-        violations: Streams whose objective a step may miss (alpha in OrbitFlow 3.3.1), >= 0.
-        worse: Share of a step by which a plan in force may be above the bound before it expires,
-            beside what it is above it when it is made; > 0.0.
-        window: Steps after which a plan expires at the latest, >= 1.
-    """
-
-    block: int = 16
-    ahead: int = 16
-    violations: int = 0
-    worse: float = 0.02
-    window: int = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,6 +72,9 @@ def plan(
 ) -> Plan:
     """Place a batch, and pause streams until that is possible.
 
+    Objectives count as long as a stream can run that keeps its own; where none can, a plan is made
+    without them, whose step may be longer than all of them.
+
     Args:
         batch: The streams.
         machine: Times, link and memory, in blocks of `terms.block` tokens; or what makes them for
@@ -158,58 +87,42 @@ def plan(
         backend: What solves; None: `solver.solve` with these kernels.
     """
     terms = Terms() if terms is None else terms
-    runs = np.arange(batch.tokens.size)
-    today = machine_for(machine, runs)
-    layouts = half_phases(today.layers) if layouts is None else layouts
-    if backend is None:
-        backend = _searching(kernels)
+    streams = batch.tokens.size
+    if layouts is None:
+        layouts = half_phases(machine_for(machine, np.arange(streams)).layers)
     sizes = blocks_after(batch.tokens, terms.ahead, terms.block)
-    paused: list[tuple[int, Reason]] = []
-    placed: Placement | None = None
-    while runs.size:
-        allowed = allowed_seconds(batch.tbt_slo[runs], terms.violations)
-        today = machine_for(machine, runs)
-        placed = backend(sizes[runs], layouts, today, _of(installed, runs))
-        if installed is not None and placed is not None and placed.seconds > allowed:
-            # Rather all migration that it takes than a stream that pauses.
-            placed = backend(sizes[runs], layouts, today, None)
-        if placed is not None and placed.seconds <= allowed:
-            break
-        reason = Reason.MEMORY if placed is None else Reason.OBJECTIVE
-        largest = _victim(batch, runs, last)
-        paused.append((largest, reason))
-        runs = runs[runs != largest]
-    layout = np.full(batch.tokens.size, PAUSED)
-    if placed is None or not runs.size:
-        return Plan(layouts, layout, tuple(paused), sizes, 0.0, 0.0, 0.0, terms.window)
+    chosen = Pauses(
+        batch,
+        sizes,
+        layouts,
+        machine,
+        _searching(kernels) if backend is None else backend,
+        violations=terms.violations,
+        installed=installed,
+        kernels=kernels,
+    ).chosen(last)
+    runs, placed, paused = chosen.runs, chosen.placed, chosen.paused
+    in_time = placed is not None and (placed.seconds <= batch.tbt_slo[runs]).any()
+    if not in_time and Reason.OBJECTIVE in {reason for _, reason in paused}:
+        # The pauses are of no use to any objective: rather late than never.
+        return plan(
+            replace(batch, tbt_slo=np.full(streams, np.inf)),
+            machine,
+            terms,
+            layouts=layouts,
+            installed=installed,
+            last=last,
+            kernels=kernels,
+            backend=backend,
+        )
+    layout = np.full(streams, PAUSED)
+    if placed is None:
+        return Plan(layouts, layout, paused, sizes, 0.0, 0.0, 0.0, terms.window)
     layout[runs] = placed.layout
+    today = machine_for(machine, runs)
     blocks = needed_blocks(sizes[runs], placed.layout, layouts, today)
-    found = Plan(
-        layouts, layout, tuple(paused), sizes, placed.seconds, placed.bound, blocks, terms.window
-    )
+    found = Plan(layouts, layout, paused, sizes, placed.seconds, placed.bound, blocks, terms.window)
     return replace(found, lasts=lasts(found, batch.tokens, today, terms, kernels))
-
-
-def machine_for(machine: Machine | MachineFor, places: IntArray) -> Machine:
-    """The machine of a step in which the streams at these places run."""
-    return machine if isinstance(machine, Machine) else machine(places)
-
-
-def allowed_seconds(tbt_slo: FloatArray, violations: int) -> float:
-    """The longest step that misses the objectives of so many streams at most.
-
-    Args:
-        tbt_slo: Longest step that each stream's objective allows, of shape (streams,).
-        violations: Streams whose objective may be missed.
-    """
-    if violations >= tbt_slo.size:
-        return np.inf
-    return float(np.sort(tbt_slo)[violations])
-
-
-def blocks_after(tokens: IntArray, steps: int, block: int) -> FloatArray:
-    """Blocks of each stream in one layer after so many decode steps, whole ones."""
-    return np.ceil((tokens + steps) / block)
 
 
 def lasts(
@@ -234,7 +147,7 @@ def lasts(
     """
     runs = np.flatnonzero(made.layout != PAUSED)
     layout = made.layout[runs]
-    gap = made.seconds / made.bound - 1.0 if made.bound else 0.0
+    gap = max(made.seconds / made.bound - 1.0, 0.0) if made.bound else 0.0
 
     def holds(steps: int) -> bool:
         sizes = blocks_after(tokens[runs], steps, terms.block)
@@ -254,13 +167,6 @@ def lasts(
     return low
 
 
-def _victim(batch: Batch, runs: IntArray, last: BoolArray | None) -> int:
-    """The stream with the most KV and deposited tokens, of those that may pause."""
-    if last is not None and not last[runs].all():
-        runs = runs[np.logical_not(last[runs])]
-    return int(runs[np.argmax(batch.tokens[runs] + batch.deposit[runs])])
-
-
 def _searching(kernels: Kernels | None) -> Solve:
     def search(
         sizes: FloatArray, layouts: Layouts, machine: Machine, installed: Installed | None
@@ -268,8 +174,3 @@ def _searching(kernels: Kernels | None) -> Solve:
         return solve(sizes, layouts, machine, installed=installed, kernels=kernels)
 
     return search
-
-
-def _of(installed: Installed | None, runs: IntArray) -> Installed | None:
-    """The placement in force, of these streams only."""
-    return None if installed is None else replace(installed, layout=installed.layout[runs])

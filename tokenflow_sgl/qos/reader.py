@@ -51,7 +51,6 @@ _FIELDS: dict[str, tuple[DTypeLike, float]] = {
     "first_token": (np.float64, math.nan),
     "stall_seconds": (np.float64, 0.0),
     "stall_count": (np.int64, 0),
-    "effective": (np.float64, 0.0),
     "threshold": (np.float64, NOTICEABLE_STALL),
     "given_up": (np.float64, 0.0),
 }
@@ -104,7 +103,6 @@ class ReaderBank:
         first_token: Time of the first delivery, NaN until then.
         stall_seconds: Time stalled so far. A stall in progress is not in it yet: it is `-slack`.
         stall_count: Stalls so far that were longer than `threshold`, likewise.
-        effective: Summed effective weight of the tokens delivered.
         threshold: Seconds beyond which a stall is counted: what the reader tolerates, at least
             `NOTICEABLE_STALL`.
         given_up: Seconds of a stall that ended because the reader looked away, until a call of
@@ -123,7 +121,6 @@ class ReaderBank:
     first_token: FloatArray
     stall_seconds: FloatArray
     stall_count: NDArray[np.int64]
-    effective: FloatArray
     threshold: FloatArray
     given_up: FloatArray
 
@@ -242,7 +239,6 @@ class ReaderBank:
             self.next_due[slots[resting]] = math.inf
             self.unread[slots[resting]] += size[resting]
         self.delivered[slots] += tokens
-        self.effective[slots] += effective
         if stalled.any():
             self.stall_seconds[slots] += stalled
             self.stall_count[slots] += was_stall

@@ -19,7 +19,7 @@ from tokenflow_sgl.replay.endpoints import Endpoint
 from tokenflow_sgl.replay.live import Observer, Snapshot
 from tokenflow_sgl.replay.prompts import Prompts
 from tokenflow_sgl.replay.records import Record, TraceClock
-from tokenflow_sgl.replay.replay_options import ReplayError, ReplayOptions, TargetError
+from tokenflow_sgl.replay.replay_options import ReplayOptions, StoppedReplayError, TargetError
 from tokenflow_sgl.replay.stream import Stream
 from tokenflow_sgl.replay.stream_client import StreamClient
 from tokenflow_sgl.replay.target import Target
@@ -96,7 +96,7 @@ class BaseReplayer(ABC):
 
         Raises:
             TargetError: One failed, or brought nothing for as long as the options allow.
-            ReplayError: It was stopped.
+            StoppedReplayError: It was stopped.
         """
         ended: asyncio.Queue[Stream] = asyncio.Queue()
         burst = self._records[: self._options.warm_up_burst]
@@ -105,7 +105,7 @@ class BaseReplayer(ABC):
         left = len(burst)
         while left:
             if stop.is_set():
-                raise ReplayError("stopped in the warm-up burst: nothing was measured")
+                raise StoppedReplayError("stopped in the warm-up burst: nothing was measured")
             self._give_up_silent()
             try:
                 stream = await asyncio.wait_for(ended.get(), _OBSERVE_EVERY_S)

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.choices import Api, Sessions
-from tokenflow_sgl.errors import FailedError, InputError
+from tokenflow_sgl.errors import FailedError, InputError, StoppedError
 
 
 class ReplayError(InputError):
     """A replay cannot start or go on; the message is a sentence that says why."""
+
+
+class StoppedReplayError(ReplayError, StoppedError):
+    """It was stopped before anything was measured."""
 
 
 class TargetError(ReplayError, FailedError):

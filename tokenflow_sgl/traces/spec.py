@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenflow_sgl.traces import loaders, transform
+from tokenflow_sgl.traces import loaders, quantised_times, transform
 from tokenflow_sgl.traces.generators.reading_rates import parse_rates
 from tokenflow_sgl.traces.request import Trace, TraceError
 from tokenflow_sgl.traces.spec_settings import SpecSettings
@@ -204,7 +204,7 @@ def _transforms(settings: SpecSettings, seed: int) -> Sequence[Callable[[Trace],
     steps: list[Callable[[Trace], Trace]] = []
     step_s = settings.number("spread")
     if step_s is not None:
-        steps.append(lambda trace: transform.spread(trace, step_s, seed))
+        steps.append(lambda trace: quantised_times.spread(trace, step_s, seed))
     start_s, duration_s = settings.number("start"), settings.number("duration")
     if (start_s is None) != (duration_s is None):
         raise settings.fail("start and duration must be given together, in seconds")

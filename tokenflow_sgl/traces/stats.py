@@ -139,10 +139,14 @@ def _dispersion(times: FloatArray, bin_s: float) -> float | None:
     bins = int((times[-1] - times[0]) / bin_s)
     if bins < 10:
         return None
-    # The last, incomplete bin is left out.
-    place = ((times - times[0]) / bin_s).astype(np.int64)
-    counts = np.bincount(place[place < bins], minlength=bins)
-    return float(counts.var() / counts.mean())
+    # The last, incomplete bin is left out. Only bins with arrivals are held: a trace with a time
+    # from another clock has more bins than memory.
+    place = np.floor((times - times[0]) / bin_s)
+    _, counts = np.unique(place[place < bins], return_counts=True)
+    mean = float(counts.sum()) / bins
+    empty = bins - counts.size
+    variance = (float(((counts - mean) ** 2).sum()) + empty * mean**2) / bins
+    return variance / mean
 
 
 def _shared_prefix(trace: Trace) -> float | None:

@@ -25,8 +25,6 @@ from tokenflow_sgl.traces.request import (
     TraceRequest,
 )
 
-_STEP_TOLERANCE = 0.01
-
 
 def window(trace: Trace, start_s: float, duration_s: float) -> Trace:
     """Keep requests that arrive from `start_s` on and before `start_s + duration_s`.
@@ -136,40 +134,6 @@ def fit_context(trace: Trace, max_tokens: int) -> Trace:
             ended.add(request.session)
         reasons.append(reason if over else None)
     return _drop(trace, reasons, f"Contexts of at most {max_tokens} tokens.")
-
-
-def spread(trace: Trace, step_s: float, seed: int) -> Trace:
-    """Spread arrivals that are quantised to multiples of `step_s` uniformly over the step.
-
-    Replayed as they are, such times send a batch every step. Within a step the order stays. Later
-    turns of sessions, whose arrival does not count, move with the rest.
-
-    Raises:
-        TraceError: `step_s` is not above 0, or an arrival is further than 1 % of it from its
-            multiples: the trace is not quantised so.
-    """
-    _positive("spread", step_s)
-    arrivals = np.array([request.arrival_s for request in trace.requests])
-    steps = np.rint(arrivals / step_s)
-    off = np.abs(arrivals / step_s - steps)
-    if off.size and off.max() > _STEP_TOLERANCE:
-        worst = float(arrivals[int(off.argmax())])
-        raise TraceError(
-            f"spread is {step_s:g}, but an arrival at {worst!r} s is no multiple of it; only "
-            "quantised times can be spread"
-        )
-    drawn = stream(seed, "spread").random(len(arrivals))
-    # Sorting by step, then by offset, gives each step its offsets in ascending order.
-    offsets = drawn[np.lexsort((drawn, steps))]
-    times = np.round((steps + offsets) * step_s, 6).tolist()
-    note = f"Arrivals quantised to {step_s:g} s were spread uniformly over each step, seed {seed}."
-    return replace(
-        trace,
-        requests=tuple(
-            replace(r, arrival_s=time) for r, time in zip(trace.requests, times, strict=True)
-        ),
-        notes=(*trace.notes, note),
-    )
 
 
 def with_classes(trace: Trace, rates: Mapping[str, float]) -> Trace:

@@ -90,3 +90,10 @@ def test_agent_rate_belongs_to_estimate(think, rate, write):
 def test_agent_refuses_broken_runs(row, problem, write):
     with pytest.raises(TraceError, match=f"line 8, {problem}"):
         load_agent(write(AGENT + row), think=Think.none)
+
+
+def test_a_run_without_a_name_is_refused(write):
+    head, first, *rest = AGENT.splitlines()
+    path = write("\n".join([head, first.removeprefix("b"), *rest]))
+    with pytest.raises(TraceError, match="line 2, column instance_id: is ''; allowed is the name"):
+        load_agent(path, think=Think.gap)

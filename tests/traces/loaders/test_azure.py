@@ -35,3 +35,10 @@ def test_azure_drops_requests_without_output(write):
     trace = load_azure(write(text))
     assert trace.accounting.dropped == {"no output tokens": 1}
     assert trace.requests[0].arrival_s == 3.0
+
+
+@pytest.mark.parametrize("time", ["0001-01-01 00:00:00+05:00", "9999-12-31 23:00:00-05:00"])
+def test_a_time_that_its_zone_puts_out_of_range_is_refused(time, write):
+    path = write(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{time},5,5\n")
+    with pytest.raises(TraceError, match="line 2, column TIMESTAMP: is '"):
+        load_azure(path)

@@ -78,3 +78,24 @@ def test_quantum_is_not_found_where_there_is_none():
     assert quantum([0.0] * 100) is None
     irregular = rng.uniform(0, 1e6, 100).round()
     assert quantum(sorted(irregular.tolist() * 4)) is None
+
+
+@pytest.mark.parametrize(
+    "time_of",
+    [
+        lambda step: round(step * 1000 / 3),  # the step is no whole number of milliseconds
+        lambda step: step * 3000 + (500 if step == 100 else 0),  # one time is off
+    ],
+)
+def test_nearly_quantised_times_are_spread_too(time_of, write):
+    rows = [(time_of(step), 5, 5, [3 * step + n]) for step in range(200) for n in range(3)]
+    assert quantum([float(row[0]) for row in rows]) is not None
+    trace = load_mooncake(write(mooncake(rows), "m.jsonl"))
+    times = [request.arrival_s for request in trace.requests]
+    assert len(set(times)) > 590
+    assert times == sorted(times)
+    steps = [time_of(step) / 1000 for step in range(200)]
+    assert (np.searchsorted(steps, times, side="right") - 1).tolist() == [
+        step for step in range(200) for _ in range(3)
+    ]
+    assert "spread uniformly until the next time" in trace.notes[-1]

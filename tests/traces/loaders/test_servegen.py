@@ -151,3 +151,24 @@ def test_servegen_refuses_what_it_cannot_sample(servegen):
     rates.write_text(RATES.replace("2.0,1,", "1e9,1,"))
     with pytest.raises(TraceError, match=r"6e\+11 requests lie in the windows"):
         load_servegen(rates, lengths, start_s=0, duration_s=1200)
+
+
+@pytest.mark.parametrize("shape", ["0.001", "0.0001"])
+def test_gaps_that_have_no_finite_sum_are_refused(shape, servegen, write):
+    rates = write(RATES.replace("Weibull,1.0", f"Weibull,{shape}"), "y_rates.csv")
+    with pytest.raises(TraceError, match=f"line 3, column arg1: is {shape}; allowed is a shape"):
+        load_servegen(rates, servegen[1], start_s=0, duration_s=1200)
+
+
+def test_gaps_near_zero_lose_no_request(servegen, write):
+    # Of one request and two tiny gaps the sum may be so small that no number scales it.
+    head = RATES.splitlines()[0]
+    clients = [f"{client},86400,0.0017,2,Gamma,0.001,9" for client in range(300)]
+    rates = write("\n".join([head, *clients]), "y_rates.csv")
+    lengths = {**SERVEGEN_LENGTHS[0], "output_tokens": {"5": 1}}
+    known = write(
+        "\n".join(json.dumps({**lengths, "client": client}) for client in range(300)), "y.jsonl"
+    )
+    trace = load_servegen(rates, known, start_s=0, duration_s=1200)
+    # An arrival may lie at its window's very end, but none is lost.
+    assert len(trace.requests) == 300

@@ -27,7 +27,7 @@ from tokenflow_sgl.placement import (
 )
 
 AHEAD = 16
-"""Decode steps for whose end a plan is made, as in `placement.planner.Terms`."""
+"""Decode steps for whose end a plan is made, as in `placement.plan_terms.Terms`."""
 WINDOW = 256
 """Steps after which a plan is made anew at the latest."""
 MISMATCH = 0.2

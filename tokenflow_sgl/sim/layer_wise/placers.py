@@ -7,7 +7,7 @@ step takes. All have the same choices but ours, whose default is `half_phases`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -48,7 +48,6 @@ class View:
         deposit: Tokens that it has generated and its client has not got.
         changed: A stream has come or gone since the last step.
         step: Decode steps so far.
-        seconds: The last step took; None: there was none, or a prefill came between.
         machine: Makes the machine of the streams that run.
     """
 
@@ -57,7 +56,6 @@ class View:
     deposit: IntArray
     changed: bool
     step: int
-    seconds: float | None
     machine: MachineOf
 
 
@@ -227,7 +225,7 @@ class OrbitFlow:
     def place(self, view: View) -> Placed:
         """By the plan in force, or a new one."""
         step, terms = view.step, self._terms
-        why = trigger(self._force, view.slots, step, None, self._settings)
+        why = trigger(self._force, view.slots, step, self._settings)
         migrating = 0.0
         if why is None and self._force is not None:
             made = self._force.plan
@@ -253,16 +251,17 @@ class OrbitFlow:
         def machine(places: IntArray) -> Machine:
             return view.machine(places.size, int(view.tokens[places].sum()))
 
-        def made(terms: Terms) -> CurrentPlan:
-            return next_plan(
-                before, view.slots, batch, machine, why, view.step, self._settings, terms,
-                self._kernels,
-            )  # fmt: skip
-
-        self._force = made(self._terms)
-        if (self._force.plan.layout == PAUSED).all():
-            # No stream alone keeps its objective: rather late than never.
-            self._force = made(replace(self._terms, violations=len(view.slots)))
+        self._force = next_plan(
+            before,
+            view.slots,
+            batch,
+            machine,
+            why,
+            view.step,
+            self._settings,
+            self._terms,
+            self._kernels,
+        )
         if before is None:
             return 0.0
         old = before.installed(view.slots)

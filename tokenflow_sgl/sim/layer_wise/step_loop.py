@@ -111,7 +111,6 @@ class _Loop:
         self._times: list[list[float]] = [[] for _ in requests]
         self._now = self._migrating = self._decoding = 0.0
         self._steps = self._paused = 0
-        self._seconds: float | None = None
         self._changed = False
 
     def run(self) -> Served:
@@ -147,7 +146,7 @@ class _Loop:
         prompt = self._requests[stream].prompt_tokens
         self._now += self._profile.prefill_seconds(prompt, prompt * prompt / 2.0)
         self._times[stream].append(self._now)
-        self._seconds, self._changed = None, True
+        self._changed = True
         self._batch.append(stream)
         self._leave()
 
@@ -159,7 +158,6 @@ class _Loop:
             self._deposit(),
             self._changed,
             self._steps,
-            self._seconds,
             self._machine,
         )
         placed = self._placer.place(view)
@@ -177,7 +175,6 @@ class _Loop:
         self._now = float(ends[-1])
         self._decoding += placed.seconds * count
         self._steps += count
-        self._seconds = placed.seconds
         self._leave()
 
     def _held(self) -> IntArray:

@@ -93,6 +93,8 @@ def load_agent(
         prompt = table.count("prompt_tokens", prompt_text)
         its_output = table.count("completion_tokens", texts[0])
         reasoning = table.count(REASONING, texts[1] or "0")
+        if not its_name:
+            table.fail("instance_id", its_name, "the name of a run")
         if its_name != name:
             if its_name in names:
                 table.fail("instance_id", its_name, "a run whose calls stand together")

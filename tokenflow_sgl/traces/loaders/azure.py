@@ -63,9 +63,9 @@ def _ticks(table: Table, text: str) -> tuple[int, bool]:
     day, clock, fraction, zone = match.groups()
     try:
         moment = datetime.fromisoformat(f"{day} {clock}{zone or ''}")
-    except ValueError:
+        if zone:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):  # the latter: years 1 and 9999 that another zone leaves
         table.fail("TIMESTAMP", text, _ALLOWED)
-    if zone:
-        moment = moment.astimezone(UTC).replace(tzinfo=None)
     seconds = (moment - _EPOCH) // _SECOND
     return seconds * _TICKS + int((fraction or "0").ljust(9, "0")), bool(zone)

@@ -12,8 +12,8 @@ import numpy as np
 
 from tokenflow_sgl.traces.loaders.intake import Intake, stem
 from tokenflow_sgl.traces.loaders.source import Progress, Records
+from tokenflow_sgl.traces.quantised_times import spread_nearly
 from tokenflow_sgl.traces.request import PrefixBlock, Trace
-from tokenflow_sgl.traces.transform import spread as spread_out
 
 BLOCK_TOKENS = 512
 """Tokens that one hash id stands for; the last of a prompt may stand for fewer."""
@@ -32,7 +32,7 @@ def load_mooncake(
     Args:
         path: JSON Lines file, or .jsonl.gz.
         spread: If the times turn out to be quantised (conversation_trace: to 3 s), spread the
-            requests of each step over it; see `transform.spread`. False: leave them as they are,
+            requests of each step over it; see `quantised_times`. False: leave them as they are,
             which sends a batch at each step.
         seed: Seed of the spreading.
         sort: Sort rows that are out of order instead of refusing them.
@@ -61,7 +61,7 @@ def load_mooncake(
     if step_ms is not None and not spread:
         notes.append(f"Its times are quantised to {step_ms / 1000:g} s and were left so.")
     trace = intake.trace(stem(records), notes, per_second=1000.0)
-    return spread_out(trace, step_ms / 1000, seed) if quantised and step_ms else trace
+    return spread_nearly(trace, step_ms / 1000, seed) if quantised and step_ms else trace
 
 
 def quantum(times: list[float]) -> float | None:

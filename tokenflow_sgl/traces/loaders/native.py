@@ -6,12 +6,14 @@ table of fields.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tokenflow_sgl.traces.loaders.replacing import replacing
 from tokenflow_sgl.traces.loaders.source import Progress, Records
 from tokenflow_sgl.traces.request import (
     Accounting,
@@ -52,14 +54,19 @@ _PRIORITIES = 2**31  # exclusive bound of a priority's size
 
 
 def write_native(path: Path, trace: Trace) -> None:
-    """Write a trace; an existing file is replaced.
+    """Write a trace, compressed if the file ends in .gz; an existing file is replaced when done.
 
     Raises:
         OSError: The file cannot be written.
     """
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for row in _rows(trace):
-            file.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
+    rows = (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n" for row in _rows(trace))
+    with replacing(path) as raw:
+        if path.suffix == ".gz":
+            # Without name and time: the same trace makes the same file.
+            with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                packed.writelines(row.encode() for row in rows)
+        else:
+            raw.writelines(row.encode() for row in rows)
 
 
 def load_native(path: Path, *, sort: bool = False, progress: Progress | None = None) -> Trace:

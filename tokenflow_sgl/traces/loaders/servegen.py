@@ -30,6 +30,8 @@ MAX_REQUESTS = 20_000_000
 
 COLUMNS = ("client", "window_start_s", "rate_rps", "pattern", "arg1", "arg2")
 _FAMILIES = ("Gamma", "Weibull")
+_TINY = 1e-300
+"""Sums of gaps below it cannot be scaled."""
 _NO_LENGTHS = "no length distribution for its client and time"
 
 
@@ -40,6 +42,8 @@ class _Window:
     rate: float
     family: str
     shape: float
+    line: int
+    """Of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,9 @@ def load_servegen(
     rows = 0
     for window in chosen:
         times = _sample_times(rng, window)
+        if times is None:
+            table.line = window.line
+            table.fail("arg1", window.shape, "a shape whose gaps have a finite sum")
         times = times[(times >= begin) & (times < end)]
         rows += len(times)
         length_window = window.start_s // LENGTH_WINDOW_S * LENGTH_WINDOW_S
@@ -159,13 +166,19 @@ def load_servegen(
     return Trace(stem(table), requests, Accounting(rows, len(requests), dict(dropped)), notes)
 
 
-def _sample_times(rng: np.random.Generator, window: _Window) -> FloatArray:
-    """Arrivals of a window: its rate is exact, the last gap ends at the window's end."""
+def _sample_times(rng: np.random.Generator, window: _Window) -> FloatArray | None:
+    """Arrivals of a window: its rate is exact, the last gap ends at the window's end.
+
+    None: the gaps are too large to be summed.
+    """
     count = round(window.rate * WINDOW_S)
     draw = rng.standard_gamma if window.family == "Gamma" else rng.weibull
-    sums = np.cumsum(draw(window.shape, count + 1))
+    with np.errstate(over="ignore"):
+        sums = np.cumsum(draw(window.shape, count + 1))
+    if not np.isfinite(sums[-1]):
+        return None
     # Shapes near 0 can underflow to gaps of 0 only; then all arrive at the start.
-    scale = WINDOW_S / sums[-1] if sums[-1] > 0 else 0.0
+    scale = WINDOW_S / sums[-1] if sums[-1] > _TINY else 0.0
     return np.asarray(window.start_s + sums[:-1] * scale)
 
 
@@ -185,7 +198,7 @@ def _read_windows(table: Table) -> list[_Window]:
         if (client, start) in seen:
             table.error(f"client {client} has this window twice", "window_start_s")
         seen.add((client, start))
-        windows.append(_Window(client, start, rate, family, shape))
+        windows.append(_Window(client, start, rate, family, shape, table.line))
     if not windows:
         table.error("has no data rows")
     return windows
