@@ -237,10 +237,16 @@ def test_the_shipped_policy_takes_turns(start, prompts, reference) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_host_pauses_fewer(start, prompts, reference) -> None:
-    """KV of few streams fits there: others run on with the memory that they have."""
+@pytest.mark.parametrize("seen", ["before", "late"])
+def test_a_full_host_pauses_fewer(start, prompts, reference, seen) -> None:
+    """KV of few streams fits there: others run on with the memory that they have.
+
+    Seen late: a stream has left the batch by then, and comes back to it.
+    """
     decode = (*FORCED[2:], *SMALL, "--hicache-ratio", "0.4")
-    with pair(start, *TOKENFLOW, prefill=AMPLE, decode=decode) as both:
+    late = {"program": BROKEN, "env": {"TOKENFLOW_TEST_BREAK": "blind-host"}}
+    given = {"prefill": AMPLE, "decode": decode, **(late if seen == "late" else {})}
+    with pair(start, *TOKENFLOW, **given) as both:
         for stream in (False, True):
             assert both.outputs(prompts, stream=stream) == reference
         assert both.decode.total("tokenflow:preemptions_total") > 0

@@ -18,6 +18,7 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import prepare_server_args
 
 from tokenflow_sgl.contract import Window
+from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.kv.device_pools import DevicePools
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
@@ -171,7 +172,14 @@ def load_but_the_first(self, kept, indices, **more) -> None:
     load_tensors(self, kept, found, **more)
 
 
+def accept_all(self, request) -> bool:
+    """Whether the host has room is seen only when a stream is copied there."""
+    return True
+
+
 match os.environ["TOKENFLOW_TEST_BREAK"]:
+    case "blind-host":
+        DecodePauser.accepts = accept_all
     case "no-first-tensor":
         MHATokenToKVPool.load_cpu_copy = load_but_the_first
     case "late-rank":
