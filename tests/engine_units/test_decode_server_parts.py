@@ -177,6 +177,7 @@ def scheduler(monkeypatch) -> Any:
         )
     made.disagg_decode_prealloc_queue = Arriving(*requests)
     made.requests = requests
+    made.tf_pauser = SimpleNamespace(paused={})
     made.tf_actuator = SimpleNamespace(chosen=True, offered=[requests[2], requests[0]])
     monkeypatch.setattr(
         decode_scheduler,
@@ -210,6 +211,18 @@ def test_without_a_choice_sglang_sees_all(scheduler) -> None:
     with scheduler._tf_chosen():
         assert scheduler.disagg_decode_prealloc_queue.names == ["a", "b", "c", "d"]
     assert scheduler.disagg_decode_prealloc_queue.polls == 0
+
+
+def test_without_a_choice_paused_streams_go_first(scheduler) -> None:
+    """As what SGLang has retracted does: nothing new is taken in while it waits."""
+    paused = Request("p")
+    scheduler.tf_pauser.paused[paused] = None
+    scheduler.tf_actuator = SimpleNamespace(chosen=False, offered=[paused])
+    with scheduler._tf_chosen():
+        assert scheduler.disagg_decode_prealloc_queue.names == ["d"]
+    scheduler.tf_actuator.offered = []  # its reader rests
+    with scheduler._tf_chosen():
+        assert scheduler.disagg_decode_prealloc_queue.names == ["a", "b", "c", "d"]
 
 
 def test_reserves_are_the_operators_unless_the_policy_decides(scheduler) -> None:

@@ -115,10 +115,13 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
     def _tf_chosen(self) -> Iterator[None]:
         """SGLang gives memory only to those of its queue that were chosen, in their order.
 
-        What has failed or cannot be given memory yet it sees as well, since it polls those.
+        What has failed or cannot be given memory yet it sees as well, since it polls those. Where
+        the policy does not decide, paused streams that found no memory go before all of it, as
+        retracted ones do.
         """
-        prealloc = self.disagg_decode_prealloc_queue
-        if not self.tf_actuator.chosen or not prealloc.queue:
+        prealloc, body = self.disagg_decode_prealloc_queue, self.tf_actuator
+        some_wait = any(req in self.tf_pauser.paused for req in body.offered)
+        if not prealloc.queue or not (body.chosen or some_wait):
             yield
             return
         interval = get_disagg().disaggregation_decode_polling_interval
@@ -126,7 +129,7 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
             # Or those that become ready in this very pass would be given memory unchosen.
             prealloc._resolve_pending_reqs()
             prealloc._update_handshake_waiters()
-        place = {req: number for number, req in enumerate(self.tf_actuator.offered)}
+        place = {req: number for number, req in enumerate(body.offered)}
         whole = {each: number for number, each in enumerate(map(id, prealloc.queue))}
         free, chosen, held = [], [], []
         for each in prealloc.queue:
