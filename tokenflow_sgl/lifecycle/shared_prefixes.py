@@ -9,13 +9,14 @@ a few streams only, for each stream's once, and for none deep in the queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, IntArray, Phase
 from tokenflow_sgl.lifecycle.phases import Phases
 
-LOOKS = 16
+LOOKS = 8
 """Streams whose paths one pass asks for at most."""
 HEAD = 256
 """Streams that wait, in order of arrival, whose paths are asked for."""
@@ -42,6 +43,7 @@ class SharedPrefixes:
         self._path = path
         self._paths: dict[int, IntArray] = {}  # by slot: places of its stretches
         self._number: IntArray = np.zeros(0, dtype=np.int64)  # whose path that is; 0: not asked for
+        self._first: IntArray = np.zeros(0, dtype=np.int64)  # place of its first stretch; -1: none
         self._place: dict[Hashable, int] = {}  # of a stretch in the columns that follow
         self._name: list[Hashable] = []
         self._tokens: IntArray = np.zeros(_FIRST, dtype=np.int64)
@@ -51,6 +53,7 @@ class SharedPrefixes:
         self._holds: BoolArray = np.zeros(0, dtype=np.bool_)
         self._complete = False
         self._found: IntArray | None = None
+        self._alike: _Alike | None = None
 
     def of(self, order: IntArray, begun: BoolArray) -> IntArray | None:
         """Leading tokens of each stream that others hold on the device.
@@ -82,6 +85,7 @@ class SharedPrefixes:
         more = len(self._phases) - len(self._number)
         if more:
             self._number = np.concatenate([self._number, np.zeros(more, dtype=np.int64)])
+            self._first = np.concatenate([self._first, np.full(more, -1, dtype=np.int64)])
         here = (self._phases.phase >= 0) & (self._number == self._phases.number)
         for slot in np.nonzero((self._number > 0) & ~here)[0].tolist():
             self._forget(slot)
@@ -96,6 +100,8 @@ class SharedPrefixes:
         places = np.array([self._at(*each) for each in zip(*self._path(slot), strict=True)], int)
         self._streams[places] += 1
         self._paths[slot], self._number[slot] = places, self._phases.number[slot]
+        self._first[slot] = places[0] if len(places) else -1
+        self._alike = None
 
     def _at(self, name: Hashable, tokens: int) -> int:
         place = self._place.get(name)
@@ -115,29 +121,52 @@ class SharedPrefixes:
 
     def _forget(self, slot: int) -> None:
         places = self._paths.pop(slot)
-        self._number[slot] = 0
+        self._number[slot], self._first[slot] = 0, -1
         self._streams[places] -= 1
+        self._alike = None
         for place in places[self._streams[places] == 0].tolist():
             del self._place[self._name[place]]
             self._unused.append(place)
 
     def _count(self, order: IntArray, holds: BoolArray) -> IntArray | None:
-        paths = [self._paths.get(slot, _NONE) for slot in order.tolist()]
-        first = np.array([path.item(0) if len(path) else -1 for path in paths], dtype=np.int64)
-        # Most often every prompt begins with something of its own.
-        some = np.nonzero((first >= 0) & (self._streams[first] > 1))[0]
-        if not holds[some].any():
+        if self._alike is None or not np.array_equal(self._alike.order, order):
+            self._alike = self._find_alike(order)
+        alike = self._alike
+        held_by = holds.take(alike.chosen)
+        if not held_by.any():
             return None
-        chosen = [paths[index] for index in some.tolist()]
-        places = np.concatenate(chosen)
-        lengths = np.array([len(path) for path in chosen])
-        ends = lengths.cumsum()
-        held = holds[some].repeat(lengths)
-        holders = np.bincount(places[held], minlength=len(self._name))[places] - held
+        held = held_by.repeat(alike.lengths)
+        places, size = alike.places, len(alike.places)
+        holders = np.bincount(places[held], minlength=len(self._name)).take(places)
         # The first stretch of each that no other one holds, or its end.
-        stops = np.where(holders > 0, len(places), np.arange(len(places)))
-        stop = np.minimum(np.minimum.reduceat(stops, ends - lengths), ends)
-        tokens = np.concatenate([[0], self._tokens[places].cumsum()])
+        stops = np.where(holders > held, size, np.arange(size))
+        starts = alike.ends - alike.lengths
+        stop = np.minimum(np.minimum.reduceat(stops, starts), alike.ends)
         shared = np.zeros(len(order), dtype=np.int64)
-        shared[some] = tokens[stop] - tokens[ends - lengths]
+        shared[alike.chosen] = alike.tokens.take(stop) - alike.tokens.take(starts)
         return shared if shared.any() else None
+
+    def _find_alike(self, order: IntArray) -> _Alike:
+        first = self._first.take(order)
+        # Most often every prompt begins with something of its own.
+        index = np.nonzero((first >= 0) & (self._streams.take(first) > 1))[0]
+        paths = [self._paths[slot] for slot in order.take(index).tolist()]
+        places = np.concatenate(paths) if paths else _NONE
+        lengths = np.array([len(path) for path in paths], dtype=np.int64)
+        tokens = np.concatenate([[0], self._tokens.take(places).cumsum()])
+        return _Alike(order, index, places, lengths, lengths.cumsum(), tokens)
+
+
+class _Alike(NamedTuple):
+    """The streams that begin like another one.
+
+    chosen: Where they are in `order`. places: Of their stretches, one stream's behind the other's.
+    lengths, ends: Of each stream's part of it. tokens: Before each place, all added up.
+    """
+
+    order: IntArray
+    chosen: IntArray
+    places: IntArray
+    lengths: IntArray
+    ends: IntArray
+    tokens: IntArray

@@ -33,7 +33,7 @@ def prompt_path(table: StreamTable[Any], page_size: int) -> Callable[[int], Path
         req = table.request(slot)
         if req is None or req.positional_embed_overrides is not None:
             return (), ()  # such prompts are not cached: equal tokens have other embeddings
-        tokens = np.asarray(req.origin_input_ids, dtype=np.int64)
+        tokens = np.asarray(req.origin_input_ids, dtype=np.int32)
         name, at = hash((req.extra_key, req.cache_salt)), 0
         names: list[int] = []
         lengths: list[int] = []
