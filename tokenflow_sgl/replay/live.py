@@ -31,7 +31,8 @@ class Snapshot:
         running: Streams that run.
         waiting: Of these, those whose first token has not come.
         tokens_per_s: Tokens per second since the last snapshot.
-        ttft_p50_s: Median time to first token of the last 1,000 that came; NaN: none came.
+        ttft_p50_s: Median time from sending a request to its first token, of the last 1,000 that
+            came; NaN: none came.
         ttft_p99_s: Its 99th percentile.
         stalled: Readers that have read all that came and have waited noticeably for more, now.
     """
