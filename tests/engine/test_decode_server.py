@@ -89,6 +89,7 @@ def test_tokens_are_those_of_the_undisturbed_run(forced, prompts, reference) -> 
     check(forced, prompts, reference)
 
 
+@pytest.mark.slow
 def test_a_request_keeps_what_it_asked_for(start, forced, prompts) -> None:
     """Sampling with a seed, its length, penalties: as a pair says that is not disturbed."""
     penalties = {"frequency_penalty": 0.7, "presence_penalty": 0.3, "min_new_tokens": 20}
@@ -171,6 +172,25 @@ def test_a_pause_of_the_engine_keeps_the_answers(forced, prompts, reference, mod
         if decode.total("tokenflow:preemptions_total") > before:
             break
     assert flushed == (mode == "retract")
+
+
+@pytest.mark.slow
+def test_an_abort_in_a_pause_ends_what_waits_to_be_computed_again(forced, prompts) -> None:
+    decode = forced.decode
+
+    def interrupt() -> None:
+        decode.wait_for("paused_streams", 1)
+        decode.post("/pause_generation", {"mode": "retract"})
+        time.sleep(0.3)
+        decode.post("/abort_request", {"abort_all": True})
+        decode.post("/continue_generation", {})
+
+    calls = [lambda p=p: forced.generate(p, max_new_tokens=200) for p in prompts]
+    *answers, _ = decode.together([*calls, interrupt])
+    reasons = [answer.body["meta_info"]["finish_reason"]["type"] for answer in answers]
+    assert "abort" in reasons
+    assert decode.total("tokenflow:lost_streams_total") == 0
+    decode.assert_clean()
 
 
 @pytest.mark.slow

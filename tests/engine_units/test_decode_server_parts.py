@@ -12,6 +12,7 @@ from tokenflow_sgl.engine.decode_server import decode_pauser, decode_scheduler
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there
 from tokenflow_sgl.engine.decode_server.decode_scheduler import TokenFlowDecodeScheduler
+from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 
@@ -78,7 +79,7 @@ def pauser(monkeypatch, told, host) -> DecodePauser:
     def say(what: str) -> Any:
         return lambda request: told.append((what, request.rid))
 
-    return DecodePauser(scheduler, say("paused"), say("stays"), say("lost"))
+    return DecodePauser(scheduler, say("paused"), say("stays"), say("lost"), capacity=500)
 
 
 def batch() -> Any:
@@ -100,16 +101,32 @@ def test_what_the_host_has_no_room_for_stays(pauser, told, host) -> None:
     assert not pauser.paused
 
 
+WHOLE = 8 * PAGE
+"""What a stream of 100 tokens takes: seven pages, and one that it may begin."""
+
+
+def accepted(pauser, count: int = 9) -> int:
+    return sum(pauser.accepts(Request(str(number))) for number in range(count))
+
+
 def test_a_pass_accepts_as_many_as_the_host_has_room_for(pauser, host) -> None:
-    pauser.begin()
-    host.room = 2 * (100 + 2 * PAGE)
-    assert [pauser.accepts(Request(str(n))) for n in range(4)] == [True, True, False, False]
-    pauser.begin()
+    host.room = 2 * WHOLE
+    pauser.begin([])
+    assert accepted(pauser) == 2
+    pauser.begin([Request("r"), Request("short", 10)])
+    assert accepted(pauser) == 1, "SGLang ends what it retracts if there is no room for it"
     pauser.draining.append(Request("d"))
-    assert pauser.accepts(Request("x"))
-    assert not pauser.accepts(Request("y")), "what drains comes first"
+    pauser.begin([])
+    assert accepted(pauser) == 1, "what drains comes first"
+
+
+def test_tensors_have_a_limit_of_ours(pauser, host) -> None:
     host.backend = "cpu_tensor"
-    assert all(pauser.accepts(Request(str(n))) for n in range(50))
+    pauser.begin([])
+    assert accepted(pauser) == 500 // WHOLE
+    pauser.preempt([Request("p")], batch(), set())
+    pauser.begin([])
+    assert accepted(pauser) == 500 // WHOLE - 1
 
 
 def test_where_the_weights_change_no_kv_is_kept(pauser, told, host) -> None:
@@ -196,13 +213,13 @@ def test_sglang_sees_what_was_chosen_in_its_order_and_strangers_first(scheduler)
     assert queue.polls == 1
 
 
-def test_what_failed_or_is_not_ready_is_not_hidden(scheduler) -> None:
+def test_what_failed_or_is_not_ready_is_not_hidden_and_comes_last(scheduler) -> None:
     queue = scheduler.disagg_decode_prealloc_queue
-    scheduler.tf_actuator.offered = []
+    scheduler.tf_actuator.offered = [scheduler.requests[2]]
     queue.queue[0].waiting_for_input = False
     scheduler.requests[1].finished_reason = "aborted"
     with scheduler._tf_chosen():
-        assert queue.names == ["a", "b", "d"]
+        assert queue.names == ["d", "c", "a", "b"]
     assert queue.names == ["a", "b", "c", "d"]
 
 
@@ -240,3 +257,45 @@ def test_an_arrival_is_the_newest_of_the_queue(scheduler) -> None:
     scheduler.disagg_decode_prealloc_queue.queue.clear()
     assert scheduler._tf_newest([object()]) is None
     assert Phase.WAITING.value == scheduler.tf_table.phases.phase[0]
+
+
+def test_what_waits_to_be_computed_again_can_be_aborted(monkeypatch, scheduler) -> None:
+    told: list[tuple[str, list[int]]] = []
+    scheduler.output_streamer = SimpleNamespace(
+        stream_output=lambda reqs, _logprobs: told.extend((r.rid, r.output_ids) for r in reqs)
+    )
+    released: list[str] = []
+    for req in scheduler.requests:
+        req.return_logprob, req.to_finish = False, None
+        req.pd_rebootstrap_forced_output_id = 3
+        req.update_finish_state = lambda _count: None
+        req.time_stats = SimpleNamespace(set_completion_time=lambda: None)
+    held = scheduler.disagg_decode_prealloc_queue
+    held.held_rebootstrap_reqs = scheduler.requests[:3]
+
+    def sglangs_own(self: Any, asked: str) -> None:
+        (batch,) = self._collect_inflight_batches()
+        for req in batch.reqs:
+            if req.rid == asked:
+                req.to_finish = "aborted"
+
+    monkeypatch.setattr(TokenFlowScheduler, "_collect_inflight_batches", lambda self: [])
+    monkeypatch.setattr(TokenFlowScheduler, "abort_request", sglangs_own)
+    monkeypatch.setattr(decode_scheduler, "ScheduleBatch", lambda reqs: SimpleNamespace(reqs=reqs))
+    monkeypatch.setattr(
+        TokenFlowDecodeScheduler,
+        "_release_aborted_request",
+        lambda self, req: released.append(req.rid),
+    )
+    scheduler.abort_request("b")
+    assert told == [("b", [1, 2, 3])], "with the token that SGLang had put aside"
+    assert released == ["b"]
+    assert [req.rid for req in held.held_rebootstrap_reqs] == ["a", "c"]
+
+
+def test_a_server_with_paused_streams_is_not_idle(monkeypatch, scheduler) -> None:
+    """Their only KV is in the pool that a flush empties, whatever waits beside them."""
+    monkeypatch.setattr(TokenFlowScheduler, "is_fully_idle", lambda self, *_how: True)
+    assert scheduler.is_fully_idle(ignore_waiting=True)
+    scheduler.tf_pauser.paused[Request("p")] = None
+    assert not scheduler.is_fully_idle(ignore_waiting=True)

@@ -61,7 +61,8 @@ class TokenFlowConfig:
     hicache: str = setting(
         "auto",
         "auto: switch HiCache on, so that KV of paused streams is kept in host memory (SGLang's "
-        "own --hicache-* options apply); off: leave it as SGLang's options say",
+        "own --hicache-* options apply; a decode server has no HiCache, its pool for such KV gets "
+        "HiCache's default size); off: leave it as SGLang's options say",
     )
     mixed_chunk: str = setting(
         "auto",

@@ -148,6 +148,20 @@ def attach_layers(server_args: Any, settings: LayerwiseSettings) -> None:
     server_args.attention_backend = LAYERWISE_ATTENTION
 
 
+HOST_RATIO = 2.0
+"""Tokens that a decode server's host pool has over the device's: SGLang's default for HiCache. For
+retraction alone it takes 0.2."""
+
+
+def _keep_on_host(server_args: Any) -> None:
+    """Let the host have room for KV of paused streams."""
+    if not decodes_only(server_args):
+        # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
+        server_args.enable_hierarchical_cache = True
+    elif server_args.hicache_ratio is None and not server_args.hicache_size:
+        server_args.hicache_ratio = HOST_RATIO
+
+
 def attach(server_args: Any, config: TokenFlowConfig) -> None:
     """Switch the scheduler on for `server_args` (a record that is not resolved yet).
 
@@ -175,9 +189,7 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
     if has_workers(server_args):
         os.environ[APP_VARIABLE] = WORKER_APP
         setattr(server_args, LAUNCH_ATTRIBUTE, secrets.token_hex(8))
-    auto = config.hicache == "auto" and not decodes_only(server_args)
-    if auto and not server_args.enable_hierarchical_cache:
-        # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
-        server_args.enable_hierarchical_cache = True
+    if config.hicache == "auto":
+        _keep_on_host(server_args)
     if config.restore != NO_PLANNER:
         attach_restore(server_args, config.restore)

@@ -48,7 +48,11 @@ class View:
         self._links = links
         self._cached = CachedPrefixes(table.phases, prompt_match(scheduler.tree_cache, table))
         self._prefixes = None
-        if scheduler.tree_cache.supports_prefix_sharing():
+        tree = scheduler.tree_cache
+        # Where a match needs a kept state, or a window that is still there, equal tokens do not say
+        # that a newcomer takes them over.
+        whole = not (tree.supports_mamba() or tree.supports_swa())
+        if whole and tree.supports_prefix_sharing():
             path = prompt_path(table, scheduler.page_size)
             self._prefixes = SharedPrefixes(table.phases, path)
         self._model = ModelShape(layers=int(scheduler.model_config.num_hidden_layers))

@@ -25,7 +25,7 @@ class DecodeActuator(EngineActuator):
     def begin(self, running_batch: Any) -> None:
         """A pass begins, with this batch running."""
         super().begin(running_batch)
-        self._pauser.begin()
+        self._pauser.begin(running_batch.reqs)
 
     @property
     def writes(self) -> bool:

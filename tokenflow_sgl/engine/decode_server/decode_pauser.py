@@ -7,7 +7,7 @@ thread waits for, and given back to the device when it is resumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import release_req
@@ -25,6 +25,7 @@ class DecodePauser(Pauser):
         on_released: Called with each request when it has left the device's rows.
         on_stay: Called with one that keeps its row, because the host had no room for its KV.
         on_lost: Called with one whose KV is gone: it has to be computed again by a prefill server.
+        capacity: Tokens that paused streams may have on the host, where SGLang sets no limit.
     """
 
     def __init__(
@@ -33,28 +34,44 @@ class DecodePauser(Pauser):
         on_released: Callable[[Any], None],
         on_stay: Callable[[Any], None],
         on_lost: Callable[[Any], None],
+        capacity: int,
     ) -> None:
         super().__init__(scheduler.tree_cache, lambda request: None, on_released)
         self._scheduler = scheduler
         self._on_stay, self._on_lost = on_stay, on_lost
-        self._accepted = 0
+        self._capacity = capacity
+        self._accepted = self._kept = 0
 
-    def begin(self) -> None:
-        """A pass begins: no stream has been accepted in it."""
-        self._accepted = 0
+    def begin(self, running: Sequence[Any]) -> None:
+        """A pass begins: no stream has been accepted in it.
+
+        running: What SGLang may have to retract, which it ends if the host has no room for it.
+        """
+        self._accepted = sum(map(self._paged, self.draining))
+        self._kept = max(map(self._paged, running), default=0)
 
     def accepts(self, request: Any) -> bool:
-        """Whether the host has room for its KV, beside what leaves the device before it."""
-        if _backup() != "host_pool":
-            return True  # tensors of the process's own memory
-        before = sum(each.seqlen for each in self.draining) + self._accepted
-        room = int(self._tree_cache.cache_controller.mem_pool_host.available_size())
-        page = self._scheduler.page_size
-        rows = len(self.draining) + 2  # each of them may begin a page
-        if before + request.seqlen + rows * page > room:
+        """Whether the host has room for its KV.
+
+        Beside what leaves the device before it, and the longest stream that runs.
+        """
+        wanted = self._paged(request)
+        if self._accepted + wanted + self._kept > self._room:
             return False
-        self._accepted += request.seqlen
+        self._accepted += wanted
         return True
+
+    @property
+    def _room(self) -> int:
+        """Tokens that the host can still take."""
+        if _backup() == "host_pool":
+            return int(self._tree_cache.cache_controller.mem_pool_host.available_size())
+        return self._capacity - sum(map(self._paged, self.paused))
+
+    def _paged(self, request: Any) -> int:
+        """Tokens of the pages that hold its KV, and a page that it may begin until it is copied."""
+        page: int = self._scheduler.page_size
+        return (int(request.seqlen) // page + 2) * page
 
     def drop_draining(self) -> None:
         """The weights may change now: no KV is kept, neither on the device nor on the host."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.runtime_context import get_disagg
 
 from tokenflow_sgl.contract import Phase
@@ -34,7 +35,9 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
     def init_schedule_policy(self) -> None:
         """Build the policy, and what pauses and resumes here."""
         super().init_schedule_policy()
-        self.tf_pauser = DecodePauser(self, self._tf_paused, self._tf_stays, self._tf_computed_anew)
+        self.tf_pauser = DecodePauser(
+            self, self._tf_paused, self._tf_stays, self._tf_computed_anew, self._tf_host_tokens()
+        )
         self.tf_actuator = DecodeActuator(
             self, self.tf_table, self.tf_pauser, self.tf_writer, self.tf_loader
         )
@@ -131,17 +134,18 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
             prealloc._update_handshake_waiters()
         place = {req: number for number, req in enumerate(body.offered)}
         whole = {each: number for number, each in enumerate(map(id, prealloc.queue))}
-        free, chosen, held = [], [], []
+        free, chosen, held, unready = [], [], [], []
         for each in prealloc.queue:
-            known = each.req in self.tf_table
-            if not known or not each.waiting_for_input or each.req.finished_reason is not None:
+            if each.req not in self.tf_table:
                 free.append(each)
+            elif not each.waiting_for_input or each.req.finished_reason is not None:
+                unready.append(each)
             elif each.req in place:
                 chosen.append(each)
             else:
                 held.append(each)
         chosen.sort(key=lambda each: place[each.req])
-        prealloc.queue = [*free, *chosen]
+        prealloc.queue = [*free, *chosen, *unready]
         try:
             yield
         finally:
@@ -155,6 +159,7 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
         batch = super().get_new_prebuilt_batch(running_batch)
         for req in () if batch is None else batch.reqs:
             table = self.tf_table
+            self.tf_paused_time.end(req)  # also one whose KV was computed again
             if req in table and not table.phases.is_in(table.slot(req), Phase.RUNNING):
                 table.move(req, Phase.RUNNING, self.tf_clock.now)
         return batch
@@ -171,6 +176,32 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
         req.pd_rebootstrap_in_progress = True
         req.time_stats.set_retract_time()
         self.disagg_decode_prealloc_queue.hold_rebootstrap(req)
+
+    def _collect_inflight_batches(self) -> list[Any]:
+        held = self.disagg_decode_prealloc_queue.held_rebootstrap_reqs
+        batches: list[Any] = super()._collect_inflight_batches()
+        return [*batches, ScheduleBatch(reqs=held)] if held else batches
+
+    def abort_request(self, recv_req: Any) -> None:
+        """End also what waits for its KV to be computed again, with the output that it has."""
+        super().abort_request(recv_req)
+        prealloc = self.disagg_decode_prealloc_queue
+        held = prealloc.held_rebootstrap_reqs
+        prealloc.held_rebootstrap_reqs = [req for req in held if req.to_finish is None]
+        for req in held:
+            if req.to_finish is None:
+                continue
+            if (last := req.pd_rebootstrap_forced_output_id) is not None:
+                req.output_ids.append(last)
+            self._release_aborted_request(req)
+            req.update_finish_state(0)
+            req.time_stats.set_completion_time()
+            self.output_streamer.stream_output([req], req.return_logprob)
+
+    def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
+        """Paused streams' only KV is on the host: the caches cannot be flushed before they end."""
+        idle = super().is_fully_idle(for_health_check, ignore_waiting)
+        return idle and not self.tf_pauser.paused
 
     def pause_generation(self, recv_req: Any) -> None:
         """What waits for its KV to be computed again waits as what arrives does."""
