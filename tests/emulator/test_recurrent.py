@@ -244,7 +244,7 @@ print(qwen3_5.fused_sigmoid_mul.__wrapped__.__module__)
 """
 
 
-@pytest.mark.long  # imports SGLang and three of its models
+@pytest.mark.slow  # imports SGLang and three of its models
 def test_kernels_are_replaced_once_and_only_where_such_a_model_is_built() -> None:
     """SGLang imports every module of `archs` in every server."""
     run = subprocess.run(

@@ -12,6 +12,7 @@ from tokenflow_sgl.engine.unsupported import (
     check_block_groups,
     check_model,
     check_options,
+    check_restore,
     check_speculation,
     refused_options,
     undisturbed_reason,
@@ -94,6 +95,13 @@ def test_there_are_no_copies_to_group_on_a_decode_server() -> None:
     decodes = SimpleNamespace(disaggregation_mode="decode", enable_hierarchical_cache=False)
     with pytest.raises(UnsupportedError, match="--tokenflow-block-groups") as caught:
         check_block_groups(decodes, TokenFlowConfig(block_groups=True))
+    assert_one_sentence(str(caught.value))
+
+
+def test_nothing_is_restored_on_a_decode_server() -> None:
+    decodes = SimpleNamespace(disaggregation_mode="decode", enable_hierarchical_cache=True)
+    with pytest.raises(UnsupportedError, match="--tokenflow-restore does not work") as caught:
+        check_restore(decodes)
     assert_one_sentence(str(caught.value))
 
 

@@ -13,8 +13,8 @@ _FLAGS_INTRO = """\
 <!-- Generated from the configuration: tokenflow docs flags > docs/flags.md -->
 
 `--scheduler tokenflow` turns the scheduler on. With `--scheduler default`, or without the flag,
-SGLang schedules alone and no `--tokenflow-*` flag has an effect but `--tokenflow-restore`. A value
-outside its range stops the start with one sentence.
+SGLang schedules alone, and of the `--tokenflow-*` flags only `--tokenflow-restore` and
+`--tokenflow-layerwise` have an effect. A value outside its range stops the start with one sentence.
 
 In a YAML file for `--config` the names are the same without the leading dashes
 (`tokenflow-eta: 0.8`). For `tokenflow_sgl.Engine` they are keywords (`tokenflow_eta=0.8`). SGLang's

@@ -57,6 +57,8 @@ class TrackingScheduler(OfferingScheduler):
     tf_headroom: HeadroomWatch
     tf_transfers: TransferWatch
     tf_agreement: Agreement | None
+    tf_without_hicache = "off (evicted KV is recomputed)"
+    """What a line of the log says where there is none."""
     tf_named: list[Any] | None = None
     """What drains or is paused of what the present abort names: no abort looks through all."""
 

@@ -126,7 +126,7 @@ class TokenFlowScheduler(TrackingScheduler):
         logger.info(
             "tokenflow scheduler is on: policy %s, HiCache %s, default rate %g tokens/s",
             config.policy,
-            "on" if self.enable_hierarchical_cache else "off (evicted KV is recomputed)",
+            "on" if self.enable_hierarchical_cache else self.tf_without_hicache,
             self.tf_classes.default.rate,
         )
 

@@ -171,6 +171,11 @@ def check_restore(server_args: Any) -> None:
     """
     check_options(server_args, "--tokenflow-restore")
     _check_drafts(server_args, "--tokenflow-restore", "drafts' KV is not fetched from storage")
+    if decodes_only(server_args):
+        raise UnsupportedError(
+            "--tokenflow-restore does not work with --disaggregation-mode decode: prompts are "
+            "computed, or restored, by the prefill server; remove one of the two."
+        )
     storage = getattr(server_args, "hicache_storage_backend", None)
     if storage is None or not server_args.enable_hierarchical_cache:
         raise UnsupportedError(

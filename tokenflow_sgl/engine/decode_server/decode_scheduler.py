@@ -29,6 +29,7 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
     disagg_decode_prealloc_queue: Any  # SGLang's own, as the next two are
     disagg_decode_transfer_queue: Any
     waiting_queue: list[Any]
+    tf_without_hicache = "off (paused KV is kept as SGLang keeps that of retracted requests)"
     tf_own_reserve: int | None = None
     """Tokens that SGLang reserves for each request to decode on, as the operator asked for."""
 
