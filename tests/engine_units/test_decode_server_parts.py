@@ -13,6 +13,7 @@ from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there
 from tokenflow_sgl.engine.decode_server.decode_scheduler import TokenFlowDecodeScheduler
 from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
+from tokenflow_sgl.engine.telemetry.sampling import Effort
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 
@@ -195,6 +196,7 @@ def scheduler(monkeypatch) -> Any:
     made.disagg_decode_prealloc_queue = Arriving(*requests)
     made.requests = requests
     made.tf_pauser = SimpleNamespace(paused={})
+    made.tf_effort = Effort()
     made.tf_actuator = SimpleNamespace(chosen=True, offered=[requests[2], requests[0]])
     monkeypatch.setattr(
         decode_scheduler,

@@ -128,16 +128,30 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
         if not prealloc.queue or not (body.chosen or some_wait):
             yield
             return
+        with self.tf_effort:
+            whole, held = self._tf_hold_back()
+        try:
+            yield
+        finally:
+            with self.tf_effort:
+                there = {id(each) for each in (*prealloc.queue, *held)}
+                known = set(map(id, whole))
+                new = [each for each in prealloc.queue if id(each) not in known]
+                prealloc.queue = [*(each for each in whole if id(each) in there), *new]
+
+    def _tf_hold_back(self) -> tuple[list[Any], list[Any]]:
+        """SGLang's queue as it was, and what of it is hidden."""
+        prealloc = self.disagg_decode_prealloc_queue
         interval = get_disagg().disaggregation_decode_polling_interval
         if (getattr(self, "polling_count", 0) + 1) % interval == 0:
             # Or those that become ready in this very pass would be given memory unchosen.
             prealloc._resolve_pending_reqs()
             prealloc._update_handshake_waiters()
-        place = {req: number for number, req in enumerate(body.offered)}
-        whole = {each: number for number, each in enumerate(map(id, prealloc.queue))}
+        place = {req: number for number, req in enumerate(self.tf_actuator.offered)}
+        whole, table = prealloc.queue, self.tf_table
         free, chosen, held, unready = [], [], [], []
-        for each in prealloc.queue:
-            if each.req not in self.tf_table:
+        for each in whole:
+            if each.req not in table:
                 free.append(each)
             elif not each.waiting_for_input or each.req.finished_reason is not None:
                 unready.append(each)
@@ -147,11 +161,7 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
                 held.append(each)
         chosen.sort(key=lambda each: place[each.req])
         prealloc.queue = [*free, *chosen, *unready]
-        try:
-            yield
-        finally:
-            left = [*prealloc.queue, *held]
-            prealloc.queue = sorted(left, key=lambda each: whole.get(id(each), len(whole)))
+        return whole, held
 
     # ---- requests change places -----------------------------------------------------
 
