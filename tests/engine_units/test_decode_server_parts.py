@@ -115,7 +115,9 @@ def test_a_pass_accepts_as_many_as_the_host_has_room_for(pauser, host) -> None:
     pauser.begin([])
     assert accepted(pauser) == 2
     pauser.begin([Request("r"), Request("short", 10)])
+    assert pauser.may_pause
     assert accepted(pauser) == 1, "SGLang ends what it retracts if there is no room for it"
+    assert not pauser.may_pause
     pauser.draining.append(Request("d"))
     pauser.begin([])
     assert accepted(pauser) == 1, "what drains comes first"
@@ -195,7 +197,7 @@ def scheduler(monkeypatch) -> Any:
         )
     made.disagg_decode_prealloc_queue = Arriving(*requests)
     made.requests = requests
-    made.tf_pauser = SimpleNamespace(paused={})
+    made.tf_pauser = SimpleNamespace(paused={}, may_pause=True)
     made.tf_effort = Effort()
     made.tf_actuator = SimpleNamespace(chosen=True, offered=[requests[2], requests[0]])
     monkeypatch.setattr(
@@ -249,6 +251,10 @@ def test_reserves_are_the_operators_unless_the_policy_decides(scheduler) -> None
     scheduler.tf_actuator.growth = SimpleNamespace(headroom=24)
     scheduler._tf_reserve()
     assert queue.num_reserved_decode_tokens == 24
+    scheduler.tf_pauser.may_pause = False
+    scheduler._tf_reserve()
+    assert queue.num_reserved_decode_tokens == 512, "the host is full"
+    scheduler.tf_pauser.may_pause = True
     scheduler.tf_actuator.chosen = False
     scheduler._tf_reserve()
     assert queue.num_reserved_decode_tokens == 512

@@ -62,6 +62,11 @@ class DecodePauser(Pauser):
         return True
 
     @property
+    def may_pause(self) -> bool:
+        """Whether the host could take one more stream, as long as the longest that runs."""
+        return self._accepted + 2 * self._kept <= self._room
+
+    @property
     def _room(self) -> int:
         """Tokens that the host can still take."""
         if _backup() == "host_pool":

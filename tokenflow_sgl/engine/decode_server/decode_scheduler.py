@@ -106,12 +106,15 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
         self.waiting_queue.extend(resumed)
 
     def _tf_reserve(self) -> None:
-        """While the policy decides, what streams need next is reserved, not what they may need."""
+        """While streams can be paused, what each needs next is reserved, not what it may need.
+
+        Where the host is full, SGLang ends streams for which it finds no memory.
+        """
         prealloc = self.disagg_decode_prealloc_queue
         if self.tf_own_reserve is None:
             self.tf_own_reserve = int(prealloc.num_reserved_decode_tokens)
         reserve = self.tf_own_reserve
-        if self.tf_actuator.chosen:
+        if self.tf_actuator.chosen and self.tf_pauser.may_pause:
             reserve = min(reserve, self.tf_actuator.growth.headroom)
         prealloc.num_reserved_decode_tokens = reserve
 
