@@ -177,14 +177,15 @@ class Streams:
 
     @cached_property
     def read_index(self) -> IntArray:
-        """Indices of the streams that decode and whose readers read, (r,).
+        """Indices of the running streams whose readers read; those that think have none, (r,).
 
-        Those that think have no reader yet, nor has a newcomer whose own prefill is under way.
+        A newcomer whose prefill is under way counts: its reader waits. While one is, prefill steps
+        are short, so that what others have unread is not spent on it.
         """
         running = self.running_index
-        read = self.streaming.take(running) & (self.generated.take(running) > 0)
+        read = self.streaming.take(running)
         if self.thinking is not None:
-            read &= ~self.thinking.take(running)
+            read &= ~(self.thinking.take(running) & (self.generated.take(running) > 0))
         return sealed(running[read])
 
     @cached_property

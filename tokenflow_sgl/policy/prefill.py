@@ -15,17 +15,17 @@ SHORTEST_CHUNK = 256
 def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
     """Tokens of a prefill step during which no reader stalls, or which decoding keeps pace with.
 
-    Within [`SHORTEST_CHUNK`, prefill_chunk] while streams with a reader decode, or think; else
-    None, the engine's own limit.
+    Within [`SHORTEST_CHUNK`, prefill_chunk] while streams with a reader decode; else None, the
+    engine's own limit.
     """
     streams, costs = state.streams, state.costs
     longest = config.prefill_chunk
-    # What thinks has no reader to stall: shorter chunks would only delay the newcomers.
+    # What thinks has no reader to stall: shorter chunks would only delay the newcomers. A newcomer
+    # in its prefill counts as one that stalls: else its chunks spend what the others have unread.
+    # On 4090-b, 38 % of the readers stalled then instead of 8 %, and less was effective.
     reading = streams.read_index
     if not len(reading):
-        running = streams.running_index
-        begun = streams.streaming.take(running) & (streams.generated.take(running) > 0)
-        return longest if begun.any() else None
+        return longest if streams.streaming.take(streams.running_index).any() else None
     if costs.prefill is None:
         return longest
     constant, per_token, per_work = costs.prefill
