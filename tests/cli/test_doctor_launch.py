@@ -215,3 +215,15 @@ def test_live_takes_no_launch_options() -> None:
     )
     assert done.returncode == 2
     assert done.stderr == "--live examines a running server: leave out the launch options.\n"
+
+
+def test_a_prefill_server_has_sglangs_own_scheduler(doctor) -> None:
+    code, output = doctor(
+        *("--model-path", "MODEL", "--scheduler", "tokenflow"),
+        *("--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "mooncake"),
+    )
+    assert code == 0, output
+    assert verdict(output) == (
+        "Active with SGLang's own scheduler: a prefill server hands each stream over at its first "
+        "token."
+    )

@@ -48,7 +48,7 @@ def launch_checks(options: list[str] | None) -> list[Check]:
         if refusal is not None and not launch.no_device:
             checks.append(Check("options", text, refusal, "change what it names"))
         elif launch.off is not None:
-            checks.append(Check("options", text, note=_stays_off(launch.off)))
+            checks.append(Check("options", text, active=_alone(launch.off)))
         elif not launch.scheduler and launch.planner is None:
             checks.append(
                 Check(
@@ -104,7 +104,7 @@ def elsewhere_checks(options: list[str]) -> list[Check]:
         unknown = "But what depends on the model was not checked."
         checks.append(Check("model", f"{verdict.unseen}: not looked at", note=unknown))
     if verdict.off is not None:
-        checks.append(Check("scheduler", "off", note=_stays_off(verdict.off)))
+        checks.append(Check("scheduler", "off", active=_alone(verdict.off)))
     if verdict.sglang is not None:
         return [*checks, Check("options", text, verdict.sglang, "change what it names")]
     checks += [
@@ -114,8 +114,8 @@ def elsewhere_checks(options: list[str]) -> list[Check]:
     return [*checks, Check("options", text)]
 
 
-def _stays_off(reason: str) -> str:
-    return f"But it stays off: {reason}."
+def _alone(reason: str) -> str:
+    return f"SGLang's own scheduler: {reason}"
 
 
 def seam_states() -> list[tuple[Seam, str | None]]:
