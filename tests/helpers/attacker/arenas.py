@@ -30,9 +30,9 @@ EVICT_OFTEN = {"SGLANG_SWA_EVICTION_INTERVAL": "8"}
 """SGLang frees what has left a window in bundles of 128 tokens: longer than most answers."""
 LAYERS = (
     *("--tokenflow-layerwise", "layer_plans_made_up:AnyLayers", "--disable-radix-cache"),
-    *("--tokenflow-layerwise-ratio", "4", "--max-total-tokens", "1280"),
+    *("--tokenflow-layerwise-ratio", "2", "--max-total-tokens", "640"),
 )
-"""The device holds what 320 tokens take in all four layers. The scheduler is SGLang's own."""
+"""The device holds what 320 tokens take in both layers. The scheduler is SGLang's own."""
 UNNOTED = {"TOKENFLOW_TEST_LAYERS": "/dev/null"}
 NO_READERS = frozenset({"bad-rate", "unknown-class", "unknown-key"})
 """Requests that only our scheduler refuses."""
