@@ -5,7 +5,7 @@ some layers have a sliding window, it needs places in their pool as well: for it
 so that one pool or the other is short, as prompts are long or many streams run.
 
 KV of a beginning that several streams share is on the device once. So what a stream takes or frees
-is its `own`, and where the lengths of several are added up, what they count twice is taken off.
+is its `own`, and where several are added up, what they share is added once.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class DecodeActuator(EngineActuator):
         return not isinstance(action, Preempt) or self._pauser.accepts(request)
 
     def missing(self, slot: int) -> Missing:
-        """Nothing is loaded beside the steps."""
+        """No load overlaps with decode steps here."""
         return Missing()
 
     def offer(
