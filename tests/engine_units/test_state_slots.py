@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 
-from tokenflow_sgl.engine.kv.state_slots import _evict
+from tokenflow_sgl.engine.kv.state_slots import _evict, copy_left_out
 
 
 class Tree:
@@ -62,3 +63,46 @@ def test_copies_are_waited_for_where_places_are_lacking(
     assert tree.waited == waited
     assert tree.free == min(free + places, free + evictable + copied)
     assert [asked.num_tokens for asked in tree.asked] == [7, 0][: 1 + waited]
+
+
+class Left:
+    """A tree in which a stream has just left a state at node 3."""
+
+    is_write_back = False
+
+    def __init__(self, *, kv_copied: bool = True, state_copied: bool = False) -> None:
+        self.cache_controller: object | None = object()
+        self.tree_core = self
+        self.kv_copied, self.state_copied = kv_copied, state_copied
+        self.done: list[object] = []
+
+    def build_backup_spec(self, node: int) -> tuple[torch.Tensor, dict[str, list[str]]]:
+        assert node == 3
+        kv = torch.zeros(0 if self.kv_copied else 5)
+        return kv, {} if self.state_copied else {"mamba": ["state"]}
+
+    def backup_node_for_write_back(self, node: int) -> bool:
+        self.done.append(node)
+        return False  # as SGLang says where no KV was copied
+
+    def writing_check(self, *, write_back: bool) -> None:
+        assert write_back, "it waits"
+        self.done.append("waited")
+
+
+def test_a_state_that_was_left_out_is_copied_before_it_can_be_evicted() -> None:
+    """As where another stream's KV, of which this one's is a part, is still being copied."""
+    tree = Left()
+    copy_left_out(tree, 3)
+    assert tree.done == [3, "waited"]
+
+
+@pytest.mark.parametrize("case", ["copied", "no room on the host", "written back", "no host"])
+def test_other_states_are_left_to_sglang(case) -> None:
+    tree = Left(state_copied=case == "copied", kv_copied=case != "no room on the host")
+    if case == "written back":
+        tree.is_write_back = True
+    if case == "no host":
+        tree.cache_controller = None
+    copy_left_out(tree, 3)
+    assert not tree.done

@@ -17,9 +17,11 @@ from tokenflow_sgl.contract import (
     Prefill,
     Restore,
     State,
+    Way,
     When,
     Write,
 )
+from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
 
 class PreemptEvery:
@@ -158,6 +160,15 @@ class ShortPrefills:
             run=tuple(state.streams.slot[state.streams.waiting].tolist()),
             prefill=Prefill(limit=64),
         )
+
+
+class LoadsAlways(WorkingSetPolicy):
+    """The shipped policy, but what the host has is never computed again, however dear a load is."""
+
+    def decide(self, state: State) -> Decision:
+        decision = super().decide(state)
+        loads = tuple(each for each in decision.restore if each.way is not Way.RECOMPUTE)
+        return dataclasses.replace(decision, restore=loads)
 
 
 def _lengths(variable: str) -> list[int]:

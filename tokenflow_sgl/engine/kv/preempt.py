@@ -17,6 +17,7 @@ from typing import Any
 from sglang.srt.mem_cache.common import release_kv_cache
 
 from tokenflow_sgl.engine.kv.names import Names
+from tokenflow_sgl.engine.kv.state_slots import copy_left_out
 
 
 class Pauser:
@@ -108,6 +109,7 @@ class Pauser:
             # leaves a copy in the tree, and gives its own back.
             request.refresh_fill_ids()
             self._tree_cache.checkpoint(request, up_to=request.owned_kv_len())
+            copy_left_out(self._tree_cache, request.last_node)
             checkpoint = False
         release_kv_cache(request, self._tree_cache, checkpoint=checkpoint)
         request.reset_for_retract()

@@ -1,4 +1,4 @@
-"""Makes a place for a recurrent state where copies to the host hold all that could be evicted.
+"""Keeps the recurrent states of paused streams, and makes places for them on the device.
 
 SGLang takes a place whenever it keeps a state in the prefix tree, and ends the server if it finds
 none: it counts three for each stream that runs, its own, the one it began with and the one it
@@ -20,6 +20,17 @@ _TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
 def register_states() -> None:
     """Declare the hook, in the scheduler's process before it has a cache."""
     HookRegistry.register(f"{_TREE}.evict_for_alloc", _evict, HookType.AROUND)
+
+
+def copy_left_out(tree: Any, node: Any) -> None:
+    """Copy the state that a paused stream has left at `node`, if SGLang has left it out."""
+    if tree.cache_controller is None or tree.is_write_back:
+        return
+    kv, others = tree.tree_core.build_backup_spec(node)
+    if others and not kv.numel():
+        tree.backup_node_for_write_back(node)
+        # It waits for copies of KV alone.
+        tree.writing_check(write_back=True)
 
 
 def _evict(original: Callable[..., Any], tree: Any, params: Any, **kwargs: Any) -> Any:
