@@ -109,7 +109,8 @@ class Pauser:
             # leaves a copy in the tree, and gives its own back.
             request.refresh_fill_ids()
             self._tree_cache.checkpoint(request, up_to=request.owned_kv_len())
-            copy_left_out(self._tree_cache, request.last_node)
+            if request.kv.cache_protected_len:
+                copy_left_out(self._tree_cache, request.last_node)
             checkpoint = False
         release_kv_cache(request, self._tree_cache, checkpoint=checkpoint)
         request.reset_for_retract()
