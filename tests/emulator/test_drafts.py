@@ -73,21 +73,88 @@ def derive_links(mask, requests, nodes):
     return child, sibling
 
 
-def test_a_chain_is_described() -> None:
-    requests, nodes = 2, 4
+def described(
+    parents: torch.Tensor, numbers: torch.Tensor, lengths: list[int], topk: int
+) -> dict[str, torch.Tensor]:
+    """What `build_trees` says of drafts."""
+    requests, nodes = len(lengths), numbers.shape[1] + 1
+    said = {
+        name: torch.full((requests, nodes), -5)
+        for name in ("positions", "index", "child", "sibling")
+    }
     mask = torch.zeros(requests * nodes * nodes, dtype=torch.bool)
-    positions = torch.zeros(requests * nodes, dtype=torch.int64)
-    index, child, sibling = (torch.zeros(requests, nodes, dtype=torch.int64) for _ in range(3))
-    lengths = torch.tensor([5, 9])
-    described = (mask, positions, index, child, sibling)
-    draft_trees.build_chain(None, None, lengths, *described, 1, 3, nodes, 1)
-    assert torch.equal(mask.view(requests, nodes, nodes), masks([[-1, 0, 1, 2]] * 2))
-    assert positions.tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
-    assert index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert child.tolist() == [[1, 2, 3, -1]] * 2
-    assert sibling.tolist() == [[-1] * 4] * 2
-    with pytest.raises(ValueError, match="speculative_eagle_topk is 2; allowed"):
-        draft_trees.build_chain(None, None, lengths, *described, 2, 3, nodes, 1)
+    flat = said | {"positions": said["positions"].view(-1)}
+    steps = (parents.shape[1] - 1) // topk + 1
+    draft_trees.build_trees(
+        parents, numbers, torch.tensor(lengths), mask, *flat.values(), topk, steps, nodes, 1
+    )
+    return said | {"mask": mask.view(requests, nodes, nodes)}
+
+
+def test_a_chain_is_described() -> None:
+    parents, numbers = torch.arange(-1, 2).expand(2, -1), torch.arange(3).expand(2, -1)
+    said = described(parents, numbers, [5, 9], topk=1)
+    assert torch.equal(said["mask"], masks([[-1, 0, 1, 2]] * 2))
+    assert said["positions"].tolist() == [[5, 6, 7, 8], [9, 10, 11, 12]]
+    assert said["index"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert said["child"].tolist() == [[1, 2, 3, -1]] * 2
+    assert said["sibling"].tolist() == [[-1] * 4] * 2
+
+
+def test_a_tree_of_eagle_is_described() -> None:
+    """Two branches of two candidates per step; the second step's best both come from the first."""
+    # Candidates 0 and 1 are the root's; 2 and 3 go on from 0, 4 and 5 from 1; 6 and 7 from 2, 8
+    # and 9 from 3.
+    parents = torch.tensor([[-1, 0, 1, 2, 3]])
+    said = described(parents, torch.tensor([[0, 1, 2, 3, 8]]), [10], topk=2)
+    tree = [-1, 0, 0, 1, 1, 4]
+    assert torch.equal(said["mask"], masks([tree]))
+    assert said["positions"].tolist() == [[10, 11, 11, 12, 12, 13]]
+    assert said["child"].tolist() == [[1, 3, -1, -1, 5, -1]]
+    assert said["sibling"].tolist() == [[-1, 2, -1, 4, -1, -1]]
+
+
+def test_drafts_that_sglang_selects_make_trees() -> None:
+    """Of random scores: each node behind its parent, one deeper, and found from the root."""
+    from sglang.srt.speculative.eagle_utils import organize_draft_results
+
+    torch.manual_seed(0)
+    topk, steps, drafts, requests = 4, 4, 12, 5
+    scores, tokens, parents, best = [], [], [], torch.rand(requests, topk)
+    scores.append(best[:, None])
+    tokens.append(torch.zeros(requests, topk, dtype=torch.int64))
+    parents.append(torch.arange(-1, topk).expand(requests, -1))
+    for step in range(1, steps):  # as in SGLang's select_top_k_tokens
+        expanded = best[:, :, None] * torch.rand(requests, topk, topk)
+        best, picked = expanded.flatten(1).topk(topk, dim=-1)
+        scores.append(expanded)
+        tokens.append(torch.zeros(requests, topk * topk, dtype=torch.int64))
+        parents.append(picked + topk * topk * (step - 1) + topk)
+    parent_list, numbers, _ = organize_draft_results(scores, tokens, parents, drafts)
+    said = described(parent_list, numbers, [10] * requests, topk)
+    for request in range(requests):
+        child, sibling = said["child"][request].tolist(), said["sibling"][request].tolist()
+        found, at = {0: [0]}, [0]
+        while at:
+            parent = at.pop()
+            node = child[parent]
+            while node != -1:
+                found[node] = [*found[parent], node]
+                at.append(node)
+                node = sibling[node]
+        assert len(found) == drafts
+        for node, path in found.items():
+            assert path == sorted(path)
+            assert said["mask"][request, node].nonzero().flatten().tolist() == path
+            assert said["positions"][request, node] == 10 + len(path) - 1
+
+
+def test_a_draft_without_its_parent_is_never_reached() -> None:
+    """Where both score the same, SGLang may choose the child alone."""
+    parents = torch.tensor([[-1, 0, 1]])
+    said = described(parents, torch.tensor([[0, 4, 5]]), [10], topk=2)
+    assert said["child"].tolist() == [[1, -1, -1, -1]]
+    assert said["sibling"].tolist() == [[-1] * 4]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +191,10 @@ def test_masks_are_read_in_both_forms() -> None:
     for mask in (trees.flatten(), torch.cat(whole)):
         spec.custom_mask = mask
         assert all(map(torch.equal, draft_masks(spec, lengths), trees))
+    spec.custom_mask = trees.flatten()
+    *found, padding = draft_masks(spec, [*lengths, 1])
+    assert all(map(torch.equal, found, trees))
+    assert padding is None
     spec.tree_topk = 1
     assert draft_masks(spec, lengths) is None
     assert draft_masks(SimpleNamespace(draft_token_num=6, custom_mask=None), lengths) is None
@@ -176,9 +247,23 @@ def test_slots_of_drafts_are_read_and_written() -> None:
     assert bonus.tolist() == [2, 3]
 
 
-def test_drafts_are_a_chain_on_this_platform() -> None:
-    with pytest.raises(ValueError, match="speculative_eagle_topk is 4; allowed"):
-        draft_steps.decode_backend(SimpleNamespace(topk=4))
+def test_each_branch_has_its_own_slots() -> None:
+    table = torch.arange(200, dtype=torch.int32).view(2, 100)
+    step = object.__new__(draft_steps.DraftStepAttention)
+    step._more, step._steps, step._branches = 2, 3, 2
+    rows = step._branch_slots(table, torch.tensor([4, 6]))
+    assert rows[0, :6].tolist() == [0, 1, 2, 3, 4, 5]
+    assert rows[1, :6].tolist() == [0, 1, 2, 3, 7, 8]
+    assert rows[2, :8].tolist() == [*range(100, 106), 106, 107]
+    assert rows[3, :8].tolist() == [*range(100, 106), 109, 110]
+    # As SGLang hands them out: of each branch one slot per step.
+    out = torch.zeros(12, dtype=torch.int64)
+    draft_slots.draft_cache_locs(torch.tensor([0, 1]), table, torch.tensor([4, 6]), out, 2, 3)
+    assert out.view(2, 2, 3)[0].tolist() == [[4, 5, 6], [7, 8, 9]]
+    assert out.view(2, 2, 3)[1].tolist() == [[106, 107, 108], [109, 110, 111]]
+
+
+def test_one_step_of_drafts_needs_no_attention() -> None:
     assert draft_steps.decode_backend(SimpleNamespace(topk=1, speculative_num_steps=1)) is None
 
 

@@ -212,17 +212,25 @@ CHAIN = (
     *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
     *("--speculative-num-draft-tokens", "4", "--max-running-requests", "16"),
 )
+TREE = (*CHAIN, "--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "8")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algorithm", "draft"), [("EAGLE", "eagle"), ("EAGLE3", "eagle3"), ("NEXTN", "mtp")]
+    ("algorithm", "draft", "drafts"),
+    [
+        ("EAGLE", "eagle", CHAIN),
+        ("EAGLE", "eagle", TREE),
+        ("EAGLE3", "eagle3", CHAIN),
+        ("NEXTN", "mtp", CHAIN),
+    ],
+    ids=["eagle", "eagle in trees", "eagle3", "nextn"],
 )
-def test_speculation(start, drafting, prompts, algorithm, draft) -> None:
+def test_speculation(start, drafting, prompts, algorithm, draft, drafts) -> None:
     """Drafts are verified: what a stream says does not depend on what is kept of its drafts."""
     model = drafting / "llama"
     path = ("--speculative-draft-model-path", str(drafting / draft))
-    flags = (*TOKENFLOW, "--speculative-algorithm", algorithm, *path, *CHAIN)
+    flags = (*TOKENFLOW, "--speculative-algorithm", algorithm, *path, *drafts)
     with start(*AMPLE, model=model) as served:
         expected = served.outputs(prompts)
 

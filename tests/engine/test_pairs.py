@@ -34,6 +34,8 @@ CHAIN = (
     *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
     *("--speculative-num-draft-tokens", "4", *ROOM),
 )
+TREE = (*CHAIN, "--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "8")
+ROOM_FOR_TREES = ("--max-total-tokens", "1200")  # 24 tokens for each stream
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ PAIRS = {
     ),
     "DP attention, priorities": Pair("qwen3", (*DP_ATTENTION, *PRIORITIES)),
     "DP attention, tokenizer workers": Pair("qwen3", (*DP_ATTENTION, *WORKERS)),
+    "MLA, NEXTN in trees": Pair("deepseek-mtp", (*TREE, *ROOM_FOR_TREES), "NEXTN", "deepseek-mtp"),
+    "recurrent states, NEXTN in trees": Pair(
+        "qwen3.5-mtp", (*STATES, *TREE, *ROOM_FOR_TREES), "NEXTN", "qwen3.5-mtp"
+    ),
+    "DP attention, EAGLE3 in trees": Pair(
+        "qwen3-deeper", (*TREE, *DP_ATTENTION, *ROOM_FOR_TREES), "EAGLE3", "eagle3-qwen3"
+    ),
     "DP attention, EAGLE3": Pair("qwen3-deeper", (*CHAIN, *DP_ATTENTION), "EAGLE3", "eagle3-qwen3"),
 }
 

@@ -26,6 +26,10 @@ CHAIN = (
     *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
     *("--speculative-num-draft-tokens", "4"),
 )
+TREE = (
+    *("--speculative-num-steps", "3", "--speculative-eagle-topk", "4"),
+    *("--speculative-num-draft-tokens", "8"),
+)
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 """Copies land as late as SGLang and we let them."""
 
@@ -40,7 +44,8 @@ def of_llama(start, drafting, prompts) -> list[list[int]]:
 @pytest.fixture
 def speculation(request, drafting, models, reference) -> tuple[Path, tuple[str, ...], Any]:
     """Of an algorithm: the model, SGLang's options, and what it says without speculation."""
-    name = request.param
+    name, _, shape = request.param.partition(", ")
+    drafts = TREE if shape == "trees" else CHAIN
     if name == "ngram":
         options = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4")
         return models / "qwen3", options, reference
@@ -50,7 +55,7 @@ def speculation(request, drafting, models, reference) -> tuple[Path, tuple[str, 
         said = request.getfixturevalue("of_llama")
         draft, target = drafting / name, drafting / ("mtp" if name == "mtp" else "llama")
     algorithm = "NEXTN" if name == "mtp" else name.upper()
-    options = ("--speculative-algorithm", algorithm, *CHAIN)
+    options = ("--speculative-algorithm", algorithm, *drafts)
     return target, (*options, "--speculative-draft-model-path", str(draft)), said
 
 
@@ -92,7 +97,7 @@ def run(start, speculation, prompts, *flags: str, **how: Any) -> list[float]:
     return accepted
 
 
-OFTEN, AT_TIMES = ("ngram",), ("standalone", "eagle", "eagle3", "mtp")
+OFTEN, AT_TIMES = ("ngram",), ("standalone", "eagle", "eagle3", "mtp", "eagle, trees", "mtp, trees")
 ALGORITHMS = (*OFTEN, *(pytest.param(each, marks=pytest.mark.slow) for each in AT_TIMES))
 
 
@@ -127,8 +132,10 @@ def test_tokens_are_those_of_the_undisturbed_run(start, prompts, speculation) ->
         ("--page-size", "16"),
         ("--disable-overlap-schedule",),
         ("--tp-size", "2", "--tokenflow-check-ranks"),
+        (*TREE, "--tp-size", "2", "--tokenflow-check-ranks"),
+        (*TREE, "--disable-overlap-schedule"),
     ],
-    ids=["pages", "no-overlap", "ranks"],
+    ids=["pages", "no-overlap", "ranks", "trees, ranks", "trees, no-overlap"],
 )
 def test_tokens_are_the_same_in_other_settings(start, prompts, speculation, flags) -> None:
     small = ("--max-total-tokens", "1280", "--hicache-ratio", "4")

@@ -116,18 +116,29 @@ SPECULATES = {
 
 
 @pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE", None])
-@pytest.mark.parametrize("topk", [1, None])
-def test_drafts_in_chains_are_served(algorithm, topk) -> None:
+@pytest.mark.parametrize(("topk", "page"), [(1, 64), (None, None), (4, 1), (4, None)])
+def test_drafts_are_served(algorithm, topk, page) -> None:
+    """In chains; and in trees, unless a page has several tokens. An unknown size is one."""
     given = {"speculative_algorithm": algorithm, "speculative_eagle_topk": topk}
-    check_options(SimpleNamespace(**PLAIN, **{**SPECULATES, **given}))
-    check_speculation(SimpleNamespace(**{**SPECULATES, **given}))
+    check_options(SimpleNamespace(**PLAIN, page_size=page, **{**SPECULATES, **given}))
+    check_speculation(SimpleNamespace(**{**SPECULATES, **given}), page or 1)
+
+
+def test_trees_of_drafts_in_pages_of_several_tokens_are_refused() -> None:
+    trees = {**SPECULATES, "speculative_eagle_topk": 4}
+    with pytest.raises(UnsupportedError) as caught:
+        check_options(SimpleNamespace(**PLAIN, page_size=16, **trees))
+    shown = "--speculative-eagle-topk 4 with --page-size 16"
+    assert str(caught.value).startswith(f"--scheduler tokenflow does not work with {shown}: ")
+    assert_one_sentence(str(caught.value))
+    with pytest.raises(UnsupportedError, match=shown):
+        check_speculation(SimpleNamespace(**trees), 16)
 
 
 @pytest.mark.parametrize(
     "given",
     [
         {"speculative_algorithm": "DFLASH"},
-        {"speculative_eagle_topk": 4},
         {"speculative_adaptive": True},
         {"enable_multi_layer_eagle": True},
         {"enable_mixed_chunk": True},
@@ -142,7 +153,7 @@ def test_other_drafts_are_refused(given) -> None:
     assert message.startswith(f"--scheduler tokenflow does not work with {shown} {value}: ")
     assert_one_sentence(message)
     with pytest.raises(UnsupportedError, match="does not work with"):
-        check_speculation(SimpleNamespace(**{**SPECULATES, **given}))
+        check_speculation(SimpleNamespace(**{**SPECULATES, **given}), 1)
 
 
 def test_block_groups_of_drafts_are_refused() -> None:
@@ -176,7 +187,7 @@ def test_drafts_beside_dp_attention_are_served() -> None:
 def test_trees_of_ngram_are_served() -> None:
     """SGLang calls their widest level topk, and mixes no steps whatever was asked for."""
     trees = {"speculative_algorithm": "NGRAM", "speculative_eagle_topk": 10}
-    check_speculation(SimpleNamespace(**{**SPECULATES, **trees, "enable_mixed_chunk": True}))
+    check_speculation(SimpleNamespace(**{**SPECULATES, **trees, "enable_mixed_chunk": True}), 64)
 
 
 def test_an_ordinary_generation_model_is_served() -> None:

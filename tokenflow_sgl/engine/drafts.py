@@ -29,7 +29,7 @@ class Drafts:
         self._page = int(scheduler.page_size)
         self.most, self.ahead = 1, 0
         if not scheduler.spec_algorithm.is_none():
-            check_speculation(get_spec())
+            check_speculation(get_spec(), self._page)
             self.most = max(max_speculative_num_draft_tokens() or 1, 1)
             self.ahead = int(get_alloc_reserve_per_decode())
 

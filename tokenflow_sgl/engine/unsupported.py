@@ -50,20 +50,17 @@ _DELAYER = "its ranks ask each other in every step, and the policy of one may le
 _SPECULATIVE = (None, "EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE")
 """SGLang's algorithms of speculation that are served; None: it is off. NEXTN is resolved to EAGLE
 or to another, which is refused then."""
+_TRIED = "only EAGLE, EAGLE3, NEXTN, NGRAM and STANDALONE have been tried"
 _OF_SPECULATION: tuple[tuple[str, tuple[object, ...], str], ...] = (
-    (
-        "speculative_algorithm",
-        _SPECULATIVE,
-        "only EAGLE, EAGLE3, NEXTN, NGRAM and STANDALONE have been tried",
-    ),
-    ("speculative_eagle_topk", (None, 1), "of drafts only chains have been tried, not trees"),
+    ("speculative_algorithm", _SPECULATIVE, _TRIED),
     ("speculative_adaptive", (False,), "its steps change how much memory they take"),
     ("enable_multi_layer_eagle", (False,), "only the first layer's drafts are kept on the host"),
     ("enable_mixed_chunk", (False,), "a row of a mixed step verifies no drafts"),
 )
 """Options that exclude the scheduler where drafts are verified, with what is allowed of them."""
-_OF_NGRAM = {("speculative_eagle_topk", "NGRAM"), ("enable_mixed_chunk", "NGRAM")}
-"""Which of them do not hold for NGRAM: its trees have been tried, and SGLang mixes no steps."""
+_OF_NGRAM = {("enable_mixed_chunk", "NGRAM")}
+"""Which of them do not hold for NGRAM: SGLang mixes no steps there."""
+_TREES = "of drafts only chains have been tried with pages of several tokens, not trees"
 
 NO_STREAMS = "a prefill server hands each stream over at its first token"
 """Why the scheduler stays off where `has_no_streams`."""
@@ -102,7 +99,7 @@ def refused_options(server_args: Any, ours: str = "--scheduler tokenflow") -> It
         yield _excluded(ours, "--enable-prefill-delayer", shown, _DELAYER)
     if decodes and getattr(server_args, BACKUP, None) == "none":
         yield _excluded(ours, _flag(BACKUP), f"{_flag(BACKUP)} none", NO_BACKUP)
-    yield from refused_speculation(server_args, ours)
+    yield from refused_speculation(server_args, getattr(server_args, "page_size", None), ours)
 
 
 def _attention_dp(server_args: Any) -> int:
@@ -113,10 +110,13 @@ def _attention_dp(server_args: Any) -> int:
     return width
 
 
-def refused_speculation(spec: Any, ours: str = "--scheduler tokenflow") -> Iterator[Refusal]:
+def refused_speculation(
+    spec: Any, page: int | None, ours: str = "--scheduler tokenflow"
+) -> Iterator[Refusal]:
     """Options of speculation that exclude the scheduler, or `ours`.
 
     spec: A record that says them, resolved or not: what SGLang chooses by itself counts, too.
+    page: Tokens of a page, likewise.
     """
     algorithm = getattr(spec, "speculative_algorithm", None)
     if algorithm is None:
@@ -126,11 +126,15 @@ def refused_speculation(spec: Any, ours: str = "--scheduler tokenflow") -> Itera
         if value not in allowed and (name, algorithm) not in _OF_NGRAM:
             shown = f"{_flag(name)} {value}"
             yield _excluded(ours, _flag(name), shown, reason)
+    branches = getattr(spec, "speculative_eagle_topk", None)
+    if algorithm != "NGRAM" and branches not in (None, 1) and (page or 1) > 1:
+        shown = f"--speculative-eagle-topk {branches} with --page-size {page}"
+        yield _excluded(ours, "--speculative-eagle-topk", shown, _TREES)
 
 
-def check_speculation(spec: Any) -> None:
+def check_speculation(spec: Any, page: int) -> None:
     """Raise `UnsupportedError` for the first option of speculation that excludes the scheduler."""
-    for refusal in refused_speculation(spec):
+    for refusal in refused_speculation(spec, page):
         raise UnsupportedError(refusal.sentence)
 
 

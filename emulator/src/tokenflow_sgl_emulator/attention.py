@@ -28,7 +28,7 @@ class ReferenceAttention(TorchNativeAttnBackend):
     """
 
     _drafts = 0  # tokens of each request that the present pass verifies
-    _trees: list[torch.Tensor] | None = None
+    _trees: list[torch.Tensor | None] | None = None
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         """Length of rows that only pad a batch: of drafts, or of data-parallel ranks."""

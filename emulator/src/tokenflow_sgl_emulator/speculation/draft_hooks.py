@@ -54,7 +54,7 @@ _TWINS = {
     "assign_req_to_token_pool_func": draft_slots.assign_slots,
     "get_last_loc": _last_slots,
     "gather_spec_extras": draft_slots.gather_extras,
-    "build_tree_kernel_efficient_func": draft_trees.build_chain,
+    "build_tree_kernel_efficient_func": draft_trees.build_trees,
     "verify_tree_greedy_func": draft_trees.verify_greedy,
     "reconstruct_indices_from_tree_mask_func": draft_trees.describe_trees,
     "default_tree_mask_mode": _mask_of_drafts,

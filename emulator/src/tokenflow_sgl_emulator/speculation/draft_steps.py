@@ -1,4 +1,4 @@
-"""Attention of the draft model: one reference backend for each draft of a chain."""
+"""Attention of the draft model: one reference backend for each step of drafts."""
 
 from typing import Any
 
@@ -8,14 +8,17 @@ from tokenflow_sgl_emulator.attention import ReferenceAttention
 
 
 class DraftStepAttention(ReferenceAttention):
-    """Attention of the n-th draft: behind each sequence there are n drafts with KV already.
+    """Attention of the n-th step: behind each sequence each branch has n drafts with KV already.
 
-    SGLang gives all drafts of a step the lengths of the sequences without them.
+    SGLang gives all drafts of a step the lengths of the sequences without them. A branch has its
+    own slots behind the sequence, one per step, the next branch's behind those. They stay where
+    they are when the best candidates all come from one branch: then another branch goes on with
+    KV that is not its own, in SGLang, too. It changes what is drafted, and no text.
     """
 
-    def __init__(self, model_runner: Any, step: int) -> None:
+    def __init__(self, model_runner: Any, step: int, steps: int, branches: int) -> None:
         super().__init__(model_runner)
-        self._more = step + 1
+        self._more, self._steps, self._branches = step + 1, steps, branches
 
     def _run_sdpa_forward_decode(
         self,
@@ -29,26 +32,35 @@ class DraftStepAttention(ReferenceAttention):
         *args: Any,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """As the base class, over the drafts, too."""
-        lengths = seq_lens + self._more
+        """As the base class, over the drafts of each branch, too."""
+        table, lengths = req_to_token, seq_lens + self._more
+        rows = req_pool_indices
+        if self._branches > 1:
+            table = self._branch_slots(req_to_token[req_pool_indices], seq_lens)
+            lengths = lengths.repeat_interleave(self._branches)
+            rows = torch.arange(len(lengths))
         return super()._run_sdpa_forward_decode(
-            query,
-            output,
-            k_cache,
-            v_cache,
-            req_to_token,
-            req_pool_indices,
-            lengths,
-            *args,
-            **kwargs,
+            query, output, k_cache, v_cache, table, rows, lengths, *args, **kwargs
         )
+
+    def _branch_slots(self, rows: torch.Tensor, seq_lens: torch.Tensor) -> torch.Tensor:
+        """A row of slots for each branch: those of the sequence, then its own."""
+        columns = int(seq_lens.max()) + self._more
+        place = torch.arange(columns).expand(len(rows), self._branches, columns)
+        skipped = torch.arange(self._branches).view(-1, 1) * self._steps
+        place = place + skipped * (place >= seq_lens.view(-1, 1, 1))
+        # Of shorter sequences the last columns are not read.
+        place = place.flatten(1).clamp(max=rows.shape[1] - 1)
+        return rows.gather(1, place).view(-1, columns)
 
 
 class DraftSteps:
-    """What SGLang's draft worker wants of a backend: one for each draft but the last."""
+    """What SGLang's draft worker wants of a backend: one for each step of drafts but the last."""
 
-    def __init__(self, model_runner: Any, steps: int) -> None:
-        self.attn_backends = [DraftStepAttention(model_runner, step) for step in range(steps - 1)]
+    def __init__(self, model_runner: Any, steps: int, branches: int) -> None:
+        self.attn_backends = [
+            DraftStepAttention(model_runner, step, steps, branches) for step in range(steps - 1)
+        ]
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         """A step of drafts begins."""
@@ -57,15 +69,9 @@ class DraftSteps:
 
 
 def decode_backend(factory: Any) -> DraftSteps | None:
-    """Instead of SGLang's choice of a backend for the drafts; None: there is one only.
-
-    Raises:
-        ValueError: Drafts are a tree.
-    """
-    if factory.topk != 1:
-        raise ValueError(f"speculative_eagle_topk is {factory.topk}; allowed on this platform is 1")
+    """Instead of SGLang's choice of a backend for the drafts; None: there is one step only."""
     steps = factory.speculative_num_steps
-    return DraftSteps(factory.draft_model_runner, steps) if steps > 1 else None
+    return DraftSteps(factory.draft_model_runner, steps, factory.topk) if steps > 1 else None
 
 
 def extend_backend(factory: Any) -> ReferenceAttention:

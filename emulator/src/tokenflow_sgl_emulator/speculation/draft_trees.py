@@ -7,7 +7,7 @@ child of a node and ``next_sibling`` the next child of its parent, -1 where ther
 import torch
 
 
-def build_chain(
+def build_trees(
     parent_list: torch.Tensor,
     top_scores_index: torch.Tensor,
     seq_lens: torch.Tensor,
@@ -21,23 +21,38 @@ def build_chain(
     num_verify_tokens: int,
     tree_mask_mode: int,
 ) -> None:
-    """Describe a chain of drafts behind each root; all tensors from the mask on are filled.
+    """Describe the trees that EAGLE has drafted; all tensors from the mask on are filled.
 
-    Raises:
-        ValueError: topk is above 1: drafts are a tree.
+    A step of drafts gives each of the topk best branches topk candidates. Candidates are numbered
+    over all steps, so ``number // topk`` says from which branch one comes. ``parent_list``
+    [requests, branches + 1] has the number of the candidate that each branch goes on from, behind a
+    -1 for the root; ``top_scores_index`` [requests, drafts] the numbers of the drafts that are
+    verified, ascending.
     """
-    if topk != 1:
-        raise ValueError(f"speculative_eagle_topk is {topk}; allowed on this platform is 1")
     requests, nodes = len(seq_lens), num_verify_tokens
-    node = torch.arange(nodes)
-    positions.view(requests, nodes).copy_(seq_lens.view(-1, 1) + node)
-    retrieve_index.copy_(torch.arange(requests * nodes).view(requests, nodes))
-    following = torch.cat([node[1:], torch.tensor([-1])])
-    retrieve_next_token.copy_(following.expand(requests, nodes))
+    mask = torch.zeros(requests, nodes, nodes, dtype=torch.bool)
+    retrieve_next_token.fill_(-1)
     retrieve_next_sibling.fill_(-1)
-    tree_mask.view(requests, nodes, nodes).copy_(
-        torch.ones(nodes, nodes, dtype=torch.bool).tril().expand(requests, nodes, nodes)
-    )
+    chosen = zip(parent_list.tolist(), top_scores_index.tolist(), strict=True)
+    for request, (parents, numbers) in enumerate(chosen):
+        node_of = {number: node for node, number in enumerate(numbers, start=1)}
+        mask[request, 0, 0] = True
+        last_child: dict[int, int] = {}
+        for node, number in enumerate(numbers, start=1):
+            branch = number // topk
+            parent = node_of.get(parents[branch]) if branch else 0
+            mask[request, node] = mask[request, parent or 0]
+            mask[request, node, node] = True
+            if parent is None:
+                continue  # it scores as much as its parent, which was left out: none comes here
+            if parent in last_child:
+                retrieve_next_sibling[request, last_child[parent]] = node
+            else:
+                retrieve_next_token[request, parent] = node
+            last_child[parent] = node
+    tree_mask.view(requests, nodes, nodes).copy_(mask)
+    positions.view(requests, nodes).copy_(seq_lens.view(-1, 1) + mask.sum(-1) - 1)
+    retrieve_index.copy_(torch.arange(requests * nodes).view(requests, nodes))
 
 
 def describe_trees(
