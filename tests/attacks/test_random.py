@@ -70,7 +70,8 @@ def attack(start, models, known, weights):
     def one(name: str, seconds: float, round_seconds: float) -> None:
         arena = ARENAS[name]
         asked, again = known(arena.model), weights(arena.model)
-        with start(*arena.all_flags(), env=arena.all_env(), model=models / arena.model) as served:
+        model = models / arena.model
+        with start(*arena.all_flags(model), env=arena.all_env(), model=model) as served:
             without = WITHOUT | arena.without
             ends = arena.full, arena.beyond, arena.late
             campaign = Campaign(served, asked, again, SEED, without, *ends)

@@ -97,7 +97,8 @@ def run(start, speculation, prompts, *flags: str, **how: Any) -> list[float]:
     return accepted
 
 
-OFTEN, AT_TIMES = ("ngram",), ("standalone", "eagle", "eagle3", "mtp", "eagle, trees", "mtp, trees")
+IN_TREES = ("standalone, trees", "eagle, trees", "mtp, trees")
+OFTEN, AT_TIMES = ("ngram",), ("standalone", "eagle", "eagle3", "mtp", *IN_TREES)
 ALGORITHMS = (*OFTEN, *(pytest.param(each, marks=pytest.mark.slow) for each in AT_TIMES))
 
 

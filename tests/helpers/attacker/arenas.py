@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
 
@@ -26,6 +27,14 @@ DP_ATTENTION = ("--enable-dp-attention", "--dp-size", "2", "--tp-size", "2")
 DELTAS = ("--max-mamba-cache-size", "20", "--mamba-track-interval", "64")
 """Four streams run at once."""
 DRAFTS = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4")
+MODEL = "{model}"
+"""Stands for the folder of the model that is served."""
+TREES = (
+    # It drafts for itself: most of what is accepted are nodes deep in the trees.
+    *("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", MODEL),
+    *("--speculative-num-steps", "3", "--speculative-eagle-topk", "4"),
+    *("--speculative-num-draft-tokens", "8"),
+)
 EVICT_OFTEN = {"SGLANG_SWA_EVICTION_INTERVAL": "8"}
 """SGLang frees what has left a window in bundles of 128 tokens: longer than most answers."""
 LAYERS = (
@@ -70,10 +79,10 @@ class Arena:
     without: frozenset[str] = frozenset()
     late: float = 0.0
 
-    def all_flags(self) -> tuple[str, ...]:
-        """All that the server is started with."""
+    def all_flags(self, model: Path) -> tuple[str, ...]:
+        """All that the server is started with; `model`: the folder of its model."""
         two = ("--tp-size", str(self.ranks), "--tokenflow-check-ranks") if self.ranks > 1 else ()
-        return (*self.flags, *two)
+        return (*(str(model) if flag == MODEL else flag for flag in self.flags), *two)
 
     def all_env(self) -> dict[str, str]:
         """The variables that it is started with."""
@@ -123,6 +132,7 @@ ARENAS = {
         beyond=3,
     ),
     "drafts": Arena((*FORCED, *LARGE_HOST, *DRAFTS), beyond=3),
+    "trees": Arena((*FORCED, *LARGE_HOST, *TREES), beyond=3),
     # SGLang's ranks take in new requests before the operator's, which came first.
     "DP attention": Arena((*FORCED, *HALF_EACH, *DP_ATTENTION), env=TWO_RANKS, late=2.0),
     "layers": Arena(LAYERS, env=UNNOTED, expects=(), without=NO_READERS),
@@ -135,7 +145,7 @@ SLOW = (
     ("forced, page 16, small host", "shipped, page 16"),
     ("chunks, page 1", "chunks, page 16, two ranks"),
     ("restored", "restored, two ranks"),
-    ("windows", "drafts"),
+    ("windows", "drafts", "trees"),
     ("windows, few, page 16", "latent"),
     ("DP attention", "layers"),
     ("convolutions, few", "deltas, few, page 16", "deltas and drafts"),
