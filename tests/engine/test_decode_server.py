@@ -169,8 +169,11 @@ def test_a_pause_of_the_engine_keeps_the_answers(forced, prompts, reference, mod
         before = decode.total("tokenflow:preemptions_total")
         *answers, flushed = decode.together([*calls, interrupt])
         assert [answer.body["output_ids"] for answer in answers] == reference
-        if decode.total("tokenflow:preemptions_total") > before:
+        # On a busy machine all may have ended before the pause, and then anything can be flushed.
+        preempted = decode.total("tokenflow:preemptions_total") > before
+        if preempted and flushed == (mode == "retract"):
             break
+    assert preempted, "the test must disturb"
     assert flushed == (mode == "retract")
 
 
