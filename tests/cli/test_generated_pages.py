@@ -20,7 +20,7 @@ from tokenflow_sgl.contract import (
     Streams,
     Tier,
 )
-from tokenflow_sgl.engine import unsupported
+from tokenflow_sgl.engine import model_kinds, unsupported
 from tokenflow_sgl.engine.decode_server.decode_refusals import BACKUP, NO_BACKUP, OF_DECODING
 from tokenflow_sgl.engine.frontend import terms
 from tokenflow_sgl.engine.telemetry import prometheus
@@ -83,9 +83,14 @@ def test_refused_options_are_documented_with_their_reasons():
 
 def test_refused_models_are_documented_with_their_sentences():
     documented = {cells[0]: cells[1] for cells in rows("compatibility.md") if len(cells) == 2}
-    plain = {"is_generation": True, "is_deepseek_v4": False, "drafts_in_windows": False}
+    plain = {
+        "is_generation": True,
+        "drafts_in_windows": False,
+        "is_deepseek_v41": False,
+        "deepseek_v4_decodes": False,
+    }
     for kind, value in plain.items():
-        refusal = unsupported.refused_model(**{**plain, kind: not value})
+        refusal = model_kinds.refused_model(**{**plain, kind: not value})
         assert documented[refusal.subject] == refusal.sentence
 
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.model_kinds import check_model, kind_of_model
 from tokenflow_sgl.engine.unsupported import (
     UnsupportedError,
     check_block_groups,
-    check_model,
     check_options,
     check_restore,
     check_speculation,
@@ -191,19 +191,20 @@ def test_trees_of_ngram_are_served() -> None:
 
 
 def test_an_ordinary_generation_model_is_served() -> None:
-    check_model(is_generation=True, is_deepseek_v4=False)
+    check_model(is_generation=True)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"is_generation": False}, "embedding model"),
-        ({"is_deepseek_v4": True}, "DeepSeek V4"),
+        ({"is_deepseek_v41": True}, "DeepSeek V4.1"),
+        ({"deepseek_v4_decodes": True}, "decode server"),
         ({"drafts_in_windows": True}, "sliding-window models with speculation"),
     ],
 )
 def test_a_model_that_cannot_be_served_is_refused(given, said) -> None:
-    kind = {"is_generation": True, "is_deepseek_v4": False, **given}
+    kind = {"is_generation": True, **given}
     with pytest.raises(UnsupportedError, match=said) as caught:
         check_model(**kind)
     assert_one_sentence(str(caught.value))
@@ -279,3 +280,18 @@ def test_all_that_stands_in_the_way_is_listed() -> None:
     args = SimpleNamespace(pp_size=2, disable_radix_cache=True, attn_dp_size=2, tp_size=4)
     found = [refusal.subject for refusal in refused_options(args)]
     assert found == ["--pp-size", "--disable-radix-cache", "--enable-dp-attention"]
+
+
+def test_kinds_of_models_are_read_from_their_configurations() -> None:
+    def kind(arch: str, model_type: str, **given: bool) -> set[str]:
+        config = SimpleNamespace(architectures=[arch], model_type=model_type)
+        how = {"windows": False, "drafts": False, "decodes": False, **given}
+        found = kind_of_model(SimpleNamespace(is_generation=True, hf_config=config), **how)
+        return {name for name, holds in found.items() if holds} - {"is_generation"}
+
+    v4 = ("DeepseekV4ForCausalLM", "deepseek_v4")
+    assert kind(*v4) == set()
+    assert kind(*v4, decodes=True) == {"deepseek_v4_decodes"}
+    assert kind(*v4, windows=True, drafts=True) == {"drafts_in_windows"}
+    assert kind(v4[0], "deepseek_v41") == {"is_deepseek_v41"}
+    assert kind("LlamaForCausalLM", "llama", drafts=True, decodes=True) == set()

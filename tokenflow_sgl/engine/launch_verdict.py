@@ -24,17 +24,19 @@ from tokenflow_sgl.engine.launching import (
     launch_step,
     model_refusal,
 )
-from tokenflow_sgl.engine.unsupported import Refusal, refused_model, refused_options
+from tokenflow_sgl.engine.model_kinds import refused_model
+from tokenflow_sgl.engine.unsupported import (
+    Refusal,
+    decodes_only,
+    refused_options,
+)
 
 KINDS_BY_OPTION = {
     "is_embedding": "is_generation",
 }
 """Options that only one kind of model has a use for, and that kind as `refused_model` calls it."""
-KINDS_BY_VALUE = {
-    ("tool_call_parser", "deepseekv4"): "is_deepseek_v4",
-    ("reasoning_parser", "deepseek-v4"): "is_deepseek_v4",
-}
-"""The same for values of options that others have a use for, too."""
+OF_DEEPSEEK_V4 = {("tool_call_parser", "deepseekv4"), ("reasoning_parser", "deepseek-v4")}
+"""Values of options that only that model has a use for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,10 @@ def _of_model(record: Any) -> tuple[Refusal | None, str | None]:
         return bool(getattr(record, option, None) != getattr(_plain(), option, None))
 
     given = [kind for option, kind in KINDS_BY_OPTION.items() if says(option)]
-    given += [
-        kind
-        for (option, value), kind in KINDS_BY_VALUE.items()
-        if getattr(record, option, None) == value
-    ]
-    if not given:
-        return None, path
-    kinds = {"is_generation": True, "is_deepseek_v4": False}
-    return refused_model(**{**kinds, given[0]: not kinds[given[0]]}), path
+    if any(getattr(record, option, None) == value for option, value in OF_DEEPSEEK_V4):
+        if decodes_only(record):
+            given.append("deepseek_v4_decodes")
+        elif getattr(record, "speculative_algorithm", None) is not None:
+            given.append("drafts_in_windows")
+    kinds = {"is_generation": True, "drafts_in_windows": False, "deepseek_v4_decodes": False}
+    return refused_model(**{**kinds, **{kind: not kinds[kind] for kind in given}}), path

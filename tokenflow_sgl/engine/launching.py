@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.engine.config import NO_PLANNER, config_of, off_reason, restoring_planner
+from tokenflow_sgl.engine.model_kinds import kind_of_model, refused_model
 from tokenflow_sgl.engine.unsupported import (
     Refusal,
     UnsupportedError,
     check_prefill,
-    refused_model,
+    decodes_only,
 )
 
 NOT_LOOKED_AT = "not looked at"
@@ -207,15 +208,13 @@ def _check_model(record: Any, scheduler: bool) -> bool:
 
 def _kind_of_model(record: Any) -> dict[str, bool]:
     """What `refused_model` asks of it."""
-    from sglang.srt.configs.model_config import is_deepseek_v4
-
     config = _config_of_model(record)
-    drafts = record.speculative_algorithm is not None
-    return {
-        "is_generation": bool(config.is_generation),
-        "is_deepseek_v4": bool(is_deepseek_v4(config.hf_config)),
-        "drafts_in_windows": bool(config.is_hybrid_swa) and drafts,
-    }
+    return kind_of_model(
+        config,
+        windows=bool(config.is_hybrid_swa),
+        drafts=record.speculative_algorithm is not None,
+        decodes=decodes_only(record),
+    )
 
 
 def _has_states(config: Any) -> bool:

@@ -10,7 +10,6 @@ import logging
 from functools import partial
 from typing import Any
 
-from sglang.srt.configs.model_config import is_deepseek_v4
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, NextBatchPlan
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.runtime_context import get_parallel
@@ -33,6 +32,7 @@ from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.lengths_file import known_lengths, open_lengths_file
 from tokenflow_sgl.engine.mixing import Mixing
+from tokenflow_sgl.engine.model_kinds import check_model, kind_of_model
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.priority_scheduling import take_over_priorities
 from tokenflow_sgl.engine.ranks import place_in_group
@@ -44,7 +44,7 @@ from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener, open_l
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
-from tokenflow_sgl.engine.unsupported import check_model
+from tokenflow_sgl.engine.unsupported import decodes_only
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider, apply
 from tokenflow_sgl.lifecycle.reader_updates import any_waits, end_long_rests
@@ -73,11 +73,9 @@ class TokenFlowScheduler(TrackingScheduler):
         config = config_of(self.server_args)
         assert config is not None, "this class is only put in place with a configuration"
         drafts = not self.spec_algorithm.is_none()
-        check_model(
-            is_generation=self.is_generation,
-            is_deepseek_v4=is_deepseek_v4(self.model_config.hf_config),
-            drafts_in_windows=self.is_hybrid_swa and drafts,
-        )
+        decodes, windows = decodes_only(self.server_args), self.is_hybrid_swa
+        kind = kind_of_model(self.model_config, windows=windows, drafts=drafts, decodes=decodes)
+        check_model(**kind)
         self.tf_classes, self.tf_paused_time = config.known_classes, PausedTime()
         self.tf_reasoning = Reasoning(self.model_config, self.tokenizer, config.thinking)
         ranks = get_parallel()

@@ -239,44 +239,6 @@ def check_scheduled_layers(config: TokenFlowConfig) -> None:
         )
 
 
-def refused_model(
-    *,
-    is_generation: bool,
-    is_deepseek_v4: bool,
-    drafts_in_windows: bool = False,
-) -> Refusal | None:
-    """Why a model is not served: its KV cannot leave and come back whole; None: it can.
-
-    drafts_in_windows: Some of its layers have a sliding window, and drafts are verified.
-    """
-    if not is_generation:
-        return Refusal(
-            "embedding model",
-            "--scheduler tokenflow serves generation models; this is an embedding model, "
-            "start it without the flag.",
-        )
-    if is_deepseek_v4:
-        return Refusal(
-            "DeepSeek V4",
-            "--scheduler tokenflow does not serve DeepSeek V4: its pools of compressed KV beside "
-            "the sliding window's have not been tried; start without the flag.",
-        )
-    if drafts_in_windows:
-        return Refusal(
-            "sliding windows with speculation",
-            "--scheduler tokenflow does not serve sliding-window models with speculation: each has "
-            "been tried without the other; start without one of the two.",
-        )
-    return None
-
-
-def check_model(**kind: bool) -> None:
-    """Raise `UnsupportedError` for a model that is not served; kind: as of `refused_model`."""
-    refusal = refused_model(**kind)
-    if refusal is not None:
-        raise UnsupportedError(refusal.sentence)
-
-
 def undisturbed_reason(req: Any) -> str | None:
     """Why a request is never preempted; None if it can be."""
     if req.beam_group is not None:

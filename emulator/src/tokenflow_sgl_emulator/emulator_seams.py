@@ -3,6 +3,7 @@
 An upgrade of SGLang is a walk down this table; a test checks every row against the installed one.
 """
 
+from tokenflow_sgl_emulator.compressed.compressed_seams import COMPRESSED
 from tokenflow_sgl_emulator.emulator_seam import HOST_COPIES, KERNEL, POOL_COPIES, Seam
 from tokenflow_sgl_emulator.recurrent.state_seams import STATES
 
@@ -195,6 +196,7 @@ SEAMS = (
     *VIRTUAL,
     *SPECULATION,
     *STATES,
+    *COMPRESSED,
     Seam("sglang.srt.speculative.ngram_worker._derive_tree_links", "call", KERNEL),
     Seam(_ATTENTION + "extend", "subclass", _EXACT),
     Seam(_ATTENTION + "decode", "subclass", _EXACT),

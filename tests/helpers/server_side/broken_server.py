@@ -28,6 +28,7 @@ from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import TailFetch
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl_emulator import mla_pool
+from tokenflow_sgl_emulator.compressed import compressed_host_pool
 from tokenflow_sgl_emulator.host_pool import TorchCopies
 
 
@@ -205,6 +206,7 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
     case "no-copy":
         TorchCopies.backup_from_device_all_layer = copy_nothing
         mla_pool._store = copy_nothing
+        compressed_host_pool._pages = copy_nothing
     case "no-wait":
         LayerDoneCounter.wait_until = wait_for_nothing
     case "own-clock":

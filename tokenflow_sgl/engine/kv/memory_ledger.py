@@ -147,7 +147,7 @@ class MemoryLedger:
         page = int(pool.page_size)
         with pool.lock:  # threads of the storage free slots, too
             free = _joined(map(_numbers, [pool.free_slots, *pool.release_slots]))
-            used = pool.slot_used.numpy().copy()
+            used = pool.slot_used.numpy().copy() if hasattr(pool, "slot_used") else None
             fetches = [
                 _numbers(info.host_indices[: int(info.operation.completed_tokens)])
                 for info in self._tree.ongoing_prefetch.values()
@@ -155,9 +155,16 @@ class MemoryLedger:
             ]
         hands = {"free": free}
         of_tree = None if self._tree.enable_storage else host_values(self._tree)
-        hands["in use"] = np.flatnonzero(used) if of_tree is None else of_tree
-        one_hand_each("host", hands, first=0, count=len(used))
+        if of_tree is not None:
+            hands["in use"] = of_tree
+        elif used is not None:
+            hands["in use"] = np.flatnonzero(used)
+        if "in use" in hands:
+            count = int(pool.size) if used is None else len(used)
+            one_hand_each("host", hands, first=0, count=count)
         _apart("host", [slots[::page] for slots in (*copies, *fetches)])
+        if used is None:
+            return  # as of DeepSeek V4
         taken = _joined((*copies, *fetches))
         if not used[taken].all():
             raise MemoryLedgerError(

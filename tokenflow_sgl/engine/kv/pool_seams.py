@@ -30,5 +30,10 @@ POOLS: tuple[Seam, ...] = (
         ("params",),
     ),
     Seam(f"{_CACHE}.swa_retain_window", "call", "how many tokens a window has"),
-    Seam("sglang.srt.configs.model_config:is_deepseek_v4", "call", "a model that is refused"),
+    Seam("sglang.srt.configs.model_config:is_deepseek_v4", "call", "some servers are refused"),
+    Seam(
+        f"{_CACHE}.backup_node_for_write_back",
+        "call",
+        "copies a state to the host that SGLang has left out",
+    ),
 )

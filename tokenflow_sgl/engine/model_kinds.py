@@ -1,0 +1,73 @@
+"""Which kinds of models are served, and why others are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenflow_sgl.engine.unsupported import Refusal, UnsupportedError
+
+
+def kind_of_model(config: Any, *, windows: bool, drafts: bool, decodes: bool) -> dict[str, bool]:
+    """What `refused_model` asks.
+
+    Args:
+        config: SGLang's configuration of the model.
+        windows: Whether SGLang gives sliding windows a pool of their own.
+        drafts: Whether drafts are verified.
+        decodes: Whether this is the decode server of a disaggregated pair.
+    """
+    # Late: launches are judged before SGLang is imported.
+    from sglang.srt.configs.model_config import is_deepseek_v4
+
+    return {
+        "is_generation": bool(config.is_generation),
+        "drafts_in_windows": windows and drafts,
+        "is_deepseek_v41": getattr(config.hf_config, "model_type", None) == "deepseek_v41",
+        "deepseek_v4_decodes": decodes and bool(is_deepseek_v4(config.hf_config)),
+    }
+
+
+def refused_model(
+    *,
+    is_generation: bool,
+    drafts_in_windows: bool = False,
+    is_deepseek_v41: bool = False,
+    deepseek_v4_decodes: bool = False,
+) -> Refusal | None:
+    """Why a model is not served: its KV cannot leave and come back whole; None: it can.
+
+    drafts_in_windows: Some of its layers have a sliding window, and drafts are verified.
+    """
+    if not is_generation:
+        return Refusal(
+            "embedding model",
+            "--scheduler tokenflow serves generation models; this is an embedding model, "
+            "start it without the flag.",
+        )
+    if is_deepseek_v41:
+        return Refusal(
+            "DeepSeek V4.1",
+            "--scheduler tokenflow does not serve DeepSeek V4.1: replays of its prompts' ends have "
+            "not been tried; start without the flag.",
+        )
+    if deepseek_v4_decodes:
+        return Refusal(
+            "DeepSeek V4 on a decode server",
+            "--scheduler tokenflow does not serve DeepSeek V4 on the decode server of a "
+            "disaggregated pair: SGLang keeps no copy of what it takes out of the batch there; "
+            "start without the flag.",
+        )
+    if drafts_in_windows:
+        return Refusal(
+            "sliding windows with speculation",
+            "--scheduler tokenflow does not serve sliding-window models with speculation: each has "
+            "been tried without the other; start without one of the two.",
+        )
+    return None
+
+
+def check_model(**kind: bool) -> None:
+    """Raise `UnsupportedError` for a model that is not served; kind: as of `refused_model`."""
+    refusal = refused_model(**kind)
+    if refusal is not None:
+        raise UnsupportedError(refusal.sentence)
