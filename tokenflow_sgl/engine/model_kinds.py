@@ -36,7 +36,11 @@ def refused_model(
 ) -> Refusal | None:
     """Why a model is not served: its KV cannot leave and come back whole; None: it can.
 
-    drafts_in_windows: Some of its layers have a sliding window, and drafts are verified.
+    Args:
+        is_generation: It generates text.
+        drafts_in_windows: Some of its layers have a sliding window, and drafts are verified.
+        is_deepseek_v41: It is DeepSeek V4.1.
+        deepseek_v4_decodes: It is DeepSeek V4, on the decode server of a disaggregated pair.
     """
     if not is_generation:
         return Refusal(

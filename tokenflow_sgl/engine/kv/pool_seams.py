@@ -32,6 +32,12 @@ POOLS: tuple[Seam, ...] = (
     Seam(f"{_CACHE}.swa_retain_window", "call", "how many tokens a window has"),
     Seam("sglang.srt.configs.model_config:is_deepseek_v4", "call", "some servers are refused"),
     Seam(
+        "sglang.srt.mem_cache.unified_cache.unified_tree_core_interface:"
+        "UnifiedTreeCoreInterface.build_backup_spec",
+        "call",
+        "whether SGLang has left out a state that it should have copied to the host",
+    ),
+    Seam(
         f"{_CACHE}.backup_node_for_write_back",
         "call",
         "copies a state to the host that SGLang has left out",

@@ -15,7 +15,7 @@ from sglang.srt.model_executor.forward_context import get_attn_backend
 from sglang.srt.model_loader.weight_utils import default_weight_loader
 from torch import nn
 
-from tokenflow_sgl_emulator.compressed import compressed_hooks
+from tokenflow_sgl_emulator.compressed import OVERLAPPING, compressed_hooks
 from tokenflow_sgl_emulator.compressed.packed_rows import INDEX_WIDTH, ROTATED, WIDTH
 
 _SHARPNESS = 3.0
@@ -33,11 +33,11 @@ class _Attention(nn.Module):
         self.q_proj = _linear(hidden, self._heads * WIDTH)
         self.kv_proj = _linear(hidden, WIDTH)
         self.o_proj = _linear(self._heads * WIDTH, hidden)
-        parts = 2 if self._ratio == 4 else 1  # of a group, and of the next one
+        parts = 2 if self._ratio == OVERLAPPING else 1  # of a group, and of the next one
         if self._ratio:
             self.gate = _linear(hidden, 2 * parts * WIDTH)
             self.bias = _parameter(self._ratio, parts * WIDTH)
-        if self._ratio == 4:
+        if self._ratio == OVERLAPPING:
             self.index_q_proj = _linear(hidden, self._index_heads * INDEX_WIDTH)
             self.index_gate = _linear(hidden, 2 * parts * INDEX_WIDTH)
             self.index_bias = _parameter(self._ratio, parts * INDEX_WIDTH)
@@ -59,7 +59,7 @@ class _Attention(nn.Module):
             if made is not None:
                 row = _rotated(_normed(made.values), made.starts)
                 pool.set_extra_key_buffer_fused(self._layer, made.places, row)
-        if self._ratio == 4:
+        if self._ratio == OVERLAPPING:
             index_query = self.index_q_proj(hidden)[0].unflatten(-1, (-1, INDEX_WIDTH))
             index_query = _rotated(index_query, positions)
             kept = self.index_gate(hidden)[0]

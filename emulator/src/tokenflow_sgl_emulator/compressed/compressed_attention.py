@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 
+from tokenflow_sgl_emulator.compressed import OVERLAPPING
 from tokenflow_sgl_emulator.compressed.packed_rows import index_rows, rows
-
-OVERLAPPING = 4
-"""The ratio of compression whose groups reach into the group before them; it has an indexer."""
 
 
 class Span(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from tokenflow_sgl_emulator.compressed import OVERLAPPING
 from tokenflow_sgl_emulator.compressed.packed_rows import INDEX_WIDTH, ROTATED, WIDTH
 from tokenflow_sgl_emulator.tokenizer import BOS_ID, EOS_ID, PAD_ID, make_tokenizer, word_ids
 
@@ -90,14 +91,14 @@ def _weights(seed: int) -> dict[str, torch.Tensor]:
         "lm_head.weight": some(VOCAB, HIDDEN),
     }
     for layer, ratio in enumerate(RATIOS):
-        at, parts = f"layers.{layer}.self_attn.", 2 if ratio == 4 else 1
+        at, parts = f"layers.{layer}.self_attn.", 2 if ratio == OVERLAPPING else 1
         found[f"{at}q_proj.weight"] = some(HEADS * WIDTH, HIDDEN)
         found[f"{at}kv_proj.weight"] = some(WIDTH, HIDDEN)
         found[f"{at}o_proj.weight"] = some(HIDDEN, HEADS * WIDTH, spread=0.15)
         if ratio:
             found[f"{at}gate.weight"] = some(2 * parts * WIDTH, HIDDEN)
             found[f"{at}bias"] = some(ratio, parts * WIDTH)
-        if ratio == 4:
+        if ratio == OVERLAPPING:
             found[f"{at}index_q_proj.weight"] = some(INDEX_HEADS * INDEX_WIDTH, HIDDEN)
             found[f"{at}index_gate.weight"] = some(2 * parts * INDEX_WIDTH, HIDDEN)
             found[f"{at}index_bias"] = some(ratio, parts * INDEX_WIDTH)

@@ -6,11 +6,11 @@ import torch
 
 
 def draft_masks(spec_info: Any, lengths: list[int]) -> list[torch.Tensor | None] | None:
-    """A mask [drafts, drafts] for each request; None: all drafts are chains, or one request's.
+    """A mask [drafts, drafts] for each row, None where it only pads the batch; None: chains.
 
     SGLang gives the masks of all requests one after the other: of the drafts alone, or of each
-    request's whole context, in front of which the columns of its tokens are. Rows that only pad the
-    batch of a data-parallel rank have none; only EAGLE's have such ranks, of the first form.
+    request's whole context, in front of which the columns of its tokens are. Batches are padded
+    for data-parallel ranks, where SGLang has EAGLE's drafts only, with masks of the drafts alone.
 
     Args:
         spec_info: SGLang's, of a pass that verifies drafts.
