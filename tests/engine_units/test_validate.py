@@ -11,7 +11,7 @@ from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
 from starlette.requests import Request
 
 from tokenflow_sgl.engine.config import ATTRIBUTE, TokenFlowConfig
-from tokenflow_sgl.engine.frontend.validate import check_openai
+from tokenflow_sgl.engine.frontend.validate import check_openai, refuse_bad_terms
 
 FORM = "multipart/form-data; boundary=x"
 MISPLACED = {"tokenflow_rate": 5}
@@ -80,3 +80,19 @@ def test_what_comes_by_grpc_is_served_and_its_headers_are_read() -> None:
     assert body.custom_params == {"tokenflow_ttft_slo": 3.0, "tokenflow_rate": 5}
     assert str(answer(_GrpcRequest({"x-slo-ttft-ms": "soon"}), body)).startswith("x-slo-ttft-ms is")
     assert answer(_GrpcRequest(), body) == "served"
+
+
+@pytest.mark.parametrize(
+    ("grpc", "stream", "refused"),
+    [("--smg-grpc-mode", True, True), ("--smg-grpc-mode", False, False), (None, True, False)],
+)
+def test_a_deposit_that_nothing_would_deliver_is_refused(grpc, stream, refused) -> None:
+    ended: list[str] = []
+    req = SimpleNamespace(
+        sampling_params=SimpleNamespace(custom_params={"tokenflow_deposit": True}),
+        stream=stream,
+        set_finish_with_abort=ended.append,
+    )
+    refuse_bad_terms(req, TokenFlowConfig().known_classes, grpc)
+    said = "tokenflow_deposit is true; it must be false with --smg-grpc-mode: token deposits are"
+    assert [text.startswith(said) for text in ended] == [True] * refused

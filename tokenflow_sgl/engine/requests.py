@@ -31,6 +31,7 @@ from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquir
 from tokenflow_sgl.engine.telemetry.sampling import Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
+from tokenflow_sgl.engine.unsupported_front_ends import grpc_alone
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.qos.classes import QosClasses
 
@@ -89,7 +90,7 @@ class TrackingScheduler(OfferingScheduler):
             self.tf_pauser.hold(req)
             return
         if not known:
-            refuse_bad_terms(req, self.tf_classes)
+            refuse_bad_terms(req, self.tf_classes, grpc_alone(self.server_args))
         with self._tf_whole_queue() as queue:
             super()._add_request_to_queue(req, is_retracted=is_retracted)
             queued = self._tf_newest(queue) is req

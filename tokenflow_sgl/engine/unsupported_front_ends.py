@@ -35,10 +35,16 @@ def check_rust(rust_server: bool) -> None:
         )
 
 
+def grpc_alone(server_args: Any) -> str | None:
+    """The option by which SGLang serves gRPC in place of HTTP; None: it serves HTTP."""
+    names = ("smg_grpc_mode", "grpc_mode")
+    chosen = next((name for name in names if getattr(server_args, name, False)), None)
+    return None if chosen is None else f"--{chosen.replace('_', '-')}"
+
+
 def check_deposits(server_args: Any, config: TokenFlowConfig) -> None:
     """Raise `UnsupportedError` if token deposits are asked for and nothing would deliver them."""
-    names = ("smg_grpc_mode", "grpc_mode")
-    grpc = next((name for name in names if getattr(server_args, name, False)), None)
+    grpc = grpc_alone(server_args)
     if grpc is None:
         return
     known = config.known_classes.known
@@ -47,6 +53,6 @@ def check_deposits(server_args: Any, config: TokenFlowConfig) -> None:
         ours.insert(0, "--tokenflow-deposit")
     if ours:
         raise UnsupportedError(
-            f"{ours[0]} does not work with --{grpc.replace('_', '-')}: token deposits are "
+            f"{ours[0]} does not work with {grpc}: token deposits are "
             "delivered in SGLang's HTTP server, which does not run then; remove one of the two."
         )

@@ -8,7 +8,7 @@ from typing import Any
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.slo_headers import add_to_body, add_to_sampling, objectives_of
-from tokenflow_sgl.engine.frontend.terms import RateError, check_place, class_of
+from tokenflow_sgl.engine.frontend.terms import DEPOSIT_KEY, RateError, check_place, class_of
 from tokenflow_sgl.qos.classes import QosClasses
 
 
@@ -21,14 +21,21 @@ def check_rates(obj: Any, config: TokenFlowConfig) -> None:
             class_of(each.get("custom_params"), config.known_classes)
 
 
-def refuse_bad_terms(req: Any, classes: QosClasses) -> None:
+def refuse_bad_terms(req: Any, classes: QosClasses, grpc: str | None = None) -> None:
     """In the scheduler: end a request with a bad rate that came around the front end.
 
     It is answered as there, with HTTP 400, and costs one step of one token. gRPC clients come so,
     and workers of the HTTP server that load no plugins.
+
+    grpc: The option by which nothing serves HTTP, where token deposits are delivered.
     """
     try:
-        class_of(req.sampling_params.custom_params, classes)
+        asked = class_of(req.sampling_params.custom_params, classes)
+        if grpc is not None and asked.deposit and req.stream:
+            raise RateError(
+                f"{DEPOSIT_KEY} is true; it must be false with {grpc}: token deposits are "
+                "delivered in SGLang's HTTP server, which does not run."
+            )
     except RateError as error:
         req.set_finish_with_abort(str(error))
 
