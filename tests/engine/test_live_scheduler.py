@@ -242,7 +242,7 @@ def test_aborts_return_what_was_generated(start, prompts, reference) -> None:
 @pytest.fixture(scope="module")
 def failing_and_stock(start):
     """A server whose policy always fails, and one without the flag, started at once."""
-    flags = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:Raises")
+    flags = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:Fails")
     servers = start(*flags, "--max-total-tokens", "1500"), start("--max-total-tokens", "4000")
     with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
         yield list(pool.map(stack.enter_context, servers))
@@ -255,7 +255,7 @@ def test_a_policy_that_always_fails(failing_and_stock, prompts, reference) -> No
     assert errors > 10
     assert served.outputs(prompts) == reference
     assert served.total("tokenflow:policy_errors_total") > errors
-    assert served.log().count("tokenflow policy forced:Raises failed") == 1
+    assert served.log().count("tokenflow policy forced:Fails failed") == 1
     name = "tokenflow:mode_changes_total"  # the mode itself is idle soon after the last answer
     modes = {dict(labels)["mode"] for (each, labels), v in served.metrics().items() if each == name}
     assert "fallback" in modes and "working-set" not in modes

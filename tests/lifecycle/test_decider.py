@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from typing import Any
 
+import numpy as np
 import pytest
-from states import state, stream
+from states import FIRST_SLOT, state, stream
 
-from tokenflow_sgl.contract import Decision, Mode, Phase, State
+from tokenflow_sgl.contract import Cause, Decision, Mode, Phase, Preempt, Prefill, State, Write
 from tokenflow_sgl.lifecycle import Decider, Phases
 from tokenflow_sgl.lifecycle.decider import IDLE_SECONDS
 
@@ -118,3 +120,52 @@ def test_without_a_listener_failures_are_raised() -> None:
     decider = Decider(Scripted(RuntimeError("broken")), "scripted", arrived(1))
     with pytest.raises(RuntimeError, match="broken"):
         decider.decide(0.0, 1, 1.0, seen)
+
+
+MALFORMED: dict[str, Any] = {
+    "mode": "idle",
+    "run": None,
+    "admit": ("a",),
+    "hidden": None,
+    "preempt": (FIRST_SLOT,),
+    "write": (Write(FIRST_SLOT, 0.5),),  # type: ignore[arg-type]
+    "restore": FIRST_SLOT,
+    "place": (None,),
+    "prefill": Prefill(limit=2.5),  # type: ignore[arg-type]
+}
+"""By field: what is no part of a decision, and would end the server where it is carried out."""
+
+
+@pytest.mark.parametrize("field", MALFORMED)
+def test_a_decision_with_anything_else_in_it_is_a_failure(
+    caplog: pytest.LogCaptureFixture, field: str
+) -> None:
+    listener = Listener()
+    said = {"mode": Mode.WORKING_SET, field: MALFORMED[field]}
+    decider = Decider(Scripted(Decision(**said)), "scripted", arrived(1), listener)
+    with caplog.at_level(logging.ERROR):
+        assert decider.decide(0.0, 1, 1.0, seen).mode is Mode.FALLBACK
+    assert listener.errors == 1 and not listener.answers
+    assert f" in {field}; allowed is" in caplog.text
+
+
+def test_a_decision_of_numpy_s_integers_and_lists_is_one() -> None:
+    slots = np.arange(2)
+    said: Any = {"run": list(slots), "admit": tuple(slots), "prefill": Prefill(limit=np.int64(64))}
+    decider = Decider(
+        Scripted(Decision(Mode.WORKING_SET, **said)), "scripted", arrived(2), Listener()
+    )
+    assert decider.decide(0.0, 2, 1.0, seen).mode is Mode.WORKING_SET
+
+
+def test_what_rests_does_so_though_the_policy_fails() -> None:
+    def resting() -> State:
+        plain = seen()
+        streams = dataclasses.replace(plain.streams, resting=np.ones(1, dtype=np.bool_))
+        return dataclasses.replace(plain, streams=streams)
+
+    decider = Decider(Scripted(RuntimeError("broken")), "scripted", arrived(1), Listener())
+    decision = decider.decide(0.0, 1, 1.0, resting)
+    assert decision.mode is Mode.FALLBACK
+    assert decision.preempt == (Preempt(FIRST_SLOT, Cause.REST),)
+    assert decision.hidden == {FIRST_SLOT}

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tokenflow_sgl.contract import Decision, Mode, Policy, State
+from tokenflow_sgl.contract import Decision, Mode, Policy, Preempt, State
 from tokenflow_sgl.lifecycle.phases import Phases
-from tokenflow_sgl.lifecycle.resting import decide, hidden
+from tokenflow_sgl.lifecycle.resting import decide, hidden, rests
 
 logger = logging.getLogger(__name__)
 
@@ -88,13 +88,11 @@ class Decider:
         if listener is None:
             return decide(self._policy, state())
         started = time.perf_counter()
-        away = self._hidden
+        away, leave = self._hidden, tuple[Preempt, ...]()
         try:
             seen = state()
-            away = hidden(seen)
+            away, leave = hidden(seen), rests(seen)
             decision = decide(self._policy, seen)
-            if not isinstance(decision, Decision):  # a branch without a return, say
-                raise TypeError(f"decide() returned {decision!r}; it must return a Decision")
         except Exception:
             listener.policy_error()
             if not self._failed:
@@ -104,7 +102,7 @@ class Decider:
                     "failures are counted in tokenflow:policy_errors_total and not logged",
                     self._name,
                 )
-            decision = Decision(Mode.FALLBACK, hidden=away, memo=self.memo)
+            decision = Decision(Mode.FALLBACK, preempt=leave, hidden=away, memo=self.memo)
         else:
             listener.decided(seen, decision)
         listener.policy_pass(decision.mode, time.perf_counter() - started)

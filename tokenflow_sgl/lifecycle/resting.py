@@ -20,6 +20,7 @@ from tokenflow_sgl.contract import (
     Streams,
 )
 from tokenflow_sgl.contract.needs import windows
+from tokenflow_sgl.lifecycle.well_formed import well_formed
 
 AS_IF_AHEAD = 3600.0
 """Seconds of unread text that the policy takes a resting stream to have, which still runs."""
@@ -31,6 +32,15 @@ def hidden(state: State) -> frozenset[int]:
     return frozenset() if resting is None else frozenset(state.streams.slot[resting].tolist())
 
 
+def rests(state: State) -> tuple[Preempt, ...]:
+    """The resting streams that run and can leave their batch do so, whatever the policy says."""
+    streams = state.streams
+    if streams.resting is None:
+        return ()
+    leave = streams.slot[streams.resting & streams.running & streams.preemptible]
+    return tuple(Preempt(slot, Cause.REST) for slot in leave.tolist())
+
+
 def decide(policy: Policy, state: State) -> Decision:
     """The policy's decision about the streams that are read or wait, and rest for the others.
 
@@ -40,7 +50,7 @@ def decide(policy: Policy, state: State) -> Decision:
     """
     streams = state.streams
     if streams.resting is None or not streams.resting.any():
-        return policy.decide(state)
+        return well_formed(policy.decide(state))
     resting = streams.resting
     away = resting & ~(streams.running | streams.draining)
     seen = streams.among(np.nonzero(~away)[0])
@@ -48,10 +58,9 @@ def decide(policy: Policy, state: State) -> Decision:
     ahead = np.where(seen.resting, state.now + AS_IF_AHEAD, seen.next_due)
     seen = dataclasses.replace(seen, next_due=ahead, resting=None)
     memory = _without(state.memory, streams, away & ~streams.waiting)
-    decision = policy.decide(dataclasses.replace(state, streams=seen, memory=memory))
+    decision = well_formed(policy.decide(dataclasses.replace(state, streams=seen, memory=memory)))
     gone = {preemption.slot for preemption in decision.preempt}
-    rests = streams.slot[resting & streams.running & streams.preemptible].tolist()
-    preempt = [Preempt(slot, Cause.REST) for slot in rests if slot not in gone]
+    preempt = [each for each in rests(state) if each.slot not in gone]
     return dataclasses.replace(
         decision, preempt=(*preempt, *decision.preempt), hidden=hidden(state)
     )

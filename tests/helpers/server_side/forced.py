@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
+from typing import Any
 
 import numpy as np
 from sglang.srt.runtime_context import get_parallel
@@ -110,11 +112,20 @@ class PreemptAndResume(PreemptEvery):
         return dataclasses.replace(decision, run=decision.run + victims)
 
 
-class Raises:
-    """Fails on every call."""
+class Fails:
+    """Fails on every call: it raises, or returns what is no decision."""
+
+    def __init__(self) -> None:
+        bad: tuple[dict[str, Any], ...] = ({"run": None}, {"preempt": (0,)}, {"prefill": 64})
+        self._answers = itertools.cycle(
+            [None, *(Decision(Mode.WORKING_SET, **fields) for fields in bad)]
+        )
 
     def decide(self, state: State) -> Decision:
-        raise RuntimeError("this policy always fails")
+        answer = next(self._answers)
+        if answer is None:
+            raise RuntimeError("this policy always fails")
+        return answer
 
 
 class HoldMarked:
