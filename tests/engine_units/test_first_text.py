@@ -23,6 +23,14 @@ class Told(Recorder):
 
     def __init__(self) -> None:
         self.seen: dict[str, list[float]] = {"ttft_seconds": [], "ttfvt_seconds": []}
+        self.counts: dict[str, float] = {}
+        self.finished_stalled: list[bool] = []
+
+    def count(self, name: str, amount: float, **labels: str) -> None:
+        self.counts[name] = self.counts.get(name, 0.0) + amount
+
+    def finished(self, qos_class: str, stalled: bool) -> None:
+        self.finished_stalled.append(stalled)
 
     def observe(self, name: str, values: Any, counts: Any = None, **labels: str) -> None:
         times = np.ones(len(values)) if counts is None else counts
@@ -119,6 +127,19 @@ def test_what_was_held_goes_out_at_the_end(served) -> None:
     served.goes_on(7.0)
     served.leaves(8.0)
     assert served.first_text == [7.0]
+
+
+def test_what_was_held_to_the_end_is_counted(served) -> None:
+    """As a tool call is, which a parser keeps until it is whole."""
+    served.goes_on(3.0)
+    set_passed_on(served.table, served.stream, 1, 3.1)
+    served.goes_on(5.0, 7.0)
+    assert served.told.counts["output_tokens_total"] == 2, "two, of which one was taken back"
+    served.leaves(8.0)
+    assert served.told.counts["output_tokens_total"] == 6
+    assert served.told.counts["stalls_total"] == 1
+    assert served.told.counts["stall_seconds_total"] == pytest.approx(8.0 - 3.0 - 0.1)
+    assert served.told.finished_stalled == [True]
 
 
 def test_a_client_that_leaves_before_its_text_got_none(served) -> None:

@@ -38,23 +38,17 @@ def new_first_texts(table: StreamTable[R]) -> tuple[IntArray, FloatArray]:
     return found, readers.first_token.take(found) - readers.arrival.take(found)
 
 
-def last_first_text(table: StreamTable[R], request: R, ended: float | None) -> float | None:
+def last_first_text(table: StreamTable[R], request: R) -> float | None:
     """The same of a stream that is about to be forgotten, if it was not known yet.
 
     Args:
         table: With the stream.
         request: The stream.
-        ended: When its answer came to its end, whereby text that was held back goes out; None: it
-            was cut off.
 
     Returns:
         Seconds from arrival to first text; None: it was known, or there is none.
     """
     slot, readers = table.slot(request), table.readers
-    if table.text_known[slot]:
+    if table.text_known[slot] or not readers.started[slot]:
         return None
-    arrival = float(readers.arrival[slot])
-    if readers.started[slot]:
-        return float(readers.first_token[slot]) - arrival
-    held = table.passed_on[slot] != ALL and table.generated[slot] > table.reasoning[slot]
-    return ended - arrival if held and ended is not None else None
+    return float(readers.first_token[slot]) - float(readers.arrival[slot])

@@ -76,3 +76,14 @@ def set_passed_on(table: StreamTable[R], request: R, tokens: int | None, now: fl
         if not table.readers.started[slot]:
             table.last_token[slot] = math.nan
     table.phases.changed(slot)
+
+
+def pass_on_the_rest(table: StreamTable[R], request: R, now: float) -> bool:
+    """The answer has come to its end, whereby all text goes out; returns whether some was held.
+
+    Arguments as of `set_passed_on`.
+    """
+    held = bool(table.passed_on[table.slot(request)] != ALL)
+    if held:
+        set_passed_on(table, request, None, now)
+    return held

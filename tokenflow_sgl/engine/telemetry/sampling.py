@@ -12,6 +12,7 @@ from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.telemetry.prometheus import Levels, Recorder
 from tokenflow_sgl.engine.telemetry.tally import Tally
 from tokenflow_sgl.lifecycle.first_text import last_first_text
+from tokenflow_sgl.lifecycle.reader_updates import pass_on_the_rest
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.qos import noticed
 
@@ -89,8 +90,10 @@ class Reporter:
         if not self._recorder.listens:
             return
         slot = self._table.slot(request)
+        if ended is not None and pass_on_the_rest(self._table, request, ended):
+            self._tally.add(self._table.collect(ended), ended)
         self._tally.add_given_up(slot)
-        seconds = last_first_text(self._table, request, ended)
+        seconds = last_first_text(self._table, request)
         if seconds is not None:
             self._tally.add_first_texts(np.array([slot]), np.array([seconds]))
         if ended is None:
