@@ -134,6 +134,25 @@ def test_a_busy_server_leaves_lines_out_but_no_preemption(log, state) -> None:
     assert [line["left_out"] for line in lines] == [0, 9]
 
 
+def test_a_clock_that_is_set_back_silences_nothing(log, state) -> None:
+    made, clock, path = log
+    for hour in range(3):
+        clock.now = NOON - 3600.0 * hour
+        made.write(state, Decision(Mode.WORKING_SET, admit=(hour,)))
+    assert [event.rid for event in events(read_log(path))] == ["req-0", "req-1", "req-2"]
+
+
+def test_another_stream_in_the_same_slot_is_scheduled_anew(tmp_path, state) -> None:
+    name, now = "first", iter(np.arange(NOON, NOON + 60.0))
+    made = DecisionLog(tmp_path / "log", lambda slot: name, lambda: float(next(now)))
+    for _ in range(2):
+        made.write(state, Decision(Mode.WORKING_SET, run=(1,)))
+    name = "second"
+    made.write(state, Decision(Mode.WORKING_SET, run=(1,)))
+    made.close()
+    assert [event.rid for event in events(read_log(tmp_path / "log"))] == ["first", "second"]
+
+
 def test_a_log_that_fails_raises_nothing(tmp_path, state, capsys) -> None:
     def nameless(slot: int) -> str:
         raise RuntimeError("no name")

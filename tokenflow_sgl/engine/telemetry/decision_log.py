@@ -47,9 +47,9 @@ class DecisionLog:
     ) -> None:
         self._name_of = name_of
         self._clock = clock
-        self._quiet_until = 0.0
+        self._written = -math.inf
         self._left_out = 0
-        self._taken_up: tuple[int, ...] = ()
+        self._taken_up: list[str] = []
         self._handler = logging.handlers.RotatingFileHandler(
             path, maxBytes=MOST_BYTES, backupCount=KEPT_FILES, encoding="utf-8", delay=True
         )
@@ -59,33 +59,37 @@ class DecisionLog:
 
         Never raises: what goes wrong (a full disk) is told on stderr, as `logging` does it.
         """
-        if decision.mode is not Mode.WORKING_SET:
-            return
-        fresh = decision.run if decision.run != self._taken_up else ()
-        self._taken_up = decision.run
-        if not (decision.preempt or decision.admit or fresh):
-            return
-        now = self._clock()
-        if now < self._quiet_until and not decision.preempt:
-            self._left_out += 1
-            return
-        self._quiet_until = now + 1.0 / LINES_PER_SECOND
-        if self._write(lambda: self._line(now, state, decision)):
-            self._left_out = 0
+        if decision.mode is Mode.WORKING_SET:
+            self._guarded(lambda: self._write(state, decision))
 
     def restored(self, told: dict[str, Any]) -> None:
         """A stored prefix was restored, one way or the other (`RestorationRecord`)."""
-        self._write(lambda: {"time": round(self._clock(), 3), "restored": told})
+        self._guarded(lambda: self._append({"time": round(self._clock(), 3), "restored": told}))
 
-    def _write(self, line: Callable[[], dict[str, Any]]) -> bool:
-        record = logging.LogRecord(__name__, logging.INFO, "", 0, "", None, None)
+    def _write(self, state: State, decision: Decision) -> None:
+        # By name: the slot of a stream that has ended is soon another one's.
+        run = [self._name_of(slot) for slot in decision.run]
+        fresh = run != self._taken_up and bool(run)
+        self._taken_up = run
+        if not (decision.preempt or decision.admit or fresh):
+            return
+        now = self._clock()
+        # A wall clock that is set back must not silence the log until it is where it was.
+        if 0.0 <= now - self._written < 1.0 / LINES_PER_SECOND and not decision.preempt:
+            self._left_out += 1
+            return
+        self._written = now
+        self._append(self._line(now, state, decision))
+        self._left_out = 0
+
+    def _append(self, line: dict[str, Any]) -> None:
+        self._handler.handle(_record(json.dumps(line, separators=(",", ":"))))
+
+    def _guarded(self, work: Callable[[], None]) -> None:
         try:
-            record.msg = json.dumps(line(), separators=(",", ":"))
+            work()
         except Exception:
-            self._handler.handleError(record)
-            return False
-        self._handler.handle(record)
-        return True
+            self._handler.handleError(_record(""))
 
     def close(self) -> None:
         """Close the file."""
@@ -140,6 +144,10 @@ class DecisionLog:
             "generated": int(streams.generated[index]),
             "expected": round(float(streams.expected[index])),
         }
+
+
+def _record(text: str) -> logging.LogRecord:
+    return logging.LogRecord(__name__, logging.INFO, "", 0, text, None, None)
 
 
 class DecisionListener:
