@@ -91,6 +91,14 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
     }
 
 
+def test_a_class_without_streams_has_no_unread_text_and_not_none_left(recorder) -> None:
+    recorder.buffers("reading", np.array([4.0]), stalled=0)
+    recorder.buffers("reading", np.zeros(0), stalled=0)
+    seen = page()
+    assert all(np.isnan(each.value) for each in seen.samples["buffer_percentile_seconds"])
+    assert seen.total("stalled_streams") == 0
+
+
 def test_a_fresh_server_has_what_alerts_look_at(recorder) -> None:
     seen = page()
     assert seen.by("preemptions_total", "cause") == {cause.value: 0 for cause in Cause}

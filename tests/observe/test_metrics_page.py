@@ -42,7 +42,7 @@ def test_series_add_up_over_the_labels_that_are_not_asked_for() -> None:
 
 def test_a_server_that_does_not_know_does_not_hide_what_others_do() -> None:
     page = '# TYPE tokenflow:x gauge\ntokenflow:x{rank="0"} NaN\ntokenflow:x{rank="1"} 7\n'
-    assert parse(page).total("x") == 7.0
+    assert parse(page).total("x") == parse(page).most("x") == 7.0
     assert math.isnan(parse(page).total("x", rank="0"))
 
 

@@ -42,6 +42,15 @@ def test_a_busy_server(recorder) -> None:
     assert "tokens/s 300" in " ".join(text.split())
 
 
+def test_a_class_without_streams_has_no_percentile() -> None:
+    page = 'tokenflow:buffer_percentile_seconds{qos_class="chat",percentile="50"} NaN\n'
+    seen = parse(page)
+    (line,) = (
+        line for line in shown(Look(seen, seen, 2.0, deque())).splitlines() if "chat" in line
+    )
+    assert "0.0 s" not in line and "-" in line
+
+
 def test_shares_and_percentiles_do_not_add_up_over_replicas() -> None:
     seen = parse(
         "".join(

@@ -86,7 +86,8 @@ READERS = (
     Metric(
         "buffer_percentile_seconds",
         "gauge",
-        "Unread output in seconds of reading, at present, by percentile of the class's streams.",
+        "Unread output in seconds of reading, at present, by percentile of the class's streams; "
+        "NaN: it has none.",
         "seconds",
         (*CLASS, "percentile"),
     ),

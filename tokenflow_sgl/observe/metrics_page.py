@@ -47,8 +47,9 @@ class Scrape:
         return math.fsum(known) if known else math.nan
 
     def most(self, name: str, **labels: str) -> float:
-        """Largest of the series with these labels, for what does not add up; NaN without any."""
-        return max((sample.value for sample in self._of(name, labels)), default=math.nan)
+        """Largest of the known series with these labels, for what does not add up; else NaN."""
+        values = [sample.value for sample in self._of(name, labels)]
+        return max((value for value in values if not math.isnan(value)), default=math.nan)
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """Sums of a metric by the value of a label."""

@@ -98,10 +98,10 @@ def _readers(look: Look) -> Panel:
     classes = Table("class", "P10", "P50", "P90", box=None, pad_edge=False)
     for name in sorted(look.now.by("buffer_percentile_seconds", "qos_class")):
         values = (
-            look.most("buffer_percentile_seconds", qos_class=name, percentile=share)
+            look.now.most("buffer_percentile_seconds", qos_class=name, percentile=share)
             for share in ("10", "50", "90")
         )
-        classes.add_row(name, *(f"{value:.1f} s" for value in values))
+        classes.add_row(name, *("-" if math.isnan(each) else f"{each:.1f} s" for each in values))
     stalls = Text(
         f"{look.rate('stalls_total'):.2f} stalls/s {LONGER}\n"
         f"{look.rate('stall_seconds_total'):.2f} readers stalled on average"

@@ -11,6 +11,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from tokenflow_sgl.observe.dashboards import BOARDS
 from tokenflow_sgl.observe.dashboards.grafana import grafana_json
+from tokenflow_sgl.observe.dashboards.panels import Kind
 
 FOLDER = Path(__file__).parents[3] / "grafana" / "dashboards"
 
@@ -41,3 +42,14 @@ def test_grafanas_own_models_take_them(board) -> None:
         assert drawn.field_config.defaults.unit == meant.unit
         assert drawn.grid_pos.x + drawn.grid_pos.w <= 24
         assert drawn.datasource.uid == "${datasource}"
+
+
+def test_an_axis_ends_at_0_only_where_nothing_is_below() -> None:
+    below = {"tokenflow:headroom_tokens", "tokenflow:qos:rate5m"}
+    for board in BOARDS:
+        drawn = [each for each in json.loads(grafana_json(board))["panels"] if "targets" in each]
+        for one, panel in zip(drawn, board.panels, strict=True):
+            asked = " ".join(query.expr for query in panel.queries)
+            assert panel.signed == any(name in asked for name in below), panel.title
+            ends = panel.kind in (Kind.LINES, Kind.STACKED) and not panel.signed
+            assert one["fieldConfig"]["defaults"].get("min") == (0 if ends else None)

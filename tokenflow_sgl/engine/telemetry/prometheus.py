@@ -182,7 +182,8 @@ class PrometheusRecorder(Recorder):
         for each in ("yes", "no"):  # there before the first one ends: a share of nothing is none
             self._at("finished_streams_total", qos_class=qos_class, stalled=each)
         self.observe("buffer_seconds", seconds, qos_class=qos_class)
-        values = np.percentile(seconds, PERCENTILES) if len(seconds) else np.zeros(len(PERCENTILES))
+        unknown = np.full(len(PERCENTILES), np.nan)  # 0 would say that all are about to stall
+        values = np.percentile(seconds, PERCENTILES) if len(seconds) else unknown
         for percentile, value in zip(PERCENTILES, values.tolist(), strict=True):
             labels = {"qos_class": qos_class, "percentile": str(percentile)}
             self._at("buffer_percentile_seconds", **labels).set(value)

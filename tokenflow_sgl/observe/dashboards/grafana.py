@@ -77,6 +77,8 @@ def _panel(panel: Panel) -> Any:
         Kind.HEATMAP: _heatmap,
         Kind.STATES: _states,
     }[panel.kind]()
+    if panel.kind in (Kind.LINES, Kind.STACKED) and not panel.signed:
+        made = made.min(0)
     steps = [models.Threshold(value=None, color=panel.base)]
     steps += [models.Threshold(value=value, color=color) for value, color in panel.thresholds]
     made = (
@@ -107,7 +109,6 @@ def _lines() -> Any:
         timeseries.Panel()
         .line_width(2)
         .fill_opacity(0)
-        .min(0)
         .legend(
             common.VizLegendOptions()
             .show_legend(True)

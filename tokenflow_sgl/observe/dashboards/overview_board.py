@@ -217,6 +217,7 @@ THROUGHPUT = Row(
             "short",
             (Query(f"sum(tokenflow:qos:rate5m{{{SERVER}}})", "QoS"),),
             width=6,
+            signed=True,
         ),
         Panel(
             "Demand and capacity",
@@ -234,8 +235,9 @@ THROUGHPUT = Row(
             "Tokens of newcomers' work that can be taken within 30 s without making present "
             "readers stall. Below 0 there is more work than can be done in time.",
             "short",
-            (Query(level("tokenflow:headroom_tokens"), "headroom"),),
+            (Query(known("tokenflow:headroom_tokens"), "headroom"),),
             width=6,
+            signed=True,
         ),
     ),
 )

@@ -50,6 +50,7 @@ class Panel:
         thresholds: (value from which, colour), besides the base colour.
         width: Of the 24 columns.
         base: Colour below the first threshold.
+        signed: Its values can be below 0, where the axis of the others ends.
     """
 
     title: str
@@ -60,6 +61,7 @@ class Panel:
     thresholds: tuple[tuple[float, str], ...] = ()
     width: int = 8
     base: str = "green"
+    signed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +131,4 @@ def level(metric: str, where: str = SERVER) -> str:
 
 def known(metric: str, where: str = SERVER) -> str:
     """Sum of a gauge over the servers that know it; the others have NaN."""
-    return f"sum({metric}{{{where}}} >= 0)"
+    return f"sum({metric}{{{where}}} > -Inf)"

@@ -117,7 +117,8 @@ def _draw_stacked(axes: Axes, panel: Panel, drawn: Drawn, start: float) -> None:
 
 
 def _finish(axes: Axes, panel: Panel) -> None:
-    axes.set_ylim(bottom=0)
+    if not panel.signed:
+        axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3, linewidth=0.5)
     axes.tick_params(labelsize=7)
     if panel.unit in UNITS:
