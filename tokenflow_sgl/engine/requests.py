@@ -24,7 +24,7 @@ from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.offering import OfferingScheduler
 from tokenflow_sgl.engine.priority_scheduling import shown_priority
 from tokenflow_sgl.engine.reasoning import Reasoning
-from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
+from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
 from tokenflow_sgl.engine.stream_messages import is_ours, take
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
@@ -161,12 +161,9 @@ class TrackingScheduler(OfferingScheduler):
     def _tf_track(self, req: Any) -> None:
         params = req.sampling_params.custom_params
         asked = class_of(params, self.tf_classes) if req.stream else NOT_STREAMED
-        arrival = self.tf_clock.now
         if self.tf_alone:
-            # Exact; but each rank converts time stamps by a calibration of its own.
-            created = req.time_stats.created_time
-            arrival = device_time(created) if created else local_time()
-            self.tf_clock.at_least(arrival)
+            # Now: SGLang's stamp of when it was created stays in the front end.
+            self.tf_clock.at_least(local_time())
         else:
             self.tf_undated.append(req)
         slot = self.tf_table.track(
@@ -175,7 +172,7 @@ class TrackingScheduler(OfferingScheduler):
             limit=req.sampling_params.max_new_tokens,
             rate=asked.rate,
             qos_class=asked.name,
-            arrival=arrival,
+            arrival=self.tf_clock.now,
             now=self.tf_clock.now,
             streaming=bool(req.stream),
             thinking=self.tf_reasoning.begins(req),

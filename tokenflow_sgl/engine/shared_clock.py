@@ -32,7 +32,7 @@ def _platform_clock() -> Callable[[], float]:
 
 
 def device_time(stamp: float) -> float:
-    """A time stamp of SGLang's requests on the clock that the policy decides by.
+    """A time of SGLang's clock, or a length of time, on the clock that the policy decides by.
 
     Readers' rates, intervals and horizons are all meant in the device's seconds, so where an
     emulated device runs slower than the wall clock, the policy's clock does too.
@@ -82,5 +82,5 @@ class SharedClock:
         self.store_rate, self.load_rate = tick.store_rate, tick.load_rate
 
     def at_least(self, moment: float) -> None:
-        """A request carries its arrival: it is at least that late now."""
+        """Something was looked at that carries a time: it is at least that late now."""
         self.now = max(self.now, moment)
