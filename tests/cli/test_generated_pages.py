@@ -87,7 +87,7 @@ def test_refused_models_are_documented_with_their_sentences():
         "is_generation": True,
         "drafts_in_windows": False,
         "is_deepseek_v41": False,
-        "deepseek_v4_decodes": False,
+        "deepseek_v4_decodes_drafts": False,
     }
     for kind, value in plain.items():
         refusal = model_kinds.refused_model(**{**plain, kind: not value})

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sglang.srt.managers.scheduler import Scheduler
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.decode_server import decode_pauser, decode_scheduler
@@ -41,7 +42,7 @@ def told() -> list[tuple[str, str]]:
 
 @pytest.fixture
 def host() -> Any:
-    return SimpleNamespace(room=1000, backend="host_pool")
+    return SimpleNamespace(room=1000, backend="host_pool", loses=False)
 
 
 @pytest.fixture
@@ -64,6 +65,7 @@ def pauser(monkeypatch, told, host) -> DecodePauser:
     monkeypatch.setattr(decode_pauser, "backup_kv_cache", backup)
     monkeypatch.setattr(decode_pauser, "discard_kv_cache_backup", discard)
     monkeypatch.setattr(decode_pauser, "release_req", release)
+    monkeypatch.setattr(decode_pauser, "dsv4_needs_rebootstrap", lambda _allocator: host.loses)
     monkeypatch.setattr(
         decode_pauser,
         "get_disagg",
@@ -80,7 +82,8 @@ def pauser(monkeypatch, told, host) -> DecodePauser:
     def say(what: str) -> Any:
         return lambda request: told.append((what, request.rid))
 
-    return DecodePauser(scheduler, say("paused"), say("stays"), say("lost"), capacity=500)
+    told_of = (say("paused"), say("stays"), say("lost"))
+    return DecodePauser(scheduler, *told_of, capacity=500, most=MOST)
 
 
 def batch() -> Any:
@@ -102,6 +105,8 @@ def test_what_the_host_has_no_room_for_stays(pauser, told, host) -> None:
     assert not pauser.paused
 
 
+MOST = 3
+"""Streams that may be paused at once, where SGLang sets no limit."""
 WHOLE = 8 * PAGE
 """What a stream of 100 tokens takes: seven pages, and one that it may begin."""
 
@@ -130,6 +135,28 @@ def test_tensors_have_a_limit_of_ours(pauser, host) -> None:
     pauser.preempt([Request("p")], batch(), set())
     pauser.begin([])
     assert accepted(pauser) == 500 // WHOLE - 1
+
+
+def test_no_more_are_paused_there_than_their_windows_allow(pauser, host) -> None:
+    host.backend = "cpu_tensor"
+    pauser.begin([])
+    short = [Request(name, 10) for name in "abcd"]
+    assert [pauser.accepts(each) for each in short] == [True, True, True, False]
+    assert not pauser.may_pause
+    pauser.preempt(short[:2], batch(), set())
+    pauser.begin([])
+    assert pauser.may_pause
+    assert [pauser.accepts(each) for each in short[2:]] == [True, False]
+    host.backend = "host_pool"
+    assert pauser.accepts(short[3]), "its own size counts"
+
+
+def test_what_sglang_would_not_keep_is_copied_all_the_same(pauser, told) -> None:
+    pauser.retraction_loses = True
+    request: Any = Request("v")
+    request.offload_kv_cache = lambda *_memory: told.append(("copied", "v"))
+    pauser.preempt([request], batch(), set())
+    assert told == [("copied", "v"), ("released", "v"), ("paused", "v")]
 
 
 def test_where_the_weights_change_no_kv_is_kept(pauser, told, host) -> None:
@@ -197,7 +224,7 @@ def scheduler(monkeypatch) -> Any:
         )
     made.disagg_decode_prealloc_queue = Arriving(*requests)
     made.requests = requests
-    made.tf_pauser = SimpleNamespace(paused={}, may_pause=True)
+    made.tf_pauser = SimpleNamespace(paused={}, may_pause=True, retraction_loses=True)
     made.tf_effort = Effort()
     made.tf_actuator = SimpleNamespace(chosen=True, offered=[requests[2], requests[0]])
     monkeypatch.setattr(
@@ -258,6 +285,25 @@ def test_reserves_are_the_operators_unless_the_policy_decides(scheduler) -> None
     scheduler.tf_actuator.chosen = False
     scheduler._tf_reserve()
     assert queue.num_reserved_decode_tokens == 512
+
+
+@pytest.mark.parametrize("loses", [True, False])
+def test_what_sglang_retracts_waits_for_the_prefill_server_only_if_it_is_lost(
+    monkeypatch, scheduler, loses
+) -> None:
+    asked, held = [], []
+    monkeypatch.setattr(
+        Scheduler, "_add_request_to_queue", lambda _self, req, is_retracted: asked.append(req)
+    )
+    scheduler.tf_pauser.retraction_loses = loses
+    scheduler.tf_pauser.hold = held.append
+    scheduler.tf_paused_time = SimpleNamespace(begin=lambda _req: None)
+    scheduler.tf_clock = SimpleNamespace(now=1.0)
+    req, table = scheduler.requests[0], scheduler.tf_table
+    table.move(req, Phase.RUNNING, 0.5)
+    scheduler._add_request_to_queue(req, is_retracted=True)
+    assert (asked, held) == (([req], []) if loses else ([], [req]))
+    assert table.phases.is_in(table.slot(req), Phase.WAITING) == loses
 
 
 def test_an_arrival_is_the_newest_of_the_queue(scheduler) -> None:

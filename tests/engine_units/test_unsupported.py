@@ -199,7 +199,7 @@ def test_an_ordinary_generation_model_is_served() -> None:
     [
         ({"is_generation": False}, "embedding model"),
         ({"is_deepseek_v41": True}, "DeepSeek V4.1"),
-        ({"deepseek_v4_decodes": True}, "decode server"),
+        ({"deepseek_v4_decodes_drafts": True}, "with speculation on the decode server"),
         ({"drafts_in_windows": True}, "sliding-window models with speculation"),
     ],
 )
@@ -291,7 +291,8 @@ def test_kinds_of_models_are_read_from_their_configurations() -> None:
 
     v4 = ("DeepseekV4ForCausalLM", "deepseek_v4")
     assert kind(*v4) == set()
-    assert kind(*v4, decodes=True) == {"deepseek_v4_decodes"}
+    assert kind(*v4, windows=True, decodes=True) == set()
+    assert kind(*v4, drafts=True, decodes=True) == {"deepseek_v4_decodes_drafts"}
     assert kind(*v4, windows=True, drafts=True) == {"drafts_in_windows"}
     assert kind(v4[0], "deepseek_v41") == {"is_deepseek_v41"}
     assert kind("LlamaForCausalLM", "llama", drafts=True, decodes=True) == set()

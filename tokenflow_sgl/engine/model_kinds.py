@@ -23,7 +23,7 @@ def kind_of_model(config: Any, *, windows: bool, drafts: bool, decodes: bool) ->
         "is_generation": bool(config.is_generation),
         "drafts_in_windows": windows and drafts,
         "is_deepseek_v41": getattr(config.hf_config, "model_type", None) == "deepseek_v41",
-        "deepseek_v4_decodes": decodes and bool(is_deepseek_v4(config.hf_config)),
+        "deepseek_v4_decodes_drafts": decodes and drafts and bool(is_deepseek_v4(config.hf_config)),
     }
 
 
@@ -32,7 +32,7 @@ def refused_model(
     is_generation: bool,
     drafts_in_windows: bool = False,
     is_deepseek_v41: bool = False,
-    deepseek_v4_decodes: bool = False,
+    deepseek_v4_decodes_drafts: bool = False,
 ) -> Refusal | None:
     """Why a model is not served: its KV cannot leave and come back whole; None: it can.
 
@@ -40,7 +40,8 @@ def refused_model(
         is_generation: It generates text.
         drafts_in_windows: Some of its layers have a sliding window, and drafts are verified.
         is_deepseek_v41: It is DeepSeek V4.1.
-        deepseek_v4_decodes: It is DeepSeek V4, on the decode server of a disaggregated pair.
+        deepseek_v4_decodes_drafts: It is DeepSeek V4, on the decode server of a disaggregated pair,
+            and drafts are verified.
     """
     if not is_generation:
         return Refusal(
@@ -54,12 +55,12 @@ def refused_model(
             "--scheduler tokenflow does not serve DeepSeek V4.1: replays of its prompts' ends have "
             "not been tried; start without the flag.",
         )
-    if deepseek_v4_decodes:
+    if deepseek_v4_decodes_drafts:
         return Refusal(
-            "DeepSeek V4 on a decode server",
-            "--scheduler tokenflow does not serve DeepSeek V4 on the decode server of a "
-            "disaggregated pair: SGLang keeps no copy of what it takes out of the batch there; "
-            "start without the flag.",
+            "DeepSeek V4 with speculation on a decode server",
+            "--scheduler tokenflow does not serve DeepSeek V4 with speculation on the decode "
+            "server of a disaggregated pair: copies of paused streams that have drafts' KV and "
+            "states, too, have not been tried; start without one of the two.",
         )
     if drafts_in_windows:
         return Refusal(

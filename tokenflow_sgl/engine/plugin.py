@@ -138,6 +138,10 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
     HookRegistry.register(_SCHEDULER, scheduler, HookType.REPLACE)
     if config is not None:
         register_states()
+    if config is not None and server_args.disaggregation_mode == "decode":
+        from tokenflow_sgl.engine.decode_server.compressed_copies import register_copies
+
+        register_copies()
     if config is not None and server_args.strip_thinking_cache:
         HookRegistry.register(_OWNED_KV, owned_kv_len, HookType.AROUND)
     if config is not None and config.block_groups:

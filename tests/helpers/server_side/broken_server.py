@@ -18,6 +18,7 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import prepare_server_args
 
 from tokenflow_sgl.contract import Window
+from tokenflow_sgl.engine.decode_server import compressed_copies
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.kv.device_pools import DevicePools
 from tokenflow_sgl.engine.kv.load_ring import Loader
@@ -173,6 +174,14 @@ def load_but_the_first(self, kept, indices, **more) -> None:
     load_tensors(self, kept, found, **more)
 
 
+put = compressed_copies._put
+
+
+def put_others(left_out):
+    """Of one kind of buffers, what is resumed on a decode server finds what was there before."""
+    return lambda part, *rows: None if part.owner == left_out else put(part, *rows)
+
+
 def accept_all(self, request) -> bool:
     """Whether the host has room is seen only when a stream is copied there."""
     return True
@@ -183,6 +192,9 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         DecodePauser.accepts = accept_all
     case "no-first-tensor":
         MHATokenToKVPool.load_cpu_copy = load_but_the_first
+    case "no-page-back" | "no-window-page-back" | "no-request-back" as broken:
+        left_out = broken.removeprefix("no-").removesuffix("-back").replace("-", " ")
+        compressed_copies._put = put_others(left_out)
     case "late-rank":
         TailFetch._get = fetch_late_on_one_rank
     case "no-state-copy":

@@ -2,16 +2,22 @@
 
 A decode server has no prefix tree that keeps KV, and could not compute it anew. So a stream is
 paused as SGLang retracts one there: all of its KV is copied to the host, which the scheduler's
-thread waits for, and given back to the device when it is resumed.
+thread waits for, and given back to the device when it is resumed. DeepSeek V4 SGLang retracts
+without a copy; a stream that is paused has one all the same (`compressed_copies`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import release_req
-from sglang.srt.mem_cache.common import backup_kv_cache, discard_kv_cache_backup
+from sglang.srt.mem_cache.common import (
+    backup_kv_cache,
+    discard_kv_cache_backup,
+    dsv4_needs_rebootstrap,
+)
 from sglang.srt.runtime_context import get_disagg
 
 from tokenflow_sgl.engine.kv.preempt import Pauser
@@ -26,6 +32,10 @@ class DecodePauser(Pauser):
         on_stay: Called with one that keeps its row, because the host had no room for its KV.
         on_lost: Called with one whose KV is gone: it has to be computed again by a prefill server.
         capacity: Tokens that paused streams may have on the host, where SGLang sets no limit.
+        most: Streams that may be paused there at once, for their windows and states.
+
+    Attributes:
+        retraction_loses: Whether SGLang keeps no copy of what it retracts itself.
     """
 
     def __init__(
@@ -35,12 +45,14 @@ class DecodePauser(Pauser):
         on_stay: Callable[[Any], None],
         on_lost: Callable[[Any], None],
         capacity: int,
+        most: float = math.inf,
     ) -> None:
         super().__init__(scheduler.tree_cache, lambda request: None, on_released)
         self._scheduler = scheduler
         self._on_stay, self._on_lost = on_stay, on_lost
-        self._capacity = capacity
-        self._accepted = self._kept = 0
+        self._capacity, self._most = capacity, most
+        self.retraction_loses = bool(dsv4_needs_rebootstrap(scheduler.token_to_kv_pool_allocator))
+        self._accepted = self._kept = self._leaving = 0
 
     def begin(self, running: Sequence[Any]) -> None:
         """A pass begins: no stream has been accepted in it.
@@ -48,6 +60,7 @@ class DecodePauser(Pauser):
         running: What SGLang may have to retract, which it ends if the host has no room for it.
         """
         self._accepted = sum(map(self._paged, self.draining))
+        self._leaving = len(self.draining)
         self._kept = max(map(self._paged, running), default=0)
 
     def accepts(self, request: Any) -> bool:
@@ -56,15 +69,21 @@ class DecodePauser(Pauser):
         Beside what leaves the device before it, and the longest stream that runs.
         """
         wanted = self._paged(request)
-        if self._accepted + wanted + self._kept > self._room:
+        if self._accepted + wanted + self._kept > self._room or self._leaving >= self._places:
             return False
         self._accepted += wanted
+        self._leaving += 1
         return True
 
     @property
     def may_pause(self) -> bool:
         """Whether the host could take one more stream, as long as the longest that runs."""
-        return self._accepted + 2 * self._kept <= self._room
+        return self._accepted + 2 * self._kept <= self._room and self._leaving < self._places
+
+    @property
+    def _places(self) -> float:
+        """Streams that the host can still take, whatever their length."""
+        return math.inf if _backup() == "host_pool" else self._most - len(self.paused)
 
     @property
     def _room(self) -> int:
@@ -97,21 +116,22 @@ class DecodePauser(Pauser):
 
     def _release(self, request: Any, keep: bool = True) -> None:
         assert keep, "what is not kept is dropped all at once"
-        scheduler = self._scheduler
-        saved = backup_kv_cache(
-            request,
-            self._tree_cache,
-            scheduler.req_to_token_pool,
-            scheduler.token_to_kv_pool_allocator,
-            _backup(),
-        )
-        if not saved:
+        if not self._save(request):
             self._on_stay(request)
             return
         self._give_back(request)
         # Paused is not retracted: a client's meta_info counts what the engine threw away.
         request.retraction_count -= 1
         self.hold(request)
+
+    def _save(self, request: Any) -> bool:
+        """Copy it to the host; whether there was room."""
+        scheduler = self._scheduler
+        memory = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
+        if self.retraction_loses:
+            request.offload_kv_cache(*memory)
+            return True
+        return bool(backup_kv_cache(request, self._tree_cache, *memory, _backup()))
 
     def _give_back(self, request: Any) -> None:
         scheduler = self._scheduler

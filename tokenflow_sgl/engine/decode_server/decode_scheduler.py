@@ -6,6 +6,7 @@ The decision comes before SGLang gives memory to what was retracted and to what 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,9 +15,11 @@ from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.runtime_context import get_disagg
 
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.engine.decode_server.compressed_copies import check_copies
 from tokenflow_sgl.engine.decode_server.decode_actuator import DecodeActuator
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there
+from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 from tokenflow_sgl.engine.telemetry.applied import trace
 from tokenflow_sgl.engine.view import View
@@ -29,6 +32,7 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
     disagg_decode_prealloc_queue: Any  # SGLang's own, as the next two are
     disagg_decode_transfer_queue: Any
     waiting_queue: list[Any]
+    sliding_window_size: int
     tf_without_hicache = "off (paused KV is kept as SGLang keeps that of retracted requests)"
     tf_own_reserve: int | None = None
     """Tokens that SGLang reserves for each request to decode on, as the operator asked for."""
@@ -37,8 +41,15 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
         """Build the policy, and what pauses and resumes here."""
         super().init_schedule_policy()
         self.tf_pauser = DecodePauser(
-            self, self._tf_paused, self._tf_stays, self._tf_computed_anew, self._tf_host_tokens()
+            self,
+            self._tf_paused,
+            self._tf_stays,
+            self._tf_computed_anew,
+            self._tf_host_tokens(),
+            self._tf_host_streams(),
         )
+        if self.tf_pauser.retraction_loses:
+            check_copies(self.token_to_kv_pool_allocator.get_kvcache())
         self.tf_actuator = DecodeActuator(
             self, self.tf_table, self.tf_pauser, self.tf_writer, self.tf_loader
         )
@@ -57,6 +68,14 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
         """Where SGLang keeps tensors of no fixed number there: as many as HiCache would take."""
         pool = super()._tf_host_tokens()
         return pool or int(self.server_args.hicache_ratio * self.max_total_num_tokens)
+
+    def _tf_host_streams(self) -> float:
+        """Streams whose windows HiCache would take; inf: they have none of their own."""
+        total, page = self.tf_actuator.pools.window_total, self.page_size
+        if not total:
+            return math.inf
+        window = (-(-self.sliding_window_size // page) + 1) * page
+        return int(self.server_args.hicache_ratio * total) // int(window)
 
     # ---- one iteration --------------------------------------------------------------
 
@@ -167,6 +186,19 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
         return whole, held
 
     # ---- requests change places -----------------------------------------------------
+
+    def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
+        """What SGLang has retracted is held, as it is on other servers, if SGLang has kept it.
+
+        Else it asks the prefill server again, and waits as what arrives does.
+        """
+        if not (is_retracted and self.tf_pauser.retraction_loses):
+            super()._add_request_to_queue(req, is_retracted)
+            return
+        super(TrackingScheduler, self)._add_request_to_queue(req, is_retracted=True)
+        if req in self.tf_table:
+            self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
+            self.tf_paused_time.begin(req)
 
     def get_new_prebuilt_batch(self, running_batch: Any) -> Any:
         """Streams whose KV is here run from now on."""

@@ -7,6 +7,8 @@ from tokenflow_sgl.engine.seam import Seam
 _LOOP = "sglang.srt.disaggregation.decode:SchedulerDisaggregationDecodeMixin"
 _ARRIVING = "sglang.srt.disaggregation.decode:DecodePreallocQueue"
 _KV = "sglang.srt.mem_cache.common"
+_COMPRESSED = "sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool"
+_SENT = "what a prefill server sends of a stream, which a copy must have"
 
 DECODE_SERVER: tuple[Seam, ...] = (
     Seam(f"{_LOOP}.process_decode_queue", "override", "the decision point of a decode server"),
@@ -47,6 +49,35 @@ DECODE_SERVER: tuple[Seam, ...] = (
     ),
     Seam(f"{_KV}:backup_kv_cache", "call", "copies a stream to the host", ("req", "backend")),
     Seam(f"{_KV}:discard_kv_cache_backup", "call", "gives that copy up", ("req", "backend")),
+    Seam(
+        f"{_KV}:dsv4_needs_rebootstrap",
+        "call",
+        "whether SGLang keeps no copy of what it retracts",
+        ("token_to_kv_pool_allocator",),
+    ),
+    Seam(
+        "sglang.srt.managers.schedule_batch:Req.offload_kv_cache",
+        "call",
+        "copies a stream of DeepSeek V4 to the host",
+        ("req_to_token_pool", "token_to_kv_pool_allocator"),
+    ),
+    Seam(
+        f"{_COMPRESSED}.get_cpu_copy",
+        "hook",
+        "DeepSeek V4's pools do not copy a stream themselves",
+        ("indices", "req_pool_index"),
+    ),
+    Seam(
+        f"{_COMPRESSED}.load_cpu_copy",
+        "hook",
+        "gives such a copy back",
+        ("kv_cache_cpu", "indices", "req_pool_index"),
+    ),
+    Seam(f"{_COMPRESSED}.get_contiguous_buf_infos", "call", _SENT),
+    Seam(f"{_COMPRESSED}.get_state_buf_infos", "call", _SENT),
+    Seam(f"{_COMPRESSED}.get_request_state_buf_infos", "call", _SENT),
+    Seam(f"{_COMPRESSED}.translate_loc_from_full_to_swa", "call", "pages of its window"),
+    Seam("sglang.srt.platforms:current_platform", "call", "waits for such copies"),
     Seam(
         "sglang.srt.runtime_context:get_disagg",
         "call",

@@ -1,0 +1,131 @@
+"""What is copied of a stream of DeepSeek V4, in pools that SGLang describes itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from sglang.srt.mem_cache.deepseek_v4_compress_state import KVAndScore
+from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
+
+from tokenflow_sgl.engine.decode_server.compressed_copies import (
+    check_copies,
+    give_back,
+    keep,
+    parts_of,
+)
+from tokenflow_sgl.engine.unsupported import UnsupportedError
+
+PAGE, PAGES, WINDOW_PAGES, ROWS, WINDOW = 256, 8, 6, 3, 128
+PIECES = 4
+"""Of a page of the window in its buffer, as with some cards."""
+
+
+def rows_of(buffers: int, pages: int, width: int, page: int) -> Any:
+    kept = [torch.zeros(pages, width, dtype=torch.uint8) for _ in range(buffers)]
+    return SimpleNamespace(kv_buffer=kept, page_size=page, contiguous_page_row_buffers=lambda: kept)
+
+
+def states_of(ratio: int, owners: int, ring: int) -> Any:
+    return SimpleNamespace(
+        ratio=ratio,
+        ring_size=ring,
+        request_scoped=ratio == 128,
+        kv_score_buffer=KVAndScore(torch.zeros(owners * ring, 4)),
+    )
+
+
+@pytest.fixture
+def pool() -> Any:
+    """As SGLang's, with little in a row: a layer of windows, two of groups of 4, one of 128."""
+    made = object.__new__(DeepSeekV4TokenToKVPool)
+    made.page_size = made.swa_page_size = PAGE
+    made.sliding_window, made.request_window, made._unified_kv = WINDOW, None, False
+    made.compression_ratios, made._stage_start, made._stage_end = [0, 4, 128, 4], 0, 4
+    made.kv_pools = {4: rows_of(2, PAGES, 7, 64), 128: rows_of(1, PAGES, 5, 2)}
+    made.index_pools = {4: rows_of(2, PAGES, 3, 64)}
+    made.swa_kv_pool = rows_of(4, WINDOW_PAGES * PIECES, 6, PAGE // PIECES)
+    short = [states_of(4, WINDOW_PAGES, 8) for _ in range(4)]
+    made.compress_state_pools = [None, short[0], states_of(128, ROWS, 128), short[1]]
+    made.indexer_compress_state_pools = [None, short[2], None, short[3]]
+    made.register_mapping(torch.zeros(PAGES * PAGE, dtype=torch.int64))
+    return made
+
+
+def places(pool: Any, pages: list[int], window: list[int], count: int) -> torch.Tensor:
+    """Places of `count` tokens in these pages, the last of which have these pages of windows."""
+    within = torch.arange(PAGE)
+    for page, other in zip(pages[len(pages) - len(window) :], window, strict=True):
+        pool.full_to_swa_index_mapping[page * PAGE + within] = other * PAGE + within
+    found = torch.cat([page * PAGE + within for page in pages])
+    return found[:count].to(torch.int32)
+
+
+def filled(pool: Any) -> list[torch.Tensor]:
+    """Each part, with bytes that are not those of another place."""
+    generator = torch.Generator().manual_seed(3)
+    for part in parts_of(pool):
+        part.buffer.random_(0, 256, generator=generator)
+    return [part.buffer.clone() for part in parts_of(pool)]
+
+
+def test_all_that_a_stream_has_goes_and_comes_back(pool) -> None:
+    count = 2 * PAGE + 30  # its window reaches into the page before the last
+    before = filled(pool)
+    kept = keep(pool, places(pool, [5, 1, 7], [2, 4], count), req_pool_index=1)
+    for part in parts_of(pool):
+        part.buffer.zero_()
+    give_back(pool, kept, places(pool, [2, 3, 6], [1, 5], count), req_pool_index=2)
+    numbers: dict[str, tuple[list[int], list[int]]] = {
+        "page": ([5, 1, 7], [2, 3, 6]),
+        "window page": ([2, 4], [1, 5]),
+        "request": ([1], [2]),
+    }
+    for part, old in zip(parts_of(pool), before, strict=True):
+        from_, to = numbers[part.owner]
+        now, then = (each.view(-1, part.rows, each.shape[1]) for each in (part.buffer, old))
+        assert torch.equal(now[to], then[from_])
+        others = [number for number in range(len(now)) if number not in to]
+        assert not now[others].any(), "nothing else is written"
+
+
+@pytest.mark.parametrize(
+    ("count", "pages"),
+    [(1, 1), (WINDOW, 1), (PAGE, 1), (PAGE + WINDOW - 1, 2), (PAGE + WINDOW, 1), (2 * PAGE, 1)],
+)
+def test_of_the_window_as_many_pages_as_its_tokens_are_in(pool, count, pages) -> None:
+    """As SGLang allocates them: a window that begins with a page is in one."""
+    filled(pool)
+    numbers = [3, 4][: -(-count // PAGE)]
+    kept = keep(pool, places(pool, numbers, [3, 4][-pages:], count), req_pool_index=0)
+    copied = zip(parts_of(pool), kept, strict=True)
+    found = {part.owner: len(rows) // part.rows for part, rows in copied}
+    assert found == {"page": len(numbers), "window page": pages, "request": 1}
+
+
+def test_a_window_that_is_not_there_whole_is_a_mistake(pool) -> None:
+    indices = places(pool, [5, 1], [2], PAGE + 30)
+    with pytest.raises(AssertionError, match="row 1 lacks pages of its window"):
+        keep(pool, indices, req_pool_index=1)
+
+
+def test_what_is_copied_is_what_sglang_sends(pool) -> None:
+    check_copies(pool)
+    assert len(parts_of(pool)) == 2 + 1 + 2 + 4 + 4 + 1
+
+
+@pytest.mark.parametrize("owner", ["page", "window page", "request"])
+def test_pools_of_another_make_are_refused(pool, owner) -> None:
+    match owner:
+        case "page":
+            pool.kv_pools[4].kv_buffer.append(torch.zeros(PAGES, 7, dtype=torch.uint8))
+            pool.get_contiguous_buf_infos = lambda: ([1, 2], [0, 0], [7, 7])
+        case "window page":
+            pool.compress_state_pools[1].ring_size = 16
+            pool.get_state_buf_infos = lambda: ([1], [0], [7])
+        case "request":
+            pool.get_request_state_buf_infos = lambda: ([], [], [])
+    with pytest.raises(UnsupportedError, match=f"per {owner} SGLang sends"):
+        check_copies(pool)
