@@ -12,6 +12,9 @@ from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from tokenflow_sgl_emulator.compressed import OVERLAPPING
 from tokenflow_sgl_emulator.compressed.packed_rows import index_rows, rows
 
+PADDING = 0
+"""The row of SGLang's table that only fills a batch up: with DP attention, to another rank's."""
+
 
 class Span(NamedTuple):
     """The new tokens of a request.
@@ -74,7 +77,8 @@ class CompressedAttention(AttentionBackend):
         at = 0
         requests = zip(forward_batch.req_pool_indices.tolist(), lengths, new, strict=True)
         for row, length, count in requests:
-            self._spans.append(Span(row, length - count, length, slice(at, at + count)))
+            if row != PADDING:
+                self._spans.append(Span(row, length - count, length, slice(at, at + count)))
             at += count
 
     def store_window(self, layer: int, kv: torch.Tensor, forward_batch: Any) -> None:
@@ -141,7 +145,7 @@ class CompressedAttention(AttentionBackend):
             ratio: Tokens of a compressed row; 0: there is none.
             best: Compressed rows that the indexer chooses for each token.
         """
-        output = torch.empty_like(query)
+        output = torch.zeros_like(query)
         for span in self._spans:
             first = max(span.before - self._window + 1, 0)
             positions = torch.arange(span.before, span.length)[:, None]
