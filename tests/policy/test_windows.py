@@ -113,6 +113,21 @@ def test_a_prefill_needs_its_step_in_the_windows_pool(make_state, make_stream) -
     assert wanted.behind(2) == [(85, 45)]
 
 
+def test_windows_take_whole_pages(make_state, make_stream) -> None:
+    paged = dataclasses.replace(
+        memory(Pool(500, 200)), page_size=16, window=Window(tokens=48, prefill=20)
+    )
+    assert need(paged, 30, 30) == (30, 32)
+    assert need(paged, 300, 300) == (300, 48)
+    assert windows(paged, np.array([16, 17, 300])).tolist() == [16, 32, 48]
+    assert windows(paged, np.array([16.5])).tolist() == [32]
+    assert most_streams(paged, 20.0, 20.0) == 500 / 32
+    streams, index = waiting(make_state, make_stream, 10, 300)
+    assert needs(paged, streams, index, (0, 0)).behind(0) == [(10, 16), (300, 48)]
+    long = dataclasses.replace(paged, window=Window(tokens=48, prefill=70))
+    assert needs(long, streams, index, (0, 0)).behind(1) == [(300, 80)]
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     line=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8),

@@ -30,6 +30,17 @@ def test_a_stream_holds_its_last_tokens() -> None:
     assert pool.reserve(1000, 10, 64) == 64 - 16 + 16 + 1
 
 
+def test_it_holds_whole_pages() -> None:
+    pool = WindowPool(1600, 16, 64, 16)
+    assert pool.need == Window(MOST + 16, 64)
+    lengths = np.array([10, 15, 16, 1000])
+    assert pool.held(lengths) == 3 * 16 + MOST + 16
+    assert pool.growth(lengths, 1) == 16, "the third begins a page"
+    assert pool.free(lengths[:1], 17) == 1600 - 16 - 32
+    assert pool.reserve(1000, 10, 64) == 64 - 16 + 16 + 16
+    assert (pool.steps(2, 31), pool.steps(2, 64)) == (0, 32)
+
+
 def test_a_wide_pool_changes_nothing(times_of, trace, device, options) -> None:
     rows = trace(*BURST)
     for policy in ("fcfs", "tokenflow"):

@@ -39,7 +39,8 @@ class Window:
     """What a stream needs of the window pool; all zero: no layer has a sliding window.
 
     Attributes:
-        tokens: That a stream keeps there at most, or all that it has if these are fewer.
+        tokens: That a stream keeps there at most, in whole pages, or all that it has if these are
+            fewer.
         prefill: Tokens of a prompt that a step computes at most: until it is over all are kept.
     """
 

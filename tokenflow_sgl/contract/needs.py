@@ -2,7 +2,8 @@
 
 Part of the contract: whoever plans asks here. Every stream needs KV for all of its tokens. Where
 some layers have a sliding window, it needs places in their pool as well: for its last tokens only,
-so that one pool or the other is short, as prompts are long or many streams run.
+so that one pool or the other is short, as prompts are long or many streams run. That pool is
+allocated in pages, too, of which a stream's first and last are seldom full.
 
 KV of a beginning that several streams share is on the device once. So what a stream takes or frees
 is its `own`, and where several are added up, what they share is added once.
@@ -10,7 +11,7 @@ is its `own`, and where several are added up, what they share is added once.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from tokenflow_sgl.contract.streams import Streams
 Need = tuple[int, int]
 """Tokens in the pools of KV and of windows; without window pools the second is 0."""
 NOTHING: Need = (0, 0)
+
+Length = TypeVar("Length", int, float, IntArray, FloatArray, IntArray | FloatArray)
 
 
 class Needs(NamedTuple):
@@ -94,14 +97,34 @@ class Room:
         self.window += freed[1]
 
 
+def most_kept(window: int, late: int, page: int) -> int:
+    """Places in the window pool that a stream takes at most, in whole pages.
+
+    Its own window is kept, and one that it locks of the prefix tree.
+
+    Args:
+        window: Tokens of a window.
+        late: Tokens that have left it before places are freed, which is done in bundles.
+        page: Tokens of a page. With more than one, a window begins within a page.
+    """
+    kept = 2 * window + late
+    return kept if page == 1 else -(-kept // page) * page + page
+
+
+def in_pages(memory: Memory, tokens: Length) -> Length:
+    """So many tokens, or lengths, rounded up to whole pages."""
+    page = memory.page_size
+    return tokens if page == 1 else -(-tokens // page) * page
+
+
 def windows(memory: Memory, length: IntArray | FloatArray) -> IntArray:
     """Places in the window pool for streams of these lengths, shape (n,); 0 without one."""
-    return np.minimum(length, memory.window.tokens).astype(np.int64)
+    return np.minimum(in_pages(memory, length), memory.window.tokens).astype(np.int64)
 
 
 def need(memory: Memory, length: int, own: int) -> Need:
     """Of a stream of this length, of which so many tokens are its own."""
-    return own, min(length, memory.window.tokens)
+    return own, min(in_pages(memory, length), memory.window.tokens)
 
 
 def needs(memory: Memory, streams: Streams, index: IntArray, more: Need) -> Needs:
@@ -111,7 +134,8 @@ def needs(memory: Memory, streams: Streams, index: IntArray, more: Need) -> Need
         return Needs(kv, None)  # a plan looks at many
     length = streams.length.take(index)
     computed = np.where(streams.waiting.take(index), streams.uncached.take(index), 0)
-    kept = np.maximum(windows(memory, length), np.minimum(computed, window.prefill))
+    step = in_pages(memory, np.minimum(computed, window.prefill))
+    kept = np.maximum(windows(memory, length), step)
     return Needs(kv, kept + more[1])
 
 
@@ -199,7 +223,9 @@ def most_streams(memory: Memory, length: float, own: float) -> float:
     """
     most = memory.kv.total / own
     window = memory.device.window.total
-    return min(most, window / min(length, memory.window.tokens)) if window else most
+    if not window:
+        return most
+    return min(most, window / min(in_pages(memory, length), memory.window.tokens))
 
 
 def states_kept(memory: Memory) -> float:

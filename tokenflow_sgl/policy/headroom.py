@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import State
+from tokenflow_sgl.contract.needs import in_pages
 from tokenflow_sgl.policy.admission import HORIZONS, members_want, memory_left, windows_left
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.demand import Asking
@@ -43,7 +44,7 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
     room = memory_left(state, config, asking, asking.spread)
     if memory.window.tokens:
         # Each newcomer of the reference context needs its window, too.
-        part = min(REFERENCE_CONTEXT, memory.window.tokens) / REFERENCE_CONTEXT
+        part = min(in_pages(memory, REFERENCE_CONTEXT), memory.window.tokens) / REFERENCE_CONTEXT
         room = min(room, windows_left(state, config, asking) / part)
     if state.costs.decode is None:
         return room

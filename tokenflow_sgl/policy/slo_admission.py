@@ -28,7 +28,14 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
-from tokenflow_sgl.contract.needs import Room, occupied, states_kept, windows, windows_kept
+from tokenflow_sgl.contract.needs import (
+    Room,
+    in_pages,
+    occupied,
+    states_kept,
+    windows,
+    windows_kept,
+)
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.policy.admission import CONSIDERED, DRY_SHARE, UNKNOWN, prefills_due
 from tokenflow_sgl.policy.config import WorkingSetConfig
@@ -203,7 +210,8 @@ def _pace(state: State, context: FloatArray, count: FloatArray) -> FloatArray:
         taken = context * (occupied(memory, streams, members)[0] / max(length, 1))
     part = np.minimum(memory.kv.total / np.maximum(taken, 1.0), memory.max_running / count)
     if total := memory.device.window.total:
-        part = np.minimum(part, total / (count * np.minimum(mean, memory.window.tokens)))
+        each = np.minimum(in_pages(memory, mean), memory.window.tokens)
+        part = np.minimum(part, total / (count * each))
     part = np.minimum(part, 1.0)
     return np.asarray(state.costs.token_seconds(part * count, part * context) / part)
 

@@ -55,7 +55,9 @@ class Core:
         self.windows: WindowPool | None = None
         if options.sliding_window:
             total = int(options.max_total_tokens * options.swa_full_tokens_ratio)
-            self.windows = WindowPool(total, options.sliding_window, options.chunked_prefill_size)
+            self.windows = WindowPool(
+                total, options.sliding_window, options.chunked_prefill_size, options.page_size
+            )
         self._shares = prefixes.any
         self.running = NO_STREAM
         self.waiting: list[int] = []
@@ -165,7 +167,9 @@ class Core:
         else:
             free -= self.growth(rows, 0)
             steps = free // (len(rows) * page) * page // self.acceptance.most
-        return steps if self.windows is None else min(steps, self.window_free // len(rows))
+        if self.windows is None:
+            return steps
+        return min(steps, self.windows.steps(len(rows), self.window_free))
 
     def allocate(self, tokens: int, now: float) -> None:
         """Take memory, whole pages, at `now`; what is written back for it is there at `room_at`."""

@@ -18,6 +18,7 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.kv_cache_configurator import MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO
 
 from tokenflow_sgl.contract import Window
+from tokenflow_sgl.contract.needs import most_kept
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 STATES_KEPT = 3
@@ -30,7 +31,7 @@ class DevicePools:
     """The pools of one rank.
 
     Args:
-        scheduler: SGLang's. What no running stream locks of its prefix tree can be evicted.
+        scheduler: Ours. What no running stream locks of its prefix tree can be evicted.
 
     Attributes:
         window: What a stream needs of the window's pool.
@@ -74,9 +75,9 @@ class DevicePools:
                 f"{type(allocator).__name__}'s, start it without the flag."
             )
         self.window_total = int(allocator.size_swa)
-        kept = int(tree.swa_retain_window)
-        # Its own tokens leave the window in bundles. What it locks of the tree is a window, too.
-        most = 2 * kept + max(int(envs.SGLANG_SWA_EVICTION_INTERVAL.get()), 1)
+        # Whether a bundle has left a window is looked at once in a step, of several tokens maybe.
+        late = max(int(envs.SGLANG_SWA_EVICTION_INTERVAL.get()), 1) + scheduler.tf_drafts.most - 1
+        most = most_kept(int(tree.swa_retain_window), late, int(scheduler.page_size))
         chunk = scheduler.chunked_prefill_size  # None: no limit
         self.window = Window(tokens=most, prefill=self.window_total if chunk is None else chunk)
 
