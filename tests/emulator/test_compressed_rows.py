@@ -37,6 +37,25 @@ def test_a_page_has_its_data_first_and_then_its_scales() -> None:
     assert scales.view(PAGE, 8)[1].tolist() == [127] * 7 + [0]
 
 
+def test_drafts_that_were_not_accepted_are_forgotten() -> None:
+    from tokenflow_sgl_emulator.compressed.compressed_drafts import clear_unaccepted
+
+    state = torch.ones(2 * 8, 6)
+    # Of the second row's ring the places 6, 7, 0 and 1; of these two are accepted.
+    clear_unaccepted(
+        state,
+        torch.tensor([1]),
+        torch.tensor([14]),
+        torch.tensor([2]),
+        ring_size=8,
+        num_draft_tokens=4,
+    )
+    gone = [8, 9]
+    assert not state[gone, :3].any()
+    assert (state[gone, 3:] == float("-inf")).all()
+    assert (state[[place for place in range(16) if place not in gone]] == 1.0).all()
+
+
 def test_an_indexers_rows_come_back() -> None:
     torch.manual_seed(0)
     buffer = torch.zeros(PAGES, PAGE * (128 + 4), dtype=torch.uint8)

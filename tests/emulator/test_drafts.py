@@ -200,17 +200,20 @@ def test_masks_are_read_in_both_forms() -> None:
     assert draft_masks(SimpleNamespace(draft_token_num=6, custom_mask=None), lengths) is None
 
 
-def test_a_draft_sees_its_own_branch() -> None:
-    """As if the nodes before it were all there is behind the context."""
+@pytest.mark.parametrize("window", [None, 7, 1])
+def test_a_draft_sees_its_own_branch(window) -> None:
+    """As if the nodes before it were all there is behind the context, with a window, too."""
     torch.manual_seed(0)
     context, nodes, heads, kv_heads, dim = 20, 6, 4, 2, 8
     query = torch.randn(nodes, heads, dim)
     key, value = torch.randn(2, kv_heads, context + nodes, dim).double()
     (tree, _) = masks(PARENTS)
-    together = attention._attend(query, key, value, None, tree=tree).float()
+    together = attention._attend(query, key, value, None, window, tree).float()
     for node in range(nodes):
         seen = [*range(context), *(context + at for at in range(nodes) if tree[node, at])]
-        alone = attention._attend(query[node : node + 1], key[:, seen], value[:, seen], None)
+        alone = attention._attend(
+            query[node : node + 1], key[:, seen], value[:, seen], None, window
+        )
         assert torch.equal(alone.float()[0], together[node])
 
 
@@ -284,6 +287,15 @@ def test_a_draft_model_is_the_same_each_time(tmp_path: Path, llama: Path, kind) 
     assert json.loads((one / "config.json").read_text())["num_hidden_layers"] == 1
 
 
+def test_a_draft_model_has_the_window_of_its_target_or_none(tmp_path: Path) -> None:
+    target = make_tiny_model(tmp_path / "windows", "qwen3-window")
+    for kind, pattern in (("eagle3", None), ("eagle-window", [1])):
+        made = make_tiny_draft(tmp_path / kind, target, kind)
+        config = json.loads((made / "config.json").read_text())
+        assert config.get("hybrid_layer_pattern") == pattern
+        assert config.get("is_hybrid_swa", False) is (pattern is not None)
+
+
 def test_a_model_of_its_own_drafts_says_what_the_target_says(tmp_path: Path, llama: Path) -> None:
     from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
@@ -301,6 +313,8 @@ def test_a_model_of_its_own_drafts_says_what_the_target_says(tmp_path: Path, lla
 def test_what_cannot_be_drafted_for_is_said(tmp_path: Path, llama: Path) -> None:
     with pytest.raises(ValueError, match="kind must be one of"):
         make_tiny_draft(tmp_path, llama, "medusa")
+    with pytest.raises(ValueError, match="must have a sliding window for kind 'eagle-window'"):
+        make_tiny_draft(tmp_path, llama, "eagle-window")
     other = make_tiny_model(tmp_path / "deepseek", "deepseek", layers=1)
     with pytest.raises(ValueError, match="a llama or a qwen3, got 'deepseek_v2'"):
         make_tiny_draft(tmp_path / "draft", other)

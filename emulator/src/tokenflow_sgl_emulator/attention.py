@@ -191,12 +191,13 @@ def _attend(
         seen = total - new + last  # positions that the last query of the block may see
         mask = None
         if last - first > 1 or window is not None:
-            positions = torch.arange(seen - (last - first), seen)[:, None]
-            mask = torch.arange(seen) <= positions
+            at = torch.arange(seen)
+            mask = at <= at[seen - (last - first) :, None]
             if tree is not None:
                 mask[:, seen - new :] = tree
+                at[seen - new :] = seen - new + tree.sum(-1) - 1  # branches lie side by side
             if window is not None:
-                mask &= torch.arange(seen) >= positions - window
+                mask &= at >= at[seen - (last - first) :, None] - window
         blocks.append(
             scaled_dot_product_attention(
                 queries[None, :, first:last],

@@ -15,10 +15,16 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-Kind = Literal["eagle", "eagle3"]
+Kind = Literal["eagle", "eagle3", "eagle-window"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_ARCHITECTURE = {"eagle": "LlamaForCausalLMEagle", "eagle3": "LlamaForCausalLMEagle3"}
+_ARCHITECTURE = {
+    "eagle": "LlamaForCausalLMEagle",
+    "eagle3": "LlamaForCausalLMEagle3",
+    "eagle-window": "LlamaForCausalLMEagleWindow",
+}
+_OF_LAYERS = ("layer_types", "is_hybrid_swa", "hybrid_layer_pattern", "use_sliding_window")
+"""What a target's configuration says of its layers, which is not true of the draft model's."""
 _TEXTS, _LENGTH = 24, 160
 """Random texts that the projection is fitted to, and their tokens."""
 _LAYERS = (0, 1, 2)
@@ -36,20 +42,23 @@ def make_tiny_draft(
     Args:
         path: Folder to write.
         target: Folder of the model that it drafts for.
-        kind: ``"eagle"`` or ``"eagle3"``.
+        kind: ``"eagle"``, ``"eagle3"``, or ``"eagle-window"`` for one whose layer has the target's
+            sliding window, as layers that models bring themselves (MTP) have.
         seed: Equal seeds give equal models.
 
     Returns:
         ``path`` as a ``Path``, ready for ``--speculative-draft-model-path``.
 
     Raises:
-        ValueError: Unknown ``kind``, or the target is another model.
+        ValueError: Unknown ``kind``, or the target is another model, or has no window.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
     config, model = read_model(target, ("llama", "qwen3"))
+    if kind == "eagle-window" and not config.get("sliding_window"):
+        raise ValueError(f"target must have a sliding window for kind {kind!r}, got {target}")
     generator = torch.Generator().manual_seed(seed)
-    name, inputs = ("layers.0.", 1) if kind == "eagle" else ("midlayer.", 2)
+    name, inputs = ("midlayer.", 2) if kind == "eagle3" else ("layers.0.", 1)
     tensors = _layer(config, name, inputs, generator)
     ones = torch.ones(config["hidden_size"])
     texts, said = _say(model, generator)
@@ -59,7 +68,7 @@ def make_tiny_draft(
         "model_type": "llama",
         "num_hidden_layers": 1,
     }
-    if kind == "eagle":
+    if kind != "eagle3":
         # From the next token and the present last hidden state to the next one.
         known = torch.cat([embedded[:, 1:], last[:, :-1]], dim=-1)
         tensors["fc.weight"] = _least_squares(known, last[:, 1:])
@@ -73,7 +82,10 @@ def make_tiny_draft(
         tensors["lm_head.weight"] = model.lm_head.weight.clone()
         own["draft_vocab_size"] = config["vocab_size"]
         own["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [*_LAYERS]}
-    config.pop("layer_types", None)  # of the target's layers
+    for key in _OF_LAYERS:
+        config.pop(key, None)
+    if kind == "eagle-window":
+        own |= {"is_hybrid_swa": True, "hybrid_layer_pattern": [1], "num_nextn_predict_layers": 1}
     return _write(path, {**config, **own}, tensors)
 
 

@@ -18,6 +18,8 @@ from torch import nn
 from tokenflow_sgl_emulator.compressed import OVERLAPPING, compressed_hooks
 from tokenflow_sgl_emulator.compressed.packed_rows import INDEX_WIDTH, ROTATED, WIDTH
 
+OF_DRAFTS = "mtp."
+"""How names of weights begin that are the draft layer's."""
 _SHARPNESS = 3.0
 """Scores of normed queries and keys are so even that attention would average the context away."""
 
@@ -49,15 +51,15 @@ class _Attention(nn.Module):
             return hidden  # of a rank without tokens, which still takes part in the step
         backend = get_attn_backend()
         pool = backend.token_to_kv_pool
-        query = _normed(self.q_proj(hidden)[0].unflatten(-1, (self._heads, WIDTH))) * _SHARPNESS
-        kv = _rotated(_normed(self.kv_proj(hidden)[0]), positions)
+        query = normed(self.q_proj(hidden)[0].unflatten(-1, (self._heads, WIDTH))) * _SHARPNESS
+        kv = _rotated(normed(self.kv_proj(hidden)[0]), positions)
         backend.store_window(self._layer, kv, forward_batch)
         index_query = None
         if self._ratio:
             kept = self.gate(hidden)[0]
             made = backend.compress(self._layer, kept, self.bias, self._ratio, index=False)
             if made is not None:
-                row = _rotated(_normed(made.values), made.starts)
+                row = _rotated(normed(made.values), made.starts)
                 pool.set_extra_key_buffer_fused(self._layer, made.places, row)
         if self._ratio == OVERLAPPING:
             index_query = self.index_q_proj(hidden)[0].unflatten(-1, (-1, INDEX_WIDTH))
@@ -65,7 +67,7 @@ class _Attention(nn.Module):
             kept = self.index_gate(hidden)[0]
             made = backend.compress(self._layer, kept, self.index_bias, self._ratio, index=True)
             if made is not None:
-                row = _rotated(_normed(made.values), made.starts)
+                row = _rotated(normed(made.values), made.starts)
                 pool.set_index_k_fused(self._layer, made.places, row)
         output = backend.attend(
             self._layer, _rotated(query, positions), index_query, self._ratio, self._best
@@ -74,7 +76,14 @@ class _Attention(nn.Module):
         return projected
 
 
-class _Layer(nn.Module):
+class CompressedLayer(nn.Module):
+    """Attention and an MLP; without compressed rows where the configuration says so.
+
+    Args:
+        config: The model's.
+        layer: Its number.
+    """
+
     def __init__(self, config: Any, layer: int) -> None:
         super().__init__()
         self.self_attn = _Attention(config, layer)
@@ -84,8 +93,9 @@ class _Layer(nn.Module):
     def forward(
         self, hidden: torch.Tensor, positions: torch.Tensor, forward_batch: Any
     ) -> torch.Tensor:
-        hidden = hidden + self.self_attn(_normed(hidden), positions, forward_batch)
-        wide = nn.functional.silu(self.up_proj(_normed(hidden))[0].double()).to(hidden.dtype)
+        """Hidden states [tokens, width] behind it."""
+        hidden = hidden + self.self_attn(normed(hidden), positions, forward_batch)
+        wide = nn.functional.silu(self.up_proj(normed(hidden))[0].double()).to(hidden.dtype)
         output: torch.Tensor = hidden + self.down_proj(wide)[0]
         return output
 
@@ -103,7 +113,7 @@ class DeepseekV4ForCausalLM(nn.Module):
             config.vocab_size, config.hidden_size, enable_tp=False
         )
         self.layers = nn.ModuleList(
-            _Layer(config, layer) for layer in range(config.num_hidden_layers)
+            CompressedLayer(config, layer) for layer in range(config.num_hidden_layers)
         )
         self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size)
         self.logits_processor = LogitsProcessor(config)
@@ -120,18 +130,27 @@ class DeepseekV4ForCausalLM(nn.Module):
         hidden = self.embed_tokens(input_ids)
         for layer in self.layers:
             hidden = layer(hidden, positions, forward_batch)
-        return self.logits_processor(input_ids, _normed(hidden), self.lm_head, forward_batch)
+        return self.logits_processor(input_ids, normed(hidden), self.lm_head, forward_batch)
 
     def get_attention_sliding_window_size(self) -> int:
         """Tokens that each layer attends to one by one."""
         return int(self.config.sliding_window)
 
+    def get_embed_and_head(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the layer for drafts shares."""
+        return self.embed_tokens.weight, self.lm_head.weight
+
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Each by its name."""
-        parameters = dict(self.named_parameters())
-        for name, value in weights:
-            load = getattr(parameters[name], "weight_loader", default_weight_loader)
-            load(parameters[name], value)
+        """Each by its name; the layer for drafts loads its own."""
+        load_named(self, (each for each in weights if not each[0].startswith(OF_DRAFTS)))
+
+
+def load_named(module: nn.Module, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Load each of the weights into the parameter of its name."""
+    parameters = dict(module.named_parameters())
+    for name, value in weights:
+        load = getattr(parameters[name], "weight_loader", default_weight_loader)
+        load(parameters[name], value)
 
 
 def _linear(inputs: int, outputs: int) -> Any:
@@ -142,7 +161,8 @@ def _parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(*shape), requires_grad=False)
 
 
-def _normed(values: torch.Tensor) -> torch.Tensor:
+def normed(values: torch.Tensor) -> torch.Tensor:
+    """Rows of root mean square 1."""
     wide = values.double()
     scale = (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
     return (wide * scale).to(values.dtype)

@@ -60,6 +60,7 @@ class CompressedAttention(AttentionBackend):
         self.token_to_kv_pool = model_runner.token_to_kv_pool
         self._window = int(model_runner.model_config.window_size)
         self._spans: list[Span] = []
+        self._verifies = False
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         """Length of rows that only pad a batch."""
@@ -69,11 +70,16 @@ class CompressedAttention(AttentionBackend):
         """A forward pass begins."""
         self._spans = []
         mode = forward_batch.forward_mode
+        self._verifies = mode.is_target_verify()
         if mode.is_idle():
             return
         lengths = forward_batch.seq_lens.tolist()
-        decodes = mode.is_decode()
-        new = [1] * len(lengths) if decodes else forward_batch.extend_seq_lens.tolist()
+        if self._verifies:
+            drafts = int(forward_batch.spec_info.draft_token_num)
+            new = [drafts] * len(lengths)
+            lengths = [length + drafts for length in lengths]
+        else:
+            new = [1] * len(lengths) if mode.is_decode() else forward_batch.extend_seq_lens.tolist()
         at = 0
         requests = zip(forward_batch.req_pool_indices.tolist(), lengths, new, strict=True)
         for row, length, count in requests:
@@ -120,7 +126,10 @@ class CompressedAttention(AttentionBackend):
                         ends + 1 - ratio,
                     )
                 )
-            written = positions[_is_kept(positions, span.length, ratio, pool.swa_page_size)]
+            written = positions
+            if not self._verifies:  # else it may be any of them that the next group goes on from
+                kept_ones = _is_kept(positions, span.length, ratio, pool.swa_page_size)
+                written = positions[kept_ones]
             if len(written):
                 places = self._state_places(states, span.row, written)
                 buffer[places] = mine[written - span.before].to(buffer.dtype)

@@ -9,6 +9,7 @@ from tokenflow_sgl_emulator.compressed.compressed_seams import (
     HOST_COPIES,
     HOST_MEMORY_OF_ROWS,
     NO_PLATFORM,
+    REJECTED_DRAFTS,
     ROWS,
 )
 from tokenflow_sgl_emulator.mla_pool import without_pinned_memory
@@ -39,8 +40,11 @@ def install() -> None:
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    from tokenflow_sgl_emulator.compressed.compressed_drafts import clear_unaccepted
+
     register_attention_backend(BACKEND)(_attention)
     HookRegistry.register(ROWS.target, packed_rows.store, HookType.REPLACE)
+    HookRegistry.register(REJECTED_DRAFTS.target, clear_unaccepted, HookType.REPLACE)
     HookRegistry.register(NO_PLATFORM.target, _allowed_here, HookType.REPLACE)
     for seam in HOST_MEMORY_OF_ROWS:
         HookRegistry.register(seam.target, without_pinned_memory, HookType.AROUND)

@@ -18,5 +18,10 @@ HOST_COPIES = tuple(
     for name in ("DeepSeekV4PagedHostPool", "DeepSeekV4StateHostPool")
     for method in ("load_to_device_per_layer", "backup_from_device_all_layer")
 )
-COMPRESSED = (ROWS, NO_PLATFORM, *HOST_MEMORY_OF_ROWS, *HOST_COPIES)
+REJECTED_DRAFTS = Seam(
+    "sglang.srt.mem_cache.deepseek_v4_memory_pool.clear_unaccepted_c128_draft_states",
+    "replace",
+    KERNEL,
+)
+COMPRESSED = (ROWS, NO_PLATFORM, REJECTED_DRAFTS, *HOST_MEMORY_OF_ROWS, *HOST_COPIES)
 """Hooked for DeepSeek V4 (:mod:`tokenflow_sgl_emulator.compressed`), and only there."""

@@ -17,13 +17,17 @@ HIDDEN, INNER, VOCAB, HEADS, INDEX_HEADS = 64, 128, 512, 2, 2
 _CHOSEN = 16
 _WINDOW = 128
 _BANNED = -200.0
+_DAMPED = 0.2
+"""Of what each layer but the first adds, where there are drafts: the first says most of it all."""
 
 
-def make_tiny_compressed(path: str | Path, *, seed: int = 0) -> Path:
+def make_tiny_compressed(path: str | Path, *, drafts: bool = False, seed: int = 0) -> Path:
     """Write config, weights (float32) and tokenizer; only the made-up words are generated.
 
     Args:
         path: Folder to write; made if missing.
+        drafts: With a layer for drafts (NEXTN), a copy of the first layer. Many of its drafts are
+            right, for the other layers are damped, so the text is another one.
         seed: Equal seeds give equal weights.
 
     Returns:
@@ -32,7 +36,10 @@ def make_tiny_compressed(path: str | Path, *, seed: int = 0) -> Path:
     out = Path(path)
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(_config(), indent=2) + "\n")
-    save_file(_weights(seed), out / "model.safetensors", metadata={"format": "pt"})
+    weights = _weights(seed)
+    if drafts:
+        _add_drafts(weights)
+    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     make_tokenizer(VOCAB).save_pretrained(out)
     return out
 
@@ -117,3 +124,14 @@ def _weights(seed: int) -> dict[str, torch.Tensor]:
     head[banned] = 0.0
     head[banned, 0] = _BANNED
     return found
+
+
+def _add_drafts(weights: dict[str, torch.Tensor]) -> None:
+    """The layer for drafts sees the tokens that the first layer sees, from the next token on."""
+    first = "layers.0."
+    for name in [*weights]:
+        if name.startswith(first):
+            weights[f"mtp.decoder.{name.removeprefix(first)}"] = weights[name].clone()
+        elif name.endswith(("o_proj.weight", "down_proj.weight")):
+            weights[name] *= _DAMPED
+    weights["mtp.h_proj.weight"] = torch.zeros(HIDDEN, HIDDEN)

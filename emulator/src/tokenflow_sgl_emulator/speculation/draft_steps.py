@@ -3,8 +3,11 @@
 from typing import Any
 
 import torch
+from sglang.srt.configs.model_config import is_deepseek_v4
 
 from tokenflow_sgl_emulator.attention import ReferenceAttention
+from tokenflow_sgl_emulator.compressed.compressed_attention import CompressedAttention
+from tokenflow_sgl_emulator.compressed.compressed_drafts import CompressedDraftStep
 
 
 class DraftStepAttention(ReferenceAttention):
@@ -19,6 +22,25 @@ class DraftStepAttention(ReferenceAttention):
     def __init__(self, model_runner: Any, step: int, steps: int, branches: int) -> None:
         super().__init__(model_runner)
         self._more, self._steps, self._branches = step + 1, steps, branches
+
+    def forward_decode(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+    ) -> torch.Tensor:
+        """As the base class; a layer with a window writes where this step's drafts have a place.
+
+        SGLang describes all steps at once, and then gives each the slots of its own.
+        """
+        if self.use_sliding_window_kv_pool:
+            self.swa_out_cache_loc = self.token_to_kv_pool.translate_loc_from_full_to_swa(
+                forward_batch.out_cache_loc
+            )
+        return super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache)
 
     def _run_sdpa_forward_decode(
         self,
@@ -57,10 +79,8 @@ class DraftStepAttention(ReferenceAttention):
 class DraftSteps:
     """What SGLang's draft worker wants of a backend: one for each step of drafts but the last."""
 
-    def __init__(self, model_runner: Any, steps: int, branches: int) -> None:
-        self.attn_backends = [
-            DraftStepAttention(model_runner, step, steps, branches) for step in range(steps - 1)
-        ]
+    def __init__(self, attn_backends: list[Any]) -> None:
+        self.attn_backends = attn_backends
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         """A step of drafts begins."""
@@ -70,10 +90,21 @@ class DraftSteps:
 
 def decode_backend(factory: Any) -> DraftSteps | None:
     """Instead of SGLang's choice of a backend for the drafts; None: there is one step only."""
-    steps = factory.speculative_num_steps
-    return DraftSteps(factory.draft_model_runner, steps, factory.topk) if steps > 1 else None
+    steps, runner = factory.speculative_num_steps, factory.draft_model_runner
+    if steps <= 1:
+        return None
+    if _is_compressed(runner):
+        return DraftSteps([CompressedDraftStep(runner, step) for step in range(steps - 1)])
+    return DraftSteps(
+        [DraftStepAttention(runner, step, steps, factory.topk) for step in range(steps - 1)]
+    )
 
 
-def extend_backend(factory: Any) -> ReferenceAttention:
+def extend_backend(factory: Any) -> Any:
     """Instead of SGLang's choice of a backend for what the target has accepted."""
-    return ReferenceAttention(factory.draft_model_runner)
+    runner = factory.draft_model_runner
+    return CompressedAttention(runner) if _is_compressed(runner) else ReferenceAttention(runner)
+
+
+def _is_compressed(model_runner: Any) -> bool:
+    return bool(is_deepseek_v4(model_runner.model_config.hf_config))
