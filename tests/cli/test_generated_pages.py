@@ -85,7 +85,6 @@ def test_refused_models_are_documented_with_their_sentences():
     documented = {cells[0]: cells[1] for cells in rows("compatibility.md") if len(cells) == 2}
     plain = {
         "is_generation": True,
-        "drafts_in_windows": False,
         "is_deepseek_v41": False,
         "deepseek_v4_decodes_drafts": False,
     }

@@ -220,18 +220,20 @@ TREE = (*CHAIN, "--speculative-eagle-topk", "4", "--speculative-num-draft-tokens
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algorithm", "draft", "drafts"),
+    ("algorithm", "target", "draft", "drafts"),
     [
-        ("EAGLE", "eagle", CHAIN),
-        ("EAGLE", "eagle", TREE),
-        ("EAGLE3", "eagle3", CHAIN),
-        ("NEXTN", "mtp", CHAIN),
+        ("EAGLE", "llama", "eagle", CHAIN),
+        ("EAGLE", "llama", "eagle", TREE),
+        ("EAGLE3", "llama", "eagle3", CHAIN),
+        ("NEXTN", "llama", "mtp", CHAIN),
+        ("EAGLE3", "windows", "windows-eagle3", CHAIN),
+        ("NEXTN", "windows", "windows-eagle-window", CHAIN),
     ],
-    ids=["eagle", "eagle in trees", "eagle3", "nextn"],
+    ids=["eagle", "eagle in trees", "eagle3", "nextn", "windows, eagle3", "windows, nextn"],
 )
-def test_speculation(start, drafting, prompts, algorithm, draft, drafts) -> None:
+def test_speculation(start, drafting, prompts, algorithm, target, draft, drafts) -> None:
     """Drafts are verified: what a stream says does not depend on what is kept of its drafts."""
-    model = drafting / "llama"
+    model = drafting / target
     path = ("--speculative-draft-model-path", str(drafting / draft))
     flags = (*TOKENFLOW, "--speculative-algorithm", algorithm, *path, *drafts)
     with start(*AMPLE, model=model) as served:

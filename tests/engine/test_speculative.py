@@ -3,6 +3,10 @@
 Under forced preemption every few steps. What a stream says does not depend on its drafts; how many
 of them are accepted does depend on the draft model's KV, which is paused, kept on the host and
 loaded with the stream's own.
+
+Models are a Llama, a Qwen3, and "in windows" a Qwen3 with a sliding window on every other layer.
+There, the layers for drafts of EAGLE and EAGLE3 attend to all tokens, as those of gpt-oss do; those
+of NEXTN and STANDALONE have windows, too.
 """
 
 from __future__ import annotations
@@ -30,8 +34,8 @@ TREE = (
     *("--speculative-num-steps", "3", "--speculative-eagle-topk", "4"),
     *("--speculative-num-draft-tokens", "8"),
 )
-LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
-"""Copies land as late as SGLang and we let them."""
+LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4", "SGLANG_SWA_EVICTION_INTERVAL": "8"}
+"""Copies land as late as SGLang and we let them; what has left a window is freed soon."""
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +45,29 @@ def of_llama(start, drafting, prompts) -> list[list[int]]:
         return served.outputs(prompts)
 
 
+@pytest.fixture(scope="module")
+def of_windows(start, drafting, prompts) -> list[list[int]]:
+    """What stock SGLang answers without speculation where layers have windows."""
+    with start(*AMPLE, model=drafting / "windows") as served:
+        return served.outputs(prompts)
+
+
 @pytest.fixture
 def speculation(request, drafting, models, reference) -> tuple[Path, tuple[str, ...], Any]:
     """Of an algorithm: the model, SGLang's options, and what it says without speculation."""
     name, _, shape = request.param.partition(", ")
     drafts = TREE if shape == "trees" else CHAIN
+    name, windows, _ = name.partition(" in windows")
     if name == "ngram":
         options = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4")
+        if windows:
+            return drafting / "windows", options, request.getfixturevalue("of_windows")
         return models / "qwen3", options, reference
-    if name == "standalone":
+    if windows:
+        target, said = drafting / "windows", request.getfixturevalue("of_windows")
+        kind = "eagle-window" if name == "mtp" else name
+        draft = target if name == "standalone" else drafting / f"windows-{kind}"
+    elif name == "standalone":
         draft, target, said = models / "qwen3", models / "qwen3", reference
     else:
         said = request.getfixturevalue("of_llama")
@@ -98,7 +116,11 @@ def run(start, speculation, prompts, *flags: str, **how: Any) -> list[float]:
 
 
 IN_TREES = ("standalone, trees", "eagle, trees", "mtp, trees")
-OFTEN, AT_TIMES = ("ngram",), ("standalone", "eagle", "eagle3", "mtp", *IN_TREES)
+IN_WINDOWS = (
+    *("ngram in windows", "standalone in windows", "eagle3 in windows", "mtp in windows"),
+    *("eagle in windows, trees", "mtp in windows, trees"),
+)
+OFTEN, AT_TIMES = ("ngram",), ("standalone", "eagle", "eagle3", "mtp", *IN_TREES, *IN_WINDOWS)
 ALGORITHMS = (*OFTEN, *(pytest.param(each, marks=pytest.mark.slow) for each in AT_TIMES))
 
 
@@ -144,7 +166,26 @@ def test_tokens_are_the_same_in_other_settings(start, prompts, speculation, flag
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("speculation", ["standalone"], indirect=True)
+@pytest.mark.parametrize(
+    ("speculation", "flags"),
+    [
+        ("eagle3 in windows", ("--page-size", "16")),
+        ("eagle3 in windows", ("--disable-overlap-schedule",)),
+        ("eagle3 in windows", ("--tp-size", "2", "--tokenflow-check-ranks")),
+        ("mtp in windows", ("--page-size", "16", "--disable-overlap-schedule")),
+    ],
+    ids=["pages", "no-overlap", "ranks", "windowed drafts, pages, no-overlap"],
+    indirect=["speculation"],
+)
+def test_tokens_in_windows_are_the_same_in_other_settings(
+    start, prompts, speculation, flags
+) -> None:
+    small = ("--max-total-tokens", "1280", "--hicache-ratio", "4")
+    run(start, speculation, prompts, *small, *flags, env=LATE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("speculation", ["standalone", "standalone in windows"], indirect=True)
 def test_lost_drafts_are_noticed(start, prompts, speculation) -> None:
     """The control: the draft model's KV is not loaded with the stream's, so fewer are accepted.
 

@@ -18,6 +18,8 @@ HICACHE = ("--max-total-tokens", "704", "--hicache-ratio", "4")
 NO_HICACHE = ("--max-total-tokens", "4000", "--tokenflow-hicache", "off")
 # KV for all streams, and windows for four of them.
 NARROW = ("--max-total-tokens", "2000", "--swa-full-tokens-ratio", "0.12")
+NARROW_WITH_DRAFTS = ("--max-total-tokens", "2000", "--swa-full-tokens-ratio", "0.16")
+"""The same, with places for their drafts."""
 OFTEN = {"SGLANG_SWA_EVICTION_INTERVAL": "8"}
 """SGLang frees what has left a window in bundles of 128 tokens: longer than these streams."""
 LATE = {**OFTEN, "TOKENFLOW_EMU_LATE_COPIES": "4"}
@@ -65,6 +67,28 @@ def test_a_small_pool_of_windows_is_no_reason_to_retract(
     with serve(*TOKENFLOW, *NARROW, env=OFTEN) as served:
         for _ in range(2):
             assert served.outputs(prompts, stream=True) == windowed_reference
+        print(
+            f"{served.total('tokenflow:preemptions_total'):.0f} preempted, "
+            f"{retracted(served):.0f} retracted"
+        )
+        assert retracted(served) == 0
+        assert served.total("tokenflow:policy_errors_total") == 0
+        served.assert_clean()
+
+
+def test_a_small_pool_of_windows_is_no_reason_to_retract_drafts(start, drafting, prompts) -> None:
+    """With speculation each stream takes places for its drafts there, too."""
+    model, draft = drafting / "windows", drafting / "windows-eagle3"
+    with start("--max-total-tokens", "4000", model=model) as served:
+        undrafted = served.outputs(prompts)
+    drafts = (
+        *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(draft)),
+        *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
+        *("--speculative-num-draft-tokens", "4", "--max-running-requests", "16"),
+    )
+    with start(*TOKENFLOW, *NARROW_WITH_DRAFTS, *drafts, model=model, env=OFTEN) as served:
+        for _ in range(2):
+            assert served.outputs(prompts, stream=True) == undrafted
         print(
             f"{served.total('tokenflow:preemptions_total'):.0f} preempted, "
             f"{retracted(served):.0f} retracted"

@@ -120,8 +120,9 @@ def _of_model(record: Any) -> tuple[Refusal | None, str | None]:
         return bool(getattr(record, option, None) != getattr(_plain(), option, None))
 
     given = [kind for option, kind in KINDS_BY_OPTION.items() if says(option)]
-    v4 = any(getattr(record, option, None) == value for option, value in OF_DEEPSEEK_V4)
-    if v4 and getattr(record, "speculative_algorithm", None) is not None:
-        given.append("deepseek_v4_decodes_drafts" if decodes_only(record) else "drafts_in_windows")
-    kinds = {"is_generation": True, "drafts_in_windows": False, "deepseek_v4_decodes_drafts": False}
+    of_v4 = any(getattr(record, option, None) == value for option, value in OF_DEEPSEEK_V4)
+    drafts = getattr(record, "speculative_algorithm", None) is not None
+    if of_v4 and drafts and decodes_only(record):
+        given.append("deepseek_v4_decodes_drafts")
+    kinds = {"is_generation": True, "deepseek_v4_decodes_drafts": False}
     return refused_model(**{**kinds, **{kind: not kinds[kind] for kind in given}}), path

@@ -208,13 +208,8 @@ def _check_model(record: Any, scheduler: bool) -> bool:
 
 def _kind_of_model(record: Any) -> dict[str, bool]:
     """What `refused_model` asks of it."""
-    config = _config_of_model(record)
-    return kind_of_model(
-        config,
-        windows=bool(config.is_hybrid_swa),
-        drafts=record.speculative_algorithm is not None,
-        decodes=decodes_only(record),
-    )
+    drafts = record.speculative_algorithm is not None
+    return kind_of_model(_config_of_model(record), drafts=drafts, decodes=decodes_only(record))
 
 
 def _has_states(config: Any) -> bool:

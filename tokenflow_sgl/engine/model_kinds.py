@@ -7,12 +7,11 @@ from typing import Any
 from tokenflow_sgl.engine.unsupported import Refusal, UnsupportedError
 
 
-def kind_of_model(config: Any, *, windows: bool, drafts: bool, decodes: bool) -> dict[str, bool]:
+def kind_of_model(config: Any, *, drafts: bool, decodes: bool) -> dict[str, bool]:
     """What `refused_model` asks.
 
     Args:
         config: SGLang's configuration of the model.
-        windows: Whether SGLang gives sliding windows a pool of their own.
         drafts: Whether drafts are verified.
         decodes: Whether this is the decode server of a disaggregated pair.
     """
@@ -21,7 +20,6 @@ def kind_of_model(config: Any, *, windows: bool, drafts: bool, decodes: bool) ->
 
     return {
         "is_generation": bool(config.is_generation),
-        "drafts_in_windows": windows and drafts,
         "is_deepseek_v41": getattr(config.hf_config, "model_type", None) == "deepseek_v41",
         "deepseek_v4_decodes_drafts": decodes and drafts and bool(is_deepseek_v4(config.hf_config)),
     }
@@ -30,7 +28,6 @@ def kind_of_model(config: Any, *, windows: bool, drafts: bool, decodes: bool) ->
 def refused_model(
     *,
     is_generation: bool,
-    drafts_in_windows: bool = False,
     is_deepseek_v41: bool = False,
     deepseek_v4_decodes_drafts: bool = False,
 ) -> Refusal | None:
@@ -38,7 +35,6 @@ def refused_model(
 
     Args:
         is_generation: It generates text.
-        drafts_in_windows: Some of its layers have a sliding window, and drafts are verified.
         is_deepseek_v41: It is DeepSeek V4.1.
         deepseek_v4_decodes_drafts: It is DeepSeek V4, on the decode server of a disaggregated pair,
             and drafts are verified.
@@ -61,12 +57,6 @@ def refused_model(
             "--scheduler tokenflow does not serve DeepSeek V4 with speculation on the decode "
             "server of a disaggregated pair: copies of paused streams that have drafts' KV and "
             "states, too, have not been tried; start without one of the two.",
-        )
-    if drafts_in_windows:
-        return Refusal(
-            "sliding windows with speculation",
-            "--scheduler tokenflow does not serve sliding-window models with speculation: each has "
-            "been tried without the other; start without one of the two.",
         )
     return None
 

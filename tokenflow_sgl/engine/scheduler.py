@@ -72,10 +72,8 @@ class TokenFlowScheduler(TrackingScheduler):
         take_over_priorities(self)
         config = config_of(self.server_args)
         assert config is not None, "this class is only put in place with a configuration"
-        drafts = not self.spec_algorithm.is_none()
-        decodes, windows = decodes_only(self.server_args), self.is_hybrid_swa
-        kind = kind_of_model(self.model_config, windows=windows, drafts=drafts, decodes=decodes)
-        check_model(**kind)
+        drafts, decodes = not self.spec_algorithm.is_none(), decodes_only(self.server_args)
+        check_model(**kind_of_model(self.model_config, drafts=drafts, decodes=decodes))
         self.tf_classes, self.tf_paused_time = config.known_classes, PausedTime()
         self.tf_reasoning = Reasoning(self.model_config, self.tokenizer, config.thinking)
         ranks = get_parallel()

@@ -114,6 +114,10 @@ ARENAS = {
         model="qwen3-window",
         env=EVICT_OFTEN,
     ),
+    # The layers for drafts have windows, too.
+    "windows and trees": Arena(
+        (*FORCED, *LARGE_HOST, *TREES), model="qwen3-window", env=EVICT_OFTEN, beyond=3
+    ),
     "latent": Arena((*FORCED, *LARGE_HOST, "--page-size", "16"), model="deepseek"),
     "convolutions, few": Arena(
         (*FORCED, *LARGE_HOST, "--max-mamba-cache-size", "12"),
@@ -146,7 +150,7 @@ SLOW = (
     ("chunks, page 1", "chunks, page 16, two ranks"),
     ("restored", "restored, two ranks"),
     ("windows", "drafts", "trees"),
-    ("windows, few, page 16", "latent"),
+    ("windows, few, page 16", "windows and trees", "latent"),
     ("DP attention", "layers"),
     ("convolutions, few", "deltas, few, page 16", "deltas and drafts"),
 )

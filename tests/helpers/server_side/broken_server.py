@@ -5,6 +5,7 @@ SGLang's child processes are forks of this one, or import this file again: broke
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -146,8 +147,18 @@ load = TorchCopies.load_to_device_per_layer
 
 def load_no_drafts(self, *args, is_draft=False) -> None:
     """The target's KV comes back from the host, the draft model's does not."""
-    if not is_draft and self.pool_label != "draft":
+    if not is_draft and not self.pool_label.startswith("draft"):
         load(self, *args)
+
+
+load_rows = compressed_host_pool.load_to_device_per_layer
+
+
+@functools.wraps(load_rows)
+def load_no_rows_of_drafts(*args, is_draft=False) -> None:
+    """Likewise, of DeepSeek V4's pages."""
+    if not is_draft:
+        load_rows(*args)
 
 
 def copy_no_state(self, source, target) -> None:
@@ -207,6 +218,7 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         LayerExecutor.after = wait_for_nothing
     case "no-draft-load":
         TorchCopies.load_to_device_per_layer = load_no_drafts
+        compressed_host_pool.load_to_device_per_layer = load_no_rows_of_drafts
     case "two-hands":
         TokenToKVPoolAllocator.alloc = hand_out_twice
     case "unlocked-writes":

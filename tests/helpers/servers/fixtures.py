@@ -18,7 +18,7 @@ from servers.client import Served
 from servers.last_words import telling_why
 
 from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl_emulator.draft_models import make_tiny_draft, make_tiny_mtp
+from tokenflow_sgl_emulator.draft_models import KINDS, make_tiny_draft, make_tiny_mtp
 from tokenflow_sgl_emulator.latent_draft_models import make_tiny_latent_mtp
 from tokenflow_sgl_emulator.models import make_tiny_lora, make_tiny_model
 from tokenflow_sgl_emulator.state_draft_models import make_tiny_deltas_mtp
@@ -55,8 +55,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def drafting(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
     """A folder with draft models, and with models that have drafts of their own (MTP).
 
-    The former are for a tiny Llama and for a tiny Qwen3, which are there, too: DP attention needs
-    the latter. The latter are a Llama, a DeepSeek and a Qwen3.5.
+    The former are for a tiny Llama and for a tiny Qwen3, with windows and without, which are there,
+    too: DP attention needs the latter. The latter are a Llama, a DeepSeek and a Qwen3.5.
     """
     folder = tmp_path_factory.mktemp("drafts")
     target = make_tiny_model(folder / "llama", "llama")
@@ -67,6 +67,9 @@ def drafting(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
     make_tiny_deltas_mtp(folder / "qwen3.5-mtp", models / "qwen3.5")
     deeper = make_tiny_model(folder / "qwen3-deeper", "qwen3")  # EAGLE3 looks into three layers
     make_tiny_draft(folder / "eagle3-qwen3", deeper, "eagle3")
+    windows = make_tiny_model(folder / "windows", "qwen3-window")
+    for kind in KINDS:
+        make_tiny_draft(folder / f"windows-{kind}", windows, kind)
     return folder
 
 
