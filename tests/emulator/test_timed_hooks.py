@@ -90,3 +90,19 @@ def test_the_next_trace_begins_when_nothing_is_left_to_do(
         hooks.pass_time(slept.append, scheduler)
     assert clock.now() == 11.0 and arrivals.receive([]) == [second]
     assert slept == [scheduler]
+
+
+def test_tokens_that_no_step_has_made_are_stamped_when_they_are_handed_over(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decode server's: the first of each stream, and none of one that goes on after a pause."""
+    arrivals = VirtualArrivals(clock)
+    monkeypatch.setattr(hooks, "_arrivals", lambda: arrivals)
+    clock.wait_until(7.0)
+    new = SimpleNamespace(output_ids=[5], customized_info=None)
+    resumed = SimpleNamespace(output_ids=[5, 6], customized_info={hooks.STAMP_KEY: [1.0, 2.0]})
+    handed_over = SimpleNamespace(is_prebuilt=lambda: True)
+    batch = SimpleNamespace(reqs=[new, resumed], forward_mode=handed_over)
+    hooks.stamp_result(SimpleNamespace(enable_overlap=True), batch, SimpleNamespace())
+    assert new.customized_info == {hooks.STAMP_KEY: [7.0]}
+    assert resumed.customized_info == {hooks.STAMP_KEY: [1.0, 2.0]}
