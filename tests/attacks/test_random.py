@@ -14,15 +14,28 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from attacker.arenas import ARENAS, FORCED, LARGE_HOST, LATE, SHORT, SLOW
+from attacker.arenas import (
+    ARENAS,
+    FORCED,
+    LARGE_HOST,
+    LATE,
+    SHORT,
+    SLOW,
+    TOKENFLOW,
+    Arena,
+)
 from attacker.campaign import ROUND_SECONDS, Campaign
 from attacker.truth import Subject, subjects
-from servers.fixtures import BROKEN, FEW, LAYERS
+from servers.client import Served
+from servers.fixtures import BROKEN, FEW, LAYERS, Start
+from servers.meeting import pair
+from servers.pair_front import fronted
 
 from tokenflow_sgl_emulator.models import make_tiny_model
 
@@ -63,6 +76,22 @@ def weights(tmp_path_factory) -> Callable[[str], Path]:
     return lru_cache(make)
 
 
+@contextmanager
+def opened(arena: Arena, start: Start, model: Path) -> Iterator[Served]:
+    """The server of an arena, or the pair behind one address."""
+    flags, env = arena.all_flags(model), arena.all_env()
+    if not arena.pair:
+        with start(*flags, env=env, model=model) as served:
+            yield served
+        return
+    first = ("--max-total-tokens", "4000")
+    with (
+        pair(start, *TOKENFLOW, prefill=first, decode=flags, env=env, model=model) as both,
+        fronted(both) as served,
+    ):
+        yield served
+
+
 @pytest.fixture(scope="session")
 def attack(start, models, known, weights):
     """Attack some arenas at once: `attack(names, seconds, round_seconds)`."""
@@ -70,10 +99,9 @@ def attack(start, models, known, weights):
     def one(name: str, seconds: float, round_seconds: float) -> None:
         arena = ARENAS[name]
         asked, again = known(arena.model), weights(arena.model)
-        model = models / arena.model
-        with start(*arena.all_flags(model), env=arena.all_env(), model=model) as served:
+        with opened(arena, start, models / arena.model) as served:
             without = WITHOUT | arena.without
-            ends = arena.full, arena.beyond, arena.late
+            ends = arena.full, arena.beyond, arena.late, arena.pair
             campaign = Campaign(served, asked, again, SEED, without, *ends)
             campaign.attack(seconds, round_seconds)
             # Before more rounds: where those are needed, the server is not warm after the first.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,19 +107,19 @@ class Aftermath:
         return left
 
 
-def resident(port: int) -> int:
-    """Bytes that all processes of the server on `port` hold, what they share counted each time."""
-    group = next(
+def resident(ports: Sequence[int]) -> int:
+    """Bytes that all processes of the servers hold, what they share counted each time."""
+    groups = {
         os.getpgid(listening.pid)
         for listening in psutil.net_connections("tcp")
         if listening.status == psutil.CONN_LISTEN
-        and listening.laddr.port == port
+        and listening.laddr.port in ports
         and listening.pid is not None
-    )
+    }
     total = 0
     for process in psutil.process_iter():
         try:
-            if os.getpgid(process.pid) == group:
+            if os.getpgid(process.pid) in groups:
                 total += process.memory_info().rss
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue

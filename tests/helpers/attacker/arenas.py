@@ -16,7 +16,8 @@ FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
 CHUNKS = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptInChunks")
 IN_CHUNKS = ("preemptions_total", "loaded_ahead_chunks_total")
 NOT_AT_ONCE = frozenset({"retract-flush", "retract-weights"})
-"""With a storage a flush has to wait for it, in a pause, too; test_restoration.py does."""
+"""With a storage a flush has to wait for it, in a pause, too; test_restoration.py does. A decode
+server has to wait for KV that is on its way."""
 BOTH_WAYS = ("restorations_total", "restored_tokens_total")
 # Sixteen clients ask for about 1,500 tokens at a time.
 LARGE_HOST = ("--max-total-tokens", "448", "--hicache-ratio", "6")
@@ -45,6 +46,8 @@ LAYERS = (
 UNNOTED = {"TOKENFLOW_TEST_LAYERS": "/dev/null"}
 NO_READERS = frozenset({"bad-rate", "unknown-class", "unknown-key"})
 """Requests that only our scheduler refuses."""
+ONE_SERVER = frozenset({"samples", "weights", "weights-sweep", "in-place-weights", *NOT_AT_ONCE})
+"""Left out where there are two: each has weights of its own, and the front sends no lists."""
 RESTORED = (
     # Tails take some hundredths of a second, so that what happens meanwhile happens often.
     *storage_flags(prefetch_tokens=8, read_gbps=0.005, write_gbps=1.0),
@@ -67,6 +70,7 @@ class Arena:
         beyond: Tokens by which an aborted answer may exceed its limit: SGLang keeps a whole step.
         without: What is not done to it.
         late: Seconds after an end of all requests in which requests may still be ended by it.
+        pair: It is the decode server of a disaggregated pair, and `flags` are its own.
     """
 
     flags: tuple[str, ...]
@@ -78,6 +82,7 @@ class Arena:
     beyond: int = 0
     without: frozenset[str] = frozenset()
     late: float = 0.0
+    pair: bool = False
 
     def all_flags(self, model: Path) -> tuple[str, ...]:
         """All that the server is started with; `model`: the folder of its model."""
@@ -139,6 +144,12 @@ ARENAS = {
     "trees": Arena((*FORCED, *LARGE_HOST, *TREES), beyond=3),
     # SGLang's ranks take in new requests before the operator's, which came first.
     "DP attention": Arena((*FORCED, *HALF_EACH, *DP_ATTENTION), env=TWO_RANKS, late=2.0),
+    "pair": Arena(
+        (*FORCED[2:], "--max-total-tokens", "704"),
+        expects=("preemptions_total",),
+        without=ONE_SERVER,
+        pair=True,
+    ),
     "layers": Arena(LAYERS, env=UNNOTED, expects=(), without=NO_READERS),
 }
 SHORT = (("forced, page 1",),)
@@ -152,5 +163,6 @@ SLOW = (
     ("windows", "drafts", "trees"),
     ("windows, few, page 16", "windows and trees", "latent"),
     ("DP attention", "layers"),
+    ("pair",),
     ("convolutions, few", "deltas, few, page 16", "deltas and drafts"),
 )

@@ -35,6 +35,7 @@ class Campaign:
         full: The server has a limit to its queue.
         beyond: Tokens by which an aborted answer may exceed its limit.
         late: Seconds by which SGLang's end of all requests may be late.
+        torn: What was aborted may be told as an error.
         counts: How often what happened.
         memory: Bytes that the server held after each round.
     """
@@ -47,6 +48,7 @@ class Campaign:
     full: bool = False
     beyond: int = 0
     late: float = 0.0
+    torn: bool = False
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
     memory: list[int] = field(default_factory=list)
 
@@ -72,6 +74,7 @@ class Campaign:
                 until,
                 full=self.full,
                 beyond=self.beyond,
+                torn=self.torn,
             )
             for number in range(CLIENTS)
         ]
@@ -83,7 +86,7 @@ class Campaign:
         self.counts += journal.counts
         self.counts["rounds"] += 1
         self._hold(journal, seed)
-        self.memory.append(resident(port))
+        self.memory.append(resident(served.ports))
 
     def _hold(self, journal: Journal, seed: str) -> None:
         """Raise what was wrong, and how to see it again."""

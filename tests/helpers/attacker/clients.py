@@ -35,6 +35,7 @@ class Client(threading.Thread):
         until: When it stops, by time.monotonic().
         full: The server may refuse for want of room in its queue.
         beyond: Tokens by which an aborted answer may exceed its limit.
+        torn: What was aborted may be told as an error.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class Client(threading.Thread):
         *,
         full: bool = False,
         beyond: int = 0,
+        torn: bool = False,
     ) -> None:
         super().__init__(name=name)
-        self._port, self._full, self._beyond = port, full, beyond
+        self._port = port
+        self._allowed = {"full": full, "beyond": beyond, "torn": torn}
         self._rng = random.Random(f"{seed} {name}")
         self._subjects, self._without = subjects, without
         self._journal, self._until = journal, until
@@ -91,7 +94,7 @@ class Client(threading.Thread):
             journal.count("hung up")
             return
         aborted = abort.done or journal.swept(started)
-        if wrong := judge(ask, reply, aborted=aborted, full=self._full, beyond=self._beyond):
+        if wrong := judge(ask, reply, aborted=aborted, **self._allowed):
             journal.accuse(name, f"{ask}: {wrong}")
         reasons = {sample.reason for sample in reply.samples.values()}
         outcome = "aborted" if "abort" in reasons else "refused" if reply.error else "answered"

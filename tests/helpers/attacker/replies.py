@@ -94,7 +94,9 @@ def _choices(body: dict[str, Any]) -> list[dict[str, Any]]:
     return choices
 
 
-def judge(ask: Ask, reply: Reply, *, aborted: bool, full: bool, beyond: int = 0) -> str | None:
+def judge(
+    ask: Ask, reply: Reply, *, aborted: bool, full: bool, beyond: int = 0, torn: bool = False
+) -> str | None:
     """What is wrong with a reply that was read to its end; None: nothing.
 
     Args:
@@ -103,11 +105,14 @@ def judge(ask: Ask, reply: Reply, *, aborted: bool, full: bool, beyond: int = 0)
         aborted: Somebody asked for its end while it was served.
         full: The server may say that its queue is full.
         beyond: Tokens by which an aborted answer may exceed its limit.
+        torn: What was aborted may be told as an error: it may be on the way between two servers.
     """
     if reply.faults:
         return "; ".join(reply.faults)
     if reply.error:
         if (ask.refusal and ask.refusal in reply.error) or (full and FULL in reply.error):
+            return None
+        if torn and aborted:
             return None
         return f"HTTP {reply.status}: {reply.error[:600]}"
     if ask.subject is None:

@@ -51,6 +51,11 @@ class Served:
 
     server: SglangServer
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Of the servers that are behind it."""
+        return (self.server.port,)
+
     def post(
         self, path: str, body: JsonDict | None, headers: dict[str, str] | None = None
     ) -> Answer:
