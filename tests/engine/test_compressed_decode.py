@@ -112,8 +112,9 @@ def test_aborted_streams_leave_nothing(forced, long_prompts, answers) -> None:
 
     calls = [lambda p=p: forced.generate(p, max_new_tokens=400) for p in long_prompts]
     *answered, refused = decode.together([*calls, interrupt])
-    reasons = {answer.body["meta_info"]["finish_reason"]["type"] for answer in answered}
-    assert reasons == {"abort"}
+    # What was aborted before its KV had come is answered with an error.
+    begun = [answer.body["meta_info"] for answer in answered if answer.status == 200]
+    assert {meta["finish_reason"]["type"] for meta in begun} == {"abort"}
     assert refused == 400
     for name in ("running_streams", "paused_streams", "waiting_streams"):
         decode.wait_until(name, 0)

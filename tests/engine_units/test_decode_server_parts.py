@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -285,6 +286,22 @@ def test_reserves_are_the_operators_unless_the_policy_decides(scheduler) -> None
     scheduler.tf_actuator.chosen = False
     scheduler._tf_reserve()
     assert queue.num_reserved_decode_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("ratio", "total", "page", "streams"),
+    [(2.0, 0, 1, math.inf), (None, 1000, 1, 15), (6.0, 2304, 256, 27)],
+)
+def test_as_many_streams_are_kept_as_hicache_has_windows_for(
+    scheduler, ratio, total, page, streams
+) -> None:
+    """A window of 128 tokens is in two pages, if these are large. No ratio: there is a size."""
+    scheduler.tf_actuator = SimpleNamespace(pools=SimpleNamespace(window_total=total))
+    scheduler.tree_cache = SimpleNamespace(cache_controller=None)
+    scheduler.max_total_num_tokens = 4096
+    scheduler.page_size, scheduler.sliding_window_size = page, 128
+    scheduler.server_args = SimpleNamespace(hicache_ratio=ratio)
+    assert scheduler._tf_host_streams() == streams
 
 
 @pytest.mark.parametrize("loses", [True, False])

@@ -19,6 +19,7 @@ from tokenflow_sgl.engine.decode_server.compressed_copies import check_copies
 from tokenflow_sgl.engine.decode_server.decode_actuator import DecodeActuator
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there
+from tokenflow_sgl.engine.flags import HOST_RATIO
 from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 from tokenflow_sgl.engine.telemetry.applied import trace
@@ -66,8 +67,8 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
 
     def _tf_host_tokens(self) -> int:
         """Where SGLang keeps tensors of no fixed number there: as many as HiCache would take."""
-        pool = super()._tf_host_tokens()
-        return pool or int(self.server_args.hicache_ratio * self.max_total_num_tokens)
+        ratio = self.server_args.hicache_ratio or HOST_RATIO  # the size is of a pool
+        return super()._tf_host_tokens() or int(ratio * self.max_total_num_tokens)
 
     def _tf_host_streams(self) -> float:
         """Streams whose windows HiCache would take; inf: they have none of their own."""
@@ -75,7 +76,8 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
         if not total:
             return math.inf
         window = (-(-self.sliding_window_size // page) + 1) * page
-        return int(self.server_args.hicache_ratio * total) // int(window)
+        share = self._tf_host_tokens() / self.max_total_num_tokens
+        return int(share * total) // int(window)
 
     # ---- one iteration --------------------------------------------------------------
 
