@@ -181,6 +181,21 @@ def test_a_planner_that_fails_is_replaced(caplog) -> None:
     assert caplog.text.count("layout is (99,); allowed are layers from 1 to 4") == 1
 
 
+def test_a_planner_that_changes_what_it_is_shown_is_replaced(caplog) -> None:
+    """Else what it says would be cut down to what fits by other sizes than those of the streams."""
+
+    class Forgets:
+        def layouts(self, streams):
+            streams.pages[:] = 0
+            return [()] * len(streams.rows)
+
+    engine = MadeUpEngine(
+        layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1), planner=Forgets()
+    )
+    assert engine.step({engine.arrive(): 12})
+    assert caplog.text.count("the planner of layers failed") == 1
+
+
 def test_all_pages_taken_back_at_once() -> None:
     engine = MadeUpEngine(layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1))
     assert engine.step({engine.arrive(): 5})

@@ -43,6 +43,11 @@ class StreamsInStep:
     page: int = 1
     speeds: StepSpeeds | None = None
 
+    def __post_init__(self) -> None:
+        # What a planner says is cut down to what fits by these sizes: they must stay what they are.
+        for column in (self.rows, self.pages, self.running, self.fresh):
+            column.setflags(write=False)
+
 
 class LayerPlanner(Protocol):
     """What decides. On all ranks it has to come to the same answer, so it reads no clock.
