@@ -137,3 +137,18 @@ def test_a_stream_can_be_dated_until_it_has_started(table) -> None:
     table.collect(9.0)
     table.readers.redate(slot, 3.0)
     assert table.readers.arrival[slot] == 7.0
+
+
+def test_an_answer_that_is_made_anew_takes_nothing_from_what_others_made(table) -> None:
+    retracted, other = running(table), running(table)
+    retracted.produce(30)
+    assert table.collect(3.0).produced == 30
+    retracted.output_ids.clear()
+    retracted.held_back = -30  # SGLang goes on sending where it was
+    table.move(retracted, Phase.WAITING, 3.5)
+    other.produce(2)
+    assert table.collect(4.0).produced == 2
+    table.move(retracted, Phase.RUNNING, 5.0)
+    retracted.produce(31, held_back=0)
+    got = table.collect(6.0)
+    assert (got.produced, int(got.new.sum())) == (31, 1), "made again, and sent once"

@@ -32,7 +32,8 @@ class Progress:
 
     new: of these tokens, those that were not delivered before and taken back.
     gaps: seconds since the slot's last token; NaN where this is the first delivery.
-    produced: tokens that the engine made, delivered or not.
+    produced: tokens that the engine made, delivered or not; also what it makes anew: it drops the
+    answer to a prompt of embeddings that it retracts.
     begun: whether this brought the stream's first token, reasoning included.
     reasoned: tokens of reasoning that were made: no reader sees them.
     """

@@ -223,7 +223,7 @@ class StreamTable(StreamColumns, Generic[R]):
         made = np.array([len(request.output_ids) for request in requests], dtype=np.int64)
         sent = np.array([request.send_token_offset for request in requests], dtype=np.int64)
         sent = np.where(self.streaming.take(slots), sent, made)
-        produced = int((made - self.generated.take(slots)).sum())
+        produced = int(np.maximum(made - self.generated.take(slots), 0).sum())
         reasoned = self.look(requests, slots, made, self._reasoning_of, self.readers)
         self.generated[slots] = made
         begun = (sent > 0) & ~self.begun.take(slots)
