@@ -53,7 +53,7 @@ READERS = (
     Metric(
         "ttft_seconds",
         "histogram",
-        "Time from a stream's arrival to its first token, of reasoning or not.",
+        "Time from a stream's arrival at the scheduler to its first token, of reasoning or not.",
         "seconds",
         CLASS,
         TTFT_SECONDS,
