@@ -24,6 +24,10 @@ CONTENDERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "timeout": ("timeout", ()),
     "best_effort": ("best_effort", ()),
     "restore": ("wait_complete", ("--tokenflow-restore", "auto")),
+    "restore, layers": (
+        "wait_complete",
+        ("--tokenflow-restore", "auto", "--hicache-mem-layout", "layer_first"),
+    ),
     "restore, tokenflow": (
         "wait_complete",
         ("--tokenflow-restore", "auto", "--scheduler", "tokenflow"),

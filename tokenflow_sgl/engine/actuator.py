@@ -99,7 +99,9 @@ class EngineActuator:
     def promised(self) -> int:
         """Tokens that the prefill under way still needs."""
         chunked = self._scheduler.chunked_req
-        return 0 if chunked is None else max(int(chunked.seqlen - chunked.prefix_len), 0)
+        if chunked is None or self._scheduler.tf_split is not None:
+            return 0  # one whose layers are computed has all of its memory
+        return max(int(chunked.seqlen - chunked.prefix_len), 0)
 
     @property
     def room(self) -> DeviceRoom:

@@ -19,7 +19,7 @@ from tokenflow_sgl.contract import Decision, Mode, Phase
 from tokenflow_sgl.costs import StepCosts, StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.agreement import Agreement
-from tokenflow_sgl.engine.batch_work import loaded_tokens, work_of
+from tokenflow_sgl.engine.batch_work import loaded_tokens
 from tokenflow_sgl.engine.config import NO_PLANNER, config_of
 from tokenflow_sgl.engine.drafts import Drafts
 from tokenflow_sgl.engine.kv.group_hooks import size_groups
@@ -177,7 +177,7 @@ class TokenFlowScheduler(TrackingScheduler):
     def _tf_launched(self, plan: Any) -> None:
         with self.tf_effort:
             crowded = bool(self.tf_pauser.paused) and any_waits(self.tf_table)
-            self.tf_timer.launch(work_of(plan.batch_to_run, crowded=crowded))
+            self.tf_timer.launch(self._tf_work(plan.batch_to_run, crowded=crowded))
             if self.tf_agreement is not None:
                 self.tf_agreement.passed(self, plan)
         self.tf_effort.end_pass(worked=plan.batch_to_run is not None)
@@ -202,8 +202,7 @@ class TokenFlowScheduler(TrackingScheduler):
             self.tf_lengths_file.save(local_time())
 
     def _tf_finished(self) -> list[Any]:
-        requests, _ = self.tf_table.active()
-        return [req for req in requests if req.finished_reason is not None]
+        return [req for req in self.tf_table.active()[0] if req.finished_reason is not None]
 
     def get_new_batch_prefill(self, running_batch: Any) -> Any:
         """Decide, carry the decision out, and let SGLang's admission see what it offers."""
@@ -230,10 +229,13 @@ class TokenFlowScheduler(TrackingScheduler):
         finally:
             self.policy = own_policy
         if plan.batch_to_run is not None:
-            with self.tf_effort:
-                self.tf_loader.guard(plan.batch_to_run)
-                self._tf_started(plan.batch_to_run)
+            self._tf_began(plan.batch_to_run)
         return plan
+
+    def _tf_began(self, batch: Any) -> None:
+        with self.tf_effort:
+            self.tf_loader.guard(batch)
+            self._tf_started(batch)
 
     def _should_defer_prefill(self, running_batch: Any) -> bool:
         """Decide also in passes that SGLang keeps for decoding (--prefill-decode-interval)."""

@@ -11,6 +11,7 @@ from tokenflow_sgl.engine.kv.group_seams import GROUPS
 from tokenflow_sgl.engine.kv.ledger_seams import LEDGER
 from tokenflow_sgl.engine.kv.pool_seams import POOLS
 from tokenflow_sgl.engine.layerwise.layerwise_seams import LAYERWISE
+from tokenflow_sgl.engine.restore.layer_seams import RESTORE_LAYERS
 from tokenflow_sgl.engine.restore.restore_seams import RESTORE
 from tokenflow_sgl.engine.seam import Seam
 
@@ -25,6 +26,7 @@ _CACHE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 SEAMS: tuple[Seam, ...] = (
     *FRONT_END,
     *RESTORE,
+    *RESTORE_LAYERS,
     *LAYERWISE,
     *DECODE_SERVER,
     # Scheduler methods that we override

@@ -85,14 +85,15 @@ RESTORATION = (
         "restorations_total",
         "counter",
         "Prefixes found in storage, by how they were restored: fetched, computed (faster, or the "
-        "storage failed), or both at once.",
+        "storage failed), both at once, or layers: some of these computed, the others fetched.",
         "",
         ("way",),
     ),
     Metric(
         "restored_tokens_total",
         "counter",
-        "Tokens of these prefixes by where their KV came from: computed or fetched.",
+        "Tokens of these prefixes by where their KV came from: computed or fetched. Of prefixes "
+        "restored by layers, as many as have as many bytes.",
         "tokens",
         ("source",),
     ),

@@ -192,7 +192,12 @@ def events(
 def _restored(told: dict[str, Any]) -> str:
     """How a stored prefix came back, and what the other ways would have taken."""
     computed, fetched, seconds = told["computed"], told["fetched"], told["seconds"]
-    if not computed:
+    if "layers" in told:
+        below, layers = told["layers"]
+        story = f"{below} of {layers} layers of its stored prefix of {computed + fetched:,} tokens"
+        story += " were computed while the others came from the storage"
+        story += ", which failed then" if told["failed"] else ""
+    elif not computed:
         story = f"all {fetched:,} tokens of its stored prefix were fetched"
     elif not fetched:
         because = "the storage failed" if told["failed"] else "that is soonest"

@@ -10,7 +10,12 @@ from tokenflow_sgl.restoration.batch import Pending, io_order
 from tokenflow_sgl.restoration.batch_schedule import schedule
 from tokenflow_sgl.restoration.channel import Channel
 from tokenflow_sgl.restoration.jobs import IoOrder, Job, Machine, Outcome, Served
-from tokenflow_sgl.restoration.layer_wise import LayerSplit, best_layers
+from tokenflow_sgl.restoration.layer_wise import (
+    LayerSplit,
+    best_layers,
+    layers_are_sooner,
+    more_layers,
+)
 from tokenflow_sgl.restoration.multi_gpu import Pipeline, boundary_bytes, sharded
 from tokenflow_sgl.restoration.next_head import HeadPlanner, Known, MeetingPoint, next_head
 from tokenflow_sgl.restoration.plan import Plan, Reason, Stored, Terms, crossover_length, plan
@@ -53,6 +58,8 @@ __all__ = [
     "head_tokens",
     "in_chunks",
     "io_order",
+    "layers_are_sooner",
+    "more_layers",
     "next_head",
     "plan",
     "schedule",

@@ -1,13 +1,14 @@
 """The decision before each chunk of a restoration: how much of the head is computed yet.
 
 One rule, for the engine and the simulator. What it is decided by may be replaced: a planner is
-anything with the two functions of `HeadPlanner`.
+anything with the functions of `HeadPlanner`.
 """
 
 from __future__ import annotations
 
 from typing import Protocol, TypedDict
 
+from tokenflow_sgl.restoration.layer_wise import layers_are_sooner, more_layers
 from tokenflow_sgl.restoration.token_wise import Fetch, Seconds, alone_is_sooner, head_tokens
 
 
@@ -53,12 +54,48 @@ class HeadPlanner(Protocol):
         """See `restoration.alone_is_sooner`."""
         ...
 
+    def by_layers(
+        self,
+        prefix: int,
+        gap: int,
+        suffix: int,
+        *,
+        layers: int,
+        compute: Seconds,
+        fetch: Fetch,
+        page: int,
+        lead: float = 0.0,
+        gain: float = 0.0,
+    ) -> bool:
+        """See `restoration.layers_are_sooner`."""
+        ...
+
+    def more_layers(
+        self,
+        prefix: int,
+        gap: int,
+        suffix: int,
+        *,
+        layers: int,
+        computed: int,
+        landed: int,
+        compute: Seconds,
+        fetch: Fetch,
+        page: int,
+        lead: float = 0.0,
+        wait: float = 0.0,
+    ) -> int:
+        """See `restoration.more_layers`."""
+        ...
+
 
 class MeetingPoint:
-    """Head and tail are done at the same time, unless computing alone is sooner."""
+    """Both sources are done at the same time, unless computing alone is sooner."""
 
     head_tokens = staticmethod(head_tokens)
     alone = staticmethod(alone_is_sooner)
+    by_layers = staticmethod(layers_are_sooner)
+    more_layers = staticmethod(more_layers)
 
 
 def next_head(

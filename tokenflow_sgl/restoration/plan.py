@@ -194,9 +194,10 @@ def _both(stored: Stored, channel: Channel, terms: Terms) -> Plan | None:
             compute=terms.compute,
             fetch=channel.seconds,
             overhead=terms.overhead,
+            suffix=stored.suffix,
         )
         if 0 < layers.layers < terms.layers:
-            found.append((layers.seconds + suffix, Way.LAYERS, layers.layers))
+            found.append((layers.seconds, Way.LAYERS, layers.layers))
     seconds, way, split = min(found, key=lambda item: item[0])
     if not split:
         return None

@@ -25,6 +25,8 @@ from tokenflow_sgl.engine.kv.device_pools import DevicePools
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
+from tokenflow_sgl.engine.restore.layer_copies import LayerCopies
+from tokenflow_sgl.engine.restore.layered_restorations import LayeredRestorations
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import TailFetch
@@ -97,6 +99,26 @@ copies = TailCopies._submit
 def copy_but_the_first(self, host, device) -> None:
     """One page of a tail is said to be on the device, and is not."""
     copies(self, host[self._tree.page_size :], device[self._tree.page_size :])
+
+
+copies_of_layers = LayerCopies._submit_layers
+
+
+def copy_layers_but_of_the_first(self, host, device, layers) -> None:
+    """One page of fetched layers is said to be on the device, and is not."""
+    page = self._tree.page_size
+    copies_of_layers(self, host[page:], device[page:], layers)
+
+
+goes_on = LayeredRestorations.more_layers
+
+
+def take_all_layers_for_landed(self, split) -> int | None:
+    """A prefill is finished while the link still brings its layers."""
+    if split.computed:
+        split.restoration.landed = split.layers - split.computed
+        split.restoration.layer_fetch.landed = split.restoration.landed
+    return goes_on(self, split)
 
 
 allocate, handed_out = TokenToKVPoolAllocator.alloc, []
@@ -241,6 +263,10 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         Restorations.begin_pass = take_all_for_arrived
     case "no-tail-copy":
         TailCopies._submit = copy_but_the_first
+    case "no-layer-copy":
+        LayerCopies._submit_layers = copy_layers_but_of_the_first
+    case "early-layers":
+        LayeredRestorations.more_layers = take_all_layers_for_landed
     case "no-windows":
         DevicePools.__init__ = know_nothing_of_windows
     case "no-guard":

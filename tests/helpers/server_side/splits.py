@@ -10,11 +10,37 @@ SPLIT = "TOKENFLOW_TEST_SPLIT"
 
 
 class SplitAt:
-    """Computes up to there, and waits for the rest."""
+    """Computes up to there, and waits for the rest.
+
+    The file says how many tokens of a prompt, or "layers" and how many layers. Or "layers", and how
+    many layers in each step, behind a "+".
+    """
 
     def head_tokens(self, prefix: int, gap: int, *, page: int, **known: object) -> int:
-        head = int(Path(os.environ[SPLIT]).read_text())
+        said = self._said()
+        head = 0 if said[0] == "layers" else int(said[0])
         return min(max(head - prefix, 0) // page * page, gap)
+
+    def by_layers(self, prefix: int, gap: int, suffix: int, **known: object) -> bool:
+        return self._said()[0] == "layers"
+
+    def more_layers(
+        self,
+        prefix: int,
+        gap: int,
+        suffix: int,
+        *,
+        layers: int,
+        computed: int,
+        landed: int,
+        **known: object,
+    ) -> int:
+        said = self._said()[1]
+        more = int(said) if said.startswith("+") else int(said) - computed
+        return min(max(more, 0), layers - computed - landed)
+
+    def _said(self) -> list[str]:
+        return Path(os.environ[SPLIT]).read_text().split()
 
 
 class SplitAnywhere:

@@ -161,6 +161,13 @@ class Served:
         """Sum of a metric over its labels."""
         return sum(value for (each, _), value in self.metrics().items() if each == name)
 
+    def labelled(self, name: str, **labels: str) -> float:
+        """Sum of a metric where it has these labels."""
+        wanted = labels.items()
+        return sum(
+            s.value for s in self._samples() if s.name == name and wanted <= s.labels.items()
+        )
+
     def log(self) -> str:
         return self.server.log_path.read_text(errors="replace")
 

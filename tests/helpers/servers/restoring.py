@@ -23,6 +23,8 @@ SLOW = 0.004
 """Gigabits/s: the tail takes about a second, so that the head is begun before it is there."""
 FAST = 10.0
 AHEAD = "tokenflow:restore_copied_ahead_tokens_total"
+LAYERS = 4
+"""Of models whose prefixes are restored by layers."""
 SAME = 1e-4
 """Difference of log probabilities up to which they are the same."""
 SLOWER = (1.0, 2.0, 4.0, 6.0, 7.0, 8.0)
@@ -58,7 +60,7 @@ class Restoring:
         self._prompt = [rng.randrange(10, 200) for _ in range(PREFIX + SUFFIX)]
         self._fork = self._prompt[:FORK] + [rng.randrange(10, 200) for _ in range(SUFFIX)]
 
-    def split(self, head: int) -> None:
+    def split(self, head: int | str) -> None:
         self._tell("split", str(head))
 
     def link(self, **settings: object) -> None:
@@ -108,6 +110,15 @@ class Restoring:
         self.served.flush_when_idle()
         return said
 
+    def both_elsewhere(self) -> tuple[Said, Said]:
+        """As `both`, where the device's memory has another prompt's KV from before.
+
+        A request gets the same places as one before it. What is not copied there would be right.
+        """
+        self.ask([self._random.randrange(10, 200) for _ in range(4 * PREFIX)])
+        self.served.flush_when_idle()
+        return self.both()
+
     def computed(self) -> tuple[Said, Said]:
         """What they say when nothing comes from a cache; and they are in the storage."""
         self.split(PREFIX + SUFFIX)
@@ -137,6 +148,31 @@ class Restoring:
             self.split(head)
             self.try_until_right(split_there)
 
+    def check_layers(self, splits: tuple[int, ...], wanted: tuple[Said, Said]) -> None:
+        """So many lower layers of a prefix computed, and the upper ones fetched."""
+        for layers in splits:
+
+            def split_there(layers: int = layers) -> str:
+                before = self.by_layers()
+                prompt, fork = self.both_elsewhere()
+                assert prompt.like(wanted[0]), (layers, prompt, wanted[0])
+                assert fork.like(wanted[1]), (layers, fork, wanted[1])
+                done, fetched = (a - b for a, b in zip(self.by_layers(), before, strict=True))
+                expected = self.end * (LAYERS - layers) // LAYERS
+                if (done, fetched) == (1.0, expected):
+                    return ""
+                return f"{layers} layers were never computed: {done}, {fetched} of {expected}"
+
+            self.split(f"layers {layers}")
+            self.try_until_right(split_there)
+
+    def by_layers(self) -> tuple[float, float]:
+        """Prefixes restored by layers, and tokens that were fetched, of any prefixes."""
+        return (
+            self.served.labelled("tokenflow:restorations_total", way="layers"),
+            self.served.labelled("tokenflow:restored_tokens_total", source="fetched"),
+        )
+
 
 @contextmanager
 def restoring(
@@ -148,12 +184,14 @@ def restoring(
     crowd: int = 0,
     gbps: float = SLOW,
     model: Path | None = None,
+    chunk: int = 64,
 ) -> Iterator[Restoring]:
     storage = storage_flags(
         prefetch_tokens=64, read_gbps=gbps, write_gbps=FAST, control=str(folder / "control")
     )
     own = (
-        *("--page-size", str(page), "--chunked-prefill-size", "64", "--hicache-ratio", "2"),
+        *("--page-size", str(page), "--chunked-prefill-size", str(chunk)),
+        *("--hicache-ratio", "2"),
         *("--max-total-tokens", "2048", "--tokenflow-restore", "splits:SplitAt"),
     )
     env = {SPLIT: str(folder / "split"), "TOKENFLOW_EMU_LATE_COPIES": "4"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tokenflow_sgl.engine.restore.fetch_ends import fetches_of
+from tokenflow_sgl.engine.restore.layer_fetch import LayerMemory
 from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.prefix_in_tree import (
     HOST_FULL,
@@ -35,17 +37,32 @@ class OpenRestorations:
         self._record = record
         self._of: dict[Any, Restoration] = {}  # by SGLang's handle of the request
         self._outlook = Outlook(self._of.values(), self._page, chunk_size)
+        self._layer_memory = LayerMemory(tree_cache)
         self._paused = False
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
-        return bool(self._of)
+        """Whether there is one, or host memory of one."""
+        return bool(self._of or self._layer_memory)
 
     @property
     def fetching(self) -> bool:
         """Whether SGLang's threads have a fetch to end, maybe one that was dropped."""
         return bool(fetches_of(self._tree.cache_controller))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a flush has to wait: for the threads, or for host memory that is given back."""
+        return self.fetching or bool(self._layer_memory)
+
+    def release_layers(self, agree: Callable[[int], int] = lambda number: number) -> None:
+        """Give host memory of fetches by layers back that nothing uses any more.
+
+        agree: the least of all ranks' numbers.
+        """
+        if self._layer_memory:
+            unused = self._layer_memory.unused(fetches_of(self._tree.cache_controller))
+            self._layer_memory.release(agree(unused))
 
     def under_way(self, request: Any) -> bool:
         """Whether something of it may still be fetched and used."""
@@ -53,7 +70,8 @@ class OpenRestorations:
         return each is not None and not each.probe
 
     def _leads(self, leader: Restoration) -> bool:
-        return leader.may_lead and self._of.get(leader.request.cache_request_handle) is leader
+        open_ = self._of.get(leader.request.cache_request_handle) is leader
+        return leader.may_lead and (open_ or leader.enters_tree)
 
     def pause(self) -> None:
         """The engine is paused: no head goes on, so no tail is kept for one.
@@ -88,7 +106,8 @@ class OpenRestorations:
         each = self._of.get(operation.handle)
         if each is None or each.operation is not operation:
             return False
-        each.fetched, each.arrived = True, int(operation.completed_tokens)
+        each.fetched = True
+        each.look()
         if each.left:
             self._record.failed()
         if self._paused or each.probe:
@@ -126,6 +145,8 @@ class OpenRestorations:
         if each.end - head > each.arrived:
             return False
         del self._of[request.cache_request_handle]
+        if each.layered:
+            each.layer_fetch.taken = True
         fetched = join_fetch(self._tree, request, each.operation, head, each.end, each.arrived)
         ahead = 0
         if fetched and each.copies.held:

@@ -17,7 +17,8 @@ PLANNERS = ("auto",)
 class GuardedPlanner:
     """A planner of the user's, until it fails or says what cannot be; then `MeetingPoint`.
 
-    It need not have `alone`: then what it plans is done.
+    It need not have `alone`: then what it plans is done. Nor `by_layers` and `more_layers`: then
+    nothing is restored by layers.
     """
 
     def __init__(self, name: str, planner: HeadPlanner) -> None:
@@ -46,6 +47,28 @@ class GuardedPlanner:
         except Exception:
             self._give_up()
             return int(self._planner.head_tokens(prefix, gap, page=page, **known))
+
+    def by_layers(self, prefix: int, gap: int, suffix: int, **known: Any) -> bool:
+        """As the planner says, if it says anything."""
+        if not hasattr(self._planner, "by_layers"):
+            return False
+        try:
+            return bool(self._planner.by_layers(prefix, gap, suffix, **known))
+        except Exception:
+            self._give_up()
+            return self.by_layers(prefix, gap, suffix, **known)
+
+    def more_layers(self, prefix: int, gap: int, suffix: int, **known: Any) -> int:
+        """As the planner says, none to all that are neither computed nor landed."""
+        left = max(known["layers"] - known["computed"] - known["landed"], 0)
+        try:
+            said = int(self._planner.more_layers(prefix, gap, suffix, **known))
+            if not 0 <= said <= left:
+                raise ValueError(f"more_layers is {said}; allowed is 0 to {left}")
+            return said
+        except Exception:
+            self._give_up()
+            return int(self._planner.more_layers(prefix, gap, suffix, **known))
 
     def _give_up(self) -> None:
         logger.exception("tokenflow: the planner %s failed; auto goes on", self._name)

@@ -25,3 +25,18 @@ def restorable(tree: Any, request: Any, info: Any) -> bool:
     if operation.prefix_keys is not None or request.positional_embed_overrides is not None:
         return False
     return undisturbed_reason(request) is None
+
+
+def restorable_by_layers(request: Any) -> bool:
+    """Whether a request's prefill may be split after some layers, as far as it is for the request.
+
+    It is its first one, gives one token, and nothing but the prompt decides what is computed.
+    """
+    return (
+        not request.output_ids
+        and request.sampling_params.max_new_tokens > 0
+        and request.grammar is None
+        and request.lora_id is None
+        and request.token_indices_to_pool is None
+        and not request.skip_radix_cache_insert
+    )

@@ -46,11 +46,31 @@ class RestorationRecord:
             self._recorder.count("restore_seconds_total", outlook.now - each.began)
             self._recorder.count("restore_single_source_seconds_total", single)
 
-    def _count(self, each: Restoration, fetched: int, outlook: Outlook) -> tuple[float, float]:
-        """Returns the seconds of computing and of fetching all; infinite while unknown."""
+    def by_layers(self, each: Restoration, loaded: int, layers: int, outlook: Outlook) -> None:
+        """Its lower layers are computed, `loaded` of all `layers` have come from the storage."""
+        tokens = each.whole * loaded // layers
+        split = (layers - loaded, layers) if loaded else None
+        computing, fetching = self._count(each, tokens, outlook, split)
+        single = min(computing, fetching)
+        if loaded and single < math.inf:
+            self._recorder.count("restore_seconds_total", outlook.now - each.began)
+            self._recorder.count("restore_single_source_seconds_total", single)
+
+    def _count(
+        self,
+        each: Restoration,
+        fetched: int,
+        outlook: Outlook,
+        split: tuple[int, int] | None = None,
+    ) -> tuple[float, float]:
+        """Returns the seconds of computing and of fetching all; infinite while unknown.
+
+        split: computed layers and all of them, of one that was restored by layers.
+        """
         whole = each.whole
         computed = max(whole - fetched, 0)
         way = "fetched" if not computed else "both" if fetched else "computed"
+        way = way if split is None else "layers"
         self._recorder.count("restorations_total", 1, way=way)
         self._recorder.count("restored_tokens_total", computed, source="computed")
         self._recorder.count("restored_tokens_total", fetched, source="fetched")
@@ -68,6 +88,7 @@ class RestorationRecord:
                     "fetched": fetched,
                     "failed": each.fetched and each.left > 0,
                     "seconds": known,
+                    **({} if split is None else {"layers": split}),
                 }
             )
         return computing, fetching

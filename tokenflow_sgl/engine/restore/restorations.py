@@ -13,15 +13,14 @@ joined to its tree. What SGLang drops (abort, flush) is dropped here.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
-from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.copy_memory import CopyMemory
-from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
+from tokenflow_sgl.engine.restore.layered_restorations import LayeredRestorations
 from tokenflow_sgl.engine.restore.leader_figures import Measured
-from tokenflow_sgl.engine.restore.open_restorations import OpenRestorations
 from tokenflow_sgl.engine.restore.prefix_in_tree import (
     RECOMPUTED,
     tokens_in_tree,
@@ -35,7 +34,7 @@ from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
 from tokenflow_sgl.restoration import HeadPlanner
 
 
-class Restorations(OpenRestorations):
+class Restorations(LayeredRestorations):
     """Those under way.
 
     Args:
@@ -44,10 +43,10 @@ class Restorations(OpenRestorations):
         planner: Decides how much of a head is computed.
         record: Is told what was restored how.
         fetch_again: Begins a fetch for a request anew.
+        layers: Of the model, if its prefills can be split; else 0.
 
     Attributes:
         copy_memory: What copies of tails have of the device's.
-        rate: Of the link to the storage.
     """
 
     def __init__(
@@ -57,14 +56,13 @@ class Restorations(OpenRestorations):
         planner: HeadPlanner,
         record: RestorationRecord,
         fetch_again: Callable[[Any], object],
+        layers: int = 0,
     ) -> None:
-        super().__init__(tree_cache, chunk_size, record)
+        super().__init__(tree_cache, chunk_size, planner, record, layers)
         self._fetch_again = fetch_again
-        self._chunks = HeadChunks(planner, self._outlook, self._page, chunk_size)
         self.copy_memory = CopyMemory(
             self._of.values(), tree_cache, self._outlook, self._chunks, chunk_size
         )
-        self.rate = LatestRate()
 
     def begin_pass(self, measured: Measured, needed: int, chunked: Any = None) -> None:
         """A pass of the scheduler begins; SGLang's prefetches were looked at.
@@ -83,10 +81,8 @@ class Restorations(OpenRestorations):
                 continue
             if math.isnan(each.began):
                 each.began = measured.now
-            arrived = int(each.operation.completed_tokens)
-            moved = moved or arrived != each.arrived
-            each.arrived = arrived
-            if each.allocated and not each.placed:
+            moved = each.look() or moved
+            if each.allocated and not (each.placed or each.layered):
                 place(each, self._of.values(), self._page)
         self._outlook.begin_pass(measured, moved)
         for each in [each for each in self._of.values() if each.fetched]:
@@ -106,7 +102,8 @@ class Restorations(OpenRestorations):
             self._of.pop(handle).copies.give_back()
         copies = TailCopies(self._tree, info.operation)
         mark(info.operation, self._page, self.rate, self._outlook.measured.rate, copies)
-        self._of[handle] = Restoration(request, info.operation)
+        self._of[handle] = each = Restoration(request, info.operation)
+        each.tail.allocated = functools.partial(self._ways.allocated, each)
 
     # ---- a request that waits -------------------------------------------------------
 
@@ -125,6 +122,8 @@ class Restorations(OpenRestorations):
             return False  # as in the pass before: to look at hundreds again takes long
         each.seen = each.arrived
         each.alone = False
+        if each.layered:
+            return self._may_start_by_layers(each)
         head = tokens_in_tree(self._tree, each.request)
         chunk = self._next_chunk(each, head)
         if chunk is None:
@@ -134,13 +133,6 @@ class Restorations(OpenRestorations):
             return self._join(each, head)
         each.chunk, each.head = chunk, head
         return True
-
-    def _alone(self, each: Restoration, head: int) -> int | None:
-        """Tokens that one that is computed alone takes next; None: as SGLang likes."""
-        left = len(each.request.full_untruncated_fill_ids) - head
-        chunk = self._chunks.behind_others(each, head, left)
-        each.chunk = chunk if chunk < left else 0
-        return chunk if chunk < left else None
 
     def admitted(self, request: Any) -> None:
         """It is in the next step: what was planned for it in this pass is done.

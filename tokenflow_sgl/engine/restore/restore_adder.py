@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.managers.schedule_policy import (
@@ -17,11 +18,15 @@ from tokenflow_sgl.engine.restore.restorations import Restorations
 
 
 def restoring_adder(
-    base: type[PrefillAdder], restorations: Restorations, align: int | None
+    base: type[PrefillAdder],
+    restorations: Restorations,
+    align: int | None,
+    unmix: Callable[[], None] = lambda: None,
 ) -> type[PrefillAdder]:
     """A PrefillAdder like `base` that serves restorations; one class per scheduler.
 
-    align: tokens that the engine cuts chunks of prompts into; None: pages.
+    align: tokens that the engine cuts chunks of prompts into; None: pages. unmix: lets the step
+    that is being filled have no decoding rows.
     """
 
     class RestoringAdder(base):  # type: ignore[misc]
@@ -41,6 +46,8 @@ def restoring_adder(
             return result
 
         def _add(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
+            if restorations.by_layers(req):
+                return self._add_by_layers(req, has_chunked_req, *args, **kwargs)
             head = restorations.chunk_of(req)
             if head is None:
                 result = super().add_one_req(req, has_chunked_req, *args, **kwargs)
@@ -60,6 +67,18 @@ def restoring_adder(
             if self.new_chunked_req is not req:
                 restorations.drop(req, RECOMPUTED)  # all of it, in one chunk
             return self.budget_state()
+
+        def _add_by_layers(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
+            # A step of its own: others have all of their layers computed.
+            if has_chunked_req or self.can_run_list:
+                return AddReqResult.CONTINUE
+            result = super().add_one_req(req, has_chunked_req, *args, **kwargs)
+            if not self.can_run_list or self.can_run_list[-1] is not req:
+                return result
+            if not restorations.began_by_layers(req):
+                return self.budget_state()
+            unmix()
+            return AddReqResult.OTHER
 
         def _select_prefill_admission(
             self, req: Any, *, has_chunked_req: bool = False, **kwargs: Any

@@ -9,6 +9,7 @@ from typing import Any
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.engine.restore.fetch_ends import drained
+from tokenflow_sgl.engine.restore.layer_fetch import take_layers
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import handing_over
 from tokenflow_sgl.engine.restore.tail_fetch import register_fetches
@@ -29,7 +30,7 @@ def register_restorations() -> None:
     register_fetches()
     HookRegistry.register(f"{_TREE}.check_prefetch_progress", _progress, HookType.AROUND)
     HookRegistry.register(f"{_TREE}._handle_prefetch_result", _fetched, HookType.AROUND)
-    HookRegistry.register(f"{_TREE}._drain_storage_control_queues_impl", drained, HookType.AROUND)
+    HookRegistry.register(f"{_TREE}._drain_storage_control_queues_impl", _drained, HookType.AROUND)
     HookRegistry.register(f"{_CONTROLLER}.load", _load, HookType.AROUND)
     HookRegistry.register(f"{_TREE}._component_available_size", _available, HookType.AROUND)
     HookRegistry.register(f"{_POOL_STATS}.session_held_tokens", _held, HookType.AROUND)
@@ -52,6 +53,11 @@ def _fetched(original: Function, tree: Any, operation: Any) -> Any:
     if restorations is not None and restorations.keeps(operation):
         return None
     return original(tree, operation)
+
+
+def _drained(original: Function, tree: Any, *args: Any, n_ack_prefetch: int, **kwargs: Any) -> Any:
+    take_layers(tree.cache_controller, n_ack_prefetch)
+    return drained(original, tree, *args, n_ack_prefetch=n_ack_prefetch, **kwargs)
 
 
 def _load(original: Function, controller: Any, host_indices: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,4 +90,5 @@ def _released(original: Function, updater: Any, request: Any) -> Any:
         while restorations.fetching:  # it is about to be flushed, and ends where it is not idle
             tree.check_hicache_events()
             time.sleep(0.001)  # the threads want this process's time, too
+        restorations.release_layers()  # no rank has a copy under way
     return original(updater, request)

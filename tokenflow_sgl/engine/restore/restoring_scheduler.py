@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
 from sglang.srt.runtime_context import get_parallel
 
@@ -22,6 +21,8 @@ from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.restore_adder import restoring_adder
 from tokenflow_sgl.engine.restore.restore_hooks import attach_restorations
+from tokenflow_sgl.engine.restore.split_prefill import layers_of, split_of
+from tokenflow_sgl.engine.restore.splitting_scheduler import SplittingScheduler
 from tokenflow_sgl.engine.shared_clock import local_time
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
 from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
@@ -31,7 +32,7 @@ UNKNOWN = -1.0
 """What ranks tell each other of a figure that is not known yet."""
 
 
-class RestoringScheduler(Scheduler):  # type: ignore[misc]
+class RestoringScheduler(SplittingScheduler):
     """Restorations in SGLang's loop; without `--tokenflow-restore` there are none.
 
     Subclasses say what steps cost (`_tf_costs`).
@@ -39,11 +40,8 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
 
     # SGLang's own, which this class also assigns.
     waiting_queue: list[Any]
-    chunked_req: Any
 
     tf_recorder: Recorder
-    tf_restorations: Restorations | None = None
-    tf_step_end = 0.0
     tf_restoring_adder: Any = None
 
     @cached_property
@@ -67,6 +65,7 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
             make_planner(planner),
             RestorationRecord(self.tf_recorder, log),
             self._prefetch_kvcache,
+            layers_of(self),
         )
         attach_restorations(self.tree_cache, self.tf_restorations)
 
@@ -100,6 +99,9 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
         needed = decoding + int(self.chunked_prefill_size)
         req = self.chunked_req
         restorations.begin_pass(self._tf_measured(restorations), needed, req)
+        restorations.release_layers(self._tf_least)
+        if self.tf_split is not None:
+            return
         if req is None or req is self._pending_chunked_abort_req or req.to_finish is not None:
             return
         if restorations.next_chunk(req) == 0:
@@ -132,6 +134,14 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
             shortest,
         )
 
+    def _tf_least(self, number: int) -> int:
+        """Of all ranks' numbers."""
+        if self.tf_alone:
+            return number
+        least = torch.tensor(number)
+        self.tree_cache._all_reduce(least, torch.distributed.ReduceOp.MIN)
+        return int(least)
+
     def pause_generation(self, recv_req: Any) -> None:
         """Keep no tail for a head that does not go on."""
         super().pause_generation(recv_req)
@@ -149,13 +159,15 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
         super()._record_scheduler_state_for_paused_engine()
         if self.enable_hierarchical_cache:
             self.tree_cache.check_hicache_events()
+        if self.tf_restorations is not None:
+            self.tf_restorations.release_layers(self._tf_least)
 
     def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
         """A fetch is work until SGLang's threads have ended it, also one that was dropped."""
         idle: bool = super().is_fully_idle(for_health_check, ignore_waiting)
         if for_health_check or self.tf_restorations is None:
             return idle
-        return idle and not self.tf_restorations.fetching
+        return idle and not self.tf_restorations.busy
 
     def flush_cache(self, *args: Any, **kwargs: Any) -> Any:
         """Hold no device memory: all of it is free after a flush."""
@@ -171,10 +183,9 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
             # What was begun and waits for its tail is not to wait for another request's end.
             running_batch.batch_is_full = False
         plan = super().get_next_batch_to_run(running_batch, last_batch)
-        if some:
-            work = work_of(plan.batch_to_run, crowded=False)
-            begins = max(local_time(), self.tf_step_end)
-            self.tf_step_end = begins + seconds_of(work, self._tf_costs())
+        batch = plan.batch_to_run
+        if some and (batch is None or split_of(batch) is None):
+            self._tf_takes(seconds_of(work_of(batch, crowded=False), self._tf_costs()))
         return plan
 
     def _tf_back_to_queue(self, req: Any) -> None:
@@ -199,7 +210,9 @@ class RestoringScheduler(Scheduler):  # type: ignore[misc]
             return adder
         if self.tf_restoring_adder is None:
             align = self.truncation_align_size
-            self.tf_restoring_adder = restoring_adder(adder, self.tf_restorations, align)
+            self.tf_restoring_adder = restoring_adder(
+                adder, self.tf_restorations, align, self._tf_unmix
+            )
         return self.tf_restoring_adder
 
 
@@ -239,7 +252,7 @@ class StockRestoringScheduler(RestoringScheduler):
         """Time the steps."""
         self.tf_timer.begin(local_time())
         plan = super().get_next_batch_to_run(running_batch, last_batch)
-        self.tf_timer.launch(work_of(plan.batch_to_run, crowded=False))
+        self.tf_timer.launch(self._tf_work(plan.batch_to_run, crowded=False))
         return plan
 
     def get_prefill_adder_class(self) -> Any:

@@ -44,6 +44,7 @@ class TailFetch:
         copies: Of what has arrived, to the device.
         enough: Tokens from the tail after which the rest is computed: the link is free then.
         end: Behind the last token; None until the storage has said how much it has.
+        allocated: Is told of the tokens for which host memory was allocated.
     """
 
     def __init__(self, batch: int, rate: LatestRate, copies: TailCopies) -> None:
@@ -51,6 +52,7 @@ class TailFetch:
         self.copies = copies
         self.enough = ALL
         self.end: int | None = None
+        self.allocated: Callable[[int], None] | None = None
         self._rate = rate
 
     def fetch(self, controller: Any, operation: Any) -> None:
@@ -107,12 +109,17 @@ def mark(operation: Any, page: int, rate: LatestRate, expected: float, copies: T
     """
     least, most = BATCH_TOKENS
     tokens = min(max(expected * BATCH_SECONDS, least), most) if expected > 0.0 else least
-    setattr(operation, _ATTRIBUTE, TailFetch(max(int(tokens) // page, 1), rate, copies))
+    set_tail(operation, TailFetch(max(int(tokens) // page, 1), rate, copies))
+
+
+def set_tail(operation: Any, tail: TailFetch | None) -> None:
+    """From now on it is fetched so; None: it is an ordinary one."""
+    setattr(operation, _ATTRIBUTE, tail)
 
 
 def unmark(operation: Any) -> None:
     """It is an ordinary one from now on."""
-    setattr(operation, _ATTRIBUTE, None)
+    set_tail(operation, None)
 
 
 def tail_of(operation: Any) -> TailFetch | None:
@@ -139,6 +146,8 @@ def _allocate(
         # SGLang cuts it to what was allocated: then it is the tail that is fetched.
         operation.hash_value = operation.hash_value[::-1]
         fetches_of(controller).add(operation)
+        if tail.allocated is not None:
+            tail.allocated(tokens)
     return slots, tokens
 
 

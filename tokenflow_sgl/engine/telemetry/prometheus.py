@@ -112,7 +112,7 @@ class PrometheusRecorder(Recorder):
             self._at("preemptions_total", cause=cause.value)
         for source in SOURCES:
             self._at("resumes_total", source=source)
-        for way in ("both", "computed", "fetched"):
+        for way in ("both", "computed", "fetched", "layers"):
             self._at("restorations_total", way=way)
         for source in ("computed", "fetched"):
             self._at("restored_tokens_total", source=source)

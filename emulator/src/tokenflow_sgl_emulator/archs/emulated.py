@@ -35,9 +35,29 @@ class EmulatedForCausalLM(torch.nn.Module):
         input_embeds: torch.Tensor | None = None,
     ) -> LogitsProcessorOutput:
         """Take the step's time layer by layer, each after its KV has arrived from the host."""
-        self._compute(work_of(forward_batch), *_waits())
+        self._compute(work_of(forward_batch), range(self.config.num_hidden_layers), *_waits())
         if not forward_batch.forward_mode.is_extend():
             return LogitsProcessorOutput(next_token_logits=self._logits(input_ids, positions))
+        return self._of_prompts(input_ids, positions, forward_batch)
+
+    def forward_split_prefill(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        forward_batch: Any,
+        split_interval: tuple[int, int],
+        input_embeds: torch.Tensor | None = None,
+    ) -> LogitsProcessorOutput | None:
+        """Take the time of some layers of a prefill; the last ones give its tokens."""
+        layers = range(*split_interval)
+        self._compute(work_of(forward_batch), layers, *_waits())
+        if layers.stop < self.config.num_hidden_layers:
+            return None
+        return self._of_prompts(input_ids, positions, forward_batch)
+
+    def _of_prompts(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> LogitsProcessorOutput:
         last = forward_batch.extend_seq_lens.cumsum(0) - 1
         return LogitsProcessorOutput(
             next_token_logits=self._logits(input_ids[last], positions[last]),
@@ -50,19 +70,18 @@ class EmulatedForCausalLM(torch.nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """There are none."""
 
-    def _compute(self, work: StepWork, loads: Any, layerwise: Any) -> None:
-        layers = self.config.num_hidden_layers
-        per_layer = work.seconds(self.device_.profile) / layers
+    def _compute(self, work: StepWork, layers: range, loads: Any, layerwise: Any) -> None:
+        per_layer = work.seconds(self.device_.profile) / self.config.num_hidden_layers
         stream = self.device_.begin_step()
         if layerwise is not None:
-            for layer in range(layers):
+            for layer in layers:
                 layerwise.before_layer(layer)
                 self.device_.compute(stream, per_layer)
                 layerwise.after_layer(layer)
         elif loads is None or loads.consumer_index < 0:
-            self.device_.compute(stream, per_layer * layers)
+            self.device_.compute(stream, per_layer * len(layers))
         else:
-            for layer in range(layers):
+            for layer in layers:
                 loads.wait_until(layer)
                 self.device_.compute(stream, per_layer)
         self.device_.end_step(stream)

@@ -111,6 +111,31 @@ class EmulatedStorage(HiCacheStorage):
                 self.mem_pool_host.set_from_flat_data_page(slot, flat)
         return [page is not None for page in pages]
 
+    def batch_get_layers(
+        self, keys: list[str], host_indices: torch.Tensor, first: int, last: int
+    ) -> list[bool]:
+        """Read layers `first` to before `last` of pages; per page, whether they are there now.
+
+        A page's bytes are K of all layers and then V of all layers, as with the layouts layer_first
+        and page_first_direct.
+        """
+        settings, _ = self._begin("read", keys)
+        with self._lock:
+            through = self._faults.let_through(len(keys), self._now())
+            pages = self._faults.read(self._store, keys[:through])
+        pages += [None] * (len(keys) - through)
+        moved = sum(page is not None for page in pages)
+        layers = int(self.mem_pool_host.layer_num)
+        share = (last - first) / layers
+        self._wait("read", settings, keys, moved, through < len(keys), share)
+        slots = host_indices[:: self._page_tokens].tolist()
+        for slot, page in zip(slots, pages, strict=True):
+            if page is not None:
+                flat = torch.frombuffer(bytearray(page), dtype=self.mem_pool_host.dtype)
+                target = self._layers_of(slot, first, last)
+                target.copy_(flat.view(2, layers, -1)[:, first:last].reshape(target.shape))
+        return [page is not None for page in pages]
+
     def batch_set_v1(
         self,
         keys: list[str],
@@ -154,13 +179,28 @@ class EmulatedStorage(HiCacheStorage):
             self._faults.raise_if_due(call, keys)
             return settings, self._faults.dead(self._now())
 
+    def _layers_of(self, slot: int, first: int, last: int) -> torch.Tensor:
+        pool = self.mem_pool_host
+        if pool.layout == "layer_first":
+            return pool.kv_buffer[:, first:last, slot : slot + self._page_tokens]
+        return pool.kv_buffer[:, slot // self._page_tokens, first:last]
+
     def _wait(
-        self, call: str, settings: LinkSettings, keys: list[str], pages: int, dead: bool
+        self,
+        call: str,
+        settings: LinkSettings,
+        keys: list[str],
+        pages: int,
+        dead: bool,
+        share: float = 1.0,
     ) -> None:
-        """Return when the call is answered; `pages` of them were moved, or found by a query."""
+        """Return when the call is answered; `pages` of them were moved, or found by a query.
+
+        share: of their bytes.
+        """
         asked = self._now()
         moment = self._links[call].reserve(
-            0 if call == "query" else pages * self._page_bytes,
+            0 if call == "query" else pages * self._page_bytes * share,
             settings.rate(writing=call == "write"),
             settings.latency_us * 1e-6,
             settings.jitter_us * 1e-6,

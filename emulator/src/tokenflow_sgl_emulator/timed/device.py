@@ -128,7 +128,8 @@ class EmulatedDevice:
         self.count = StepCount()
         self.slower = {factor: Slower() for factor in SLOWER}
         self.stored, self.loaded = CopyCount(), CopyCount()
-        self._runs = 0  # of the load whose layers are being copied
+        self._load: torch.Tensor | None = None  # the host's places, whose layers are being copied
+        self._runs = 0  # of these
         # KV on the device is K and V of each layer, apart.
         self.large = LARGE_BYTES * 2 * profile.layers / profile.kv_bytes_per_token
         self._computed_until: float | None = None  # None: idle, so no gap to account for
@@ -210,14 +211,14 @@ class EmulatedDevice:
 
         Args:
             slots: Of its tokens, on the host and on the device; whole pages.
-            layer: Layers of a load come in order, from 0.
+            layer: Layers of a load come in order, not necessarily from 0 on.
             page: Tokens of a page.
             backend: HiCache's I/O backend.
             layout: Its layout of host memory.
         """
         tokens = len(slots[0])
-        if layer == 0:
-            self._runs = self.loaded.add(*slots, self.large)
+        if layer == 0 or slots[0] is not self._load:
+            self._load, self._runs = slots[0], self.loaded.add(*slots, self.large)
         issued = load_pieces(
             IoBackend(backend), MemLayout(layout), layers=1, pages=tokens // page, runs=self._runs
         )

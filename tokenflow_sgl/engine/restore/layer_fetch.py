@@ -1,0 +1,173 @@
+"""Fetches from HiCache's storage that bring a prefix layer by layer, the last layer first.
+
+It is CacheFlow's layer-wise way. SGLang's operation stays what it is, with host memory for all
+layers of all tokens. What has arrived is counted in layers: for SGLang no token has arrived before
+all of it has, and all of the operation's host memory is given back here, when the device has read
+it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Any
+
+from sglang.srt.managers.cache_controller import PrefetchAck
+
+from tokenflow_sgl.costs import LatestRate
+from tokenflow_sgl.engine.restore.layer_copies import LayerCopies
+from tokenflow_sgl.engine.restore.layer_reads import read_layers
+from tokenflow_sgl.engine.restore.tail_fetch import (
+    BATCH_SECONDS,
+    BATCH_TOKENS,
+    TailFetch,
+    set_tail,
+    tail_of,
+)
+from tokenflow_sgl.engine.shared_clock import local_time
+
+logger = logging.getLogger(__name__)
+
+
+class LayerFetch(TailFetch):
+    """One operation of SGLang's, fetched layer by layer.
+
+    Attributes:
+        layers: Of the model.
+        tokens: Of the stored prefix.
+        copies: Of what has arrived, to the device.
+        landed: Layers that have arrived, from the last one on, as all ranks have agreed.
+        first: Layers below this one are computed, and are not fetched.
+        taken: The prefix tree has the host's memory.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        tokens: int,
+        page: int,
+        rate: LatestRate,
+        copies: LayerCopies,
+        expected: float,
+    ) -> None:
+        least, most = BATCH_TOKENS
+        wanted = min(max(expected * BATCH_SECONDS, least), most) if expected > 0.0 else least
+        self._at_once = max(int(wanted * layers / tokens), 1)
+        super().__init__(max(tokens * self._at_once // layers // page, 1), rate, copies)
+        self.layers = layers
+        self.tokens = tokens
+        self.landed = 0
+        self.first = 0
+        self.taken = False
+
+    @property
+    def by_layers(self) -> LayerCopies:
+        """Its copies."""
+        assert isinstance(self.copies, LayerCopies)
+        return self.copies
+
+    @property
+    def left(self) -> int:
+        """Tokens that take as long as the layers that are still to come."""
+        missing = max(self.layers - self.first - self.landed, 0)
+        return 0 if self._enough(self.landed) else -(-self.tokens * missing // self.layers)
+
+    def _enough(self, landed: int) -> bool:
+        # One batch is fetched in any case: it measures the link.
+        return bool(landed) and self.tokens_of(landed) >= self.enough
+
+    def fetch(self, controller: Any, operation: Any) -> None:
+        """Fetch batch by batch; the ranks agree on each, so all of them report as many."""
+        keys, slots, landed, goes_on = operation.hash_value, operation.host_indices, 0, True
+        for stop in range(self.layers, 0, -self._at_once):
+            some = range(max(stop - self._at_once, self.first, 0), stop)
+            if operation.is_terminated() or not some or self._enough(landed):
+                goes_on = False
+            if goes_on:
+                began = local_time()
+                goes_on = self._read(controller, keys, slots, some)
+            if goes_on:
+                landed += len(some)
+                self.copies.copy(landed)
+                self._rate.observe(self.tokens_of(len(some)), local_time() - began)
+            controller.prefetch_sync_queue.put(
+                PrefetchAck(rid=operation.request_id, completed_tokens=landed, operation=operation)
+            )
+
+    def tokens_of(self, layers: int) -> int:
+        """Tokens that have as many bytes in all layers as the prefix has in these."""
+        return self.tokens * layers // self.layers
+
+    def _read(self, controller: Any, keys: list[str], slots: Any, some: range) -> bool:
+        try:
+            return read_layers(controller, keys, slots, some)
+        except Exception as error:
+            logger.warning(
+                "tokenflow: fetching KV failed (%s: %s); what is missing is computed",
+                type(error).__name__,
+                error,
+            )
+            return False
+
+
+class LayerMemory:
+    """The host's memory of fetches layer by layer, until nothing uses it any more.
+
+    Args:
+        tree: SGLang's.
+    """
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+        self._operations: list[Any] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._operations)
+
+    def keep(self, operation: Any) -> None:
+        """Of one that begins."""
+        operation.ack_releases_incomplete_host_indices = False
+        self._operations.append(operation)
+
+    def unused(self, fetching: set[Any]) -> int:
+        """Of how many, from the first on, nothing is under way: on this rank, if not on others.
+
+        fetching: operations that SGLang's threads have not ended.
+        """
+        unused = itertools.takewhile(lambda each: self._unused(each, fetching), self._operations)
+        return sum(1 for _ in unused)
+
+    def release(self, number: int) -> None:
+        """That of the first ones goes back to SGLang, on all ranks."""
+        for operation in self._operations[:number]:
+            fetch = tail_of(operation)
+            if not (isinstance(fetch, LayerFetch) and fetch.taken):
+                self._tree.cache_controller.append_host_mem_release(operation.host_indices)
+        del self._operations[:number]
+
+    def _unused(self, operation: Any, fetching: set[Any]) -> bool:
+        info = self._tree.ongoing_prefetch.get(operation.handle)
+        if operation in fetching or (info is not None and info.operation is operation):
+            return False
+        fetch = tail_of(operation)
+        return not isinstance(fetch, LayerFetch) or fetch.taken or fetch.by_layers.ended
+
+
+def by_layers_from_here(operation: Any, fetch: LayerFetch) -> None:
+    """From now on this operation, whose host memory is just allocated, is fetched so."""
+    fetch.end = int(operation.storage_start) + fetch.tokens
+    set_tail(operation, fetch)
+
+
+def take_layers(controller: Any, acknowledged: int) -> None:
+    """SGLang is about to take so many reports of fetches: those of layers are for us.
+
+    As all ranks do at the same time, and each report was agreed on.
+    """
+    queue = controller.ack_prefetch_queue
+    with queue.mutex:  # SGLang's threads may add to it
+        taken = list(itertools.islice(queue.queue, acknowledged))
+    for report in taken:
+        fetch = tail_of(report.operation)
+        if isinstance(fetch, LayerFetch) and report.completed_tokens is not None:
+            fetch.landed, report.completed_tokens = int(report.completed_tokens), None
