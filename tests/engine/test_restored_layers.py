@@ -91,6 +91,7 @@ def test_another_model(start, tmp_path) -> None:
         server.served.assert_clean()
 
 
+@pytest.mark.slow
 def test_clients_that_leave_do_not_hurt_the_others(stock, wanted) -> None:
     """Aborted in its query, its fetch, or while its layers are computed."""
     served, rng = stock.served, random.Random(9)
@@ -136,8 +137,8 @@ def test_what_two_prompts_share_is_fetched_once(stock, wanted) -> None:
     [
         ({"dead_after_pages": 30}, True),
         ({"missing": 0.3}, True),
-        ({"corrupt": 0.3}, True),
-        ({"slow_factor": 3.0}, False),
+        pytest.param({"corrupt": 0.3}, True, marks=pytest.mark.slow),
+        pytest.param({"slow_factor": 3.0}, False, marks=pytest.mark.slow),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else str(value),
 )

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
 from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore import layer_fetch
-from tokenflow_sgl.engine.restore.layer_copies import LayerCopies
+from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
 from tokenflow_sgl.engine.restore.layer_fetch import (
     LayerFetch,
     LayerMemory,
@@ -57,7 +58,7 @@ class Tree:
             append_host_mem_release=self.released.append,
             prefetch_sync_queue=queue.Queue(),
             ack_prefetch_queue=queue.Queue(),
-            mem_pool_device_allocator=None,
+            mem_pool_device_allocator=object.__new__(TokenToKVPoolAllocator),
         )
 
 

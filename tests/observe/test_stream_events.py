@@ -266,6 +266,12 @@ def test_the_command_answers_why_a_stream_was_paused(explained) -> None:
             {"way": "computed", "computed": 2048, "fetched": 0, "failed": True, "seconds": {}},
             "all 2,048 tokens of its stored prefix are computed, as the storage failed",
         ),
+        (
+            {"way": "layers", "computed": 1600, "fetched": 448, "layers": (25, 32)},
+            "25 of 32 layers of its stored prefix of 2,048 tokens were computed while the others "
+            "came from the storage, in 0.023 s; computing all takes 0.047 s; fetching all takes "
+            "0.026 s",
+        ),
     ],
 )
 def test_a_restoration_says_why_it_went_its_way(log, told, why) -> None:

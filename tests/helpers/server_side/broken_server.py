@@ -25,7 +25,7 @@ from tokenflow_sgl.engine.kv.device_pools import DevicePools
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
-from tokenflow_sgl.engine.restore.layer_copies import LayerCopies
+from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
 from tokenflow_sgl.engine.restore.layered_restorations import LayeredRestorations
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies

@@ -15,18 +15,16 @@ from typing import Any
 from sglang.srt.managers.cache_controller import PrefetchAck
 
 from tokenflow_sgl.costs import LatestRate
-from tokenflow_sgl.engine.restore.layer_copies import LayerCopies
+from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
 from tokenflow_sgl.engine.restore.layer_reads import read_layers
-from tokenflow_sgl.engine.restore.tail_fetch import (
-    BATCH_SECONDS,
-    BATCH_TOKENS,
-    TailFetch,
-    set_tail,
-    tail_of,
-)
+from tokenflow_sgl.engine.restore.tail_fetch import BATCH_TOKENS, TailFetch, set_tail, tail_of
 from tokenflow_sgl.engine.shared_clock import local_time
 
 logger = logging.getLogger(__name__)
+
+LAYER_SECONDS = 0.002
+"""Time that a batch of layers should take, unless one takes longer: what a short prefix, which is
+computed in ten milliseconds, may have to wait for the last one at most."""
 
 
 class LayerFetch(TailFetch):
@@ -51,7 +49,7 @@ class LayerFetch(TailFetch):
         expected: float,
     ) -> None:
         least, most = BATCH_TOKENS
-        wanted = min(max(expected * BATCH_SECONDS, least), most) if expected > 0.0 else least
+        wanted = min(expected * LAYER_SECONDS, most) if expected > 0.0 else least
         self._at_once = max(int(wanted * layers / tokens), 1)
         super().__init__(max(tokens * self._at_once // layers // page, 1), rate, copies)
         self.layers = layers

@@ -6,17 +6,18 @@ from collections.abc import Collection
 from typing import Any
 
 from tokenflow_sgl.costs import LatestRate
-from tokenflow_sgl.engine.restore.layer_copies import LayerCopies
+from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
 from tokenflow_sgl.engine.restore.layer_fetch import LayerFetch, LayerMemory, by_layers_from_here
 from tokenflow_sgl.engine.restore.layer_reads import reads_layers
-from tokenflow_sgl.engine.restore.outlook import SHORT, Outlook
+from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.restorable import restorable_by_layers
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.shared_prefix import leader_of
 from tokenflow_sgl.restoration import HeadPlanner, Known
 
 GAIN = 0.001
-"""Seconds that the layer-wise way must save: it takes a launch more, but no step of its own."""
+"""Seconds that the layer-wise way must save, and that are waited rather than to compute a layer: it
+takes a launch more, but no step of its own."""
 
 
 class LayerWays:
@@ -72,14 +73,14 @@ class LayerWays:
             and restorable_by_layers(request)
             and reads_layers(controller)
         )
-        if not possible or leader_of(each, self._all, self._page)[0] is not None:
+        copies = LayerCopies(self._tree, each.operation, self._layers)
+        if not possible or copies.over or leader_of(each, self._all, self._page)[0] is not None:
             return
         each.ahead = sum(other.left for other in self._all if other.allocated and not other.fetched)
         if not self._planner.by_layers(
             each.start, tokens, suffix, layers=self._layers, gain=GAIN, **self._known(each)
         ):
             return
-        copies = LayerCopies(self._tree, each.operation, self._layers)
         fetch = LayerFetch(
             self._layers,
             tokens,
@@ -114,7 +115,7 @@ class LayerWays:
             layers=self._layers,
             computed=computed,
             landed=fetch.landed,
-            wait=SHORT,
+            wait=GAIN,
             **self._known(each),
         )
         return min(said, left)

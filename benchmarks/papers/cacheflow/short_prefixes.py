@@ -1,4 +1,4 @@
-"""Short prefixes restored by layers, by tokens, or from one source: `python .../layer_wise.py`.
+"""Short prefixes restored by layers, by tokens, or from one source: `python .../short_prefixes.py`.
 
 Real SGLang on an emulated device in virtual time, so other work on the machine does not show. Each
 contender is a server; a prompt is computed once, written to the storage and flushed from device and
@@ -63,7 +63,7 @@ def measure(profile: DeviceProfile, contender: str, args: argparse.Namespace) ->
     with storing(
         profile, contender, chunk=CHUNK, pool=3 * longest // 64 * 64, longest=2 * longest
     ) as server:
-        for prefix in args.prefix:
+        for prefix in sorted(args.prefix, reverse=True):  # long prompts teach what short ones cost
             prompts = [
                 [rng.randrange(1000, 30000) for _ in range(prefix + SUFFIX)]
                 for _ in range(args.prompts)
