@@ -288,3 +288,45 @@ def test_the_old_interface_is_refused() -> None:
     wrong.extra_config = {"read_gbps": 10}
     with pytest.raises(ValueError, match="interface_v1 of the storage link is None; allowed is 1"):
         EmulatedStorage(wrong, {})
+
+
+class LayeredPool(Pool):
+    """Host memory that keeps a layer of a page in one piece."""
+
+    layer_num = 4
+
+    def __init__(self, layout: str) -> None:
+        super().__init__()
+        self.layout, pages = layout, SLOTS // PAGE
+        self.size_per_token = 2 * self.layer_num * WIDTH * self.dtype.itemsize
+        shape = (2, self.layer_num, SLOTS, WIDTH)
+        if layout == "page_first_direct":
+            shape = (2, pages, self.layer_num, PAGE, WIDTH)
+        self.kv_buffer = torch.randn(shape).to(self.dtype)
+
+    def page(self, slot: int) -> torch.Tensor:
+        if self.layout == "layer_first":
+            return self.kv_buffer[:, :, slot : slot + PAGE]
+        return self.kv_buffer[:, slot // PAGE]
+
+    def get_data_page(self, slot: int, flat: bool) -> torch.Tensor:
+        return self.page(slot).flatten()
+
+
+@pytest.mark.parametrize("layout", ["layer_first", "page_first_direct"])
+def test_layers_of_pages_come_in_their_share_of_the_time(clock, layout) -> None:
+    pool = LayeredPool(layout)
+    storage = filled(clock, pool)
+    wanted = [pool.page(slot).clone() for slot in range(0, 8 * PAGE, PAGE)]
+    pool.kv_buffer.zero_()
+    before = clock.now()
+    call = (lambda: storage.batch_get_layers(KEYS, slots(8), 1, 3),)
+    ((there, after),) = on_threads(clock, *call)
+    assert there == [True] * 8
+    page_bytes = PAGE * pool.size_per_token
+    assert after - before == pytest.approx(8 * page_bytes / 2 / 1000)
+    for number, page in enumerate(wanted):
+        found = pool.page((8 + number) * PAGE)
+        assert torch.equal(found[:, 1:3], page[:, 1:3])
+        assert not found[:, 0].any()
+        assert not found[:, 3].any()
