@@ -52,7 +52,7 @@ def main() -> None:
         found[contender] = measure(profile, contender, args)
         RESULTS.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=1) + "\n")
-        PAGE.write_text(replace_table(PAGE.read_text(), "layer-wise", rows()))
+        PAGE.write_text(replace_table(PAGE.read_text(), "layer-wise", "\n".join(rows())))
 
 
 def measure(profile: DeviceProfile, contender: str, args: argparse.Namespace) -> dict[str, Any]:
