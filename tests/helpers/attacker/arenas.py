@@ -119,10 +119,6 @@ ARENAS = {
         model="qwen3-window",
         env=EVICT_OFTEN,
     ),
-    # The layers for drafts have windows, too.
-    "windows and trees": Arena(
-        (*FORCED, *LARGE_HOST, *TREES), model="qwen3-window", env=EVICT_OFTEN, beyond=3
-    ),
     "latent": Arena((*FORCED, *LARGE_HOST, "--page-size", "16"), model="deepseek"),
     "convolutions, few": Arena(
         (*FORCED, *LARGE_HOST, "--max-mamba-cache-size", "12"),
@@ -161,7 +157,7 @@ SLOW = (
     ("chunks, page 1", "chunks, page 16, two ranks"),
     ("restored", "restored, two ranks"),
     ("windows", "drafts", "trees"),
-    ("windows, few, page 16", "windows and trees", "latent"),
+    ("windows, few, page 16", "latent"),
     ("DP attention", "layers"),
     ("pair",),
     ("convolutions, few", "deltas, few, page 16", "deltas and drafts"),

@@ -90,9 +90,10 @@ class DraftSteps:
 
 def decode_backend(factory: Any) -> DraftSteps | None:
     """Instead of SGLang's choice of a backend for the drafts; None: there is one step only."""
-    steps, runner = factory.speculative_num_steps, factory.draft_model_runner
+    steps = factory.speculative_num_steps
     if steps <= 1:
         return None
+    runner = factory.draft_model_runner
     if _is_compressed(runner):
         return DraftSteps([CompressedDraftStep(runner, step) for step in range(steps - 1)])
     return DraftSteps(
