@@ -30,6 +30,7 @@ def server_args(**given: object) -> SimpleNamespace:
         ("max_total_tokens", "mem_fraction_static", "chunked_prefill_size")
     )
     raw |= {name: allowed for name, (allowed, _) in REFUSED.items()}
+    raw |= {"disaggregation_mode": "null", "disaggregation_transfer_backend": "mooncake"}
     raw |= {"dtype": "auto", "load_format": "auto", **given}
     return SimpleNamespace(**raw, _raw_input=raw)
 
@@ -82,7 +83,6 @@ ASKED: dict[str, Any] = {
     "speculative_algorithm": "NGRAM",
     "enable_lora": True,
     "lora_paths": ["a=/tmp/a"],
-    "disaggregation_mode": "prefill",
     "kv_cache_dtype": "fp8_e5m2",
     "quantization": "fp8",
 }
@@ -135,3 +135,21 @@ def test_a_host_pool_in_gigabytes_holds_the_devices_kv(
     pool = host_pool(profile, monkeypatch, gigabytes=2)
     assert pool.size == 20_000 + 16, "SGLang keeps a page for itself"
     assert host_pool(profile, monkeypatch, ratio=2.0).size == 6000 + 16
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_half_of_a_pair_is_refused(make_profile: MakeProfile, mode: str) -> None:
+    args = server_args(disaggregation_mode=mode)
+    with pytest.raises(ValueError, match=f"--disaggregation-mode is '{mode}': .* pair of two"):
+        apply_device_defaults(args, make_profile())
+
+
+def test_a_decode_server_that_is_handed_what_it_asks_for_is_emulated(
+    make_profile: MakeProfile,
+) -> None:
+    transfer = {"disaggregation_transfer_backend": "fake"}
+    apply_device_defaults(server_args(disaggregation_mode="decode", **transfer), make_profile())
+    with pytest.raises(ValueError, match="pair of two"):
+        apply_device_defaults(
+            server_args(disaggregation_mode="prefill", **transfer), make_profile()
+        )

@@ -14,11 +14,12 @@ REFUSED = {
     "speculative_algorithm": (None, _ONE),
     "enable_lora": (None, _ONE),
     "lora_paths": (None, _ONE),
-    "disaggregation_mode": ("null", _ONE),
     "kv_cache_dtype": ("auto", _SIZES),
     "quantization": (None, _SIZES),
 }
 """Arguments that the emulated device cannot honour: the only value that it accepts, and why."""
+ALONE = "fake"
+"""SGLang's transfer with which a decode server serves without a prefill server."""
 
 
 def apply_device_defaults(server_args: Any, profile: DeviceProfile) -> None:
@@ -39,6 +40,12 @@ def apply_device_defaults(server_args: Any, profile: DeviceProfile) -> None:
             raise ValueError(
                 f"--{name.replace('_', '-')} is {value!r}: {why}; allowed is {allowed!r}"
             )
+    mode, transfer = given["disaggregation_mode"], given["disaggregation_transfer_backend"]
+    if mode == "prefill" or (mode == "decode" and transfer != ALONE):
+        raise ValueError(
+            f"--disaggregation-mode is {mode!r}: {_ONE}, and no pair of two; allowed is 'null', "
+            f"and 'decode' with --disaggregation-transfer-backend {ALONE}"
+        )
     if given["load_format"] == "auto":
         server_args.load_format = "dummy"
     if given["dtype"] == "auto":
