@@ -52,6 +52,14 @@ def test_what_is_sent_can_be_chosen(ask, on_stub):
     }
 
 
+def test_a_decode_server_alone_is_told_that_there_is_no_prefill_server(ask, on_stub):
+    decodes = {"disaggregation_mode": "decode", "disaggregation_transfer_backend": "fake"}
+    stub, _ = on_stub([ask()], server_info=decodes)
+    assert stub.bodies[0][1]["bootstrap_host"] == "2.2.2.2"
+    stub, _ = on_stub([ask()], server_info={**decodes, "disaggregation_mode": "null"})
+    assert "bootstrap_host" not in stub.bodies[0][1]
+
+
 def test_equal_seeds_send_equal_prompts(ask, on_stub):
     blocks = (PrefixBlock(3, 8),)
     requests = [ask(prefix=blocks), ask(prompt=30, prefix=blocks)]

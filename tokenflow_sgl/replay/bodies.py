@@ -139,5 +139,6 @@ class Bodies:
             priority=request.priority if options.send_priority else None,
             arrival=arrival,
             keep=keep,
+            handed_over=self._target.handed_over,
         )
         return self._endpoint.body(prompt, ask)

@@ -12,6 +12,9 @@ from tokenflow_sgl.choices import Api
 from tokenflow_sgl.replay.answers import Answer, ChatAnswer, CompletionsAnswer, GenerateAnswer
 from tokenflow_sgl.replay.prompts import Prompt
 
+NO_PREFILL_SERVER = "2.2.2.2"
+"""What SGLang calls the prefill server where there is none (its `FAKE_BOOTSTRAP_HOST`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -30,6 +33,7 @@ class Ask:
         arrival: When a server on a virtual clock is to see the request (the emulator's
             `emulated_arrival`); None: when it comes.
         keep: The answer is needed for the next turn's prompt.
+        handed_over: A decode server is to take the prompt's KV as if a prefill server had sent it.
     """
 
     limit_tokens: int
@@ -42,6 +46,7 @@ class Ask:
     priority: int | None = None
     arrival: Mapping[str, float] | None = None
     keep: bool = False
+    handed_over: bool = False
 
     def sampling(self, length: str) -> dict[str, Any]:
         """The fields that all endpoints share; `length` is the name of the longest answer's."""
@@ -64,7 +69,8 @@ class Ask:
     def outside(self) -> dict[str, Any]:
         """Fields beside the sampling parameters."""
         priority = {} if self.priority is None else {"priority": self.priority}
-        return {"stream": True, **priority}
+        host = {"bootstrap_host": NO_PREFILL_SERVER} if self.handed_over else {}
+        return {"stream": True, **priority, **host}
 
 
 @dataclass(frozen=True, slots=True)

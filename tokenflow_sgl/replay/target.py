@@ -44,6 +44,8 @@ _SERVER_FIELDS = (
     "schedule_conservativeness",
     "enable_priority_scheduling",
     "disable_radix_cache",
+    "disaggregation_mode",
+    "disaggregation_transfer_backend",
     "disable_overlap_schedule",
     "enable_hierarchical_cache",
     "hicache_ratio",
@@ -98,6 +100,13 @@ class Target:
         """Whether its device runs on a virtual clock: it says when tokens come, not the client."""
         return bool(self.device.get("virtual_time"))
 
+    @property
+    def handed_over(self) -> bool:
+        """Whether it is a decode server without a prefill server, by SGLang's `fake` transfer."""
+        server = self.known.get("server", {})
+        mode, transfer = "disaggregation_mode", "disaggregation_transfer_backend"
+        return (server.get(mode), server.get(transfer)) == ("decode", "fake")
+
 
 async def find_target(url: str, *, api_key: str | None = None) -> Target:
     """Ask the server at `url` what it is.
@@ -148,7 +157,8 @@ async def words_to_tokens(target: Target, seed: int) -> tuple[float, float] | No
     async with open_session(target) as session:
         for size in sizes:
             prompt = ChatPrompts(seed).burst(size, size)
-            ask = Ask(limit_tokens=1, model=target.model or "default")
+            name = target.model or "default"
+            ask = Ask(limit_tokens=1, model=name, handed_over=target.handed_over)
             body = ENDPOINTS[Api.chat].body(prompt, ask)
             try:
                 count = await _prompt_tokens(session, target, body)
