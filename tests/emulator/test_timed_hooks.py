@@ -101,8 +101,6 @@ def test_tokens_that_no_step_has_made_are_stamped_when_they_are_handed_over(
     clock.wait_until(7.0)
     new = SimpleNamespace(output_ids=[5], customized_info=None)
     resumed = SimpleNamespace(output_ids=[5, 6], customized_info={hooks.STAMP_KEY: [1.0, 2.0]})
-    handed_over = SimpleNamespace(is_prebuilt=lambda: True)
-    batch = SimpleNamespace(reqs=[new, resumed], forward_mode=handed_over)
-    hooks.stamp_result(SimpleNamespace(enable_overlap=True), batch, SimpleNamespace())
+    hooks.stamp_handed_over(None, SimpleNamespace(reqs=[new, resumed]))
     assert new.customized_info == {hooks.STAMP_KEY: [7.0]}
     assert resumed.customized_info == {hooks.STAMP_KEY: [1.0, 2.0]}

@@ -105,7 +105,13 @@ HOLD_ARRIVALS = Seam(
     "around",
     "On a virtual clock requests wait for their arrival before the scheduler sees them.",
 )
-VIRTUAL = (HOLD_ARRIVALS,)
+HANDED_OVER = Seam(
+    "sglang.srt.managers.scheduler_components.batch_result_processor."
+    "SchedulerBatchResultProcessor.process_batch_result_prebuilt",
+    "before",
+    "On a virtual clock the first token of a stream on a decode server, too, carries its moment.",
+)
+VIRTUAL = (HOLD_ARRIVALS, HANDED_OVER)
 """Hooked where the emulated device runs on a virtual clock, beside `TIMED`."""
 START_STORAGE = Seam(
     "sglang.srt.managers.cache_controller.HiCacheController._start_storage_threads",

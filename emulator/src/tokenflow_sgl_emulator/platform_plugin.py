@@ -20,6 +20,7 @@ from tokenflow_sgl_emulator.emulator_seams import (
     DEVICE_REPORT,
     END_ANSWERS,
     GATHER,
+    HANDED_OVER,
     HOLD_ARRIVALS,
     HOOKED,
     HOST_MEMORY,
@@ -96,6 +97,7 @@ def register() -> None:
         if virtual_time():
             HookRegistry.register(CHECK_END.target, request_checks.check_arrival, HookType.BEFORE)
             HookRegistry.register(HOLD_ARRIVALS.target, hooks.hold_arrivals, HookType.AROUND)
+            HookRegistry.register(HANDED_OVER.target, hooks.stamp_handed_over, HookType.BEFORE)
             HookRegistry.register(WAIT_FOR_RESULT.target, hooks.stamp_result, HookType.BEFORE)
             HookRegistry.register(NOTE_IDLE.target, hooks.pass_time, HookType.AROUND)
         else:

@@ -52,15 +52,8 @@ def hold_arrivals(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
 
 
 def stamp_result(scheduler: Any, batch: Any, result: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before a result is processed: wait for it, and give its tokens the moment as their time.
-
-    On a decode server a stream begins with a token that no step of its own has made.
-    """
+    """Before a result is processed: wait for it, and give its tokens the moment as their time."""
     wait_for_result(scheduler)
-    if batch.forward_mode.is_prebuilt():
-        for req in batch.reqs:
-            _stamp_handed_over(req)
-        return
     if result.copy_done is not None:
         result.copy_done.synchronize()
     output = getattr(result, "logits_output", None)
@@ -69,11 +62,15 @@ def stamp_result(scheduler: Any, batch: Any, result: Any, *_args: Any, **_kwargs
         output.customized_info = {STAMP_KEY: [_arrivals().elapsed()] * len(batch.reqs)}
 
 
-def _stamp_handed_over(req: Any) -> None:
-    """Give tokens that have no time yet the present moment."""
-    told = req.customized_info = req.customized_info or {}
-    stamps = told.setdefault(STAMP_KEY, [])
-    stamps += [_arrivals().elapsed()] * (len(req.output_ids) - len(stamps))
+def stamp_handed_over(_processor: Any, batch: Any) -> None:
+    """Before streams join a decode server: tokens without a time get the present moment.
+
+    The first of a stream is made by no step of its own; one that goes on after a pause has all.
+    """
+    for req in batch.reqs:
+        told = req.customized_info = req.customized_info or {}
+        stamps = told.setdefault(STAMP_KEY, [])
+        stamps += [_arrivals().elapsed()] * (len(req.output_ids) - len(stamps))
 
 
 def pass_time(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
