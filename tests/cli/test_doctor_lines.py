@@ -102,7 +102,7 @@ def test_each_launch_gets_its_verdict(doctor, models, tmp_path) -> None:
         fine
         + f"{MODEL} --pp-size 2 --disable-radix-cache\n"
         + f"{MODEL} --tokenflow-eta 99\n"
-        + f"{MODEL} --disaggregation-mode decode --tool-call-parser deepseekv4\n"
+        + f"{MODEL} --is-embedding\n"
         + f"{MODEL} --disaggregation-mode prefill --pp-size 2\n"
         + f"{MODEL} --no-such-option\n"
     )
@@ -113,11 +113,11 @@ def test_each_launch_gets_its_verdict(doctor, models, tmp_path) -> None:
     assert said[3].startswith("3 refused --scheduler tokenflow does not work with --pp-size 2: ")
     assert said[4].startswith("--scheduler tokenflow does not work with --disable-radix-cache")
     assert said[5] == "4 refused eta is 99.0; allowed is 0.1 to 10."
-    assert said[6].startswith("5 refused --scheduler tokenflow does not serve DeepSeek V4 on the")
+    assert said[6].startswith("5 refused --scheduler tokenflow serves generation models; this is")
     assert said[7].startswith("6 accepted the scheduler stays off: a prefill server hands")
     assert said[8].startswith("7 not taken SGLang refuses these options: unrecognized arguments")
     assert "--pp-size 1 0" in said
-    assert "DeepSeek V4 on a decode server 1 1" in said
+    assert "embedding model 1 1" in said
     assert said[-1] == (
         "7 launches: 3 accepted (1 with a model that was not looked at, 1 with the scheduler off), "
         "3 refused by tokenflow, 1 not taken by SGLang's parser."

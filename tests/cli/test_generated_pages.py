@@ -86,7 +86,6 @@ def test_refused_models_are_documented_with_their_sentences():
     plain = {
         "is_generation": True,
         "is_deepseek_v41": False,
-        "deepseek_v4_decodes_drafts": False,
     }
     for kind, value in plain.items():
         refusal = model_kinds.refused_model(**{**plain, kind: not value})

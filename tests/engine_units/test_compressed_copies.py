@@ -12,6 +12,7 @@ from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool
 
 from tokenflow_sgl.engine.decode_server.compressed_copies import (
     check_copies,
+    copy_with,
     give_back,
     keep,
     parts_of,
@@ -33,6 +34,7 @@ def states_of(ratio: int, owners: int, ring: int) -> Any:
         ratio=ratio,
         ring_size=ring,
         request_scoped=ratio == 128,
+        online_mtp_max_draft_tokens=0,
         kv_score_buffer=KVAndScore(torch.zeros(owners * ring, 4)),
     )
 
@@ -51,6 +53,21 @@ def pool() -> Any:
     made.compress_state_pools = [None, short[0], states_of(128, ROWS, 128), short[1]]
     made.indexer_compress_state_pools = [None, short[2], None, short[3]]
     made.register_mapping(torch.zeros(PAGES * PAGE, dtype=torch.int64))
+    return made
+
+
+@pytest.fixture
+def drafts(pool) -> Any:
+    """As that of a layer for drafts: a window in the places of the target's, and no groups."""
+    made = object.__new__(DeepSeekV4TokenToKVPool)
+    made.page_size = made.swa_page_size = PAGE
+    made.sliding_window, made.request_window, made._unified_kv = WINDOW, None, False
+    made._unified_kv_fp8 = False
+    made.compression_ratios, made._stage_start, made._stage_end = [0], 0, 1
+    made.kv_pools, made.index_pools = {4: None, 128: None}, {}
+    made.swa_kv_pool = rows_of(1, WINDOW_PAGES * PIECES, 6, PAGE // PIECES)
+    made.compress_state_pools, made.indexer_compress_state_pools = [None], [None]
+    made.register_mapping(pool.full_to_swa_index_mapping)
     return made
 
 
@@ -129,3 +146,37 @@ def test_pools_of_another_make_are_refused(pool, owner) -> None:
             pool.get_request_state_buf_infos = lambda: ([], [], [])
     with pytest.raises(UnsupportedError, match=f"per {owner} SGLang sends"):
         check_copies(pool)
+
+
+def test_the_window_of_the_layer_for_drafts_goes_and_comes_back_too(pool, drafts) -> None:
+    copy_with(pool, drafts)
+    filled(pool)
+    (before,) = filled(drafts)
+    count = 2 * PAGE + 30
+    kept = keep(pool, places(pool, [5, 1, 7], [2, 4], count), req_pool_index=1)
+    drafts.swa_kv_pool.kv_buffer[0].zero_()
+    give_back(pool, kept, places(pool, [2, 3, 6], [1, 5], count), req_pool_index=2)
+    now, then = (each.view(-1, PIECES, 6) for each in (drafts.swa_kv_pool.kv_buffer[0], before))
+    assert torch.equal(now[[1, 5]], then[[2, 4]])
+    assert not now[[0, 2, 3, 4]].any(), "nothing else is written"
+
+
+def test_with_drafts_a_request_has_places_for_two_groups(pool, drafts) -> None:
+    """SGLang sends one of them, and all are copied."""
+    pool.compress_state_pools[2] = states_of(128, ROWS, 256)
+    copy_with(pool, drafts)
+    pool.compress_state_pools[2] = states_of(128, ROWS, 512)
+    with pytest.raises(UnsupportedError, match="per request SGLang sends"):
+        copy_with(pool, drafts)
+
+
+def test_what_drafts_add_is_looked_at_as_well(pool, drafts) -> None:
+    drafts.get_state_buf_infos = lambda: ([1], [0], [7])
+    with pytest.raises(UnsupportedError, match="per window page SGLang sends 1 buffers"):
+        copy_with(pool, drafts)
+
+
+def test_states_that_take_drafts_in_later_are_refused(pool, drafts) -> None:
+    pool.compress_state_pools[2].online_mtp_max_draft_tokens = 4
+    with pytest.raises(UnsupportedError, match="SGLANG_EXPERIMENTAL_ONLINE_C128_MTP"):
+        copy_with(pool, drafts)

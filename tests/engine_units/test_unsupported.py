@@ -199,7 +199,6 @@ def test_an_ordinary_generation_model_is_served() -> None:
     [
         ({"is_generation": False}, "embedding model"),
         ({"is_deepseek_v41": True}, "DeepSeek V4.1"),
-        ({"deepseek_v4_decodes_drafts": True}, "with speculation on the decode server"),
     ],
 )
 def test_a_model_that_cannot_be_served_is_refused(given, said) -> None:
@@ -282,19 +281,11 @@ def test_all_that_stands_in_the_way_is_listed() -> None:
 
 
 def test_kinds_of_models_are_read_from_their_configurations() -> None:
-    def kind(
-        arch: str, model_type: str, *, drafts: bool = False, decodes: bool = False
-    ) -> set[str]:
+    def kind(arch: str, model_type: str) -> set[str]:
         config = SimpleNamespace(architectures=[arch], model_type=model_type)
-        found = kind_of_model(
-            SimpleNamespace(is_generation=True, hf_config=config), drafts=drafts, decodes=decodes
-        )
+        found = kind_of_model(SimpleNamespace(is_generation=True, hf_config=config))
         return {name for name, holds in found.items() if holds} - {"is_generation"}
 
-    v4 = ("DeepseekV4ForCausalLM", "deepseek_v4")
-    assert kind(*v4) == set()
-    assert kind(*v4, drafts=True) == set()
-    assert kind(*v4, decodes=True) == set()
-    assert kind(*v4, drafts=True, decodes=True) == {"deepseek_v4_decodes_drafts"}
-    assert kind(v4[0], "deepseek_v41") == {"is_deepseek_v41"}
-    assert kind("LlamaForCausalLM", "llama", drafts=True, decodes=True) == set()
+    assert kind("DeepseekV4ForCausalLM", "deepseek_v4") == set()
+    assert kind("DeepseekV4ForCausalLM", "deepseek_v41") == {"is_deepseek_v41"}
+    assert kind("LlamaForCausalLM", "llama") == set()

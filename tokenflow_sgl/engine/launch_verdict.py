@@ -25,18 +25,12 @@ from tokenflow_sgl.engine.launching import (
     model_refusal,
 )
 from tokenflow_sgl.engine.model_kinds import refused_model
-from tokenflow_sgl.engine.unsupported import (
-    Refusal,
-    decodes_only,
-    refused_options,
-)
+from tokenflow_sgl.engine.unsupported import Refusal, refused_options
 
 KINDS_BY_OPTION = {
     "is_embedding": "is_generation",
 }
 """Options that only one kind of model has a use for, and that kind as `refused_model` calls it."""
-OF_DEEPSEEK_V4 = {("tool_call_parser", "deepseekv4"), ("reasoning_parser", "deepseek-v4")}
-"""Values of options that only that model has a use for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +114,5 @@ def _of_model(record: Any) -> tuple[Refusal | None, str | None]:
         return bool(getattr(record, option, None) != getattr(_plain(), option, None))
 
     given = [kind for option, kind in KINDS_BY_OPTION.items() if says(option)]
-    of_v4 = any(getattr(record, option, None) == value for option, value in OF_DEEPSEEK_V4)
-    drafts = getattr(record, "speculative_algorithm", None) is not None
-    if of_v4 and drafts and decodes_only(record):
-        given.append("deepseek_v4_decodes_drafts")
-    kinds = {"is_generation": True, "deepseek_v4_decodes_drafts": False}
+    kinds = {"is_generation": True}
     return refused_model(**{**kinds, **{kind: not kinds[kind] for kind in given}}), path

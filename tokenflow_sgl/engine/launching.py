@@ -21,7 +21,6 @@ from tokenflow_sgl.engine.unsupported import (
     Refusal,
     UnsupportedError,
     check_prefill,
-    decodes_only,
 )
 
 NOT_LOOKED_AT = "not looked at"
@@ -208,8 +207,7 @@ def _check_model(record: Any, scheduler: bool) -> bool:
 
 def _kind_of_model(record: Any) -> dict[str, bool]:
     """What `refused_model` asks of it."""
-    drafts = record.speculative_algorithm is not None
-    return kind_of_model(_config_of_model(record), drafts=drafts, decodes=decodes_only(record))
+    return kind_of_model(_config_of_model(record))
 
 
 def _has_states(config: Any) -> bool:

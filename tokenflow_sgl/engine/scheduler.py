@@ -44,7 +44,6 @@ from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener, open_l
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
-from tokenflow_sgl.engine.unsupported import decodes_only
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider, apply
 from tokenflow_sgl.lifecycle.reader_updates import any_waits, end_long_rests
@@ -72,8 +71,7 @@ class TokenFlowScheduler(TrackingScheduler):
         take_over_priorities(self)
         config = config_of(self.server_args)
         assert config is not None, "this class is only put in place with a configuration"
-        drafts, decodes = not self.spec_algorithm.is_none(), decodes_only(self.server_args)
-        check_model(**kind_of_model(self.model_config, drafts=drafts, decodes=decodes))
+        check_model(**kind_of_model(self.model_config))
         self.tf_classes, self.tf_paused_time = config.known_classes, PausedTime()
         self.tf_reasoning = Reasoning(self.model_config, self.tokenizer, config.thinking)
         ranks = get_parallel()

@@ -215,6 +215,11 @@ def put_others(left_out):
     return lambda part, *rows: None if part.owner == left_out else put(part, *rows)
 
 
+def parts_of_no_drafts(pool) -> list[object]:
+    """The layer for drafts finds what others have left in its window."""
+    return []
+
+
 def accept_all(self, request) -> bool:
     """Whether the host has room is seen only when a stream is copied there."""
     return True
@@ -228,6 +233,8 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
     case "no-page-back" | "no-window-page-back" | "no-request-back" as broken:
         left_out = broken.removeprefix("no-").removesuffix("-back").replace("-", " ")
         compressed_copies._put = put_others(left_out)
+    case "no-drafts-copy":
+        compressed_copies._parts_of_drafts = parts_of_no_drafts
     case "late-rank":
         TailFetch._get = fetch_late_on_one_rank
     case "no-state-copy":

@@ -4,7 +4,7 @@ SGLang's other pools copy a stream to tensors of the process and back. V4's do n
 server computes again what is retracted. Hooks give its pool these two methods. What they copy is
 what a prefill server sends of a stream: compressed rows, and those of the indexer, by pages; the
 window, and the states of groups of 4 tokens, by the window's pages; the states of groups of 128 by
-the request.
+the request. A layer for drafts has a pool of its own, with a window in the places of the target's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
+_DRAFTS = "tokenflow_drafts"
 _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool.DeepSeekV4TokenToKVPool"
 
 Owner = Literal["page", "window page", "request"]
@@ -48,7 +49,7 @@ def register_copies() -> None:
 
 
 def parts_of(pool: Any) -> list[Part]:
-    """All that a stream has rows in."""
+    """All that a stream has rows in, of the target or of the layer for drafts."""
     compressed = [each for each in pool.kv_pools.values() if each is not None]
     by_pages = [buffer for each in compressed for buffer in each.kv_buffer]
     for each in pool.index_pools.values():
@@ -64,12 +65,30 @@ def parts_of(pool: Any) -> list[Part]:
     return found
 
 
-def check_copies(pool: Any) -> None:
-    """Compare with what SGLang sends of a stream.
+def copy_with(pool: Any, drafts: Any) -> None:
+    """From now on a stream is copied with its part of a second pool.
+
+    Args:
+        pool: SGLang's of V4.
+        drafts: That of the layer for drafts; None: no drafts are verified.
 
     Raises:
-        UnsupportedError: That is something else, as it may be with kernels of another make.
+        UnsupportedError: One is not as SGLang sends it, as it may be with kernels of another make.
     """
+    check_copies(pool)
+    if pool.get_online_c128_mtp_max_draft_tokens():
+        raise UnsupportedError(
+            "--scheduler tokenflow does not serve DeepSeek V4 with speculation on a decode server "
+            "with SGLANG_EXPERIMENTAL_ONLINE_C128_MTP: states take drafts in a step later; unset "
+            "it, or start without the flag."
+        )
+    if drafts is not None:
+        check_copies(drafts)
+    setattr(pool, _DRAFTS, drafts)
+
+
+def check_copies(pool: Any) -> None:
+    """Compare with what SGLang sends of a stream; raises as `copy_with` does."""
     sent: dict[Owner, tuple[list[int], list[int], list[int]]] = {
         "page": pool.get_contiguous_buf_infos(),
         "window page": pool.get_state_buf_infos(),
@@ -82,12 +101,23 @@ def check_copies(pool: Any) -> None:
             for each in parts
             if each.owner == owner
         }
-        if copied != dict(zip(addresses, lengths, strict=True)):
+        known = dict(zip(addresses, lengths, strict=True))
+        if copied.keys() != known.keys() or not all(
+            _covers(owner, copied[each], known[each]) for each in known
+        ):
             raise UnsupportedError(
                 "--scheduler tokenflow serves DeepSeek V4 on a decode server whose pools are as "
                 f"with NVIDIA's kernels; per {owner} SGLang sends {len(addresses)} buffers there, "
                 f"of which {len(copied)} are known, start it without the flag."
             )
+
+
+def _covers(owner: Owner, copied: int, sent: int) -> bool:
+    """Whether bytes that are copied are those that SGLang sends.
+
+    With drafts a request has places for two groups of 128, of which one is sent.
+    """
+    return copied == sent or (owner == "request" and copied == 2 * sent)
 
 
 def keep(
@@ -103,9 +133,7 @@ def keep(
     """
     owners = _owners(pool, indices, req_pool_index)
     current_platform.synchronize()
-    kept = [
-        part.buffer[part.places(owners)].to("cpu", non_blocking=True) for part in parts_of(pool)
-    ]
+    kept = [part.buffer[part.places(owners)].to("cpu", non_blocking=True) for part in _copied(pool)]
     current_platform.synchronize()
     return kept
 
@@ -120,9 +148,18 @@ def give_back(
     """In place of `load_cpu_copy`: what was kept, to the places that the stream has now."""
     owners = _owners(pool, indices, req_pool_index)
     current_platform.synchronize()
-    for part, rows in zip(parts_of(pool), kv_cache_cpu, strict=True):
+    for part, rows in zip(_copied(pool), kv_cache_cpu, strict=True):
         _put(part, part.places(owners), rows)
     current_platform.synchronize()
+
+
+def _copied(pool: Any) -> list[Part]:
+    return [*parts_of(pool), *_parts_of_drafts(pool)]
+
+
+def _parts_of_drafts(pool: Any) -> list[Part]:
+    drafts = getattr(pool, _DRAFTS, None)
+    return [] if drafts is None else parts_of(drafts)
 
 
 def _put(part: Part, places: torch.Tensor, rows: torch.Tensor) -> None:

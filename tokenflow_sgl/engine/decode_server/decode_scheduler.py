@@ -15,7 +15,7 @@ from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.runtime_context import get_disagg
 
 from tokenflow_sgl.contract import Phase
-from tokenflow_sgl.engine.decode_server.compressed_copies import check_copies
+from tokenflow_sgl.engine.decode_server.compressed_copies import copy_with
 from tokenflow_sgl.engine.decode_server.decode_actuator import DecodeActuator
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there
@@ -50,7 +50,9 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
             self._tf_host_streams(),
         )
         if self.tf_pauser.retraction_loses:
-            check_copies(self.token_to_kv_pool_allocator.get_kvcache())
+            worker = self.draft_worker
+            drafts = None if worker is None else worker.primary_draft_kv_pool
+            copy_with(self.token_to_kv_pool_allocator.get_kvcache(), drafts)
         self.tf_actuator = DecodeActuator(
             self, self.tf_table, self.tf_pauser, self.tf_writer, self.tf_loader
         )

@@ -76,6 +76,16 @@ DECODE_SERVER: tuple[Seam, ...] = (
     Seam(f"{_COMPRESSED}.get_contiguous_buf_infos", "call", _SENT),
     Seam(f"{_COMPRESSED}.get_state_buf_infos", "call", _SENT),
     Seam(f"{_COMPRESSED}.get_request_state_buf_infos", "call", _SENT),
+    Seam(
+        f"{_COMPRESSED}.get_online_c128_mtp_max_draft_tokens",
+        "call",
+        "states that take drafts in later are refused",
+    ),
+    Seam(
+        "sglang.srt.speculative.base_spec_worker:BaseSpecWorker.primary_draft_kv_pool",
+        "call",
+        "the pool of DeepSeek V4's layer for drafts, which a copy has, too",
+    ),
     Seam(f"{_COMPRESSED}.translate_loc_from_full_to_swa", "call", "pages of its window"),
     Seam("sglang.srt.platforms:current_platform", "call", "waits for such copies"),
     Seam(

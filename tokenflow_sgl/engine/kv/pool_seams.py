@@ -30,7 +30,6 @@ POOLS: tuple[Seam, ...] = (
         ("params",),
     ),
     Seam(f"{_CACHE}.swa_retain_window", "call", "how many tokens a window has"),
-    Seam("sglang.srt.configs.model_config:is_deepseek_v4", "call", "some servers are refused"),
     Seam(
         "sglang.srt.mem_cache.unified_cache.unified_tree_core_interface:"
         "UnifiedTreeCoreInterface.build_backup_spec",
