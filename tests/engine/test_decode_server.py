@@ -74,13 +74,20 @@ def forced(start):
         both.decode.assert_clean()
 
 
-def check(both: Pair, prompts: list[list[int]], reference: list[list[int]]) -> None:
+def check(
+    both: Pair, prompts: list[list[int]], reference: list[list[int]], *, drafts: bool = False
+) -> None:
+    """What is said is `reference`, after many pauses.
+
+    drafts: A stream that drains may end, for the last step gives it several tokens.
+    """
     for stream in (False, True):
         assert both.outputs(prompts, stream=stream) == reference
     preempted = both.decode.total("tokenflow:preemptions_total")
     print(f"{preempted:.0f} preemptions")
     assert preempted >= 4 * len(prompts), "the test must disturb"
-    assert both.decode.total("tokenflow:resumes_total") == preempted
+    ended = preempted - both.decode.total("tokenflow:resumes_total")
+    assert 0 <= ended <= (2 * len(prompts) if drafts else 0)
     assert both.decode.total("tokenflow:policy_errors_total") == 0
     assert both.decode.total("tokenflow:lost_streams_total") == 0
 
@@ -249,7 +256,7 @@ def test_speculation(start, drafting, prompts, algorithm, target, draft, drafts)
         undisturbed = per_step(both)
     decode = (*FORCED[2:], "--max-total-tokens", "960")
     with pair(start, *flags, prefill=AMPLE, decode=decode, model=model) as both:
-        check(both, prompts, expected)
+        check(both, prompts, expected, drafts=True)
         print(f"{undisturbed:.3f} tokens per step undisturbed, {per_step(both):.3f} disturbed")
         both.decode.assert_clean()
 
