@@ -18,7 +18,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(emulated, "work_of", lambda _batch: None)
     monkeypatch.setattr(emulated, "_waits", lambda: (None, None))
     monkeypatch.setattr(emulated.EmulatedForCausalLM, "_compute", lambda *_: None)
-    return emulated.EmulatedForCausalLM(SimpleNamespace(vocab_size=512))
+    return emulated.EmulatedForCausalLM(SimpleNamespace(vocab_size=512, num_hidden_layers=2))
 
 
 def forward(model: Any, ids: list[int], at: list[int], lengths: list[int] | None = None) -> Any:

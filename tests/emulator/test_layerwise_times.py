@@ -124,7 +124,8 @@ class Bench:
             seconds: Callable[[DeviceProfile], float] = lambda _: PREFILL_S  # noqa: E731
         else:
             seconds = lambda profile: profile.decode_seconds(len(new), 100)  # noqa: E731
-        self._model._compute(SimpleNamespace(seconds=seconds), None, hooks)  # type: ignore[arg-type]
+        work: Any = SimpleNamespace(seconds=seconds)
+        self._model._compute(work, range(self._model.config.num_hidden_layers), None, hooks)
         stream.synchronize()
         return timed_streams.now() - began
 
