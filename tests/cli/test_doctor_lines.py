@@ -142,11 +142,10 @@ def test_one_launch_is_judged_for_another_machine(doctor) -> None:
 @pytest.mark.engine
 @pytest.mark.skipif(not launch_lines.FILE.exists(), reason="the public launch lines are not here")
 def test_public_launch_lines_are_judged(doctor, tmp_path) -> None:
-    """Every line is taken by SGLang's parser, so that each verdict is one of ours."""
+    """By their options none is refused: what depends on the model is not known elsewhere."""
     file = tmp_path / "launches"
     file.write_text("\n".join(launch_lines.public_lines(without=(launch_lines.BENCHMARK,))))
     code, said = doctor("--lines", str(file))
-    print("\n".join(said[said.index("refused launches for nothing else") :]))
-    assert code == 1
-    assert said[-1].startswith("165 launches: ")
+    assert code == 0, said
+    assert said[-1].startswith("165 launches: 165 accepted ")
     assert said[-1].endswith(" 0 not taken by SGLang's parser.")
