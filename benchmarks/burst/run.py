@@ -137,7 +137,7 @@ def measure(
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     profile = folder.with_suffix(".profile.json")
-    device_profile(load.device, load.link, load.model).save(profile)
+    device_profile(load.device, load.link).save(profile)
     launcher = [TOKENFLOW, "serve-emulated", "--profile", str(profile)]
     clock = ["--virtual-time"] if dilation is None else ["--time-dilation", str(dilation)]
     launcher += [*clock, "--"]

@@ -27,11 +27,6 @@ from tokenflow_sgl.engine.launching import (
 from tokenflow_sgl.engine.model_kinds import refused_model
 from tokenflow_sgl.engine.unsupported import Refusal, refused_options
 
-KINDS_BY_OPTION = {
-    "is_embedding": "is_generation",
-}
-"""Options that only one kind of model has a use for, and that kind as `refused_model` calls it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -110,9 +105,6 @@ def _of_model(record: Any) -> tuple[Refusal | None, str | None]:
         except RefusedError as error:
             return None, f"{path} ({error})"
 
-    def says(option: str) -> bool:
-        return bool(getattr(record, option, None) != getattr(_plain(), option, None))
-
-    given = [kind for option, kind in KINDS_BY_OPTION.items() if says(option)]
-    kinds = {"is_generation": True}
-    return refused_model(**{**kinds, **{kind: not kinds[kind] for kind in given}}), path
+    # Options that only an embedding model has a use for say what it is.
+    embeds = record.is_embedding != _plain().is_embedding
+    return refused_model(is_generation=not embeds), path

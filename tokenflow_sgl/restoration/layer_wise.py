@@ -108,7 +108,7 @@ def more_layers(
         landed: Layers that have arrived, from the last one on.
         compute: Seconds of computing, all layers.
         fetch: Seconds until `n` tokens more have arrived, all layers of them.
-        page: Tokens of a page; layers are loaded of whole pages.
+        page: Tokens of a page. It makes no difference here; another planner may look at it.
         lead: Seconds before computing can go on.
         wait: Seconds that waiting is rather chosen for than to compute a layer.
 
