@@ -60,4 +60,6 @@ def test_as_many_run_as_fit_with_one_copy(start, tmp_path, more) -> None:
         for line in told
         for stream in line["candidates"]
     ]
-    assert set(alike) == {0, COMMON}, "before anything was computed, and then"
+    # A stream that no decision met before its prefill has only the second of the two.
+    assert COMMON in alike
+    assert set(alike) <= {0, COMMON}, "before anything was computed, and then"
