@@ -131,6 +131,20 @@ def test_who_comes_into_a_slot_is_another() -> None:
     assert streams.shared() == [0, 10]
 
 
+def test_a_policy_cannot_write_what_the_next_pass_is_given() -> None:
+    streams = Prompts("ab", "ab")
+    streams.move(Phase.RUNNING, 0)
+    order = np.array(streams.order, dtype=np.int64)
+    begun = np.array([True, False])
+    found = streams.known.of(order, begun)
+    assert found is not None
+    with pytest.raises(ValueError, match="read-only"):
+        found[1] = 99
+    again = streams.known.of(order, begun)
+    assert again is not None
+    assert again.tolist() == [0, 20]
+
+
 @given(data=st.data())
 def test_it_is_as_the_definition_says(data) -> None:
     prompts = st.text("ab", max_size=5)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.contract import IntArray, Standing
+from tokenflow_sgl.contract.standing import sealed
 from tokenflow_sgl.lifecycle.columns import NEUTRAL, SETTLED, StreamColumns, unless
 from tokenflow_sgl.lifecycle.phases import Phases
 from tokenflow_sgl.qos import ReaderBank
@@ -54,7 +55,7 @@ def settle(table: StreamColumns, readers: ReaderBank, phases: Phases, order: Int
         **{name: getattr(table, name).take(order) for name in SETTLED},
     }
     for column in (standing.slot, standing.phase, standing.since, *columns.values()):
-        column.setflags(write=False)  # several states share it
+        sealed(column)  # several states share it
     for name, neutral in NEUTRAL.items():
         columns[name] = unless(columns[name], neutral)
     running = order.take(standing.running_index)

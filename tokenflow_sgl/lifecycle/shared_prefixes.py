@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, IntArray, Phase
+from tokenflow_sgl.contract.standing import sealed
 from tokenflow_sgl.lifecycle.phases import Phases
 
 LOOKS = 8
@@ -144,7 +145,7 @@ class SharedPrefixes:
         stop = np.minimum(np.minimum.reduceat(stops, starts), alike.ends)
         shared = np.zeros(len(order), dtype=np.int64)
         shared[alike.chosen] = alike.tokens.take(stop) - alike.tokens.take(starts)
-        return shared if shared.any() else None
+        return sealed(shared) if shared.any() else None  # several states share it
 
     def _find_alike(self, order: IntArray) -> _Alike:
         first = self._first.take(order)
