@@ -53,6 +53,8 @@ CAUTION = 0.8
 REFRESHED = 8
 """Passes after which the streams under way are looked at again, though none has ended, and after
 which a change is looked for again: a stream gets a token in each of them."""
+LEAP = math.log(2.0)
+"""Rise of what clients allow, as a logarithm, at which the curves are learned anew at once."""
 KINDS = 64
 """Most kinds that are told apart; what comes later counts as any request."""
 BUCKETS = (256, 1024, 4096, 16384)
@@ -130,6 +132,8 @@ class LearnedLengths:
         log_limit = math.log(max(traits.limit, 2))
         # Up at once, down slowly: the longest that clients allow these days.
         lower = self._log_limit + (log_limit - self._log_limit) / HALF_LIFE
+        if log_limit > self._log_limit + LEAP:
+            self._known = None  # the curves end where clients used to: all would seem short
         self._log_limit = max(log_limit, lower) if self._log_limit > 0.0 else log_limit
         key = traits.thinking, traits.qos_class, bisect_left(BUCKETS, traits.prompt)
         if key not in self._kinds and len(self._kinds) < KINDS:
