@@ -32,6 +32,10 @@ ATTRIBUTE = "_tokenflow_lengths"
 """Underscore attribute of SGLang's ServerArgs with the texts by data-parallel rank."""
 INTERVAL = 60.0
 """Seconds from one writing to the next, at least."""
+DECODE_CAUTION = 0.95
+"""Least caution with learned lengths on a decode server. Elsewhere prefills let newcomers in one by
+one, and the answers under way show meanwhile how long they get. Here a whole burst could join before
+any of them has shown anything."""
 
 
 def attach_lengths(server_args: Any, path: str) -> None:
@@ -55,7 +59,10 @@ def known_lengths(
     texts = getattr(server_args, ATTRIBUTE, ())
     rank = dp_rank or 0
     known = read_lengths(texts[rank]) if rank < len(texts) and texts[rank] else None
-    return make_predictor(config.lengths, config.length_caution, known)
+    caution = config.length_caution
+    if server_args.disaggregation_mode == "decode":
+        caution = max(caution, DECODE_CAUTION)
+    return make_predictor(config.lengths, caution, known)
 
 
 def open_lengths_file(
