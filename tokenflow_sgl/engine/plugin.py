@@ -140,8 +140,10 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
         register_states()
     if config is not None and server_args.disaggregation_mode == "decode":
         from tokenflow_sgl.engine.decode_server.compressed_copies import register_copies
+        from tokenflow_sgl.engine.decode_server.decode_loads import register_loads
 
         register_copies()
+        register_loads()
     if config is not None and server_args.strip_thinking_cache:
         HookRegistry.register(_OWNED_KV, owned_kv_len, HookType.AROUND)
     if config is not None and config.block_groups:

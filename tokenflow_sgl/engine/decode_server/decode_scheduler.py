@@ -17,6 +17,7 @@ from sglang.srt.runtime_context import get_disagg
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.decode_server.compressed_copies import copy_with
 from tokenflow_sgl.engine.decode_server.decode_actuator import DecodeActuator
+from tokenflow_sgl.engine.decode_server.decode_loads import DecodeLoads, DecodeTransfers
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there
 from tokenflow_sgl.engine.flags import HOST_RATIO
@@ -37,6 +38,8 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
     tf_without_hicache = "off (paused KV is kept as SGLang keeps that of retracted requests)"
     tf_own_reserve: int | None = None
     """Tokens that SGLang reserves for each request to decode on, as the operator asked for."""
+    tf_loads: DecodeLoads | None = None
+    """Copies beside the steps; None: paused KV is in tensors, whose copies are waited for."""
 
     def init_schedule_policy(self) -> None:
         """Build the policy, and what pauses and resumes here."""
@@ -53,6 +56,9 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
             worker = self.draft_worker
             drafts = None if worker is None else worker.primary_draft_kv_pool
             copy_with(self.token_to_kv_pool_allocator.get_kvcache(), drafts)
+        if get_disagg().disaggregation_decode_retraction_backup == "host_pool":
+            self.tf_loads = DecodeLoads(self.tree_cache, self.tf_clock)
+            self.tf_transfers = DecodeTransfers(self.tf_loads, self.tf_recorder)
         self.tf_actuator = DecodeActuator(
             self, self.tf_table, self.tf_pauser, self.tf_writer, self.tf_loader
         )
@@ -206,7 +212,14 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
 
     def get_new_prebuilt_batch(self, running_batch: Any) -> Any:
         """Streams whose KV is here run from now on."""
+        with self.tf_effort:
+            alone, loads = running_batch.is_empty(), self.tf_loads
+            coming = {} if loads is None else loads.coming(alone=alone)
+            held = [req for req in self.waiting_queue if req in coming]
+            if held:
+                self.waiting_queue = [req for req in self.waiting_queue if req not in coming]
         batch = super().get_new_prebuilt_batch(running_batch)
+        self.waiting_queue.extend(held)
         for req in () if batch is None else batch.reqs:
             table = self.tf_table
             self.tf_paused_time.end(req)  # also one whose KV was computed again
@@ -255,12 +268,16 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
 
     def pause_generation(self, recv_req: Any) -> None:
         """What waits for its KV to be computed again waits as what arrives does."""
+        if self.tf_loads is not None:
+            self.tf_loads.settle()
         super().pause_generation(recv_req)
         for req in self.disagg_decode_prealloc_queue.held_rebootstrap_reqs:
             if req in self.tf_table:
                 self.tf_table.move(req, Phase.WAITING, self.tf_clock.now)
 
     def _release_aborted_request(self, req: Any) -> None:
-        """An aborted stream leaves no KV on the host."""
+        """An aborted stream leaves no KV on the host, and no copy to memory that it gives back."""
+        if self.tf_loads is not None:
+            self.tf_loads.end(req)
         self.tf_pauser.discard(req)
         super()._release_aborted_request(req)

@@ -8,6 +8,8 @@ _LOOP = "sglang.srt.disaggregation.decode:SchedulerDisaggregationDecodeMixin"
 _ARRIVING = "sglang.srt.disaggregation.decode:DecodePreallocQueue"
 _KV = "sglang.srt.mem_cache.common"
 _COMPRESSED = "sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool"
+_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+_ENGINE = "sglang.srt.mem_cache.l2_transfer:L2TransferEngine"
 _SENT = "what a prefill server sends of a stream, which a copy must have"
 
 DECODE_SERVER: tuple[Seam, ...] = (
@@ -49,6 +51,30 @@ DECODE_SERVER: tuple[Seam, ...] = (
     ),
     Seam(f"{_KV}:backup_kv_cache", "call", "copies a stream to the host", ("req", "backend")),
     Seam(f"{_KV}:discard_kv_cache_backup", "call", "gives that copy up", ("req", "backend")),
+    Seam(
+        f"{_TREE}.restore_kv_cache",
+        "hook",
+        "submits a resumed stream's copy and goes on",
+        ("req", "backup"),
+    ),
+    Seam(
+        f"{_TREE}.discard_kv_cache_backup",
+        "hook",
+        "the host's side is kept until such a copy has landed",
+        ("backup",),
+    ),
+    Seam(
+        f"{_ENGINE}.submit_host_to_device",
+        "hook",
+        "SGLang does not wait for such a copy; it is measured",
+        ("transfers",),
+    ),
+    Seam(
+        f"{_ENGINE}.submit_device_to_host",
+        "hook",
+        "the copy of a pause is measured",
+        ("transfers",),
+    ),
     Seam(
         f"{_KV}:dsv4_needs_rebootstrap",
         "call",
