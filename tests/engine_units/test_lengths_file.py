@@ -43,7 +43,10 @@ def document(answers: int) -> str:
 
 def record(**given: object) -> SimpleNamespace:
     return SimpleNamespace(
-        **{"dp_size": 1, "nnodes": 1, "enable_hierarchical_cache": True, **given}
+        **{
+            **{"dp_size": 1, "nnodes": 1, "enable_hierarchical_cache": True},
+            **{"disaggregation_mode": "null", **given},
+        }
     )
 
 
@@ -76,6 +79,23 @@ def test_what_was_learned_rides_on_the_record(tmp_path) -> None:
     for rank in (pickle.loads(pickle.dumps(args)), copy.deepcopy(args)):
         assert answers(rank, None) == 7
     assert mean(known_lengths(args, ON, 0)) < 0.5 * mean(make_predictor("learned"))
+
+
+def careful(predictor: LengthPredictor) -> float:
+    """The same, on the safe side, of one for whose client 4,096 are allowed."""
+    predictor.kind(Traits(100, 4096))
+    nothing, zero = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    return float(predictor.lengths(nothing, nothing).careful.left(zero, zero, np.array([4096]))[0])
+
+
+def test_decode_servers_expect_longer_answers_at_first() -> None:
+    decoding = record(disaggregation_mode="decode")
+    assert careful(known_lengths(decoding, ON, 0)) > 1.2 * careful(known_lengths(record(), ON, 0))
+    bold, careful_one = (build({"length_caution": caution}) for caution in (0.5, 0.99))
+    assert careful(known_lengths(decoding, bold, 0)) == careful(known_lengths(decoding, ON, 0))
+    assert careful(known_lengths(decoding, careful_one, 0)) == careful(
+        known_lengths(record(), careful_one, 0)
+    )
 
 
 def test_a_missing_file_says_nothing(tmp_path) -> None:

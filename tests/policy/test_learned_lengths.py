@@ -64,6 +64,14 @@ def test_what_was_cut_off_says_only_that_it_was_longer() -> None:
     assert expected(learned, kind=learned.kind(Traits(100, 4096)))[1] > 500
 
 
+def test_longer_limits_count_at_once() -> None:
+    """A warm-up of short requests, and then real ones: their first pass may admit a whole burst."""
+    learned = learned_from([32] * 35, limit=32)
+    assert expected(learned, limit=32)[1] <= 32
+    learned.kind(Traits(100, 4096))
+    assert expected(learned)[1] > 900
+
+
 def test_a_change_is_followed() -> None:
     rng = np.random.default_rng(0)
     learned = learned_from(rng.lognormal(np.log(60), 0.4, 1000))

@@ -106,7 +106,7 @@ class TokenFlowConfig:
     length_caution: float = setting(
         0.8,
         "of learned lengths: probability with which the mean length is at most what admission "
-        "counts on; matters until some dozen answers have ended",
+        "counts on; matters until some dozen answers have ended; on a decode server at least 0.95",
         low=0.5,
         high=0.99,
     )

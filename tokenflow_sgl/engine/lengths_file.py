@@ -33,9 +33,9 @@ ATTRIBUTE = "_tokenflow_lengths"
 INTERVAL = 60.0
 """Seconds from one writing to the next, at least."""
 DECODE_CAUTION = 0.95
-"""Least caution with learned lengths on a decode server. Elsewhere prefills let newcomers in one by
-one, and the answers under way show meanwhile how long they get. Here a whole burst could join before
-any of them has shown anything."""
+"""Least caution with learned lengths on a decode server. Elsewhere prefills let newcomers in one
+by one, and the answers under way show meanwhile how long they get. Here a whole burst could join
+before any of them has shown anything."""
 
 
 def attach_lengths(server_args: Any, path: str) -> None:

@@ -20,6 +20,7 @@ from sglang.srt.server_args import prepare_server_args
 
 from tokenflow_sgl.contract import Window
 from tokenflow_sgl.engine.decode_server import compressed_copies
+from tokenflow_sgl.engine.decode_server.decode_loads import DecodeLoads
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.kv.device_pools import DevicePools
 from tokenflow_sgl.engine.kv.load_ring import Loader
@@ -207,6 +208,11 @@ def load_but_the_first(self, kept, indices, **more) -> None:
     load_tensors(self, kept, found, **more)
 
 
+def join_before_the_copy(self, request) -> None:
+    """A stream is resumed on a decode server, and what it resumes from is on its way."""
+    self._under_way.pop(request, None)
+
+
 put = compressed_copies._put
 
 
@@ -228,6 +234,8 @@ def accept_all(self, request) -> bool:
 match os.environ["TOKENFLOW_TEST_BREAK"]:
     case "blind-host":
         DecodePauser.accepts = accept_all
+    case "no-landing":
+        DecodeLoads.end = join_before_the_copy
     case "no-first-tensor":
         MHATokenToKVPool.load_cpu_copy = load_but_the_first
     case "no-page-back" | "no-window-page-back" | "no-request-back" as broken:

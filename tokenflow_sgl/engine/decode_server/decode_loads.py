@@ -95,7 +95,7 @@ class DecodeLoads:
         self._tree, self._clock = tree_cache, clock
         self._under_way: dict[Any, Load] = {}
         self._restored: Any = None
-        self._begun: Ack | None = None
+        self._begun: list[Ack] = []
         self.ack_load_queue: list[Ack] = []
         self.ack_write_queue: list[Ack] = []
         self._stored: list[Ack] = []
@@ -144,13 +144,13 @@ class DecodeLoads:
 
     def submit(self, restore: Callable[[], None], request: Any, backup: Any) -> None:
         """Let SGLang restore a stream without waiting for the copy."""
-        self._restored, self._begun = backup, None
+        self._restored, self._begun = backup, []
         try:
             restore()
         finally:
             self._restored = None
-        assert self._begun is not None, "SGLang restores by one copy"
-        self._under_way[request] = Load(self._begun, backup)
+        (ack,) = self._begun
+        self._under_way[request] = Load(ack, backup)
 
     def keeps(self, backup: Any) -> bool:
         """Whether SGLang gives up what the copy that it has just submitted still reads."""
@@ -160,7 +160,7 @@ class DecodeLoads:
         """A copy to the device was submitted; what SGLang is to know of it."""
         if self._restored is None:
             return completion
-        self._begun = _ack(completion, tokens)
+        self._begun.append(_ack(completion, tokens))
         return completion._replace(finish_event=NotAwaited(completion.finish_event))
 
     def stored(self, completion: Any, tokens: int) -> None:
