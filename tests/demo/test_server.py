@@ -29,6 +29,14 @@ if "--taken" in sys.argv:
         print("[Errno 98] error while attempting to bind on address "
               f"('127.0.0.1', {port}): address already in use", flush=True)
         time.sleep(600)
+if "--inner-taken" in sys.argv:
+    seen = sys.argv[sys.argv.index("--inner-taken") + 1]
+    if not os.path.exists(seen):
+        open(seen, "w").close()
+        # As PyTorch says it of the port at which SGLang's processes meet; SGLang then ends.
+        sys.exit("DistNetworkError: The server socket has failed to listen on any "
+                 "local network address. port: 23456, useIpv6: false, code: -98, name: EADDRINUSE, "
+                 "message: address already in use" + 60 * "\\nand more")
 if "--stubborn" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -146,6 +154,15 @@ def test_a_port_that_was_asked_for_is_not_replaced(server, tmp_path):
     with pytest.raises(ServerError, match=f"cannot listen at port {asked.port}"), asked:
         pytest.fail("must not get here")
     assert not asked.is_alive()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_port_that_sglang_has_chosen_is_replaced_where_one_is_taken(server, tmp_path, asked):
+    port = free_port() if asked else None
+    with server("--inner-taken", str(tmp_path / "seen"), port=port) as running:
+        assert answers(running)
+        assert (tmp_path / "seen").exists()
+        assert running.port == port or not asked
 
 
 def test_a_paused_server_is_silent_and_goes_on(server):

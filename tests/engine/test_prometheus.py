@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -18,6 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.demo.server import free_port
 from tokenflow_sgl.observe import ScrapeError, fetch
 from tokenflow_sgl.observe.dashboards import BOARDS
 from tokenflow_sgl.observe.dashboards.prometheus_source import EVERYTHING, Prometheus
@@ -153,9 +153,7 @@ def watched(start, binaries, tmp_path_factory):
         text = path.read_text()
         assert text.count("127.0.0.1:30000") == 1
         path.write_text(text.replace("127.0.0.1:30000", target))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         command = [str(binaries / "prometheus"), *contained(service["command"], root, port)]
         with (root / "log").open("w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log)

@@ -27,8 +27,9 @@ from tokenflow_sgl.errors import FailedError
 
 _POLL_S = 0.2
 _PR_SET_PDEATHSIG = 1
-_PORTS = (15_000, 30_000)
-_PORT_TAKEN = re.compile(r"address \('127\.0\.0\.1', \d+\): address already in use")
+_PORTS = (15_000, 22_000)
+_TAKEN = "address already in use"
+_PORT_TAKEN = re.compile(rf"address \('127\.0\.0\.1', \d+\): {_TAKEN}")
 
 
 class ServerError(FailedError):
@@ -38,8 +39,9 @@ class ServerError(FailedError):
 def free_port() -> int:
     """A loopback TCP port that was free a moment ago.
 
-    From below those that Linux gives to outgoing connections (32,768 on): a server needs seconds
-    until it listens, and any connection of this machine could take such a port meanwhile.
+    From below those that Linux gives to outgoing connections (32,768 on), and those that SGLang
+    chooses for itself (22,000 on): a server needs seconds until it listens, and any connection of
+    this machine, or another server, could take such a port meanwhile.
     """
     while True:
         port = random.SystemRandom().randrange(*_PORTS)
@@ -142,9 +144,10 @@ class SglangServer:
 
     def log_tail(self, lines: int = 40) -> str:
         """Return the last lines of the server's log."""
-        if not self.log_path.exists():
-            return ""
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(self._log_text().splitlines()[-lines:])
+
+    def _log_text(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def stop(self) -> None:
         """Ask the launcher to end, then kill what is left of its group; twice does no harm."""
@@ -190,15 +193,18 @@ class SglangServer:
         """
         deadline = time.monotonic() + self._startup_timeout_s
         while not self._is_healthy():
-            # SGLang says so, and stays. Its own inner ports come from the same range as ours.
-            if _PORT_TAKEN.search(self.log_tail()):
-                if not self._any_port:
+            code = None if self._process is None else self._process.poll()
+            log = self._log_text()
+            # SGLang says so, and stays. Or it is a port that it has chosen for itself, seconds
+            # before it listens there: then it ends, and chooses another one the next time.
+            if _TAKEN in log.lower():
+                if self._any_port:
+                    self.port = free_port()
+                elif _PORT_TAKEN.search(log):
                     raise ServerError(self._failure(f"cannot listen at port {self.port}"))
                 self.stop()
-                self.port = free_port()
                 self.start()
-            if self._process is None or self._process.poll() is not None:
-                code = None if self._process is None else self._process.returncode
+            elif self._process is None or code is not None:
                 raise ServerError(self._failure(f"ended with exit code {code} while starting"))
             if time.monotonic() > deadline:
                 raise ServerError(

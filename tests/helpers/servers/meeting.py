@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from servers.client import Answer, Served
+
+from tokenflow_sgl.demo.server import free_port
 
 MOONCAKE = ("--disaggregation-transfer-backend", "mooncake")
 """Over the emulator's link (`kv_link.py`)."""
@@ -80,9 +81,7 @@ def pair(
         first: What else the start of the prefill server is given.
         given: Likewise the decode server's; the model is both's.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     own = ("--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", str(port))
     model = {"model": given["model"]} if "model" in given else {}
     with (
