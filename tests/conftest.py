@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import states
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tokenflow_sgl.contract import State
 
@@ -26,8 +26,11 @@ REASON_LINES = 15
 """Of a failure's message, from its beginning and from its end."""
 WARM = Path(__file__).parent / "warm"
 
-# An example may take as long as a busy machine needs: what is slow is seen in the durations.
-settings.register_profile("patient", settings.default, deadline=None)
+# An example, and to draw one, may take as long as a busy machine needs: what is slow is seen in the
+# durations.
+settings.register_profile(
+    "patient", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("patient")
 
 

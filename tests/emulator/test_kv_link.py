@@ -104,9 +104,10 @@ def killed() -> tuple[str, dict]:
         [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     session, _ = child.stdout.readline().split()
+    # Before: engines of servers that other tests start meanwhile remove the file of the killed one.
+    said = json.loads(_path(session).read_text())
     child.kill()
     child.communicate()
-    said = json.loads(_path(session).read_text())
     assert said["process"] == child.pid
     return session, said
 

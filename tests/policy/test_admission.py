@@ -276,7 +276,9 @@ def test_those_who_joined_before_count(joins, member, newcomer) -> None:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_the_first_one_alone_says_whether_any_joins(

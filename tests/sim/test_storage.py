@@ -157,7 +157,9 @@ def test_the_policy_s_scheduler_has_the_storage_too(device, times_of) -> None:
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_all_requests_are_served_and_nothing_is_held(data, device, monkeypatch) -> None:

@@ -28,7 +28,9 @@ SMALL = Trace(
 
 
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 def test_what_is_written_comes_back_equal(data, traces, tmp_path):
     trace = data.draw(traces)
     write_native(tmp_path / "t.jsonl", trace)
