@@ -25,7 +25,7 @@ CONTROLS = {
     "unlocked-writes": r"a copy uses .* tree does not have|two copies use .* of the device",
 }
 """What is broken, see broken_server.py, and what is said of it."""
-MOST = 10
+MOST = 30
 """Rounds until then, at most."""
 
 

@@ -7,16 +7,18 @@ import threading
 import time
 
 import pytest
+from told_streams import Reading
 
 pytestmark = pytest.mark.engine
 
 HOLD = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:HoldMarked")
 NEVER = {"custom_params": {"tokenflow_rate": 3.0}}
 """Waits for good."""
-LONG = {"max_new_tokens": 30_000, "ignore_eos": True}
-"""Ends when it is aborted: a slow client still finds it running."""
-ENOUGH = 500
-"""Tokens of a stream, long after what is compared."""
+FAR = 30_000
+"""Tokens of what ends when it is aborted: a slow client still finds it running."""
+LONG = {"max_new_tokens": FAR, "ignore_eos": True}
+MORE = 100
+"""Tokens by which it is seen that a stream goes on."""
 LIMIT = 2
 
 
@@ -54,25 +56,23 @@ def test_streams_that_the_engine_retracts_meet_a_full_queue(served, prompts, ref
     served.post("/abort_request", {"rid": "", "abort_all": True})
     for thread in waiting:
         thread.join()
-    before = served.total("tokenflow:output_tokens_total")
-    running = []
+    streams = []
     for prompt in prompts[3:6]:
-        running.append(Asking(served, prompt, **LONG))
+        streams.append(Reading(served, prompt, FAR))
         # One by one: of three that come in one pass the queue would take two.
-        served.wait_until("running_streams", len(running))
+        served.wait_until("running_streams", len(streams))
     waiting = [Asking(served, prompt, **NEVER) for prompt in prompts[:LIMIT]]
     served.wait_until("waiting_streams", LIMIT)
     served.post("/pause_generation", {"mode": "retract"})
     served.post("/continue_generation", {})
-    enough = before + len(running) * ENOUGH
-    while any(each.is_alive() for each in running):
-        if served.total("tokenflow:output_tokens_total") > enough:
-            break
-        time.sleep(0.1)
+    for stream, expected in zip(streams, reference[3:6], strict=True):
+        stream.wait_for(len(stream.ids) + MORE)
+        assert stream.ids[: len(expected)] == expected
+    assert all(stream.is_alive() for stream in streams), "the full queue turns none of them away"
     served.post("/abort_request", {"rid": "", "abort_all": True})
-    for thread, expected in zip(running, reference[3:6], strict=True):
-        thread.join()
-        assert thread.answer.body["output_ids"][: len(expected)] == expected
+    for stream in streams:
+        stream.join()
+        assert stream.reason["type"] == "abort"
     for thread in waiting:
         thread.join()
     for name in ("running_streams", "waiting_streams", "paused_streams", "stalled_streams"):

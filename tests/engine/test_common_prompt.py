@@ -20,6 +20,8 @@ TOKENS = 100
 # Two prompts and what they generate would fill it if each had its own copy. With one copy seven
 # streams run, so that the others take turns with them.
 MEMORY = ("--max-total-tokens", "1504", "--hicache-ratio", "4")
+TURNS = 6
+"""On a busy machine clients come one after the other: so many until enough meet, at most."""
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
@@ -47,19 +49,23 @@ def test_as_many_run_as_fit_with_one_copy(start, tmp_path, more) -> None:
     reader = {"max_new_tokens": TOKENS, "custom_params": {"tokenflow_rate": 10}, "stream": True}
     with start(*flags, *MEMORY, *more) as served:
         alone = [served.outputs([prompt], max_new_tokens=TOKENS)[0] for prompt in prompts]
-        answers = served.together(
-            [functools.partial(served.generate, prompt, **reader) for prompt in prompts]
-        )
-        assert [answer.body["output_ids"] for answer in answers] == alone
+        for _ in range(TURNS):
+            answers = served.together(
+                [functools.partial(served.generate, prompt, **reader) for prompt in prompts]
+            )
+            assert [answer.body["output_ids"] for answer in answers] == alone
+            told = lines(log)
+            alike = {
+                stream["prompt"] + stream["generated"] - stream["own"]
+                for line in told
+                for stream in line["candidates"]
+            }
+            most = max(line["streams"]["running"] for line in told)
+            if most > 1504 // (COMMON + OWN) and COMMON in alike:
+                break
+        else:
+            raise AssertionError(f"{most} of them ran together, with {alike} tokens in common")
+        # A stream that no decision met before its prefill has only the second of the two.
+        assert alike <= {0, COMMON}, "before anything was computed, and then"
         assert served.total("tokenflow:policy_errors_total") == 0
         served.assert_clean()
-    told = lines(log)
-    assert max(line["streams"]["running"] for line in told) > 1504 // (COMMON + OWN)
-    alike = [
-        stream["prompt"] + stream["generated"] - stream["own"]
-        for line in told
-        for stream in line["candidates"]
-    ]
-    # A stream that no decision met before its prefill has only the second of the two.
-    assert COMMON in alike
-    assert set(alike) <= {0, COMMON}, "before anything was computed, and then"

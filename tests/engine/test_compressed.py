@@ -33,6 +33,7 @@ DRAFTS = (
 )
 TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 TOKENS = 120
+ROUNDS = 5
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +98,8 @@ def test_kv_that_was_not_copied_is_noticed(start, model, long_prompts, answers) 
     """The control: nothing of the compressed rows and states goes to the host."""
     env = {**LATE, "TOKENFLOW_TEST_BREAK": "no-copy"}
     with start(*FORCED, *COMMON, *SMALL, model=model, env=env, program=BROKEN) as served:
-        given = served.outputs(long_prompts, max_new_tokens=TOKENS)
-        assert given != answers
+        got = (served.outputs(long_prompts, max_new_tokens=TOKENS) for _ in range(ROUNDS))
+        assert any(each != answers for each in got)
 
 
 def with_drafts(served, prompts, *, stream: bool) -> tuple[list[list[int]], float]:
