@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from servers.client import IDLE_SECONDS
 
 pytestmark = pytest.mark.engine
 
@@ -47,7 +48,7 @@ def paused(served, prompts) -> Iterator[list[Any]]:
             thread.join()
 
 
-def wait_until(holds, within: float = 30.0) -> None:
+def wait_until(holds, within: float = IDLE_SECONDS) -> None:
     end = time.monotonic() + within
     while not holds():
         assert time.monotonic() < end

@@ -52,7 +52,7 @@ def test_a_reader_that_comes_back_with_text_left_does_not_stall(served, prompts,
     assert served.total("tokenflow:stall_seconds_total") == before
     # The control: no server makes a thousand tokens per second of one stream.
     assert told(served, stream.rid, {"rate": 1000}) == (204, "")
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60.0
     while served.total("tokenflow:stall_seconds_total") == before:
         assert time.monotonic() < end, "no stall is counted"
         time.sleep(0.1)
@@ -77,7 +77,7 @@ def test_a_newcomer_may_rest_before_its_first_token(served, prompts, reference) 
     """Its prefill may have begun: then it rests behind its first tokens."""
     stream = Reading(served, prompts[2], FAR)
     status = 0
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60.0
     while status != 204 and time.monotonic() < end:
         status, _ = told(served, stream.rid, {"rate": 0})
     stream.stands()
@@ -101,7 +101,7 @@ def test_a_resting_stream_that_ends_leaves_nothing(served, prompts, how) -> None
     if how != "disconnect":
         assert stream.reason["type"] == "abort"
     served.assert_clean()
-    end = time.monotonic() + 30.0
+    end = time.monotonic() + 60.0
     # The HTTP server may hear of it later than the scheduler.
     while (status := told(served, stream.rid, {"rate": 5})[0]) == 409 and time.monotonic() < end:
         time.sleep(0.1)
@@ -169,7 +169,7 @@ def test_a_request_without_a_reader_has_no_rate(served, prompts) -> None:
         target=lambda: served.generate(prompts[7], rid="silent", max_new_tokens=FAR)
     )
     asking.start()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60.0
     while (answer := told(served, "silent", {"rate": 5}))[0] == 404 and time.monotonic() < end:
         time.sleep(0.01)
     assert answer[0] == 400 and "does not stream" in answer[1]

@@ -57,7 +57,7 @@ def command(tmp_path):
 
 def output_of(process, code):
     """What the command says. A busy machine may make a valid run invalid, only for being late."""
-    text, _ = process.communicate(timeout=60)
+    text, _ = process.communicate(timeout=240)
     reasons = [line for line in text.splitlines() if line.startswith("INVALID: ")]
     late = (
         process.returncode == 3 and bool(reasons) and all(TOO_BUSY in reason for reason in reasons)

@@ -38,7 +38,7 @@ TRIES = 6
     ],
 )
 def served(start, request):
-    with start(*SERVERS[request.param], startup_timeout_s=600) as running:
+    with start(*SERVERS[request.param]) as running:
         running.incremental = request.param == "incremental"
         yield running
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -114,8 +113,7 @@ def test_tokens_are_those_of_the_undisturbed_run(
     if pair.algorithm:
         draft = ("--speculative-draft-model-path", str(drafting / pair.drafts))
         flags = (*flags, "--speculative-algorithm", pair.algorithm, *draft)
-    patience: dict[str, Any] = {"startup_timeout_s": 300} if WORKERS[0] in flags else {}
-    with start(*flags, model=model, env=LATE, **patience) as served:
+    with start(*flags, model=model, env=LATE) as served:
         for stream in (False, True):
             asked = [
                 (prompt, {**own(flags, number), "stream": stream})

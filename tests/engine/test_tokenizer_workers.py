@@ -35,7 +35,6 @@ def served(start, request):
         *memory,
         "--tokenizer-worker-num",
         str(WORKERS),
-        startup_timeout_s=STARTUP_SECONDS,
     ) as running:
         running.forced = request.param is FORCED
         # The server is healthy as soon as one of its workers is.

@@ -59,7 +59,7 @@ def ask(served):
 
 def wait_for_a_stream(served, qos_class: str) -> None:
     """Until the server has counted a stream of this class; metrics are sampled once a second."""
-    end = time.monotonic() + 30.0
+    end = time.monotonic() + 60.0
     while not any(
         value and name == "tokenflow:finished_streams_total" and ("qos_class", qos_class) in labels
         for (name, labels), value in served.metrics().items()
@@ -144,16 +144,21 @@ def test_a_stream_rests_while_its_reader_looks_away(ask, served) -> None:
 def test_the_offline_engine_answers_every_prompt(warm, models) -> None:
     import offline_engine
 
+    too_little = "with less than 10 GiB of host memory HiCache has to be told its size"
     if psutil.virtual_memory().available < 11 * 2**30:
-        pytest.skip("with less than 10 GiB of host memory HiCache has to be told its size")
-
-    said = printed(
-        *warm,
-        EXAMPLES / "offline_engine.py",
-        *("--model-path", str(models / "qwen3"), "--max-tokens", "12"),
-        SGLANG_PLATFORM="tokenflow_emu",
-        HF_HUB_OFFLINE="1",
-    )
+        pytest.skip(too_little)
+    try:
+        said = printed(
+            *warm,
+            EXAMPLES / "offline_engine.py",
+            *("--model-path", str(models / "qwen3"), "--max-tokens", "12"),
+            SGLANG_PLATFORM="tokenflow_emu",
+            HF_HUB_OFFLINE="1",
+        )
+    except AssertionError as failed:
+        if "No host memory is left for HiCache" in str(failed):  # others have taken it meanwhile
+            pytest.skip(too_little)
+        raise
     for prompt in offline_engine.PROMPTS:
         [answer] = [line for line in said.splitlines() if line.startswith(prompt)]
         assert len(answer.removeprefix(prompt).split()) > 5, said

@@ -18,8 +18,10 @@ from tokenflow_sgl.demo.server import SglangServer
 
 TOKENS = 64
 """Output tokens of each request in the identity runs."""
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 60.0
 """How long a server may take to become idle after its last answer, on a slow machine."""
+ANSWER_SECONDS = 240.0
+"""Until an answer that does not stream counts as not coming: it comes when it is complete."""
 
 JsonDict = dict[str, Any]
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -66,7 +68,7 @@ class Served:
             method="POST",
         )
         try:
-            with urllib.request.urlopen(request, timeout=120) as response:
+            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as response:
                 raw = response.read()
                 status = response.status
         except urllib.error.HTTPError as error:

@@ -35,6 +35,9 @@ FEW = 2
 LAYERS = {"qwen3.5": 4}
 """Those of models that need more: one attention layer in four."""
 
+STARTING = 450.0
+"""Seconds that a start may take: 100 where all is imported anew, and more on a busy machine."""
+
 THINK_START = 205
 """Token that begins the thinking of the model `thinker`."""
 
@@ -119,7 +122,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
                         )
                     ),
                 },
-                **options,
+                **{"startup_timeout_s": STARTING, **options},
             ) as server,
             telling_why(server.log_path),
         ):
