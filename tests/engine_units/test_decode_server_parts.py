@@ -370,3 +370,67 @@ def test_a_server_with_paused_streams_is_not_idle(monkeypatch, scheduler) -> Non
     assert scheduler.is_fully_idle(ignore_waiting=True)
     scheduler.tf_pauser.paused[Request("p")] = None
     assert not scheduler.is_fully_idle(ignore_waiting=True)
+
+
+class Loads:
+    """Copies of these streams are under way."""
+
+    def __init__(self, *coming: Request) -> None:
+        self.under_way = dict.fromkeys(coming)
+        self.told: list[str] = []
+
+    def coming(self, *, alone: bool) -> dict[Any, None]:
+        if alone:
+            self.settle()
+        return self.under_way
+
+    def settle(self) -> None:
+        self.told.append("settled")
+        self.under_way.clear()
+
+    def end(self, request: Request) -> None:
+        self.told.append(request.rid)
+
+
+@pytest.fixture
+def joining(monkeypatch, scheduler) -> Any:
+    """A scheduler whose streams wait for the batch; what joins it is the batch that it returns."""
+
+    def sglangs_own(self: Any, _running: Any) -> Any:
+        joined, self.waiting_queue = self.waiting_queue, []
+        return SimpleNamespace(reqs=joined) if joined else None
+
+    monkeypatch.setattr(TokenFlowScheduler, "get_new_prebuilt_batch", sglangs_own)
+    scheduler.tf_paused_time = SimpleNamespace(end=lambda _req: None)
+    scheduler.tf_clock = SimpleNamespace(now=1.0)
+    scheduler.waiting_queue = scheduler.requests[:3]
+    return scheduler
+
+
+@pytest.mark.parametrize(("alone", "joins"), [(False, ["a", "c"]), (True, ["a", "b", "c"])])
+def test_a_stream_whose_kv_is_on_its_way_joins_later(joining, alone, joins) -> None:
+    joining.tf_loads = Loads(joining.requests[1])
+    batch = joining.get_new_prebuilt_batch(SimpleNamespace(is_empty=lambda: alone))
+    assert [req.rid for req in batch.reqs] == joins
+    left = [req for req in joining.requests[:3] if req.rid not in joins]
+    assert joining.waiting_queue == left, "for SGLang it waits: it can be aborted, say"
+
+
+def test_with_tensors_all_join(joining) -> None:
+    batch = joining.get_new_prebuilt_batch(SimpleNamespace(is_empty=lambda: False))
+    assert len(batch.reqs) == 3
+    assert not joining.waiting_queue
+
+
+def test_copies_end_before_memory_is_given_away(monkeypatch, joining) -> None:
+    joining.tf_loads = loads = Loads()
+    joining.tf_pauser.discard = lambda req: loads.told.append(f"discarded {req.rid}")
+    for name in ("_release_aborted_request", "pause_generation"):
+        monkeypatch.setattr(
+            TokenFlowScheduler, name, lambda _self, _given: loads.told.append("SGLang's own")
+        )
+    joining._release_aborted_request(joining.requests[0])
+    assert loads.told == ["a", "discarded a", "SGLang's own"]
+    loads.told.clear()
+    joining.pause_generation(SimpleNamespace(mode="retract"))
+    assert loads.told == ["settled", "SGLang's own"]
