@@ -9,7 +9,6 @@ _ARRIVING = "sglang.srt.disaggregation.decode:DecodePreallocQueue"
 _KV = "sglang.srt.mem_cache.common"
 _COMPRESSED = "sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool"
 _TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
-_ENGINE = "sglang.srt.mem_cache.l2_transfer:L2TransferEngine"
 _SENT = "what a prefill server sends of a stream, which a copy must have"
 
 DECODE_SERVER: tuple[Seam, ...] = (
@@ -62,18 +61,6 @@ DECODE_SERVER: tuple[Seam, ...] = (
         "hook",
         "the host's side is kept until such a copy has landed",
         ("backup",),
-    ),
-    Seam(
-        f"{_ENGINE}.submit_host_to_device",
-        "hook",
-        "SGLang does not wait for such a copy; it is measured",
-        ("transfers",),
-    ),
-    Seam(
-        f"{_ENGINE}.submit_device_to_host",
-        "hook",
-        "the copy of a pause is measured",
-        ("transfers",),
     ),
     Seam(
         f"{_KV}:dsv4_needs_rebootstrap",
