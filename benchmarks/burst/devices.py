@@ -15,12 +15,12 @@ HOST = float(_OPTIONS[_OPTIONS.index("--hicache-ratio") + 1])
 """KV tokens on the host per one on the device."""
 
 
-def device_profile(device: str, link: float | None = None) -> DeviceProfile:
+def device_profile(device: str, link: float | None = None, model: str = MODEL) -> DeviceProfile:
     """A device's profile.
 
     link: GB/s each way between device and host, instead of the device's own.
     """
-    profile = load_profile(device, MODEL)
+    profile = load_profile(device, model)
     if link is None:
         return profile
     ways = Link(link * 1e9, profile.host_to_device.latency)

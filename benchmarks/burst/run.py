@@ -56,6 +56,8 @@ POLICIES = str(ROOT / "benchmarks" / "context_switch")
 RESULTS = ROOT / "benchmarks" / "results" / "burst"
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
 INVALID = 3  # exit code of `tokenflow replay` for a run that must not be trusted
+STARTUP_S = 1200.0
+"""Seconds that a server may take to start: beside other work it is many minutes."""
 PAIR = ("stock", "tokenflow")
 KNOWN = ", known lengths"
 """What the name of a run ends with whose server was to know when each answer ends."""
@@ -137,7 +139,7 @@ def measure(
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     profile = folder.with_suffix(".profile.json")
-    device_profile(load.device, load.link).save(profile)
+    device_profile(load.device, load.link, load.model).save(profile)
     launcher = [TOKENFLOW, "serve-emulated", "--profile", str(profile)]
     clock = ["--virtual-time"] if dilation is None else ["--time-dilation", str(dilation)]
     launcher += [*clock, "--"]
@@ -146,7 +148,12 @@ def measure(
     log = folder.with_suffix(".log")
     paths = os.pathsep.join([POLICIES, *filter(None, [os.environ.get("PYTHONPATH")])])
     with SglangServer(
-        None, options, launcher=launcher, log_path=log, env={"PYTHONPATH": paths}
+        None,
+        options,
+        launcher=launcher,
+        log_path=log,
+        env={"PYTHONPATH": paths},
+        startup_timeout_s=STARTUP_S,
     ) as server:
         command = [TOKENFLOW, "replay"]
         if contender == WITH_PRIORITIES:

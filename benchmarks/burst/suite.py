@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MODEL = "llama3-8b"
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -16,6 +18,7 @@ class Load:
         dilation: Wall-clock seconds per emulated second: the least that two cores kept up with.
         replay: More options of `tokenflow replay`.
         link: GB/s each way between device and host, instead of the device's own.
+        model: What the device serves.
     """
 
     trace: str
@@ -24,9 +27,9 @@ class Load:
     dilation: float
     replay: tuple[str, ...] = ()
     link: float | None = None
+    model: str = MODEL
 
 
-MODEL = "llama3-8b"
 _RTX4090 = ("rtx4090", 35_000, 0.3)
 _H200 = ("h200", 200_000, 1.9)
 
