@@ -177,6 +177,21 @@ def test_a_price_above_what_steps_take_is_corrected_beside_a_prefill_too(prefill
     assert prefilling.costs().load_seconds(1000) < 0.6
 
 
+@pytest.mark.parametrize(("queued", "known"), [(False, True), (True, False)])
+def test_a_load_behind_another_one_is_not_as_long_as_both(prefilling, queued, known) -> None:
+    # A resume with 224 tokens to load waits 0.5 s, for what came before it on the link.
+    work = Work(tokens=5, loaded=224, queued=queued)
+    iterate(prefilling, (2000.0, work), (2000.5, None), (2001.0, None))
+    assert (prefilling.costs().load is not None) is known
+
+
+def test_a_load_behind_another_one_still_bounds_the_price(prefilling) -> None:
+    iterate(prefilling, (2000.0, Work(tokens=1, loaded=1000)), (2005.0, None), (2005.5, None))
+    behind = Work(tokens=1, loaded=1000, queued=True)
+    iterate(prefilling, (2006.0, behind), (2006.5, None), (2007.0, None))
+    assert prefilling.costs().load_seconds(1000) < 0.6
+
+
 @pytest.mark.parametrize(("seconds", "known"), [(0.040, False), (0.045, True)])
 def test_what_the_model_misses_is_not_the_loads(seconds, known) -> None:
     timer = StepTimer(lag=0)

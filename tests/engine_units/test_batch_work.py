@@ -47,6 +47,7 @@ def test_a_mixed_step() -> None:
     made = batch(ForwardMode.MIXED, [(50, 40), (20, 4)], decoding=1, is_extend_in_batch=True)
     found = work_of(made, crowded=False)
     assert (found.decoding, found.context, found.tokens, found.held) == (1, 20, 40, False)
+    assert not found.queued and work_of(made, crowded=False, queued=True).queued
 
 
 def test_a_decode_step_beside_another_ranks_prefill_is_held() -> None:

@@ -44,6 +44,7 @@ class Work:
     tokens: new tokens of the prefilled requests. attention: the sum of their
     `attention_work`. loaded: tokens brought back from the host for them.
     A mixed step has both. crowded: more streams are served than the memory holds.
+    queued: another load was on the link when it was launched, and what it loads comes behind that.
     held: nothing is prefilled, but the step lasts as long as a prefill of another rank that it is
     computed together with (DP attention).
     """
@@ -55,6 +56,7 @@ class Work:
     loaded: int = 0
     crowded: bool = False
     held: bool = False
+    queued: bool = False
 
 
 class StepTimer:
@@ -148,11 +150,13 @@ class StepTimer:
     def _learn_load(self, work: Work, seconds: float) -> None:
         """A load overlaps with the step's computing: it takes no longer than the step.
 
-        And as long, where it is what the step waited for.
+        And as long, where it is what the step waited for, and not also a copy that is before it on
+        the link: a short load behind a long one would seem to be as long.
         """
         resumes = work.loaded >= RESUMED * work.tokens
         too_dear = self.costs().load_seconds(work.loaded) > seconds
-        if too_dear or (resumes and seconds > HELD_UP * self._without_load(work)):
+        alone = resumes and not work.queued
+        if too_dear or (alone and seconds > HELD_UP * self._without_load(work)):
             self._costs.observe_load(work.loaded, seconds)
         if resumes:
             self._load_seen = self._last

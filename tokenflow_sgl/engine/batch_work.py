@@ -15,8 +15,11 @@ def loaded_tokens(req: Any) -> int:
     return int(req.host_loaded_length) if req.host_hit_length > 0 else 0
 
 
-def work_of(batch: Any, *, crowded: bool) -> Work | None:
-    """What a batch of SGLang's computes; None for no batch."""
+def work_of(batch: Any, *, crowded: bool, queued: bool = False) -> Work | None:
+    """What a batch of SGLang's computes; None for no batch.
+
+    crowded, queued: As of `Work`.
+    """
     if batch is None or not batch.reqs:
         return None
     if batch.forward_mode.is_decode():
@@ -35,4 +38,5 @@ def work_of(batch: Any, *, crowded: bool) -> Work | None:
         attention=float(sum(attention_work(req.extend_len, req.prefix_len) for req in fresh)),
         loaded=sum(map(loaded_tokens, fresh)),
         crowded=crowded,
+        queued=queued,
     )

@@ -175,7 +175,8 @@ class TokenFlowScheduler(TrackingScheduler):
     def _tf_launched(self, plan: Any) -> None:
         with self.tf_effort:
             crowded = bool(self.tf_pauser.paused) and any_waits(self.tf_table)
-            self.tf_timer.launch(self._tf_work(plan.batch_to_run, crowded=crowded))
+            queued = self.tf_loader.request is not None
+            self.tf_timer.launch(self._tf_work(plan.batch_to_run, crowded=crowded, queued=queued))
             if self.tf_agreement is not None:
                 self.tf_agreement.passed(self, plan)
         self.tf_effort.end_pass(worked=plan.batch_to_run is not None)

@@ -113,13 +113,16 @@ class PolicedScheduler(FcfsScheduler):
         tokens = sum(chunk.tokens for chunk in step.chunks)
         attention = sum(attention_work(chunk.tokens, chunk.prefix) for chunk in step.chunks)
         loaded = sum(chunk.loaded for chunk in step.chunks)
-        crowded = bool(self.body.paused or self.body.prefetching)
+        queued = self.body.prefetching
+        crowded = bool(self.body.paused or queued)
         batch = len(step.decode)
         each = [batch] * len(starts) if made is None else made.sum(axis=1).tolist()
         grown = context
         for start, decoded in zip(starts.tolist(), each, strict=True):
             self._timer.begin(start)
-            self._timer.launch(Work(batch, grown, tokens, attention, loaded, crowded))
+            self._timer.launch(
+                Work(batch, grown, tokens, attention, loaded, crowded, queued=queued)
+            )
             grown += decoded
         self._timer.begin(end)
         self._timer.launch(None)

@@ -143,11 +143,11 @@ class SplittingScheduler(Scheduler):  # type: ignore[misc]
             # The device may still read what this object has.
             self.schedule_stream.wait_stream(self.forward_stream)
 
-    def _tf_work(self, batch: Any, *, crowded: bool) -> Work | None:
+    def _tf_work(self, batch: Any, *, crowded: bool, queued: bool = False) -> Work | None:
         """What the step that is launched teaches; None: it is not all that the device computes."""
         launched, self.tf_launched_layers = self.tf_launched_layers, False
         partly = launched or (batch is not None and split_of(batch) is not None)
-        return None if partly else work_of(batch, crowded=crowded)
+        return None if partly else work_of(batch, crowded=crowded, queued=queued)
 
     # ---- what SGLang does to the request whose prompt is prefilled in part -----------------
 
