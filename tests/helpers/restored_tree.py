@@ -35,6 +35,8 @@ class Tree:
         self.fetched_again: list[Any] = []
         self.is_write_back = False
         self.backed_up = True
+        self.token_to_kv_pool_allocator: Any = SimpleNamespace(available_size=lambda: 1 << 20)
+        self.evictable_size: Callable[[], int] = lambda: 0
         self.host_full = False
         self._storage_prefetch_hit_remaining_by_reqid: dict[str, int] = {}
         self.unfulfilled: list[tuple[int, str]] = []

@@ -47,6 +47,7 @@ class Adder:
         self.new_chunked_req: Any = None
         self.chunked_req_limit: int | None = None
         self.log_device_hit_tokens = self.log_hit_tokens = 0
+        self.memory_budget = SimpleNamespace(reserve=lambda tokens, answer: None)
 
     def budget_state(self) -> Any:
         return AddReqResult.CONTINUE if self.rem_chunk_tokens > 0 else AddReqResult.OTHER
@@ -144,6 +145,7 @@ class RestoringLoop:
             prefix_len=0,
             already_computed=0,
             best_match_node="head",
+            sampling_params=SimpleNamespace(max_new_tokens=1),
         )
         fetch = operation()
         fetch.handle = rid

@@ -43,10 +43,12 @@ class Aftermath:
     Attributes:
         served: The server.
         probe: What it is asked when all is over.
+        trouble: Words that its log must not have.
     """
 
     served: Served
     probe: Subject
+    trouble: tuple[str, ...] = TROUBLE
 
     def check(self) -> None:
         """Raises AssertionError."""
@@ -63,7 +65,7 @@ class Aftermath:
         self._flush()
         self._settle(self._loads)
         text = served.log()
-        for trouble in TROUBLE:
+        for trouble in self.trouble:
             assert trouble not in text, text[-6000:]
 
     def _flush(self) -> None:

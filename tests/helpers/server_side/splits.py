@@ -48,3 +48,24 @@ class SplitAnywhere:
 
     def head_tokens(self, prefix: int, gap: int, *, page: int, **known: object) -> int:
         return (prefix * 31 + gap * 7) // page % (gap // page + 1) * page
+
+
+class SplitEitherWay(SplitAnywhere):
+    """By tokens or by layers, any number of them: the same on all ranks."""
+
+    def by_layers(self, prefix: int, gap: int, suffix: int, **known: object) -> bool:
+        return (prefix * 13 + gap * 5 + suffix) % 3 != 0
+
+    def more_layers(
+        self,
+        prefix: int,
+        gap: int,
+        suffix: int,
+        *,
+        layers: int,
+        computed: int,
+        landed: int,
+        **known: object,
+    ) -> int:
+        left = layers - computed - landed
+        return (gap * 7 + suffix * 3 + computed * 11 + landed * 5) % (left + 1)

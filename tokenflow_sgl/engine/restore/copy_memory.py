@@ -10,6 +10,7 @@ import torch
 
 from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.outlook import Outlook
+from tokenflow_sgl.engine.restore.prefix_in_tree import room_of
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 
 SPARE = 1.125
@@ -60,7 +61,7 @@ class CopyMemory:
         for each in self._all:
             if each.on_link and not each.probe and each.leader is None and not each.copies.asked:
                 self._take(each, needed)
-        self.give_back(needed - self._room() if self.held_tokens else 0)
+        self.give_back(needed - room_of(self._tree) if self.held_tokens else 0)
 
     def give_back(self, tokens: float = math.inf) -> None:
         """SGLang needs so many tokens of the memory at least: some tails are copied later.
@@ -84,9 +85,3 @@ class CopyMemory:
         tokens = math.ceil(self._chunks.tail(each) * SPARE / page) * page
         own = len(each.request.full_untruncated_fill_ids) - each.start + self._chunk_size
         each.copies.reserve(tokens, own + needed)  # or it would be given back at once
-
-    def _room(self) -> int:
-        """Tokens that SGLang can take."""
-        tree = self._tree
-        available: int = tree.token_to_kv_pool_allocator.available_size()
-        return available + int(tree.evictable_size())

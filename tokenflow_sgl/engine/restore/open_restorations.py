@@ -13,6 +13,7 @@ from tokenflow_sgl.engine.restore.prefix_in_tree import (
     HOST_FULL,
     RECOMPUTED,
     not_used,
+    room_of,
     takes_tail,
     tokens_in_tree,
 )
@@ -39,6 +40,7 @@ class OpenRestorations:
         self._outlook = Outlook(self._of.values(), self._page, chunk_size)
         self._layer_memory = LayerMemory(tree_cache)
         self._paused = False
+        self._needed = 0  # tokens of device memory that steps may take soon
 
     @property
     def any(self) -> bool:
@@ -68,6 +70,11 @@ class OpenRestorations:
         """Whether something of it may still be fetched and used."""
         each = self._of.get(request.cache_request_handle)
         return each is not None and not each.probe
+
+    def held_for(self, request: Any) -> int:
+        """Tokens of device memory that it has already, for copies of its tail."""
+        each = self._of.get(request.cache_request_handle)
+        return 0 if each is None else each.copies.held
 
     def _leads(self, leader: Restoration) -> bool:
         open_ = self._of.get(leader.request.cache_request_handle) is leader
@@ -139,7 +146,10 @@ class OpenRestorations:
         if head >= each.end:
             self.drop(request, RECOMPUTED)  # by another request that begins like it
             return True
-        if not takes_tail(self._tree, request):
+        # What is copied is locked until the copy has ended, and the step that is being filled
+        # counts on memory that could be evicted when its first request was admitted.
+        may_lock = room_of(self._tree) - head >= self._needed
+        if not takes_tail(self._tree, request, may_lock):
             self.drop(request, HOST_FULL)  # rather than wait for what will not be taken
             return True
         if each.end - head > each.arrived:
@@ -149,7 +159,7 @@ class OpenRestorations:
             each.layer_fetch.taken = True
         fetched = join_fetch(self._tree, request, each.operation, head, each.end, each.arrived)
         ahead = 0
-        if fetched and each.copies.held:
+        if fetched and each.copies.held and may_lock:
             tokens_in_tree(self._tree, request)  # now with its tail
             ahead = each.copies.hand_over(request)
         each.copies.give_back()

@@ -26,15 +26,24 @@ def tokens_in_tree(tree: Any, request: Any) -> int:
     return int(request.prefix_len) + int(request.host_hit_length)
 
 
-def takes_tail(tree: Any, request: Any) -> bool:
+def room_of(tree: Any) -> int:
+    """Tokens of device memory that SGLang can take for a step."""
+    return int(tree.token_to_kv_pool_allocator.available_size()) + int(tree.evictable_size())
+
+
+def takes_tail(tree: Any, request: Any, may_lock: bool) -> bool:
     """Whether the tree will take a tail behind what it has of a request that was just matched.
 
     With write-through it takes none behind KV without a copy on the host. There is none if the host
     was full when the head was computed; then there is another try. All ranks see the same memory.
+
+    may_lock: the device has memory for the next step, too, while what is copied is locked.
     """
     node = request.best_match_node
     if tree.is_write_back or tree.is_root(node) or tree.is_backuped(node):
         return True
+    if not may_lock:
+        return False
     tree._execute_and_commit_kv_backup(tree.tree_core.build_backup_kv_action(node))
     return bool(tree.is_backuped(node))
 

@@ -73,6 +73,7 @@ class Restorations(LayeredRestorations):
             chunked: The request whose prompt is prefilled in part.
         """
         ongoing, moved = self._tree.ongoing_prefetch, False
+        self._needed = needed + self._chunk_size  # the end of one step and the next one
         for handle, each in list(self._of.items()):
             info = ongoing.get(handle)
             if info is None or info.operation is not each.operation:

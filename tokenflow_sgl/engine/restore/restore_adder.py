@@ -36,14 +36,17 @@ def restoring_adder(
         tree_cache: Any
         log_device_hit_tokens: int
         log_hit_tokens: int
+        memory_budget: Any
 
         def add_one_req(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             result = self._add(req, has_chunked_req, *args, **kwargs)
-            if result is AddReqResult.NO_TOKEN:
-                answer = min(req.sampling_params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+            if result is AddReqResult.NO_TOKEN and not self._added(req):
                 missing = len(req.full_untruncated_fill_ids) - int(req.prefix_len)
-                restorations.copy_memory.give_back(missing + answer)
+                restorations.copy_memory.give_back(missing + _answer(req))
             return result
+
+        def _added(self, req: Any) -> bool:
+            return bool(self.can_run_list) and self.can_run_list[-1] is req
 
         def _add(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             if restorations.by_layers(req):
@@ -51,7 +54,7 @@ def restoring_adder(
             head = restorations.chunk_of(req)
             if head is None:
                 result = super().add_one_req(req, has_chunked_req, *args, **kwargs)
-                if self.can_run_list and self.can_run_list[-1] is req:
+                if self._added(req):
                     restorations.admitted(req)
                 return result
             if has_chunked_req or self.new_chunked_req is not None:
@@ -61,19 +64,29 @@ def restoring_adder(
             self.rem_chunk_tokens = limit = min(given, whole_chunk(head, self.page_size, align))
             result = super().add_one_req(req, has_chunked_req, *args, **kwargs)
             self.rem_chunk_tokens = given - (limit - self.rem_chunk_tokens)
-            if not self.can_run_list or self.can_run_list[-1] is not req:
+            if not self._added(req):
                 return result
             restorations.admitted(req)
-            if self.new_chunked_req is not req:
+            if self.new_chunked_req is req:
+                self._reserve_rest(req)
+            else:
                 restorations.drop(req, RECOMPUTED)  # all of it, in one chunk
             return self.budget_state()
+
+        def _reserve_rest(self, req: Any) -> None:
+            # SGLang fills a step with a prompt that it divides, and admits none beside it. A head
+            # leaves room in its step: what is admitted there must not take what its prompt needs
+            # in the next ones, for which SGLang takes memory whether there is some or not.
+            rest = len(req.full_untruncated_fill_ids) - int(req.extend_end)
+            rest -= restorations.held_for(req)
+            self.memory_budget.reserve(max(rest, 0), _answer(req))
 
         def _add_by_layers(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             # A step of its own: others have all of their layers computed.
             if has_chunked_req or self.can_run_list:
                 return AddReqResult.CONTINUE
             result = super().add_one_req(req, has_chunked_req, *args, **kwargs)
-            if not self.can_run_list or self.can_run_list[-1] is not req:
+            if not self._added(req):
                 return result
             if not restorations.began_by_layers(req):
                 return self.budget_state()
@@ -116,6 +129,14 @@ def restoring_adder(
             restorations.continues(req)
             if left is None:
                 restorations.drop(req, RECOMPUTED)
+            elif head is not None and self._added(req):
+                self._reserve_rest(req)
             return left
 
     return RestoringAdder
+
+
+def _answer(req: Any) -> int:
+    """Tokens that SGLang reserves for a request's answer."""
+    answer: int = min(req.sampling_params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+    return answer

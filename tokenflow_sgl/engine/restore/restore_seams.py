@@ -155,4 +155,10 @@ RESTORE: tuple[Seam, ...] = (
         ("req", "prefix_len"),
     ),
     Seam(f"{_ADDER}.add_chunked_req", "override", "the head ends where a chunk does", ("req",)),
+    Seam(
+        "sglang.srt.mem_cache.prefill_budget:PrefillBudget.reserve",
+        "call",
+        "keeps memory for the rest of a prompt that leaves room in its step",
+        ("extend_input_len", "max_new_tokens"),
+    ),
 )
