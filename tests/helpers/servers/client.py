@@ -143,7 +143,10 @@ class Served:
 
     def metrics(self) -> Samples:
         """All samples of tokenflow:*."""
-        ours = ("cause", "mode", "source", "direction", "qos_class", "percentile", "stalled", "le")
+        ours = (
+            *("cause", "mode", "source", "way", "direction", "qos_class"),
+            *("percentile", "stalled", "le"),
+        )
         return {
             (s.name, tuple(sorted((k, v) for k, v in s.labels.items() if k in ours))): s.value
             for s in self._samples()
