@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from servers.restoring import LAYERS, NEW, SLOW, Restoring, Said, restoring
 
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.engine
 
 CHUNK = 512
 """Tokens of a prefill step: a prompt is restored by layers only if it is computed in one."""
+TRIES = 20
+"""Until layers of a file come late: nothing makes them slower."""
 BY_LAYERS = ("--hicache-mem-layout", "layer_first")
 DIRECT = ("--hicache-mem-layout", "page_first_direct", "--hicache-io-backend", "direct")
 
@@ -160,6 +163,26 @@ def test_a_bad_storage_costs_time_only(stock, wanted, fault, fails) -> None:
         return "" if failed == fails else "no fetch has failed"
 
     stock.try_until_right(asked, **fault)
+
+
+@pytest.mark.slow
+def test_layers_come_from_sglangs_files(start, model, tmp_path) -> None:
+    """And files with other numbers would be noticed."""
+    files = tmp_path / "files"
+    own: Any = {"page": 16, "model": model, "chunk": CHUNK, "files": files}
+    with restoring(start, tmp_path, *BY_LAYERS, **own) as server:
+        wanted = server.computed()
+        server.split("layers 2")
+        for _ in range(TRIES):
+            before = server.by_layers()[0]
+            assert all(map(Said.like, server.both_elsewhere(), wanted))
+            if server.by_layers()[0] > before:
+                break
+        else:
+            raise AssertionError("all layers have always come before the first one was computed")
+        for path in files.glob("*.bin"):
+            path.write_bytes(np.frombuffer(path.read_bytes(), np.float32)[::-1].tobytes())
+        assert not all(map(Said.like, server.both_elsewhere(), wanted))
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])

@@ -185,7 +185,12 @@ def restoring(
     gbps: float = SLOW,
     model: Path | None = None,
     chunk: int = 64,
+    files: Path | None = None,
 ) -> Iterator[Restoring]:
+    """A server of the kind.
+
+    files: SGLang's `file` backend keeps the pages there, on a link of which nothing can be set.
+    """
     storage = storage_flags(
         prefetch_tokens=64, read_gbps=gbps, write_gbps=FAST, control=str(folder / "control")
     )
@@ -195,6 +200,11 @@ def restoring(
         *("--max-total-tokens", "2048", "--tokenflow-restore", "splits:SplitAt"),
     )
     env = {SPLIT: str(folder / "split"), "TOKENFLOW_EMU_LATE_COPIES": "4"}
+    if files is not None:
+        env["SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"] = str(files)
+        extra = json.dumps({"prefetch_threshold": 64})
+        storage = ["--enable-hierarchical-cache", "--hicache-storage-backend", "file"]
+        storage += ["--hicache-storage-backend-extra-config", extra]
     (folder / "split").write_text("0")
     program = {}
     if break_:
