@@ -312,7 +312,7 @@ def test_a_full_host_pauses_fewer(start, prompts, reference, seen) -> None:
         # What is computed in the step in flight is dropped then. The state has gone on, though.
         ("no-drain", "convolutions"),
         ("no-first-tensor", "tensors, no radix cache"),
-        ("no-landing", "pages of 16, no overlap"),
+        ("no-decode-landing", "pages of 16, no overlap"),
     ],
 )
 def test_controls_are_noticed(start, models, prompts, broken, name) -> None:

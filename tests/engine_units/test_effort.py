@@ -27,6 +27,7 @@ def scheduler(monkeypatch, clock):
     made = object.__new__(TokenFlowScheduler)
     made.tf_effort = Effort()
     made.tf_pauser = SimpleNamespace(paused={})
+    made.tf_loader = SimpleNamespace(request=None)
     made.tf_timer = SimpleNamespace(launch=lambda work: None)
     made.tf_agreement = None
     made.tf_alone = False

@@ -113,7 +113,7 @@ def test_there_are_no_proactive_writes_without_write_through(trace, device, opti
 
 
 def test_no_stream_waits_for_loads_longer_than_a_step(trace, device, options) -> None:
-    slow = dataclasses.replace(device, host_to_device=Link(device.kv_bytes_per_token * 2000.0, 0.0))
+    slow = dataclasses.replace(device, host_to_device=Link(device.kv_bytes_per_token * 1000.0, 0.0))
     host, plain = options(host_tokens=8000), WorkingSetConfig(load_ahead=False)
     beside = simulate(trace(*BURST), slow, host, policy="tokenflow", known_lengths=True)
     within = simulate(

@@ -234,7 +234,7 @@ def accept_all(self, request) -> bool:
 match os.environ["TOKENFLOW_TEST_BREAK"]:
     case "blind-host":
         DecodePauser.accepts = accept_all
-    case "no-landing":
+    case "no-decode-landing":
         DecodeLoads.end = join_before_the_copy
     case "no-first-tensor":
         MHATokenToKVPool.load_cpu_copy = load_but_the_first
