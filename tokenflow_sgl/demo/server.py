@@ -36,15 +36,18 @@ class ServerError(FailedError):
     """The server did not start; the message ends with the tail of its log."""
 
 
-def free_port() -> int:
+def free_port(ports: tuple[int, int] = _PORTS) -> int:
     """A loopback TCP port that was free a moment ago.
 
     From below those that Linux gives to outgoing connections (32,768 on), and those that SGLang
     chooses for itself (22,000 on): a server needs seconds until it listens, and any connection of
     this machine, or another server, could take such a port meanwhile.
+
+    Args:
+        ports: The first that may be given, and the one after the last.
     """
     while True:
-        port = random.SystemRandom().randrange(*_PORTS)
+        port = random.SystemRandom().randrange(*ports)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
             try:
                 sock.bind(("127.0.0.1", port))

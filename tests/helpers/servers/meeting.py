@@ -14,6 +14,9 @@ from tokenflow_sgl.demo.server import free_port
 
 MOONCAKE = ("--disaggregation-transfer-backend", "mooncake")
 """Over the emulator's link (`kv_link.py`)."""
+MEETINGS = (11_000, 15_000)
+"""Ports at which pairs meet. Servers' own come from above: one of thousands of pairs would
+be given the same number twice, since neither listens yet."""
 ROOMS = itertools.count(1000)
 SAMPLING = {"temperature": 0, "max_new_tokens": 64}
 
@@ -81,7 +84,7 @@ def pair(
         first: What else the start of the prefill server is given.
         given: Likewise the decode server's; the model is both's.
     """
-    port = free_port()
+    port = free_port(MEETINGS)
     own = ("--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", str(port))
     model = {"model": given["model"]} if "model" in given else {}
     with (
