@@ -1,4 +1,4 @@
-"""Copies of resumed streams' KV back to the device, beside the steps of the streams that run.
+"""Loads of resumed streams' KV that overlap with the decode steps of the streams that run.
 
 In SGLang's decode server the scheduler's thread waits for each such copy, which begins when the
 step under way has ended: the device stands idle meanwhile, and all streams with it. Hooks let

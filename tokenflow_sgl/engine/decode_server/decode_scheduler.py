@@ -39,7 +39,7 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
     tf_own_reserve: int | None = None
     """Tokens that SGLang reserves for each request to decode on, as the operator asked for."""
     tf_loads: DecodeLoads | None = None
-    """Copies beside the steps; None: paused KV is in tensors, whose copies are waited for."""
+    """Loads that overlap with decode steps; None: KV is in tensors, whose copies are waited for."""
 
     def init_schedule_policy(self) -> None:
         """Build the policy, and what pauses and resumes here."""
