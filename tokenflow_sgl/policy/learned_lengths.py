@@ -5,12 +5,12 @@ distribution. It is learned in two layers.
 
 The lower layer asks for the order of magnitude. Answers are taken to be log-normal around a median
 of which nothing is known but that it lies between one token and what clients allow; every order of
-magnitude is as likely as another. Ended answers, and those under way, which will be longer than
-they are now, say which medians and spreads remain likely. What is unknown then is common to all
-streams and does not average out over them. So there are two curves: the mean over all that is
-likely, and a careful one, whose mean is exceeded with a probability of 1 - `caution` only. Before
-any answer has ended, the careful one expects long answers; after a few dozen both are close to the
-truth, for answers of 28 tokens as for 4,000.
+magnitude is as likely as another. A share of them may end early (`length_family`). Ended answers,
+and those under way, which will be longer than they are now, say which medians, spreads and shares
+remain likely. What is unknown then is common to all streams and does not average out over them. So
+there are two curves: the mean over all that is likely, and a careful one, whose mean is exceeded
+with a probability of 1 - `caution` only. Before any answer has ended, the careful one expects long
+answers; after a few dozen both are close to the truth, for answers of 28 tokens as for 4,000.
 
 The upper layer needs no such form: Kaplan and Meier's curve ("Nonparametric estimation from
 incomplete observations", 1958), to which the lower layer contributes as `WEIGHT` answers would
@@ -115,7 +115,7 @@ class LearnedLengths:
         self._kinds = {kind: number for number, kind in enumerate(evidence.kinds, start=1)}
         # A row for all requests, then one for each kind.
         self._ended, self._cut = evidence.ended.copy(), evidence.cut.copy()
-        # How likely each log-normal makes all of these.
+        # how likely each curve makes all of these.
         self._likely = family().log_likelihood(self._ended[0], self._cut[0])
         self._changes = LengthChanges(len(self._ended), CHANGE)
         self._log_limit = evidence.log_limit

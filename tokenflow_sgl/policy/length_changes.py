@@ -5,9 +5,9 @@ has seen only short ones takes 35 tokens for certain, and nothing tells it other
 long ones end. The streams under way tell it sooner. One that gets from 35 to 70 tokens where hardly
 any did is evidence, and so is each token that a stream gets.
 
-Two explanations compete for the evidence since some moment: it follows the same log-normal as that
+Two explanations compete for the evidence since some moment: it follows the same curve as that
 before (see `length_family`), or another, of which nothing is known. Both likelihoods are averaged
-over all log-normals; their ratio is Bayes' factor. Answers of two sizes are not log-normal, and
+over the whole family; their ratio is Bayes' factor. Answers of two sizes are not log-normal, and
 those under way between them would look like a change all the time. So the first explanation has a
 second chance: the curve that was learned until then (`learned_lengths`), if that is likelier.
 
@@ -34,6 +34,8 @@ LEAST = 1e-26
 """Share of answers below which one is not told apart from none, as in the family."""
 MOST = 600.0
 """Largest logarithm of a factor: more is as good as certain."""
+LOST = -45.0
+"""Logarithm of a share, of the largest one, that a sum does not notice."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +44,7 @@ class Change:
 
     Attributes:
         probability: That answers have changed at one of the moments, as of the last look.
-        likely: Logarithm of how likely each log-normal makes what has ended since the likeliest of
+        likely: Logarithm of how likely each curve makes what has ended since the likeliest of
             them, shape (m,).
         ended, cut: Answers per cell of `GRID` that ended there since then, and that were cut off,
             shape (rows, g).
@@ -61,7 +63,7 @@ class _Moment:
     Attributes:
         begun: Answers that had begun, at least one more than at the moment before.
         weight: What an answer of before it counts by now.
-        before: Logarithm of how likely each log-normal makes all that was known, shape (m,).
+        before: Logarithm of how likely each curve makes all that was known, shape (m,).
         over: The same of those that had ended, old ones counting in full.
         came: And with those under way.
         ended, cut: Answers that had ended and that had been cut off, as counted there.
@@ -94,7 +96,7 @@ class LengthChanges:
         self._moments: list[_Moment] = []
         self._likeliest: _Moment | None = None
         self._probability = 0.0
-        # Of old answers as of new ones; how likely each log-normal makes them all.
+        # Of old answers as of new ones; how likely each curve makes them all.
         self._ended = np.zeros((rows, len(GRID)))
         self._cut = np.zeros((rows, len(GRID)))
         self._over = np.zeros(len(family().log_median))
@@ -122,7 +124,7 @@ class LengthChanges:
         """Weigh all evidence anew; the present becomes one more moment.
 
         Args:
-            known: Logarithm of how likely each log-normal makes all that is known of all answers,
+            known: Logarithm of how likely each curve makes all that is known of all answers,
                 those under way included, shape (m,).
             shares: Logarithm of each one's share before any evidence.
             curve: Survival of all answers, as learned, shape (g,).
@@ -176,7 +178,7 @@ class LengthChanges:
     def weigh(self, came: FloatArray, shares: FloatArray, under_way: FloatArray) -> None:
         """Find the likeliest moment, and how probable it is that there was a change at all.
 
-        came: Logarithm of how likely each log-normal makes what all answers together have got.
+        came: Logarithm of how likely each curve makes what all answers together have got.
         """
         moments = self._moments
         begun = [each.begun for each in moments]
@@ -206,5 +208,7 @@ class LengthChanges:
 def _averaged(log_likelihood: FloatArray) -> FloatArray:
     """Logarithm of the sum of exponentials over the last axis."""
     most = log_likelihood.max(axis=-1, keepdims=True)
-    summed = np.log(np.exp(log_likelihood - most).sum(axis=-1))
-    return np.asarray(most[..., 0] + summed)
+    less = log_likelihood - most
+    # The others are lost in rounding, and there are many.
+    shares = np.exp(less, where=less > LOST, out=np.zeros_like(less))
+    return np.asarray(most[..., 0] + np.log(shares.sum(axis=-1)))

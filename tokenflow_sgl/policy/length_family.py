@@ -3,6 +3,13 @@
 Answers are taken to be log-normal around a median of which nothing is known but that it lies
 between one token and what clients allow; every order of magnitude is as likely as another, and so
 is each of a few spreads.
+
+Some answers end early for reasons of their own: a refusal, a question back, a call of a tool. Of
+a log-normal alone, one answer of 100 tokens among hundreds of 4,000 is evidence for a wide spread,
+and then for answers under way that become far longer than any that has been seen. So a share of the
+answers, of which only a few sizes are considered, may be shorter than the median at will: each
+order of magnitude below it is as likely as another (Huber's contamination, "Robust Estimation of a
+Location Parameter", 1964, from one side).
 """
 
 from __future__ import annotations
@@ -19,13 +26,15 @@ from tokenflow_sgl.contract.lengths import GRID, LONGEST
 
 SPREADS = (0.25, 0.5, 0.8, 1.2, 1.8)
 """Standard deviations of the logarithm that an answer's length may have."""
+EARLY = (0.0, 0.01, 0.03, 0.1)
+"""Shares of the answers that may end early, anywhere below the median."""
 PER_OCTAVE = 3
 """Medians that are considered, per doubling."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """The m log-normals, in ascending order of their means.
+    """The m curves: a log-normal and a share of early ends each, in ascending order of means.
 
     Attributes:
         log_median: Logarithm of each one's median, shape (m,).
@@ -40,7 +49,7 @@ class Family:
     log_mass: FloatArray
 
     def log_likelihood(self, ended: FloatArray, cut: FloatArray) -> FloatArray:
-        """Logarithm of how likely each log-normal makes such evidence, shape (m,).
+        """Logarithm of how likely each curve makes such evidence, shape (m,).
 
         Args:
             ended: Answers per cell of `GRID` that ended there, shape (g,).
@@ -53,7 +62,9 @@ class Family:
 
     def of_cut(self, cut: FloatArray) -> FloatArray:
         """The same where none has ended."""
-        return np.asarray(np.einsum("mg,g->m", self.log_survival, cut))
+        # Streams under way are in few cells of the grid.
+        cells = np.flatnonzero(cut)
+        return np.asarray(np.einsum("mg,g->m", self.log_survival[:, cells], cut[cells]))
 
     def of_one(self, cell: int, *, cut_off: bool) -> FloatArray:
         """The same of a single answer that ended in a cell, or that was cut off there."""
@@ -80,19 +91,22 @@ def lost(survival: FloatArray) -> FloatArray:
 def family() -> Family:
     """All that are considered."""
     octaves = math.log2(LONGEST)
-    log_median = np.linspace(0.0, math.log(LONGEST), round(PER_OCTAVE * octaves) + 1)
-    mean = np.repeat(log_median, len(SPREADS))[:, None]
-    spread = np.tile(SPREADS, len(log_median))[:, None]
-    log_survival = log_ndtr(-(np.log(np.maximum(GRID, 1e-9)) - mean) / spread)
-    survival = np.exp(log_survival)
-    mass = lost(survival)
+    log_medians = np.linspace(0.0, math.log(LONGEST), round(PER_OCTAVE * octaves) + 1)
+    grid = np.meshgrid(log_medians, SPREADS, EARLY, indexing="ij")
+    log_median, spread, share = (column.reshape(-1, 1) for column in grid)
+    log_length = np.log(np.maximum(GRID, 1.0))
+    log_normal = np.exp(log_ndtr(-(np.log(np.maximum(GRID, 1e-9)) - log_median) / spread))
+    # Where the median is one token nothing is shorter than it.
+    early = np.clip(1.0 - log_length / np.maximum(log_median, 1e-9), 0.0, 1.0)
+    survival = (1.0 - share) * log_normal + share * early
     area = (survival[:, :-1] * np.diff(GRID)).sum(axis=1)
     order = np.argsort(area, kind="stable")
+    survival = survival[order]
     return Family(
-        mean[order, 0],
-        survival[order],
-        np.maximum(log_survival, -60.0)[order],
-        np.log(np.maximum(mass, 1e-26))[order],
+        log_median[order, 0],
+        survival,
+        np.log(np.maximum(survival, math.exp(-60.0))),
+        np.log(np.maximum(lost(survival), 1e-26)),
     )
 
 
