@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.contract import Traits
+from tokenflow_sgl.policy import length_family
 from tokenflow_sgl.policy.learned_lengths import KINDS, LearnedLengths
 
 NOTHING = np.zeros(0, dtype=np.int64)
@@ -124,3 +125,27 @@ def test_no_length_is_too_odd(length) -> None:
     found = learned.lengths(np.array([0]), np.array([1 << 20]))
     found.typical.check(1)
     found.careful.check(1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("median", [200, 400])
+def test_an_answer_that_ended_early_says_little_of_the_others(median, seed, monkeypatch) -> None:
+    rng = np.random.default_rng(seed)
+    answers = rng.lognormal(np.log(median), 0.3, 300).astype(int)
+    answers[0] = median // 40
+    come = int(0.6 * median)
+    present = np.full(int((answers > come).sum()), come)
+    truth = answers[answers > come].mean()
+
+    def typical() -> float:
+        learned = learned_from(answers[answers <= come], limit=8192)
+        return expected(learned, kind=1, generated=come, limit=8192, present=present)[0]
+
+    assert 0.7 * truth < typical() < 2.5 * truth
+    # With log-normals alone the one answer makes all the others long.
+    monkeypatch.setattr(length_family, "EARLY", (0.0,))
+    length_family.family.cache_clear()
+    try:
+        assert typical() > 3.0 * truth
+    finally:
+        length_family.family.cache_clear()
