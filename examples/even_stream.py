@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 
-from openai import BadRequestError, OpenAI
+from openai import APIError, OpenAI
 
 
 def main() -> None:
@@ -44,8 +44,8 @@ def main() -> None:
             temperature=0,  # the same answer with and without
             extra_body={"custom_params": asked},
         )
-    except BadRequestError as error:  # for example a TBT objective of 0
-        sys.exit(f"The server refuses the request: {error.message}")
+    except APIError as error:  # for example a TBT objective of 0, or no server
+        sys.exit(f"The request failed: {error.message}")
     came: list[float] = []  # when each piece of text did
     for chunk in stream:
         text = chunk.choices[0].delta.content or ""

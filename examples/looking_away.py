@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 
-from openai import OpenAI
+from openai import APIError, OpenAI
 
 LOOKS = 10
 """Pieces of text after which the reader looks away."""
@@ -58,13 +58,16 @@ def main() -> None:
     key = given.admin_api_key or given.api_key
 
     client = OpenAI(base_url=f"{given.url}/v1", api_key=given.api_key)
-    stream = client.chat.completions.create(
-        model="default",
-        messages=[{"role": "user", "content": given.prompt}],
-        max_tokens=given.max_tokens,
-        stream=True,
-        extra_body={"custom_params": {"tokenflow_rate": given.rate}},
-    )
+    try:
+        stream = client.chat.completions.create(
+            model="default",
+            messages=[{"role": "user", "content": given.prompt}],
+            max_tokens=given.max_tokens,
+            stream=True,
+            extra_body={"custom_params": {"tokenflow_rate": given.rate}},
+        )
+    except APIError as error:  # for example a wrong key, or no server
+        sys.exit(f"The request failed: {error.message}")
     came: list[float] = []  # when each piece of text did
     back: threading.Timer | None = None
     away, until = float("inf"), float("inf")
@@ -79,6 +82,9 @@ def main() -> None:
             args = (given.url, chunk.id, given.rate, key)
             back = threading.Timer(given.away, set_rate, args)
             back.start()
+    if back is None:
+        print(f"\n[{len(came)} pieces of text: too few to look away after {LOOKS}]")
+        return
     meanwhile = sum(away < moment < until for moment in came)
     after = sum(moment >= until for moment in came)
     print(

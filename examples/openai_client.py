@@ -16,7 +16,7 @@ import argparse
 import sys
 import time
 
-from openai import BadRequestError, OpenAI
+from openai import APIError, OpenAI
 
 
 def main() -> None:
@@ -39,8 +39,8 @@ def main() -> None:
             stream=True,
             extra_body={"custom_params": {"tokenflow_rate": given.rate}},
         )
-    except BadRequestError as error:  # for example a rate above 1000
-        sys.exit(f"The server refuses the request: {error.message}")
+    except APIError as error:  # for example a rate above 1000, or no server
+        sys.exit(f"The request failed: {error.message}")
     first: float | None = None
     for chunk in stream:
         text = chunk.choices[0].delta.content or ""

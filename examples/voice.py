@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from openai import OpenAI
+from openai import APIError, OpenAI
 
 AUDIBLE_SECONDS = 0.1
 """A shorter silence passes for a pause between two words."""
@@ -74,13 +75,16 @@ def main() -> None:
 
     client = OpenAI(base_url=f"{given.url}/v1", api_key=given.api_key)
     asked = time.monotonic()
-    stream = client.chat.completions.create(
-        model="default",
-        messages=[{"role": "user", "content": given.prompt}],
-        max_tokens=given.max_tokens,
-        stream=True,
-        extra_body={"custom_params": {"tokenflow_class": "listening"}},
-    )
+    try:
+        stream = client.chat.completions.create(
+            model="default",
+            messages=[{"role": "user", "content": given.prompt}],
+            max_tokens=given.max_tokens,
+            stream=True,
+            extra_body={"custom_params": {"tokenflow_class": "listening"}},
+        )
+    except APIError as error:  # for example a wrong key, or no server
+        sys.exit(f"The request failed: {error.message}")
     voice = Voice(given.words_per_minute)
     silences: list[float] = []
     for word in complete_words(chunk.choices[0].delta.content or "" for chunk in stream):

@@ -1,0 +1,77 @@
+"""What the examples say when a server refuses them, is not there, or answers briefly."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+
+import pytest
+
+from tokenflow_sgl.demo.server import free_port
+
+CLIENTS = ("openai_client", "voice", "looking_away", "even_stream")
+
+
+@pytest.fixture
+def server() -> Iterator[SimpleNamespace]:
+    """It answers each request with `status` and `body`; its `url`."""
+    given = SimpleNamespace(status=401, kind="application/json", body=b'{"error": "Unauthorized"}')
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(given.status)
+            self.send_header("content-type", given.kind)
+            self.send_header("content-length", str(len(given.body)))
+            self.end_headers()
+            self.wfile.write(given.body)
+
+        def log_message(self, *_: object) -> None:
+            """Not on the test's output."""
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as listens:
+        thread = threading.Thread(target=listens.serve_forever)
+        thread.start()
+        given.url = f"http://127.0.0.1:{listens.server_port}"
+        yield given
+        listens.shutdown()
+        thread.join()
+
+
+def run(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--url", url])
+    importlib.import_module(name).main()
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_wrong_key_is_said_in_a_sentence(name, server, monkeypatch) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(name, server.url, monkeypatch)
+    assert str(ended.value.code).startswith("The request failed: Error code: 401")
+    assert "Unauthorized" in str(ended.value.code)
+
+
+def test_no_server_is_said_in_a_sentence(monkeypatch) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("looking_away", f"http://127.0.0.1:{free_port()}", monkeypatch)
+    assert ended.value.code == "The request failed: Connection error."
+
+
+def test_an_answer_too_short_to_look_away_from_is_not_said_to_have_rested(
+    server, monkeypatch, capsys
+) -> None:
+    def chunk(**delta: str) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": None}
+        told = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        return f"data: {json.dumps({**told, 'choices': [choice]})}\n\n"
+
+    thoughts = [chunk(reasoning_content="hm")] * 30
+    server.status, server.kind = 200, "text/event-stream"
+    server.body = "".join([*thoughts, chunk(content="Yes."), "data: [DONE]\n\n"]).encode()
+    run("looking_away", server.url, monkeypatch)
+    assert capsys.readouterr().out == "Yes.\n[1 pieces of text: too few to look away after 10]\n"
