@@ -57,6 +57,7 @@ def all_counted(counted: dict[str, set[str]]) -> bool:
     """Whether each class has what there is to count of it."""
     of_all = {"tokenflow:output_tokens_total", "tokenflow:ttft_seconds_count"}
     of_read = {"tokenflow:effective_tokens_total", "tokenflow:finished_streams_total", *of_all}
+    of_read |= {"tokenflow:reading_streams"}
     return all(of_all <= counted.get(name, set()) for name in CLASSES) and all(
         of_read <= counted[name] for name in READ
     )
@@ -84,6 +85,7 @@ def test_all_classes_are_served_and_told_apart(served, prompts) -> None:
     assert set(counted) - {"not-streamed"} == {*CLASSES, "default"}  # SGLang warms up unstreamed
     for name in set(CLASSES) - set(READ):
         unread = {"effective_tokens_total", "finished_streams_total", "stall_seconds_total"}
+        unread |= {"reading_streams", "stalled_streams"}
         assert not counted[name] & {f"tokenflow:{each}" for each in unread}
 
 

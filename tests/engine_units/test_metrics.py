@@ -20,7 +20,7 @@ from tokenflow_sgl.metrics import GROUPS, METRICS
 from tokenflow_sgl.observe import Scrape, parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-MOST_SERIES, MOST_PER_CLASS = 92, 96
+MOST_SERIES, MOST_PER_CLASS = 92, 105
 """Of one scheduler, and of each rate class that its requests name; the page says so."""
 
 
@@ -93,8 +93,10 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
 
 def test_a_class_without_streams_has_no_unread_text_and_not_none_left(recorder) -> None:
     recorder.buffers("reading", np.array([4.0]), stalled=0)
+    assert page().total("reading_streams") == 1
     recorder.buffers("reading", np.zeros(0), stalled=0)
     seen = page()
+    assert seen.total("reading_streams") == 0
     assert all(np.isnan(each.value) for each in seen.samples["buffer_percentile_seconds"])
     assert seen.total("stalled_streams") == 0
 

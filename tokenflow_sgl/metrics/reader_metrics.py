@@ -17,6 +17,13 @@ STREAMS = (
         "working_set_streams", "gauge", "Streams that were admitted and have not ended.", "streams"
     ),
     Metric(
+        "reading_streams",
+        "gauge",
+        "Streams whose reader has begun to read and has not looked away.",
+        "streams",
+        CLASS,
+    ),
+    Metric(
         "stalled_streams",
         "gauge",
         f"Streams that have kept their reader waiting for text {LONGER} and than its class "

@@ -78,7 +78,7 @@ class Recorder:
         """So many tokens of newcomers' work can be taken."""
 
     def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
-        """Unread output of a class's streams now, and how many of their readers stand still."""
+        """Unread output of each reader of a class now, and how many of them stand still."""
 
     def finished(self, qos_class: str, stalled: bool) -> None:
         """A stream ended after its first token; `stalled`: its reader did, at least once."""
@@ -177,7 +177,8 @@ class PrometheusRecorder(Recorder):
         self._at("headroom_tokens").set(tokens)
 
     def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
-        """Unread output of a class's streams now, and how many of their readers stand still."""
+        """Unread output of each reader of a class now, and how many of them stand still."""
+        self._at("reading_streams", qos_class=qos_class).set(len(seconds))
         self._at("stalled_streams", qos_class=qos_class).set(stalled)
         for each in ("yes", "no"):  # there before the first one ends: a share of nothing is none
             self._at("finished_streams_total", qos_class=qos_class, stalled=each)
