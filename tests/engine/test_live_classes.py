@@ -57,7 +57,6 @@ def all_counted(counted: dict[str, set[str]]) -> bool:
     """Whether each class has what there is to count of it."""
     of_all = {"tokenflow:output_tokens_total", "tokenflow:ttft_seconds_count"}
     of_read = {"tokenflow:effective_tokens_total", "tokenflow:finished_streams_total", *of_all}
-    of_read |= {"tokenflow:reading_streams"}
     return all(of_all <= counted.get(name, set()) for name in CLASSES) and all(
         of_read <= counted[name] for name in READ
     )
@@ -81,11 +80,15 @@ def test_all_classes_are_served_and_told_apart(served, prompts) -> None:
     else:
         raise AssertionError("there is not enough memory for all")
     # Much of what is counted is handed on once a second.
-    counted = counts(served.metrics_once(lambda now: all_counted(counts(now))))
+    samples = served.metrics_once(lambda now: all_counted(counts(now)))
+    gauges = ("tokenflow:reading_streams", "tokenflow:stalled_streams")
+    for gauge in gauges:  # 0 by now, but there
+        of = {dict(labels)["qos_class"] for name, labels in samples if name == gauge}
+        assert of & set(CLASSES) == set(READ)
+    counted = counts(samples)
     assert set(counted) - {"not-streamed"} == {*CLASSES, "default"}  # SGLang warms up unstreamed
     for name in set(CLASSES) - set(READ):
         unread = {"effective_tokens_total", "finished_streams_total", "stall_seconds_total"}
-        unread |= {"reading_streams", "stalled_streams"}
         assert not counted[name] & {f"tokenflow:{each}" for each in unread}
 
 
