@@ -43,9 +43,15 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=4096, help="tokens of a prefill step")
     parser.add_argument("--gbps", type=float, nargs="+", default=[10])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument(
+        "--priorities",
+        action="store_true",
+        help="the shorter a prefix, the higher its request's priority; SGLang admits by that",
+    )
     parser.add_argument("--contender", action="append", choices=CONTENDERS, help="default: all")
     args = parser.parse_args()
-    path = RESULTS / f"{args.device}-{args.model}.json"
+    served = "-priorities" if args.priorities else ""
+    path = RESULTS / f"{args.device}-{args.model}{served}.json"
     found = json.loads(path.read_text()) if path.exists() else {}
     for contender in args.contender or CONTENDERS:
         print(f"{path.stem}: {contender}", flush=True)
@@ -66,8 +72,14 @@ def measure(contender: str, args: argparse.Namespace) -> dict[str, list[float]]:
     ]
     pool = sum(map(len, prompts)) + 16384
     said: dict[str, list[float]] = {}
+    by_length = [-len(prompt) for prompt in prompts] if args.priorities else None
     with storing(
-        profile, contender, chunk=args.chunk, pool=pool, longest=max(map(len, prompts)) + 1024
+        profile,
+        contender,
+        chunk=args.chunk,
+        pool=pool,
+        longest=max(map(len, prompts)) + 1024,
+        options=("--enable-priority-scheduling",) if args.priorities else (),
     ) as server:
         for prompt in prompts:
             server.ask([prompt])
@@ -75,7 +87,7 @@ def measure(contender: str, args: argparse.Namespace) -> dict[str, list[float]]:
             for gbps in args.gbps:
                 server.link(gbps)
                 for _ in range(ROUNDS):
-                    times = [ttft for ttft, _ in server.ask(prompts[:batch])]
+                    times = [ttft for ttft, _ in server.ask(prompts[:batch], by_length)]
                     print(f"  {batch} at {gbps:g} Gbit/s: {fmean(times):.3f} s", flush=True)
                 said[f"{batch}, {gbps:g}"] = times
     return said

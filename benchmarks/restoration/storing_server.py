@@ -8,7 +8,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import repeat
@@ -53,13 +53,18 @@ class StoringServer:
         """From now on the storage is read at this rate."""
         self._control.write_text(json.dumps({"read_gbps": gbps}))
 
-    def ask(self, prompts: Sequence[list[int]]) -> list[tuple[float, int]]:
+    def ask(
+        self, prompts: Sequence[list[int]], priorities: Sequence[int] | None = None
+    ) -> list[tuple[float, int]]:
         """All of them at the same time: TTFT in emulated seconds and tokens from the storage.
 
-        Afterwards only the storage has their KV.
+        Afterwards only the storage has their KV. The highest priority goes first; None: there are
+        none.
         """
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            said = list(pool.map(self._ask, range(len(prompts)), prompts, repeat(len(prompts))))
+        number = len(prompts)
+        wishes: Iterable[int | None] = priorities or repeat(None)
+        with ThreadPoolExecutor(number) as pool:
+            said = list(pool.map(self._ask, range(number), prompts, repeat(number), wishes))
         while True:
             try:
                 self._post("/flush_cache", {})
@@ -67,13 +72,17 @@ class StoringServer:
             except urllib.error.HTTPError:  # copies are still under way
                 time.sleep(0.1)
 
-    def _ask(self, index: int, prompt: list[int], of: int) -> tuple[float, int]:
+    def _ask(
+        self, index: int, prompt: list[int], of: int, priority: int | None
+    ) -> tuple[float, int]:
         sampling = {
             "max_new_tokens": 2,
             "ignore_eos": True,
             "custom_params": {"emulated_arrival": {"at_s": 0.0, "index": index, "of": of}},
         }
-        body = {"input_ids": prompt, "sampling_params": sampling}
+        body: dict[str, Any] = {"input_ids": prompt, "sampling_params": sampling}
+        if priority is not None:
+            body["priority"] = priority
         meta = json.loads(self._post("/generate", body))["meta_info"]
         return meta["emulated_s"][0], (meta["cached_tokens_details"] or {}).get("storage", 0)
 
@@ -87,7 +96,13 @@ class StoringServer:
 
 @contextmanager
 def storing(
-    profile: DeviceProfile, contender: str, *, chunk: int, pool: int, longest: int
+    profile: DeviceProfile,
+    contender: str,
+    *,
+    chunk: int,
+    pool: int,
+    longest: int,
+    options: Sequence[str] = (),
 ) -> Iterator[StoringServer]:
     """A server while it is needed.
 
@@ -97,20 +112,22 @@ def storing(
         chunk: Tokens of a prefill step.
         pool: Tokens of KV on the device; the host has three times as many.
         longest: Tokens of a request at most.
+        options: More of SGLang's.
     """
     policy, ours = CONTENDERS[contender]
     with tempfile.TemporaryDirectory() as folder:
         file, control = Path(folder) / "profile.json", Path(folder) / "control.json"
         profile.save(file)
-        options = (
+        settings = (
             *("--page-size", str(PAGE_TOKENS), "--chunked-prefill-size", str(chunk)),
             *("--max-total-tokens", str(pool), "--hicache-ratio", "3"),
             *("--context-length", str(longest), "--random-seed", "1", "--sleep-on-idle"),
             *storage_flags(policy=policy, write_gbps=400, control=str(control)),
             *ours,
+            *options,
         )
         launcher = [sys.executable, "-m", "tokenflow_sgl_emulator.serve", "--profile", str(file)]
         launcher += ["--virtual-time", "--"]
         log = Path(folder) / "log"
-        with SglangServer(None, options, launcher=launcher, log_path=log, env={}) as server:
+        with SglangServer(None, settings, launcher=launcher, log_path=log, env={}) as server:
             yield StoringServer(server.url, control)

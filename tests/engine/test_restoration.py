@@ -135,6 +135,51 @@ def test_what_two_prompts_share_is_fetched_once(stock, wanted) -> None:
     stock.served.assert_clean()
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [(), pytest.param(("--tp-size", "2"), marks=pytest.mark.slow)],
+    ids=("one", "two ranks"),
+)
+def test_the_link_brings_first_what_is_admitted_first(start, wanted, tmp_path, flags) -> None:
+    """Of two that come one after the other; by priority the second one overtakes the first."""
+    gbps = SLOW / 5 if flags else SLOW
+    with restoring(
+        start, tmp_path, "--enable-priority-scheduling", *flags, page=16, gbps=gbps
+    ) as server:
+        server.computed()
+        server.split(64)
+        server.both()  # the link and the steps are known then
+        server.split(0)
+        ends: list[int] = []
+
+        def ask(ids: list[int], number: int, priority: int) -> Said:
+            time.sleep(0.3 * number)  # the first one is in its fetch
+            said = server.asking(priority=priority).ask(ids)
+            ends.append(number)
+            return said
+
+        def order(*priorities: int) -> list[int]:
+            ends.clear()
+            prompts = server._prompt, [7, *server._prompt[1:]]
+            calls = [
+                lambda each=each: ask(*each)
+                for each in zip(prompts, range(2), priorities, strict=True)
+            ]
+            said = server.served.together(calls)
+            assert said[0].like(wanted[0])
+            assert said[1].like(other)
+            server.served.flush_when_idle()
+            assert server.ask(server._fork).like(wanted[1])
+            server.served.flush_when_idle()
+            return list(ends)
+
+        other = server.ask([7, *server._prompt[1:]])
+        server.served.flush_when_idle()
+        server.try_until_right(lambda: "" if order(0, 9) == [1, 0] else "it overtakes nothing")
+        server.try_until_right(lambda: "" if order(0, 0) == [0, 1] else "it has overtaken")
+        server.served.assert_clean()
+
+
 def test_clients_that_leave_do_not_hurt_the_others(stock, wanted) -> None:
     """Aborted in its query, its fetch or its head, or while it waits for the tail."""
     served, rng = stock.served, random.Random(9)

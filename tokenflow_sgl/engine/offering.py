@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.restore.restoring_scheduler import RestoringScheduler
 
 
 class OfferingScheduler(RestoringScheduler):
     """Admission is offered a part of the queue; whatever else SGLang does sees all of it."""
 
+    tf_actuator: EngineActuator
     tf_whole: list[Any] | None = None
     """SGLang's queue while its admission sees only what is offered."""
     tf_offered: frozenset[Any] = frozenset()
+
+    def _tf_admission(self) -> Sequence[Any] | None:
+        """As they were offered last: in the policy's order, or as SGLang has sorted them."""
+        if super()._tf_admission() is None and not self.tf_actuator.chosen:
+            return None
+        waiting = dict.fromkeys(self.waiting_queue)
+        offered = (req for req in self.tf_actuator.offered if req in waiting)
+        return [*dict.fromkeys((*offered, *waiting))]
 
     @contextmanager
     def _tf_offering(self, offered: list[Any]) -> Iterator[None]:

@@ -6,7 +6,7 @@ loads of several requests, `batch_schedule` plays a batch through, and `multi_gp
 parallelism and pipeline stages change.
 """
 
-from tokenflow_sgl.restoration.batch import Pending, io_order
+from tokenflow_sgl.restoration.batch import Pending, io_order, link_shares
 from tokenflow_sgl.restoration.batch_schedule import schedule
 from tokenflow_sgl.restoration.channel import Channel
 from tokenflow_sgl.restoration.jobs import IoOrder, Job, Machine, Outcome, Served
@@ -59,6 +59,7 @@ __all__ = [
     "in_chunks",
     "io_order",
     "layers_are_sooner",
+    "link_shares",
     "more_layers",
     "next_head",
     "plan",

@@ -46,3 +46,21 @@ def io_order(pending: Sequence[Pending]) -> list[int]:
         return in_time, 0.0 if in_time else one.slack, -one.recompute
 
     return sorted(range(len(pending)), key=key)
+
+
+def link_shares(left: Sequence[int], most: int) -> list[int]:
+    """Tokens of each fetch that a link is told to load next.
+
+    It cannot be told otherwise for a while. So it gets no more than it can load meanwhile, and what
+    is due first may be another fetch after that.
+
+    Args:
+        left: Tokens that each fetch still has to bring and the link was not told of, the fetch that
+            goes first at first.
+        most: Tokens that it can load until it is told again, without what it was told before.
+    """
+    shares = []
+    for tokens in left:
+        shares.append(min(tokens, max(most, 0)))
+        most -= tokens
+    return shares

@@ -15,11 +15,14 @@ from typing import Any
 _ATTRIBUTE = "tokenflow_fetches"
 
 
-def fetches_of(controller: Any) -> set[Any]:
-    """SGLang's operations that its threads have not ended, the same on all ranks."""
-    found: set[Any] | None = getattr(controller, _ATTRIBUTE, None)
+def fetches_of(controller: Any) -> dict[Any, int]:
+    """SGLang's operations that its threads have not ended, in the order in which they began.
+
+    Of each the number of batches that they have reported. The same on all ranks.
+    """
+    found: dict[Any, int] | None = getattr(controller, _ATTRIBUTE, None)
     if found is None:
-        found = set()
+        found = {}
         setattr(controller, _ATTRIBUTE, found)
     return found
 
@@ -33,5 +36,10 @@ def drained(
     with queue.mutex:  # SGLang's thread may add to it
         taken = list(itertools.islice(queue.queue, n_ack_prefetch))
     said = original(tree, *args, n_ack_prefetch=n_ack_prefetch, **kwargs)
-    fetches_of(controller).difference_update(ack.operation for ack in taken if ack.completed_req)
+    fetches = fetches_of(controller)
+    for ack in taken:
+        if ack.completed_req:
+            fetches.pop(ack.operation, None)
+        elif ack.operation in fetches:
+            fetches[ack.operation] += 1
     return said

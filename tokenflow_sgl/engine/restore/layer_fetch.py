@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Collection
 from typing import Any
 
 from sglang.srt.managers.cache_controller import PrefetchAck
@@ -74,8 +75,11 @@ class LayerFetch(TailFetch):
         # One batch is fetched in any case: it measures the link.
         return bool(landed) and self.tokens_of(landed) >= self.enough
 
-    def fetch(self, controller: Any, operation: Any) -> None:
-        """Fetch batch by batch; the ranks agree on each, so all of them report as many."""
+    def fetch(self, controller: Any, operation: Any, batches: int | None = None) -> None:
+        """Fetch batch by batch; the ranks agree on each, so all of them report as many.
+
+        batches: it has one turn, so all.
+        """
         keys, slots, landed, goes_on = operation.hash_value, operation.host_indices, 0, True
         for stop in range(self.layers, 0, -self._at_once):
             some = range(max(stop - self._at_once, self.first, 0), stop)
@@ -127,7 +131,7 @@ class LayerMemory:
         operation.ack_releases_incomplete_host_indices = False
         self._operations.append(operation)
 
-    def unused(self, fetching: set[Any]) -> int:
+    def unused(self, fetching: Collection[Any]) -> int:
         """Of how many, from the first on, nothing is under way: on this rank, if not on others.
 
         fetching: operations that SGLang's threads have not ended.
@@ -143,7 +147,7 @@ class LayerMemory:
                 self._tree.cache_controller.append_host_mem_release(operation.host_indices)
         del self._operations[:number]
 
-    def _unused(self, operation: Any, fetching: set[Any]) -> bool:
+    def _unused(self, operation: Any, fetching: Collection[Any]) -> bool:
         info = self._tree.ongoing_prefetch.get(operation.handle)
         if operation in fetching or (info is not None and info.operation is operation):
             return False

@@ -100,8 +100,8 @@ class OpenRestorations:
             return
         each.alone = False
         self._record.alone(each, self._outlook)
-        if each.fetched or each.arrived:
-            self.drop(each.request, RECOMPUTED)
+        if each.fetched or each.arrived or each.tail.handed == 0:
+            self.drop(each.request, RECOMPUTED)  # no batch of it is needed to measure the link
             return
         not_used(self._tree, each.request.cache_request_handle, RECOMPUTED)
         each.copies.give_back()

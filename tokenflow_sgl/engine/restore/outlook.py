@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.tail_fetch import BATCH_SECONDS
 from tokenflow_sgl.restoration import Fetch
 
 SHORT = 0.004
@@ -51,11 +52,14 @@ class Outlook:
         self.measured = measured
         self._landings = Landings()
         self._in_step = 0.0
-        ahead, slowest = 0, 0
-        for number, each in enumerate(self._all):
-            each.number, each.ahead, before = number, ahead, each.on_link
-            # SGLang's I/O thread does one after the other.
-            each.on_link = each.allocated and not each.fetched and not slowest
+        in_turn = sorted(self._all, key=lambda each: each.rank)
+        loading = [each.loading(self._page) for each in in_turn]
+        # What the I/O thread has got already comes before what is of a lower rank.
+        ahead, slowest, behind, busy = 0, 0, sum(loading), False
+        for number, (each, loads) in enumerate(zip(in_turn, loading, strict=True)):
+            behind -= loads
+            each.number, each.ahead, before = number, ahead + behind * (not loads), each.on_link
+            each.on_link, busy = bool(loads) and not busy, busy or bool(loads)
             moved = moved or (each.on_link and not before)
             if each.allocated and not each.fetched:
                 ahead, slowest = ahead + each.left, max(slowest, each.tail.batch)
@@ -79,6 +83,15 @@ class Outlook:
     def known(self) -> bool:
         """Whether both the link and the prefills were measured."""
         return self.measured.rate > 0.0 and self.measured.prefill is not None
+
+    @property
+    def next_look(self) -> float:
+        """Seconds until the scheduler looks again, at most; infinite while that is unknown."""
+        if not self.known:
+            return math.inf
+        deepest = max((each.end for each in self._all if each.allocated), default=0)
+        step = self.compute(max(deepest - self._chunk_size, 0), self._chunk_size)
+        return max(step, self.lead) + 2 * BATCH_SECONDS
 
     @property
     def lead(self) -> float:

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tokenflow_sgl.engine.restore.copy_memory import CopyMemory
 from tokenflow_sgl.engine.restore.layered_restorations import LayeredRestorations
 from tokenflow_sgl.engine.restore.leader_figures import Measured
-from tokenflow_sgl.engine.restore.prefix_in_tree import (
-    RECOMPUTED,
-    tokens_in_tree,
-)
+from tokenflow_sgl.engine.restore.link_turns import LinkTurns
+from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED, tokens_in_tree
 from tokenflow_sgl.engine.restore.restorable import restorable
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restored_request import Restoration
@@ -44,8 +42,11 @@ class Restorations(LayeredRestorations):
         record: Is told what was restored how.
         fetch_again: Begins a fetch for a request anew.
         layers: Of the model, if its prefills can be split; else 0.
+        admission: The requests that wait in the order in which they are admitted; None: first come,
+            first served.
 
     Attributes:
+        turns: Of their fetches on the link.
         copy_memory: What copies of tails have of the device's.
     """
 
@@ -57,9 +58,11 @@ class Restorations(LayeredRestorations):
         record: RestorationRecord,
         fetch_again: Callable[[Any], object],
         layers: int = 0,
+        admission: Callable[[], Sequence[Any] | None] = lambda: None,
     ) -> None:
         super().__init__(tree_cache, chunk_size, planner, record, layers)
         self._fetch_again = fetch_again
+        self.turns = LinkTurns(tree_cache, self._of.values(), self._outlook, admission)
         self.copy_memory = CopyMemory(
             self._of.values(), tree_cache, self._outlook, self._chunks, chunk_size
         )
@@ -85,6 +88,7 @@ class Restorations(LayeredRestorations):
             moved = each.look() or moved
             if each.allocated and not (each.placed or each.layered):
                 place(each, self._of.values(), self._page)
+        self.turns.rank()
         self._outlook.begin_pass(measured, moved)
         for each in [each for each in self._of.values() if each.fetched]:
             if each.request is not chunked:

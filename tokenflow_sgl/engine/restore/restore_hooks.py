@@ -10,6 +10,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.engine.restore.fetch_ends import drained
 from tokenflow_sgl.engine.restore.layer_fetch import take_layers
+from tokenflow_sgl.engine.restore.link_thread import register_turns
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import handing_over
 from tokenflow_sgl.engine.restore.tail_fetch import register_fetches
@@ -28,6 +29,7 @@ Function = Callable[..., Any]
 def register_restorations() -> None:
     """Declare the hooks, in the scheduler's process before it has a cache."""
     register_fetches()
+    register_turns()
     HookRegistry.register(f"{_TREE}.check_prefetch_progress", _progress, HookType.AROUND)
     HookRegistry.register(f"{_TREE}._handle_prefetch_result", _fetched, HookType.AROUND)
     HookRegistry.register(f"{_TREE}._drain_storage_control_queues_impl", _drained, HookType.AROUND)
@@ -57,7 +59,11 @@ def _fetched(original: Function, tree: Any, operation: Any) -> Any:
 
 def _drained(original: Function, tree: Any, *args: Any, n_ack_prefetch: int, **kwargs: Any) -> Any:
     take_layers(tree.cache_controller, n_ack_prefetch)
-    return drained(original, tree, *args, n_ack_prefetch=n_ack_prefetch, **kwargs)
+    said = drained(original, tree, *args, n_ack_prefetch=n_ack_prefetch, **kwargs)
+    restorations: Restorations | None = getattr(tree, _ATTRIBUTE, None)
+    if restorations is not None:
+        restorations.turns.hand_on()
+    return said
 
 
 def _load(original: Function, controller: Any, host_indices: Any, *args: Any, **kwargs: Any) -> Any:

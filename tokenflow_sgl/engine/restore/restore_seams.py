@@ -25,6 +25,11 @@ RESTORE: tuple[Seam, ...] = (
         ("operation",),
     ),
     Seam(
+        "sglang.srt.managers.cache_controller:HiCacheController.prefetch_io_aux_func",
+        "hook",
+        "fetches what admission takes first",
+    ),
+    Seam(
         f"{_CONTROLLER}._page_transfer_kv_batch",
         "call",
         "fetches a batch",

@@ -23,7 +23,9 @@ class Restoration:
     when they will have arrived, while it waits for that; else infinite. probe: it is computed
     alone, and its fetch only measures the link. As of this pass, number: its place among all;
     ahead: tokens that the link brings before its own; on_link: its own come next. placed: a leader
-    was looked for. looked_for: no more will come, and its head was looked for in the tree since.
+    was looked for. rank: of those under way the ones
+    with the least are fetched first. looked_for: no more will come, and its head was looked for in
+    the tree since.
     leader: another one that brings its beginning, too, up to the token `shared`; None: no other
     does, or not any more. by_layers: it is in its first step, whose lower layers are computed.
     """
@@ -44,6 +46,7 @@ class Restoration:
     number: int = 0
     ahead: int = 0
     on_link: bool = False
+    rank: int = 0
     placed: bool = False
     looked_for: bool = False
     leader: Restoration | None = None
@@ -121,6 +124,24 @@ class Restoration:
     def whole(self) -> int:
         """Tokens of its stored prefix that no other one brings."""
         return self.end - max(self.start, self.shared)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether less has come than was fetched: then no more will."""
+        page = len(self.operation.host_indices) // len(self.operation.hash_value)
+        told = min(self.tail.told * self.tail.batch, len(self.operation.hash_value))
+        return not self.layered and int(self.operation.completed_tokens) < told * page
+
+    def loading(self, page: int) -> int:
+        """Tokens that the I/O thread was told to fetch, and has not yet.
+
+        page: tokens of a page.
+        """
+        if not self.allocated or self.fetched:
+            return 0
+        if self.tail.handed is None:
+            return self.left
+        return min((self.tail.handed - self.tail.told) * self.tail.batch * page, self.left)
 
     @property
     def left(self) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
+from sglang.srt.managers.schedule_policy import CacheAgnosticPolicy
 from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
 from sglang.srt.runtime_context import get_parallel
 
@@ -66,8 +68,14 @@ class RestoringScheduler(SplittingScheduler):
             RestorationRecord(self.tf_recorder, log),
             self._prefetch_kvcache,
             layers_of(self),
+            self._tf_admission,
         )
         attach_restorations(self.tree_cache, self.tf_restorations)
+
+    def _tf_admission(self) -> Sequence[Any] | None:
+        """The requests that wait, as SGLang's policy has sorted them; None: first come first."""
+        sorts = self.policy.policy is not CacheAgnosticPolicy.FCFS
+        return self.waiting_queue if sorts or self.enable_priority_scheduling else None
 
     def _tf_costs(self) -> StepCosts:
         raise NotImplementedError

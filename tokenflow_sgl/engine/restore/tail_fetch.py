@@ -45,6 +45,8 @@ class TailFetch:
         enough: Tokens from the tail after which the rest is computed: the link is free then.
         end: Behind the last token; None until the storage has said how much it has.
         allocated: Is told of the tokens for which host memory was allocated.
+        handed: Batches that the I/O thread was told to fetch; None: all.
+        told: Batches that all ranks' threads have reported.
     """
 
     def __init__(self, batch: int, rate: LatestRate, copies: TailCopies) -> None:
@@ -53,33 +55,44 @@ class TailFetch:
         self.enough = ALL
         self.end: int | None = None
         self.allocated: Callable[[int], None] | None = None
+        self.handed: int | None = None
+        self.told = 0
         self._rate = rate
+        # Of the I/O thread: pages that it has reported, those of them that are there, and whether
+        # more can come.
+        self._next, self._pages, self._goes_on = 0, 0, True
 
-    def fetch(self, controller: Any, operation: Any) -> None:
-        """Fetch batch by batch; the ranks agree on each, so all of them report as many."""
-        page, pages, goes_on = int(controller.page_size), 0, True
+    def fetch(self, controller: Any, operation: Any, batches: int | None = None) -> None:
+        """Go on batch by batch; the ranks agree on each, so all of them report as many.
+
+        batches: to fetch; None: to the end.
+        """
+        page = int(controller.page_size)
         keys, slots = operation.hash_value, operation.host_indices
-        for first in range(0, len(keys), self.batch):
+        stop = len(keys) if batches is None else self._next + batches * self.batch
+        for first in range(self._next, min(stop, len(keys)), self.batch):
             some = keys[first : first + self.batch]
-            if operation.is_terminated() or pages * page >= self.enough:
-                goes_on = False
-            if goes_on:
+            if operation.is_terminated() or self._pages * page >= self.enough:
+                self._goes_on = False
+            if self._goes_on:
                 began = local_time()
                 got = self._get(
                     controller, operation, some, slots[first * page : (first + len(some)) * page]
                 )
-                pages += got
-                self.copies.copy(pages * page)
-                goes_on = got == len(some)
-                if goes_on:  # what copying takes of this thread's time is not there for the link
+                self._pages += got
+                self.copies.copy(self._pages * page)
+                self._goes_on = got == len(some)
+                if self._goes_on:
+                    # What copying takes of this thread's time is not there for the link.
                     self._rate.observe(len(some) * page, local_time() - began)
             controller.prefetch_sync_queue.put(
                 PrefetchAck(
                     rid=operation.request_id,
-                    completed_tokens=pages * page,
+                    completed_tokens=self._pages * page,
                     operation=operation,
                 )
             )
+            self._next = first + len(some)
 
     def _get(self, controller: Any, operation: Any, keys: list[str], slots: Any) -> int:
         try:
@@ -145,9 +158,12 @@ def _allocate(
         tail.end = int(operation.storage_start) + hit_tokens
         # SGLang cuts it to what was allocated: then it is the tail that is fetched.
         operation.hash_value = operation.hash_value[::-1]
-        fetches_of(controller).add(operation)
         if tail.allocated is not None:
             tail.allocated(tokens)
+        fetches_of(controller)[operation] = 0
+        chosen = tail_of(operation)  # maybe by layers now
+        assert chosen is not None
+        chosen.handed = 0
     return slots, tokens
 
 
