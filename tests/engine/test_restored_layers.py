@@ -166,11 +166,12 @@ def test_a_bad_storage_costs_time_only(stock, wanted, fault, fails) -> None:
 
 
 @pytest.mark.slow
-def test_layers_come_from_sglangs_files(start, model, tmp_path) -> None:
+@pytest.mark.parametrize("layout", [BY_LAYERS, DIRECT], ids=("layer_first", "page_first_direct"))
+def test_layers_come_from_sglangs_files(start, model, tmp_path, layout) -> None:
     """And files with other numbers would be noticed."""
     files = tmp_path / "files"
     own: Any = {"page": 16, "model": model, "chunk": CHUNK, "files": files}
-    with restoring(start, tmp_path, *BY_LAYERS, **own) as server:
+    with restoring(start, tmp_path, *layout, **own) as server:
         wanted = server.computed()
         server.split("layers 2")
         for _ in range(TRIES):

@@ -71,15 +71,20 @@ class LatestRate:
     A mean over time would be held up by the slow copies, of which one takes as long as many fast
     ones: after a link has become eight times as fast, it would take dozens of copies to say so. The
     median says so after three, and one copy that was held up does not count.
+
+    Attributes:
+        seconds: Time of all copies so far.
     """
 
     def __init__(self) -> None:
         self._rates: deque[float] = deque(maxlen=LATEST)
+        self.seconds = 0.0
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A copy of `tokens` took `seconds`; what took no time says nothing."""
         if tokens > 0 and 0.0 < seconds < math.inf:
             self._rates.append(tokens / seconds)
+            self.seconds += seconds
 
     @property
     def rate(self) -> float:

@@ -119,6 +119,20 @@ RESTORATION = (
         "seconds",
     ),
     Metric(
+        "restoring_seconds_total",
+        "counter",
+        "Time in which at least one prefix was being restored.",
+        "seconds",
+    ),
+    Metric(
+        "restoring_busy_seconds_total",
+        "counter",
+        "Of that time, how long the device computed (any step, by the times that were expected of "
+        "them), and how long the link to the storage brought batches for restorations.",
+        "seconds",
+        ("resource",),
+    ),
+    Metric(
         "restore_fetch_failures_total",
         "counter",
         "Fetches that ended early because the storage failed; what was missing was computed.",

@@ -25,6 +25,7 @@ from tokenflow_sgl.engine.restore.restore_adder import restoring_adder
 from tokenflow_sgl.engine.restore.restore_hooks import attach_restorations
 from tokenflow_sgl.engine.restore.split_prefill import layers_of, split_of
 from tokenflow_sgl.engine.restore.splitting_scheduler import SplittingScheduler
+from tokenflow_sgl.engine.restore.utilisation import Utilisation
 from tokenflow_sgl.engine.shared_clock import local_time
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
 from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
@@ -57,6 +58,7 @@ class RestoringScheduler(SplittingScheduler):
         self.tf_recorder = Recorder()
         if self.metrics_collector_context.current_scheduler_metrics_enabled:
             self.tf_recorder = PrometheusRecorder(self.metrics_collector.labels)
+        self.tf_utilisation = Utilisation(self.tf_recorder)
 
     def _tf_restore(self, planner: str, log: DecisionLog | None = None) -> None:
         """From now on prefixes are restored from both sides, as a planner of this name says."""
@@ -102,11 +104,14 @@ class RestoringScheduler(SplittingScheduler):
         super()._process_hicache_events(*args, **kwargs)
         restorations = self.tf_restorations
         if restorations is None or not restorations.any:
+            self.tf_utilisation.rest()
             return
         decoding = 2 * len(self.running_batch.reqs) * int(self.page_size)  # one step ahead
         needed = decoding + int(self.chunked_prefill_size)
         req = self.chunked_req
-        restorations.begin_pass(self._tf_measured(restorations), needed, req)
+        measured = self._tf_measured(restorations)
+        restorations.begin_pass(measured, needed, req)
+        self.tf_utilisation.look(measured.now, measured.step_end, restorations.rate.seconds)
         restorations.release_layers(self._tf_least)
         if self.tf_split is not None:
             return

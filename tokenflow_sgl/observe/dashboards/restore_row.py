@@ -19,7 +19,7 @@ RESTORATION = Row(
                 for way in ("both", "fetched", "computed")
             ),
             Kind.STACKED,
-            width=5,
+            width=8,
         ),
         Panel(
             "Tokens by source",
@@ -34,7 +34,7 @@ RESTORATION = Row(
                 for source in ("fetched", "computed")
             ),
             Kind.STACKED,
-            width=5,
+            width=8,
         ),
         Panel(
             "Time against a single source",
@@ -50,7 +50,7 @@ RESTORATION = Row(
                     NO_RESTORE,
                 ),
             ),
-            width=5,
+            width=8,
         ),
         Panel(
             "Copied ahead",
@@ -66,14 +66,34 @@ RESTORATION = Row(
                     NO_RESTORE,
                 ),
             ),
-            width=5,
+            width=8,
+        ),
+        Panel(
+            "Busy while restoring",
+            "Share of the time in which prefixes were being restored that the device computed, and "
+            "that the link to the storage was loading for them.",
+            "percentunit",
+            tuple(
+                Query(
+                    rate(
+                        "tokenflow:restoring_busy_seconds_total",
+                        where=f'{SERVER},resource="{resource}"',
+                    )
+                    + " / "
+                    + rate("tokenflow:restoring_seconds_total"),
+                    resource,
+                    NO_RESTORE,
+                )
+                for resource in ("device", "link")
+            ),
+            width=8,
         ),
         Panel(
             "Failed fetches",
             "Fetches per second that the storage ended early. What was missing was computed.",
             "short",
             (Query(rate("tokenflow:restore_fetch_failures_total"), "failed"),),
-            width=4,
+            width=8,
         ),
     ),
 )
