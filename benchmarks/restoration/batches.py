@@ -95,20 +95,21 @@ def measure(contender: str, args: argparse.Namespace) -> dict[str, list[float]]:
 
 def write_page() -> None:
     """The table of README.md, from all results."""
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    shown = [name for name in CONTENDERS if any(name in found for found in results.values())]
     lines = [
-        "| device | Gbit/s | requests | " + " | ".join(CONTENDERS) + " | best stock / restore |",
-        "| --- " * (4 + len(CONTENDERS)) + "|",
+        "| device | Gbit/s | requests | " + " | ".join(shown) + " | best stock / restore |",
+        "| --- " * (4 + len(shown)) + "|",
     ]
-    for path in sorted(RESULTS.glob("*.json")):
-        found = json.loads(path.read_text())
+    for device, found in results.items():
         keys = {key for each in found.values() for key in each}
         for key in sorted(keys, key=lambda key: [*map(float, key.split(", "))][::-1]):
             batch, gbps = key.split(", ")
             means = {name: fmean(each[key]) for name, each in found.items() if key in each}
-            cells = [f"{means[name]:.3f}" if name in means else "" for name in CONTENDERS]
+            cells = [f"{means[name]:.3f}" if name in means else "" for name in shown]
             stock = [mean for name, mean in means.items() if not CONTENDERS[name][1]]
             gain = f"{min(stock) / means['restore']:.2f}x" if stock and "restore" in means else ""
-            lines.append(f"| {path.stem} | {gbps} | {batch} | " + " | ".join([*cells, gain]) + " |")
+            lines.append(f"| {device} | {gbps} | {batch} | " + " | ".join([*cells, gain]) + " |")
     PAGE.write_text(replace_table(PAGE.read_text(), "batches", "\n".join(lines) + "\n"))
 
 
