@@ -121,3 +121,14 @@ def test_streams_without_readers_are_sglangs_business(make_state, make_stream) -
     unread = make_stream(Phase.PAUSED, streaming=False)
     assert not under_stress(make_state([unread] * 3, free=0), PATIENCE)
     assert under_stress(make_state([unread, make_stream()], free=0), PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("decided", "promised", "stress"), [(True, 300, True), (False, 300, False), (True, 0, False)]
+)
+def test_stress_lasts_until_the_prefill_under_way_has_ended(
+    make_state, make_stream, decided, promised, stress
+) -> None:
+    prefilled = make_stream(generated=0, prompt=400)
+    state = make_state([make_stream(), prefilled], promised=promised)
+    assert under_stress(state, PATIENCE, decided) is stress

@@ -10,6 +10,7 @@ import pytest
 from tokenflow_sgl.contract import Mode
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.profiles import Link
+from tokenflow_sgl.report import figures
 from tokenflow_sgl.sim import simulate
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
@@ -30,6 +31,17 @@ def test_without_stress_nothing_differs_from_stock(times_of, trace, device, opti
     for index, times in times_of(stock).items():
         assert times_of(ours)[index] == pytest.approx(times)
     assert ours.preempted == 0
+
+
+def test_the_last_prefill_of_a_burst_lets_no_reader_wait(trace, device, options) -> None:
+    # Beside the prefills each reader gets a token as it reads the last one. Computed in one step,
+    # the rest of the last prompt would take longer. Nothing is short but the engine's time.
+    rows = trace(*[(0.0, 1300, 100, 2.0)] * 12)
+    roomy = options(max_total_tokens=100_000, host_tokens=100_000, chunked_prefill_size=4096)
+    done = simulate(rows, device, roomy, policy="tokenflow")
+    assert done.preempted == 0
+    # Those of the first prefill: when the second one began, nothing was known of its costs.
+    assert figures(done.run).readers.stalled_share == 3 / 12
 
 
 def test_a_burst_reads_sooner_than_under_stock(times_of, trace, device, options) -> None:

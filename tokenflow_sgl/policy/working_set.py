@@ -81,11 +81,12 @@ class WorkingSetPolicy:
 
     def decide(self, state: State) -> Decision:
         """One pass: emergencies always, a new plan when one is due, then the prefill gate."""
+        decided = isinstance(state.memo, Memo)
         memo = state.memo if isinstance(state.memo, Memo) else Memo()
         state = with_claims(state, self.config.priority_weight)
         if self.config.pace and state.streams.streaming.any() and room_for_all(state):
             return self._paced(state, memo)
-        if not under_stress(state, patience=self.config.cycle):
+        if not under_stress(state, self.config.cycle, decided):
             return Decision(Mode.IDLE)
         due = self._plan_is_due(state, memo.planned)
         plan = self._plan(state, memo) if due else self._carry_on(state, memo)
