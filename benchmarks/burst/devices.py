@@ -28,10 +28,14 @@ def device_profile(device: str, link: float | None = None, model: str = MODEL) -
 
 
 def simulated_device(
-    device: str, kv_tokens: int, link: float | None = None, page_size: int = 1
+    device: str,
+    kv_tokens: int,
+    link: float | None = None,
+    page_size: int = 1,
+    model: str = MODEL,
 ) -> tuple[DeviceProfile, EngineOptions]:
     """A device with so many KV tokens, and SGLang's settings on it; `link` as above."""
-    profile = device_profile(device, link)
+    profile = device_profile(device, link, model)
     options = EngineOptions(
         max_total_tokens=kv_tokens,
         host_tokens=int(HOST * kv_tokens),

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 
 from devices import simulated_device
 from run import commit
-from suite import LOADS
+from suite import LOADS, MODEL
 from table import replace_table
 
 PAGE = Path(__file__).with_name("README.md")
@@ -91,6 +91,9 @@ class Job:
     known_lengths: bool = False
     page: int = 1
     pieces: PieceCosts = NO_PIECE_COSTS
+    device: str = LOADS[WORKLOAD].device
+    model: str = MODEL
+    kv_tokens: int = LOADS[WORKLOAD].kv_tokens
 
 
 def main() -> None:
@@ -144,8 +147,7 @@ def _all(jobs: Mapping[Any, Job], known_lengths: bool) -> dict[Any, dict[str, fl
 
 def figures_of(shared: None, job: Job) -> dict[str, float]:
     """What the tables show of a simulation."""
-    load = LOADS[WORKLOAD]
-    profile, options = simulated_device(load.device, load.kv_tokens, job.link, job.page)
+    profile, options = simulated_device(job.device, job.kv_tokens, job.link, job.page, job.model)
     profile = dataclasses.replace(profile, pieces=job.pieces)
     options = dataclasses.replace(options, **job.settings)
     window = CONVERSATIONS_SECONDS if job.trace != WORKLOAD else None

@@ -4,6 +4,7 @@
     python benchmarks/papers/fastswitch/reproduce.py Random-0.04 Markov-0.02 Random-0.02
 
     python benchmarks/papers/fastswitch/reproduce.py Markov-0.04 --sharegpt LENGTHS.csv --rate 0.4
+    python benchmarks/papers/fastswitch/reproduce.py Markov-0.02 --sharegpt LENGTHS.csv --on a100
 
 Each load is minutes on one core. Without a file of conversations (docs/traces.md) the load is the
 burst `4090-b`; with it conversations begin at a rate per second, for ten minutes. Results are kept
@@ -19,13 +20,14 @@ import itertools
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.progress import track
 
-from tokenflow_sgl.profiles import PieceCosts
+from tokenflow_sgl.policy.baselines.priorities import ITERATION_SECONDS
+from tokenflow_sgl.profiles import PieceCosts, load_profile
 from tokenflow_sgl.profiles.pieces import ESTIMATED
 
 # Both folders have a module `simulated`; the one of context switches is meant, so it comes last.
@@ -66,6 +68,39 @@ LOADS = {
 }
 
 
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One of the paper's GPUs with its model.
+
+    Attributes:
+        title: In the table.
+        device, model: Of the profile.
+        kv_tokens: What vLLM's 90 % of the memory leave for KV beside the weights.
+        iteration: Seconds of a decode step of 30,000 KV tokens.
+    """
+
+    title: str
+    device: str
+    model: str
+    kv_tokens: int
+    iteration: float
+
+    @property
+    def host_tokens(self) -> int:
+        """KV tokens of the swap space."""
+        return int(SWAP_SPACE / load_profile(self.device, self.model).kv_bytes_per_token)
+
+
+SWAP_SPACE = 60e9
+"""Bytes of host memory per GPU (section 4)."""
+MACHINES = {
+    "a10": Machine("Llama-8B on an A10", "a10", "llama3-8b", 40_000, 0.041),
+    "a100": Machine("Qwen-32B on an A100", "a100", "qwen2.5-32b", 45_000, 0.055),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -73,17 +108,35 @@ def main() -> None:
     parser.add_argument("load", nargs="+", choices=LOADS)
     parser.add_argument("--sharegpt", metavar="FILE", help="lengths of conversations")
     parser.add_argument("--rate", type=float, default=0.4, help="conversations per second")
+    parser.add_argument("--on", choices=MACHINES, help="one of the paper's GPUs")
     given = parser.parse_args()
     trace, suffix = WORKLOAD, ""
     if given.sharegpt:
         trace = f"sharegpt:{given.sharegpt}?arrivals=poisson&rate={given.rate:g}&think=5"
         suffix = f"-sharegpt-{given.rate:g}"
+    machine = MACHINES.get(given.on)
+    own: dict[str, Any] = {}
+    if machine is not None:
+        suffix += f"-on-{given.on}"
+        own = {name: getattr(machine, name) for name in ("device", "model", "kv_tokens")}
     for load in given.load:
         pattern, frequency = LOADS[load]
+        if machine is not None:
+            frequency *= ITERATION_SECONDS / machine.iteration
         found = {}
         for name, (settings, pieces, ahead) in track(STEPS.items(), load):
             policy = PATTERNS[pattern](frequency, ahead=ahead)
-            job = Job(LINKS[0], policy, settings=settings, trace=trace, page=BLOCK, pieces=pieces)
+            if machine is not None:
+                settings = {"host_tokens": machine.host_tokens, **settings}
+            job = Job(
+                LINKS[0],
+                policy,
+                settings=settings,
+                trace=trace,
+                page=BLOCK,
+                pieces=pieces,
+                **own,
+            )
             found[name] = figures_of(None, job)
         RESULTS.mkdir(parents=True, exist_ok=True)
         kept = {"commit": commit(), "runs": found}
@@ -100,8 +153,11 @@ def factors() -> str:
     ]
     paths = [path for load in LOADS for path in sorted(RESULTS.glob(f"{load}*.json"))]
     for path in paths:
-        load, _, rate = path.stem.partition("-sharegpt-")
+        load, _, on = path.stem.partition("-on-")
+        load, _, rate = load.partition("-sharegpt-")
         load = f"{load}, {rate} conversations/s" if rate else f"{load}, burst"
+        if on:
+            load += f", {MACHINES[on].title}"
         kept = json.loads(path.read_text())
         base = kept["runs"]["vLLM's swapping"]
         for name, run in kept["runs"].items():
