@@ -68,8 +68,6 @@ LOADS = {
 }
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class Machine:
     """One of the paper's GPUs with its model.
