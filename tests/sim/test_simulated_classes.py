@@ -121,7 +121,7 @@ def test_both_bodies_tell_a_policy_the_same(device, options) -> None:
     streams = SimulatedStreams(requests, None, classes)
     core = Core(streams, Prefixes(requests, {}), Device(device), options())
     for index in range(len(names)):
-        streams.arrive(index, 0.0)
+        streams.arrive(index, 0.0, 0.0)
         core.waiting.append(index)
     scheduler = make_scheduler("tokenflow", core, WorkingSetConfig(), LimitLengths())
     assert isinstance(scheduler, PolicedScheduler)

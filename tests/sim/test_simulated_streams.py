@@ -27,7 +27,7 @@ def one_by_one(due: float | None, rate: float, times: list[float]) -> float:
 def test_due_times(rates, blocks, data) -> None:
     streams = SimulatedStreams([TraceRequest(0.0, 5, 1000, rate=rate) for rate in rates])
     for index in range(len(rates)):
-        streams.arrive(index, 0.0)
+        streams.arrive(index, 0.0, 0.0)
     seen: list[list[float]] = [[] for _ in rates]
     now = 0.0
     for gaps in blocks:
@@ -45,7 +45,7 @@ def test_due_times(rates, blocks, data) -> None:
 
 def test_before_the_first_token_a_stream_is_due_since_its_arrival() -> None:
     streams = SimulatedStreams([TraceRequest(0.0, 5, 10)])
-    streams.arrive(0, 7.0)
+    streams.arrive(0, 7.0, 7.0)
     assert streams.due[0] == 7.0
 
 
@@ -58,8 +58,8 @@ def test_nothing_is_read_of_reasoning(reasoning) -> None:
     ]
     whole, split = SimulatedStreams(requests), SimulatedStreams(requests)
     for streams, blocks in ((whole, [times]), (split, [times[:2], times[2:]])):
-        streams.arrive(0, 0.5)
-        streams.arrive(1, 0.5)
+        streams.arrive(0, 0.5, 0.5)
+        streams.arrive(1, 0.5, 0.5)
         for block in blocks:
             streams.deliver(np.array([0, 1]), np.array(block))
         seen = times[reasoning:]

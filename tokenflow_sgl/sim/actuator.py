@@ -89,7 +89,9 @@ class SimActuator:
         core = self._core
         core.running = core.running[~np.isin(core.running, slots)]
         core.full = False
-        self.draining += slots
+        # A stream that ends in the step under way has no result left to wait for.
+        core.ended.drop(slots)
+        self.draining += [slot for slot in slots if slot not in core.ended.unknown]
         self.counts.preempted += len(slots)
 
     def place(self, places: Sequence[Place]) -> None:
@@ -99,7 +101,7 @@ class SimActuator:
     def room(self) -> DeviceRoom:
         """By what the simulated memory has free."""
         core = self._core
-        running = len(core.running) + len(self.draining) + (core.chunked is not None)
+        running = len(core.batch) + len(self.draining) + (core.chunked is not None)
         return DeviceRoom(core.memory.free, self.promised, running, self.growth)
 
     def missing(self, slot: int) -> Missing:
@@ -137,7 +139,7 @@ class SimActuator:
         """Whether a stream runs, or will without being offered."""
         core = self._core
         chunked = core.chunked is not None
-        return bool(len(core.running) or chunked or self.draining or self.prefetching)
+        return bool(len(core.batch) or chunked or self.draining or self.prefetching)
 
     @property
     def prefetching(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, Phase
+from tokenflow_sgl.sim.ended_streams import EndedStreams
 from tokenflow_sgl.sim.engine_options import EngineOptions
 from tokenflow_sgl.sim.kv_memory import KVMemory
 from tokenflow_sgl.sim.prefixes import Prefixes
@@ -26,6 +27,7 @@ class Core:
         chunked: The stream whose prompt is prefilled in part; None: none.
         computed: Tokens of its prompt that are done.
         full: SGLang's batch_is_full: no admission is tried until a stream leaves.
+        ended: Streams that got their last token, and hold memory still.
         room_at: When the last eviction's copy ends that a step waits for (write-back).
         busy_until: When the step under way ends, as the engine says before it plans.
         storage: The tier below the host pool; None: there is none.
@@ -69,15 +71,14 @@ class Core:
         if options.storage_gbps and options.host_tokens:
             self.storage = Storage(self.memory, prefixes, device.profile, options)
         self._loading: dict[int, int] = {}  # tokens that a stream will have on the device
-        self._ended: list[int] = []
-        self._ended_before: list[int] = []
+        self.ended = EndedStreams(streams)
 
-    def arrive(self, stream: int, time: float) -> None:
-        """A request comes in."""
-        self.streams.arrive(stream, time)
+    def arrive(self, stream: int, sent: float, seen: float) -> None:
+        """A request that was sent then is seen by the scheduler."""
+        self.streams.arrive(stream, sent, seen)
         self.waiting.append(stream)
         if self.storage is not None:
-            self.storage.arrive(stream, int(self.streams.prompt[stream]), time)
+            self.storage.arrive(stream, int(self.streams.prompt[stream]), seen)
 
     def total(self, stream: int) -> int:
         """Tokens whose KV a stream needs before it decodes."""
@@ -139,10 +140,16 @@ class Core:
         self._drafting[rows] = self.acceptance is not None
 
     @property
+    def batch(self) -> IntArray:
+        """What runs to SGLang while it plans: those that end in the step under way, too."""
+        unknown = self.ended.unknown
+        return np.concatenate([self.running, unknown]) if len(unknown) else self.running
+
+    @property
     def window_free(self) -> int:
         """Places of the window pool that no running stream has; 0 where no layer has a window."""
         chunked = self.computed if self.chunked is not None else 0
-        return 0 if self.windows is None else self.windows.free(self.length(self.running), chunked)
+        return 0 if self.windows is None else self.windows.free(self.length(self.batch), chunked)
 
     def decode_fits(self, rows: IntArray, beside: int = 0) -> bool:
         """Whether a decode step of these streams fits, beside so many tokens of a prefill."""
@@ -243,30 +250,26 @@ class Core:
             return []
         over: list[int] = rows[last].tolist()
         self.running = rows[~last]
-        self._ended += over
-        for stream in over:
-            streams.phases.leave(stream)
+        self.ended.add(over)
         return over
 
-    def forget(self, now: float, *, at_once: bool) -> None:
-        """Free the KV of streams that ended, one step after their end: so late SGLang knows."""
+    def forget(self, now: float, *, at_once: bool) -> list[int]:
+        """A plan begins: streams of whose end SGLang knows by now, and whose KV is free.
+
+        at_once: See `EndedStreams.turn`.
+        """
         self._note(now)
-        gone = self._ended_before + (self._ended if at_once else [])
-        self._ended_before = [] if at_once else self._ended
-        self._ended = []
+        gone = self.ended.turn(at_once=at_once)
         for stream in gone:
             self.park(stream, now)
+            self.streams.phases.leave(stream)
         if gone:
             self.full = False
+        return gone
 
     def _note(self, now: float) -> None:
         if self.storage is not None:
             self.storage.moment = now
-
-    @property
-    def ending(self) -> bool:
-        """Streams have ended whose memory is not free yet."""
-        return bool(self._ended or self._ended_before)
 
     def chunk_of(self, stream: int, prefix: int, tokens: int, loaded: int) -> Chunk:
         """The next stretch of a stream; what is left of it makes it the chunked one."""

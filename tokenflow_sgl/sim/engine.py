@@ -66,7 +66,7 @@ class Scheduler(Protocol):
         ...
 
     def ended(self, streams: list[int]) -> None:
-        """These streams have got their last token."""
+        """It is known by now that these streams have got their last token."""
         ...
 
 
@@ -133,8 +133,9 @@ class Engine:
             started = self._started if core.options.overlap else None
             planned = self.now if started is None else started
             for due, stream in self._inbox.pop(planned):
-                core.arrive(stream, due)
-            core.forget(planned, at_once=idle)
+                core.arrive(stream, due, planned)
+            known = core.forget(planned, at_once=idle or not core.options.overlap)
+            self._scheduler.ended(known)
             core.memory.settle(planned)
             core.busy_until = self.now
             step = self._scheduler.plan(planned)
@@ -160,9 +161,9 @@ class Engine:
     def _execute(self, step: Step, until: float) -> float:
         """Run a step, or many like it; returns the start of the last one."""
         core, scheduler = self.core, self._scheduler
-        rows = step.decode
+        rows, computed = step.decode, step.rows
         # Read with the token that each row computes.
-        context = int(core.length(rows).sum()) + len(rows) if len(rows) else 0
+        context = int(core.length(computed).sum()) + len(computed) if len(computed) else 0
         made = None
         if step.chunks:
             core.allocate(core.growth(rows, 1) + core.prefilled(step.chunks), self.now)
@@ -183,7 +184,6 @@ class Engine:
         if first:
             self._deliver(np.array(first, dtype=np.int64), ends)
         over = core.advance(step, end)
-        scheduler.ended(over)
         for stream in over:
             self.ended[stream] = end
             self.finished += 1
@@ -214,17 +214,17 @@ class Engine:
         core = self.core
         rows = step.decode
         answer, generated = core.streams.answer[rows], core.streams.generated[rows]
-        most = min(core.steps_that_fit(rows), MOST_AT_ONCE)
         made: IntArray | None = None
-        if core.acceptance is None:
-            most = min(most, int((answer - generated).min()))
-        if most <= 1 or core.ending or not self._scheduler.steady:
-            most = 1
+        most = 1
+        if not core.ended and self._scheduler.steady:
+            most = max(min(core.steps_that_fit(rows), MOST_AT_ONCE), 1)
+            if core.acceptance is None:
+                most = min(most, int((answer - generated).min()))
         grown = (most - 1) * len(rows)
         if core.acceptance is not None:
             made = core.acceptance.steps(rows, generated, answer, most)
             most, grown = len(made), int(made[:-1].sum())
-        seconds = core.device.decode_seconds(len(rows), context, most, grown)
+        seconds = core.device.decode_seconds(len(step.rows), context, most, grown)
         ends = self.now + np.cumsum(seconds)
         moment = min(self._scheduler.wakes_at(self.now), until)
         arrival = self._inbox.next_s

@@ -65,7 +65,7 @@ class PolicedScheduler(FcfsScheduler):
             now, len(present), self._free_share, lambda: self._asked_state(present, now)
         )
         apply(self._decision, core.streams.phases, self.body, now)
-        holds = self._decision.prefill.hold and not self.mixes and len(core.running)
+        holds = self._decision.prefill.hold and not self.mixes and len(core.batch)
         step = None if holds else self.prefill(now)
         return step or self.decode(now)
 
@@ -117,12 +117,11 @@ class PolicedScheduler(FcfsScheduler):
         crowded = bool(self.body.paused or queued)
         batch = len(step.decode)
         each = [batch] * len(starts) if made is None else made.sum(axis=1).tolist()
+        rows = len(step.rows)
         grown = context
         for start, decoded in zip(starts.tolist(), each, strict=True):
             self._timer.begin(start)
-            self._timer.launch(
-                Work(batch, grown, tokens, attention, loaded, crowded, queued=queued)
-            )
+            self._timer.launch(Work(rows, grown, tokens, attention, loaded, crowded, queued=queued))
             grown += decoded
         self._timer.begin(end)
         self._timer.launch(None)
@@ -163,7 +162,7 @@ class PolicedScheduler(FcfsScheduler):
         """The same for those that run."""
         if not self._follows:
             return super().reserved_for_running()
-        streams, rows = self.core.streams, self.core.running
+        streams, rows = self.core.streams, self.core.batch
         left = (streams.limit[rows] - streams.generated[rows]) * self.ratio
         return float(np.minimum(left, self._growth.headroom).sum())
 
@@ -173,7 +172,7 @@ class PolicedScheduler(FcfsScheduler):
         limit = self._decision.prefill.limit
         if not self._follows or limit is None:
             return most
-        rows = len(self.core.running) if self.mixes else 0
+        rows = len(self.core.batch) if self.mixes else 0
         return min(most, max(limit, 1) + rows)
 
     def taken(self, chunks: list[Chunk], now: float) -> None:

@@ -185,7 +185,7 @@ def simulate(
             **({"router": router} if len(kinds) > 1 else {}),
             **(dataclasses.asdict(config) if policy == "tokenflow" else {}),
         },
-        duration_s=max(engine.now for engine in engines),
+        duration_s=float(ended.max()),
     )
     policed = [scheduler for scheduler in schedulers if isinstance(scheduler, PolicedScheduler)]
     done = [scheduler.body.counts for scheduler in policed]

@@ -88,8 +88,8 @@ def _requests(
     planned = np.array([request.arrival_s for request in requests])
     measured: dict[str, Any] = {
         "warm_up": np.zeros(len(requests), dtype=np.bool_),
-        "scheduled_s": np.where(np.isnan(streams.arrival), planned, streams.arrival),
-        "sent_s": pa.array(streams.arrival, from_pandas=True),
+        "scheduled_s": np.where(np.isnan(streams.sent), planned, streams.sent),
+        "sent_s": pa.array(streams.sent, from_pandas=True),
         "ended_s": pa.array(ended, from_pandas=True),
         "prompt_tokens": streams.prompt,
         "output_tokens": streams.generated,

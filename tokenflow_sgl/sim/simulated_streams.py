@@ -50,7 +50,8 @@ class SimulatedStreams:
             objective.
         client: Number of its session; requests without one are each their own client.
         generated: Output tokens so far.
-        arrival: When the request was due; NaN before that is known.
+        sent: When the request was due; NaN before that is known.
+        arrival: When the scheduler first saw it, from when it counts; NaN before.
         due: When its reader runs dry if nothing more comes; before the first visible token its
             arrival.
         first_text: When its first visible token came; NaN before.
@@ -99,6 +100,7 @@ class SimulatedStreams:
         names = [request.session or (index,) for index, request in enumerate(requests)]
         number = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self.client = column([number[name] for name in names])
+        self.sent = np.full(count, np.nan)
         self.arrival = np.full(count, np.nan)
         self.generated = np.zeros(count, dtype=np.int64)
         self.due = np.full(count, np.nan)
@@ -112,10 +114,11 @@ class SimulatedStreams:
         """Output tokens of `rows` so far that their readers see."""
         return np.asarray(np.maximum(self.generated[rows] - self.reasoning[rows], 0))
 
-    def arrive(self, index: int, time: float) -> None:
-        """The request is sent."""
-        self.arrival[index] = self.due[index] = time
-        self.phases.arrive(index, time)
+    def arrive(self, index: int, sent: float, seen: float) -> None:
+        """The request was sent, and the scheduler sees it now."""
+        self.sent[index] = sent
+        self.arrival[index] = self.due[index] = seen
+        self.phases.arrive(index, seen)
 
     def deliver(self, rows: IntArray, times: FloatArray) -> None:
         """One token to each of `rows` at each of `times` (not decreasing).

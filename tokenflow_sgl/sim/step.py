@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
@@ -33,11 +33,21 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The work of a step; `planned` is when its loads could start."""
+    """The work of a step.
+
+    decode: streams that get a token each. planned: when its loads could start. again: streams that
+    have ended, whose rows are computed for nothing (`EndedStreams`).
+    """
 
     decode: IntArray
     chunks: tuple[Chunk, ...] = ()
     planned: float = 0.0
+    again: IntArray = field(default_factory=lambda: NO_STREAM)
+
+    @property
+    def rows(self) -> IntArray:
+        """All rows of one token that run beside the chunks."""
+        return np.concatenate([self.decode, self.again]) if len(self.again) else self.decode
 
 
 @dataclass(slots=True)
@@ -133,7 +143,7 @@ class Device:
         context: KV tokens that its decoding rows read. A load brings layer after layer; each
         layer computes once its KV is there, so that the slower of the two decides.
         """
-        batch = len(step.decode)
+        batch = len(step.rows)
         # A row of one token is a decoding one to the device, whatever calls it a prefill.
         short = [chunk for chunk in step.chunks if chunk.tokens == 1]
         long = [chunk for chunk in step.chunks if chunk.tokens > 1]

@@ -22,7 +22,7 @@ def queued(device, options) -> Callable[..., Core]:
             SimulatedStreams(requests), Prefixes(requests, {}), Device(device), options(**given)
         )
         for index, request in enumerate(requests):
-            core.arrive(index, request.arrival_s)
+            core.arrive(index, request.arrival_s, request.arrival_s)
         return core
 
     return make

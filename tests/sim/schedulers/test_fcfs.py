@@ -10,7 +10,7 @@ from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.sim.step import Chunk, Device
+from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Device, Step
 from tokenflow_sgl.traces import TraceRequest
 
 
@@ -21,7 +21,7 @@ def core(device, options):
         streams, prefixes = SimulatedStreams(requests), Prefixes(requests, {})
         core = Core(streams, prefixes, Device(device), options(**given))
         for index in range(len(rows)):
-            core.arrive(index, 0.0)
+            core.arrive(index, 0.0, 0.0)
         return core
 
     return make
@@ -87,11 +87,11 @@ def test_rows_decode_beside_a_prefill_only_if_its_pages_leave_room(core) -> None
     scheduler = FcfsScheduler(there)
     there.running = np.array([0])
     there.streams.generated[0] = 13  # 112 tokens are there: the next one needs a page
-    chunk = [Chunk(1, 0, 20)]
+    prefill = Step(NO_STREAM, (Chunk(1, 0, 20),))
     there.memory.held = there.memory.device - 48
-    assert scheduler.mixed_rows(chunk).tolist() == [0]
+    assert scheduler.mixed(prefill).decode.tolist() == [0]
     there.memory.held += 16  # 32 for the prefill are left, and none for the row
-    assert scheduler.mixed_rows(chunk).tolist() == []
+    assert scheduler.mixed(prefill).decode.tolist() == []
 
 
 def test_chunks_end_with_a_page(core) -> None:

@@ -23,7 +23,7 @@ def make_core(device, options, requests: list[TraceRequest], **given) -> Core:
         SimulatedStreams(requests), Prefixes(requests, {}), Device(device), options(**given)
     )
     for index, request in enumerate(requests):
-        core.arrive(index, request.arrival_s)
+        core.arrive(index, request.arrival_s, request.arrival_s)
     return core
 
 

@@ -62,7 +62,10 @@ _CONTENDERS: Mapping[Contender, _Made] = {
     Contender.vtc: _sglang(FairScheduler),
     Contender.qoserve: _sglang(QoServeScheduler),
     Contender.vllm: _sglang(
-        VllmScheduler, chunked_prefill_size=WHOLE, max_running_requests=MOST_RUNNING
+        VllmScheduler,
+        chunked_prefill_size=WHOLE,
+        max_running_requests=MOST_RUNNING,
+        overlap=False,
     ),
     Contender.tokenflow: _policed("working-set"),
     Contender.paper: _policed("paper"),

@@ -7,6 +7,7 @@ of sglang.srt for one pool of tokens, without priorities.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class FcfsScheduler:
     def plan(self, now: float) -> Step | None:
         """The next step; None: there is nothing to run."""
         # Without running streams SGLang counts the interval down in microseconds.
-        if self._deferred and len(self.core.running):
+        if self._deferred and len(self.core.batch):
             return self.decode(now)
         step = self.prefill(now)
         if step is not None:
@@ -65,7 +66,7 @@ class FcfsScheduler:
         """Streams that are here, in no particular order."""
         core = self.core
         chunked = [] if core.chunked is None else [core.chunked]
-        return [*core.waiting, *chunked, *core.running.tolist()]
+        return [*core.waiting, *chunked, *core.batch.tolist()]
 
     @property
     def steady(self) -> bool:
@@ -92,7 +93,8 @@ class FcfsScheduler:
     def prefill(self, now: float) -> Step | None:
         """The next prefill step, if SGLang would run one now."""
         core = self.core
-        if not len(core.running):
+        rows = len(core.batch)
+        if not rows:
             core.full = False
         offered = self.offered()
         if (core.full or not offered) and core.chunked is None:
@@ -115,7 +117,7 @@ class FcfsScheduler:
                 break
             if not core.ready(stream, now):
                 continue
-            taken = len(core.running) + len(chunks)
+            taken = rows + len(chunks)
             if taken >= core.options.max_running_requests and not self.rows_for(
                 stream, budget, now
             ):
@@ -123,7 +125,7 @@ class FcfsScheduler:
                 break
             admitted = self.admit(stream, budget, now)
             if admitted is None:
-                core.full = bool(chunks) or bool(len(core.running))
+                core.full = bool(chunks) or bool(rows)
                 break
             if not admitted.tokens:
                 break
@@ -134,8 +136,7 @@ class FcfsScheduler:
         if not chunks:
             return None
         self.taken(chunks, now)
-        rows = self.mixed_rows(chunks)
-        return Step(rows, tuple(chunks), max(now, core.room_at))
+        return self.mixed(Step(NO_STREAM, tuple(chunks), max(now, core.room_at)))
 
     def admit(self, stream: int, budget: Budget, now: float) -> Chunk | None:
         """The stream's chunk in this step; None: memory forbids it; of no tokens: no room left."""
@@ -178,11 +179,12 @@ class FcfsScheduler:
         gone = {chunk.stream for chunk in chunks}
         self.core.waiting = [stream for stream in self.core.waiting if stream not in gone]
 
-    def mixed_rows(self, chunks: list[Chunk]) -> IntArray:
-        """Running streams that decode in the prefill's step."""
+    def mixed(self, step: Step) -> Step:
+        """The prefill's step, with the running streams where they decode in it."""
         core = self.core
-        fits = core.decode_fits(core.running, core.prefilled(chunks))
-        return core.running if self.mixes and fits else NO_STREAM
+        if not self.mixes or not core.decode_fits(core.running, core.prefilled(step.chunks)):
+            return step
+        return replace(step, decode=core.running, again=core.ended.again)
 
     # ---- what the policy's scheduler does differently ---------------------------------
 
@@ -205,7 +207,7 @@ class FcfsScheduler:
 
     def reserved_for_running(self) -> float:
         """Output tokens reserved for the running streams."""
-        streams, rows = self.core.streams, self.core.running
+        streams, rows = self.core.streams, self.core.batch
         left = np.minimum(streams.limit[rows] - streams.generated[rows], CLIP_NEW_TOKENS)
         return float(left.sum()) * self.ratio
 
@@ -220,7 +222,7 @@ class FcfsScheduler:
     def budget(self) -> Budget:
         """What this prefill step may use up."""
         core = self.core
-        rows = len(core.running) if self.mixes else 0
+        rows = len(core.batch) if self.mixes else 0
         return Budget(core, self.reserved_for_running() + rows, rows, self.chunk_limit())
 
     def total(self, stream: int) -> int:
@@ -237,13 +239,14 @@ class FcfsScheduler:
     def decode(self, now: float) -> Step | None:
         """The next decode step; the least progressed streams are retracted where it needs room."""
         core = self.core
-        if not len(core.running):
+        again = core.ended.again
+        if not len(core.running) and not len(again):
             return None
         if not core.decode_fits(core.running):
-            if core.ending:
-                return None  # what ended frees its memory at the end of the present step
+            if core.ended.at_limit:
+                return None  # what ends frees its memory at the end of the present step
             self._retract(now)
-        return Step(core.running, planned=now)
+        return Step(core.running, planned=now, again=again)
 
     def _retract(self, now: float) -> None:
         core, streams = self.core, self.core.streams
