@@ -50,7 +50,8 @@ def test_a_wide_pool_changes_nothing(times_of, trace, device, options) -> None:
 
 
 def test_stock_throws_streams_out_where_windows_are_short(trace, device, options) -> None:
-    rows = trace(*BURST)
+    # One by one: each finds the room that the windows of those before it do not take yet.
+    rows = trace(*[(0.2 * number, *BURST[0][1:]) for number in range(12)])
     assert simulate(rows, device, options(**ROOMY), policy="fcfs").retracted == 0
     assert simulate(rows, device, options(**ROOMY, **NARROW), policy="fcfs").retracted > 0
 
