@@ -20,7 +20,7 @@ from tokenflow_sgl.metrics import GROUPS, METRICS
 from tokenflow_sgl.observe import Scrape, parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-MOST_SERIES, MOST_PER_CLASS = 92, 105
+MOST_SERIES, MOST_PER_CLASS = 95, 105
 """Of one scheduler, and of each rate class that its requests name; the page says so."""
 
 
@@ -70,6 +70,9 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
         recorder.policy_pass(mode, 0.001)
     recorder.policy_error()
     recorder.count("scheduling_seconds_total", 0.1)
+    recorder.count("restoring_seconds_total", 0.1)
+    for resource in ("device", "link"):
+        recorder.count("restoring_busy_seconds_total", 0.1, resource=resource)
     seen = page()
     for metric in METRICS.values():
         if metric.shared:

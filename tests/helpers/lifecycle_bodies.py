@@ -13,6 +13,7 @@ from tokenflow_sgl.lifecycle import Actuator, Applied, Missing, Phases, apply
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 from tokenflow_sgl.sim.actuator import SimActuator
+from tokenflow_sgl.sim.ended_streams import EndedStreams
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
@@ -64,6 +65,15 @@ class Rig(Protocol):
         ...
 
 
+class Core(SimpleNamespace):
+    """Stands in for the simulator's."""
+
+    @property
+    def batch(self) -> Any:
+        """No stream ends here."""
+        return self.running
+
+
 class SimRig:
     """The simulator's body over a core that has memory for `free` tokens."""
 
@@ -72,11 +82,14 @@ class SimRig:
         self._next = 0
         self._ends = 5.0
         zeros = np.zeros(64, dtype=np.int64)
-        streams = SimpleNamespace(phases=self.phases, prompt=zeros + KV, generated=zeros.copy())
+        streams: Any = SimpleNamespace(
+            phases=self.phases, prompt=zeros + KV, generated=zeros.copy()
+        )
         self.memory = SimpleNamespace(free=free, evictable=lambda stream: 0)
         self._loaded: dict[int, int] = {}
         """By stream; what was given up is evicted at once."""
-        self.core: Any = SimpleNamespace(
+        self.core: Any = Core(
+            ended=EndedStreams(streams),
             streams=streams,
             memory=self.memory,
             options=SimpleNamespace(page_size=1),
