@@ -76,7 +76,7 @@ class Several:
         return None if self.order is None else [self.requests[handle] for handle in self.order]
 
     def turns(self, measured: Measured | None = None) -> list[tuple[str, int | None]]:
-        """What the thread is told after a pass: of whom, and how many batches."""
+        """What the thread is told after a pass: of which fetch, and how many batches."""
         self.all.begin_pass(measured or Measured(5.0, **KNOWN), 0)
         self.all.turns.hand_on()
         queue = self.controller.prefetch_buffer

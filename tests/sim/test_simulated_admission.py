@@ -27,7 +27,9 @@ def found(trace, device, options):
     def run(rule: str):
         config = WorkingSetConfig(admission=rule)
         settings = options(host_tokens=20_000)
-        done = simulate(asked, device, settings, config=config, classes=CLASSES).run
+        # Of the rules alone: what they do not know of lengths is not their overshoot.
+        known = {"known_lengths": True, "classes": CLASSES}
+        done = simulate(asked, device, settings, config=config, **known).run
         owner, times = (done.tokens[name].to_numpy() for name in ("request", "time_s"))
         first = np.searchsorted(owner, np.arange(len(asked.requests)))
         last = np.append(first[1:], len(owner)) - 1
@@ -46,4 +48,4 @@ def test_what_streams_have_gained_is_spent_on_newcomers(found) -> None:
 def test_and_hardly_more_than_that(found) -> None:
     (_, demanded), (_, spent) = found["demand"], found["slo"]
     assert demanded.mean() < spent.mean() < TPOT_SLO
-    assert spent.max() < 1.25 * TPOT_SLO
+    assert spent.max() < 1.2 * TPOT_SLO

@@ -115,7 +115,7 @@ class LearnedLengths:
         self._kinds = {kind: number for number, kind in enumerate(evidence.kinds, start=1)}
         # A row for all requests, then one for each kind.
         self._ended, self._cut = evidence.ended.copy(), evidence.cut.copy()
-        # how likely each curve makes all of these.
+        # How likely each curve makes all of these.
         self._likely = family().log_likelihood(self._ended[0], self._cut[0])
         self._changes = LengthChanges(len(self._ended), CHANGE)
         self._log_limit = evidence.log_limit

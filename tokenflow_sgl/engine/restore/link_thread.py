@@ -1,4 +1,4 @@
-"""SGLang's I/O thread loads what the scheduler hands on, not what comes first.
+"""Turns: which fetch SGLang's I/O thread loads next, and how much of it.
 
 SGLang puts each fetch into the queue of its I/O thread when host memory is allocated for it, and
 the thread loads one whole fetch after the other. A fetch from the tail is passed over there. It

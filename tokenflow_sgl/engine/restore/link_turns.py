@@ -77,6 +77,8 @@ class LinkTurns:
             else:
                 loading += each.loading(self._page)
                 waiting.append(each)
+        if not waiting:
+            return
         waiting.sort(key=lambda each: each.rank)
         left = [each.left - each.loading(self._page) for each in waiting]
         for each, share in zip(waiting, self._shares(left, loading), strict=True):

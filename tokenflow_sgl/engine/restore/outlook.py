@@ -58,8 +58,10 @@ class Outlook:
         ahead, slowest, behind, busy = 0, 0, sum(loading), False
         for number, (each, loads) in enumerate(zip(in_turn, loading, strict=True)):
             behind -= loads
-            each.number, each.ahead, before = number, ahead + behind * (not loads), each.on_link
-            each.on_link, busy = bool(loads) and not busy, busy or bool(loads)
+            each.number, before = number, each.on_link
+            each.ahead = ahead if loads else ahead + behind
+            each.on_link = bool(loads) and not busy
+            busy = busy or bool(loads)
             moved = moved or (each.on_link and not before)
             if each.allocated and not each.fetched:
                 ahead, slowest = ahead + each.left, max(slowest, each.tail.batch)

@@ -23,9 +23,8 @@ class Restoration:
     when they will have arrived, while it waits for that; else infinite. probe: it is computed
     alone, and its fetch only measures the link. As of this pass, number: its place among all;
     ahead: tokens that the link brings before its own; on_link: its own come next. placed: a leader
-    was looked for. rank: of those under way the ones
-    with the least are fetched first. looked_for: no more will come, and its head was looked for in
-    the tree since.
+    was looked for. rank: of those under way the ones with the least are fetched first. looked_for:
+    no more will come, and its head was looked for in the tree since.
     leader: another one that brings its beginning, too, up to the token `shared`; None: no other
     does, or not any more. by_layers: it is in its first step, whose lower layers are computed.
     """
