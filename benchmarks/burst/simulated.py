@@ -47,7 +47,7 @@ VARIANTS = {
         **{f"cycle {seconds:g} s": WorkingSetConfig(cycle=seconds) for seconds in (0.5, 1.0, 1.5)},
         **{f"mu {mu:g}": WorkingSetConfig(switch_factor=mu) for mu in (1.0, 5.0, 20.0)},
         **{f"eta {eta:g}": WorkingSetConfig(eta=eta) for eta in (0.8, 0.95, 1.0, 1.1)},
-        **{f"hysteresis {s:g} s": WorkingSetConfig(hysteresis=s) for s in (3.0, 6.0, 14.0)},
+        **{f"hysteresis {s:g} s": WorkingSetConfig(hysteresis=s) for s in (3.0, 10.0, 14.0)},
     },
 }
 """tokenflow with one parameter changed, the others as shipped, by workload."""

@@ -98,7 +98,7 @@ def test_no_reader_asks_for_more_than_one_stream_can_get(joins, member, newcomer
     assert joins([member(rate=1000.0), newcomer(rate=1000.0)], eta=1.28) == [1]
 
 
-# Ten readers of 5 tokens/s with 10 tokens to come share 1000 tokens of memory. Half of the
+# Ten readers of 5 tokens/s with 10 tokens to come share 1000 tokens of memory. As much as the
 # hysteresis, 3 s, should be in stock, or a tenth of what a stream has been read for by then.
 @pytest.mark.parametrize(
     ("generated", "at_2", "at_5"), [(100, 2.2, 2.5), (200, 3.0, 3.0), (1, 0.22, 0.52)]
@@ -118,8 +118,8 @@ def test_streams_that_take_turns_ask_for_a_stock(
 
     rows = [*([reader] * 10), make_stream(Phase.WAITING, prompt=1, expected=1.0)]
     needed = max(share(2.0, at_2), share(5.0, at_5))
-    assert joins(rows, hysteresis=6.0, eta=needed + 0.001) == [10]
-    assert joins(rows, hysteresis=6.0, eta=needed - 0.001) == []
+    assert joins(rows, hysteresis=3.0, eta=needed + 0.001) == [10]
+    assert joins(rows, hysteresis=3.0, eta=needed - 0.001) == []
 
 
 @pytest.mark.parametrize(("eta", "joined"), [(0.374, []), (0.376, [30])])

@@ -99,10 +99,10 @@ def test_the_least_progressed_sprinter_gives_way_first(plan, make_stream) -> Non
 @pytest.mark.parametrize(
     ("runs", "paused", "exchanged"),
     [
-        (14.0, 3.9, True),  # ten seconds more
-        (13.8, 3.9, False),
-        (10.1, -5.0, True),  # a dry reader counts as one at zero
-        (9.9, -5.0, False),
+        (10.0, 3.9, True),  # six seconds more
+        (9.8, 3.9, False),
+        (6.1, -5.0, True),  # a dry reader counts as one at zero
+        (5.9, -5.0, False),
     ],
 )
 def test_an_exchange_needs_clearly_more_slack(plan, make_stream, runs, paused, exchanged) -> None:

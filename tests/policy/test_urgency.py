@@ -119,11 +119,11 @@ def test_an_agent_within_its_tolerance_displaces_no_other(plan, make_stream) -> 
 def test_a_margin_is_relative_to_the_weights(plan, make_stream) -> None:
     # A band of 40 s, of which nothing is saturated: only hysteresis decides.
     stalls = make_stream(Phase.PAUSED, slack=-1.0)
-    runs = make_stream(slack=15.0, expected=4000.0)
+    runs = make_stream(slack=8.0, expected=4000.0)
     assert plan([stalls, runs]) == ([0], [1])
     assert plan([stalls, dict(runs, weight=2.0)]) == ([], [])
-    assert plan([stalls, dict(runs, weight=2.0, slack=21.0)]) == ([0], [1])
-    assert plan([dict(stalls, weight=2.0), dict(runs, slack=6.0)]) == ([0], [1])
+    assert plan([stalls, dict(runs, weight=2.0, slack=13.0)]) == ([0], [1])
+    assert plan([dict(stalls, weight=2.0), dict(runs, slack=4.0)]) == ([0], [1])
 
 
 def test_where_memory_for_the_next_steps_is_missing_agents_go_first(make_state, make_stream):

@@ -25,7 +25,8 @@ costs miss shows in readers who stall: then no stream joins. A long prompt is co
 beside which the others read on, so it never asks for more than half of the engine's time.
 A reader who is faster than the engine can decode any stream gets what it can. And where more
 streams share the memory than fit, each of them builds up a buffer for the times that it is switched
-out: on average half the hysteresis.
+out: on average the hysteresis. With half of it the running stream with the most slack has just as
+much as a paused one needs to take its place, and any shortage is a stall.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ def _beside_others(state: State, config: WorkingSetConfig, asking: Asking) -> tu
     """
     if not asking.needs_more_than(state.memory.kv.total):
         return 0.0, 0.0
-    return config.hysteresis / 2, ONGOING * state.prefill_share
+    return config.hysteresis, ONGOING * state.prefill_share
 
 
 def _wanted(

