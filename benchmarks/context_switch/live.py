@@ -58,13 +58,19 @@ ABLATION: Contenders = {
 
 
 GROUPS = (*TOKENFLOW, "--tokenflow-block-groups")
+ROOM = "--tokenflow-host-room"
 PIECES: Contenders = {
     f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)
 }
 PAIRED: Contenders = {
     f"pages of {size}{name}": (*options, "--page-size", str(size))
     for size in (1, 16)
-    for name, options in (("", TOKENFLOW), (", block groups", GROUPS))
+    for name, options in (
+        ("", TOKENFLOW),
+        (", host room", (*TOKENFLOW, ROOM)),
+        (", block groups", GROUPS),
+        (", block groups and host room", (*GROUPS, ROOM)),
+    )
 }
 
 
@@ -111,7 +117,7 @@ class Suite:
 SUITES: Mapping[str, Suite] = {
     "ablation": Suite(ABLATION),
     "pieces": Suite(PIECES),
-    # Small, so that all four are done within an hour on a busy machine.
+    # Small, so that all are done within an hour or two on a busy machine.
     "groups": Suite(PAIRED, scale=0.35),
     "resumes": Suite(OVERLAP, scale=0.35),
     "overlap": Suite(OVERLAP),

@@ -43,36 +43,52 @@ def main() -> None:
 
 
 def groups_table() -> str:
-    """The copies of the same burst with SGLang's own allocators and with block groups."""
+    """The copies of the same burst with SGLang's own allocators and with ours."""
     lines = [
-        "| pages | allocator | preemptions | way | transfers | tokens each | runs each "
-        "| tokens per run | KB per piece | runs per preemption | commit |",
-        "| ---: | --- | ---: | --- |" + " ---: |" * 6 + " --- |",
+        "| pages | allocator | preemptions | way | transfers | tokens each | runs on the host "
+        "| on the device | on both | tokens per run | KB per piece | runs per preemption "
+        "| kernel | direct | direct, `layer_first` | commit |",
+        "| ---: | --- | ---: | --- |" + " ---: |" * 11 + " --- |",
     ]
     for path in sorted(RESULTS.glob("groups-*.json")):
         kept = json.loads(path.read_text())
         profile = device_profile(kept["device"], float(path.stem.partition("-")[2]))
         for name, run in sorted(kept["runs"].items(), key=lambda item: _paired(item[0])):
-            page, groups = _paired(name)
+            page, allocator = _paired(name)
             metrics = run["metrics"]
             preempted = sum(value for key, value in metrics.items() if key.startswith(PREEMPTIONS))
             for way in WAYS:
                 copies = run["emulated_device"][way]
                 number, tokens, runs = copies["transfers"], copies["tokens"], copies["runs"]
                 piece = tokens / runs * profile.kv_bytes_per_token / (2 * profile.layers)
-                lines.append(
-                    f"| {page} | {'block groups' if groups else 'SGLang'} | {preempted:,.0f} "
-                    f"| {WAYS[way]} | {number:,} | {tokens / number:,.0f} "
-                    f"| {runs / number:,.1f} | {tokens / runs:,.1f} | {piece / 1e3:.1f} "
-                    f"| {runs / preempted:,.0f} | {run['commit']} |"
-                )
+                each = tokens / number, page, runs / number, profile
+                cells = [
+                    f"{page}",
+                    allocator or "SGLang",
+                    f"{preempted:,.0f}",
+                    WAYS[way],
+                    f"{number:,}",
+                    f"{tokens / number:,.0f}",
+                    f"{copies['host_runs'] / number:,.1f}",
+                    f"{copies['device_runs'] / number:,.1f}",
+                    f"{runs / number:,.1f}",
+                    f"{tokens / runs:,.1f}",
+                    f"{piece / 1e3:.1f}",
+                    f"{runs / preempted:,.0f}",
+                    *(
+                        _time(way, each[0], _issued(way, *layout, *each), profile)
+                        for layout in LAYOUTS
+                    ),
+                    run["commit"],
+                ]
+                lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _paired(name: str) -> tuple[int, bool]:
-    """(Tokens of a page, whether with block groups), by the name of a contender."""
-    page, _, groups = name.removeprefix("pages of ").partition(", ")
-    return int(page), bool(groups)
+def _paired(name: str) -> tuple[int, str]:
+    """(Tokens of a page, what is not SGLang's), by the name of a contender."""
+    page, _, ours = name.removeprefix("pages of ").partition(", ")
+    return int(page), ours
 
 
 def pieces_table() -> str:
@@ -113,7 +129,7 @@ def _cells(copies: Mapping[str, Any], way: str, page: int, profile: DeviceProfil
         f"{runs:,.1f}",
         f"{per_piece / 1e3:.1f}",
         "not counted" if large is None else f"{large / copies['tokens']:.0%}",
-        *(f"{1e3 * _seconds(way, tokens, each, profile):.2f} ms" for each in (GATHERED, *issued)),
+        *(_time(way, tokens, each, profile) for each in (GATHERED, *issued)),
     ]
 
 
@@ -133,9 +149,10 @@ def _issued(
     return store_pieces(backend, layout, layers=layers, pages=pages, runs=count, page_bytes=size)
 
 
-def _seconds(way: str, tokens: float, issued: Pieces, profile: DeviceProfile) -> float:
+def _time(way: str, tokens: float, issued: Pieces, profile: DeviceProfile) -> str:
     link = profile.host_to_device if way == "loaded" else profile.device_to_host
-    return ESTIMATED.seconds(link, tokens * profile.kv_bytes_per_token, issued)
+    seconds = ESTIMATED.seconds(link, tokens * profile.kv_bytes_per_token, issued)
+    return f"{1e3 * seconds:.2f} ms"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.model_kinds import check_model, kind_of_model
 from tokenflow_sgl.engine.unsupported import (
     UnsupportedError,
-    check_block_groups,
+    check_contiguity,
     check_options,
     check_restore,
     check_speculation,
@@ -91,10 +91,11 @@ def test_a_decode_server_has_options_of_its_own(name, value) -> None:
     assert_one_sentence(message)
 
 
-def test_there_are_no_copies_to_group_on_a_decode_server() -> None:
+@pytest.mark.parametrize("name", ["block_groups", "host_room"])
+def test_there_are_no_copies_to_group_on_a_decode_server(name) -> None:
     decodes = SimpleNamespace(disaggregation_mode="decode", enable_hierarchical_cache=False)
-    with pytest.raises(UnsupportedError, match="--tokenflow-block-groups") as caught:
-        check_block_groups(decodes, TokenFlowConfig(block_groups=True))
+    with pytest.raises(UnsupportedError, match=f"--tokenflow-{name.replace('_', '-')} ") as caught:
+        check_contiguity(decodes, TokenFlowConfig(**{name: True}))
     assert_one_sentence(str(caught.value))
 
 
@@ -156,14 +157,16 @@ def test_other_drafts_are_refused(given) -> None:
         check_speculation(SimpleNamespace(**{**SPECULATES, **given}), 1)
 
 
-def test_block_groups_of_drafts_are_refused() -> None:
-    config = TokenFlowConfig(block_groups=True)
+@pytest.mark.parametrize("name", ["block_groups", "host_room"])
+def test_contiguous_copies_of_drafts_are_refused(name) -> None:
+    config = TokenFlowConfig(**{name: True})
     drafts = SimpleNamespace(**SPECULATES, enable_hierarchical_cache=True)
-    with pytest.raises(UnsupportedError, match="--tokenflow-block-groups does not work") as caught:
-        check_block_groups(drafts, config)
+    ours = f"--tokenflow-{name.replace('_', '-')} does not work"
+    with pytest.raises(UnsupportedError, match=ours) as caught:
+        check_contiguity(drafts, config)
     assert_one_sentence(str(caught.value))
-    check_block_groups(drafts, TokenFlowConfig())
-    check_block_groups(SimpleNamespace(enable_hierarchical_cache=True), config)
+    check_contiguity(drafts, TokenFlowConfig())
+    check_contiguity(SimpleNamespace(enable_hierarchical_cache=True), config)
 
 
 def test_options_of_drafts_are_no_obstacle_without_drafts() -> None:

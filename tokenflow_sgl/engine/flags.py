@@ -34,7 +34,7 @@ from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.unsupported import (
     NO_STREAMS,
-    check_block_groups,
+    check_contiguity,
     check_options,
     check_restore,
     check_scheduled_layers,
@@ -177,7 +177,7 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
         return
     check_options(server_args)
     check_scheduled_layers(config)
-    check_block_groups(server_args, config)
+    check_contiguity(server_args, config)
     check_app(server_args, os.environ.get(APP_VARIABLE), WORKER_APP)
     check_rust(envs.SGLANG_RUST_SERVER.get())
     check_deposits(server_args, config)

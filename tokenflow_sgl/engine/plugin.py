@@ -150,6 +150,10 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
         from tokenflow_sgl.engine.kv.group_hooks import register_groups
 
         register_groups()
+    if config is not None and config.host_room:
+        from tokenflow_sgl.engine.kv.host_room import register_room
+
+        register_room()
     if config is not None and envs.SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY.get():
         from tokenflow_sgl.engine.kv.memory_ledger import register_ledger
 

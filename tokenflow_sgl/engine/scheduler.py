@@ -23,6 +23,7 @@ from tokenflow_sgl.engine.batch_work import loaded_tokens
 from tokenflow_sgl.engine.config import NO_PLANNER, config_of
 from tokenflow_sgl.engine.drafts import Drafts
 from tokenflow_sgl.engine.kv.group_hooks import size_groups
+from tokenflow_sgl.engine.kv.host_room import check_room
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
@@ -99,6 +100,8 @@ class TokenFlowScheduler(TrackingScheduler):
         log = open_log(config.decision_log, ranks, self.tf_table.request)
         if config.block_groups:
             size_groups(self.token_to_kv_pool_allocator, self.tf_table)
+        if config.host_room:
+            check_room(self.tree_cache)
         if config.restore != NO_PLANNER:
             self._tf_restore(config.restore, log)
         # A paused stream's last tokens are loaded, too: that is what a resume is promised to cost.

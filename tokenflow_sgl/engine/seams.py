@@ -8,6 +8,7 @@ from __future__ import annotations
 from tokenflow_sgl.engine.decode_server.decode_seams import DECODE_SERVER
 from tokenflow_sgl.engine.front_end_seams import FRONT_END
 from tokenflow_sgl.engine.kv.group_seams import GROUPS
+from tokenflow_sgl.engine.kv.host_room_seams import HOST_ROOM
 from tokenflow_sgl.engine.kv.ledger_seams import LEDGER
 from tokenflow_sgl.engine.kv.pool_seams import POOLS
 from tokenflow_sgl.engine.layerwise.layerwise_seams import LAYERWISE
@@ -277,6 +278,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam("sglang.srt.managers.schedule_policy:SchedulePolicy", "call", "keeps our order"),
     Seam("sglang.srt.managers.schedule_policy:CLIP_MAX_NEW_TOKENS", "call", "its reservation"),
     *GROUPS,
+    *HOST_ROOM,
     # Penalties
     Seam(f"{_PENALTY}.orchestrator:BatchedPenalizerOrchestrator", "call", "rows after a resume"),
     Seam(f"{_PENALTY}.frequency_penalty:BatchedFrequencyPenalizer", "call", "its rows"),

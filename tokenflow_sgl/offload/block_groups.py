@@ -74,6 +74,11 @@ class BlockGroups:
         self._know(owner)
         self._ahead[owner] = certain + min(max(likely, 0), self._group)
 
+    def begin(self, owner: int, page: int) -> None:
+        """An owner without a group begins its next one with this page, if that is free then."""
+        self._know(owner)
+        self._next[owner] = self._end[owner] = page
+
     def grow(self, owner: int, pages: int) -> Pages:
         """The owner's next pages, in as few runs as there are; at most `available`."""
         self._know(owner)

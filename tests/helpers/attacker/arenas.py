@@ -43,6 +43,7 @@ LAYERS = (
     *("--tokenflow-layerwise-ratio", "2", "--max-total-tokens", "640"),
 )
 """The device holds what 320 tokens take in both layers. The scheduler is SGLang's own."""
+ROOM = ("--tokenflow-host-room",)
 UNNOTED = {"TOKENFLOW_TEST_LAYERS": "/dev/null"}
 NO_READERS = frozenset({"bad-rate", "unknown-class", "unknown-key"})
 """Requests that only our scheduler refuses."""
@@ -146,6 +147,12 @@ ARENAS = {
         without=ONE_SERVER,
         pair=True,
     ),
+    "host room, small host": Arena((*FORCED, *SMALL_HOST, *ROOM)),
+    "host room, page 16, two ranks": Arena(
+        (*CHUNKS, *LARGE_HOST, *ROOM, "--tokenflow-block-groups", "--page-size", "16"),
+        ranks=2,
+        expects=IN_CHUNKS,
+    ),
     "layers": Arena(LAYERS, env=UNNOTED, expects=(), without=NO_READERS),
 }
 SHORT = (("forced, page 1",),)
@@ -160,5 +167,6 @@ SLOW = (
     ("windows, few, page 16", "latent"),
     ("DP attention", "layers"),
     ("pair",),
+    ("host room, small host", "host room, page 16, two ranks"),
     ("convolutions, few", "deltas, few, page 16", "deltas and drafts"),
 )

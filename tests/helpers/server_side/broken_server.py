@@ -5,11 +5,13 @@ SGLang's child processes are forks of this one, or import this file again: broke
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import time
 
+import torch
 from sglang.srt.managers.cache_controller import LayerDoneCounter
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import MambaPool, MHATokenToKVPool
@@ -23,6 +25,7 @@ from tokenflow_sgl.engine.decode_server import compressed_copies
 from tokenflow_sgl.engine.decode_server.decode_loads import DecodeLoads
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.kv.device_pools import DevicePools
+from tokenflow_sgl.engine.kv.host_room import RoomyHostPool
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
@@ -135,6 +138,25 @@ def hand_out_twice(self, need_size) -> object:
         found = found.clone()
         found[0] = handed_out[-2]
     return found
+
+
+ask_host, give_host, asked_host = RoomyHostPool.alloc, RoomyHostPool.free, []
+
+
+def hand_out_the_hosts_twice(self, need_size) -> object:
+    """The first page of a copy is that of another one, which still has it."""
+    found = ask_host(self, need_size)
+    if found is None or not len(found):
+        return found
+    asked_host.append(found)
+    page = int(self.logical_page_size)
+    return torch.cat([asked_host[max(len(asked_host) - 4, 0)][:page], found[page:]])
+
+
+def take_back_as_far_as_right(self, indices) -> int:
+    with contextlib.suppress(AssertionError):
+        give_host(self, indices)
+    return len(indices)
 
 
 track = UnifiedRadixCache._track_write_through_node
@@ -258,6 +280,9 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         compressed_host_pool.load_to_device_per_layer = load_no_rows_of_drafts
     case "two-hands":
         TokenToKVPoolAllocator.alloc = hand_out_twice
+    case "two-hands-of-host":
+        RoomyHostPool.alloc = hand_out_the_hosts_twice
+        RoomyHostPool.free = take_back_as_far_as_right
     case "unlocked-writes":
         UnifiedRadixCache._track_write_through_node = write_unlocked
     case "no-drain":

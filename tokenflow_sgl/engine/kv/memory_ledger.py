@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from tokenflow_sgl.engine.kv.host_room import RoomyHostPool
+
 Pages = NDArray[np.int64]
 
 _ENGINE = "sglang.srt.mem_cache.l2_transfer.L2TransferEngine"
@@ -146,7 +148,9 @@ class MemoryLedger:
         pool = _anchor(controller)
         page = int(pool.page_size)
         with pool.lock:  # threads of the storage free slots, too
-            free = _joined(map(_numbers, [pool.free_slots, *pool.release_slots]))
+            roomy = isinstance(pool, RoomyHostPool)
+            slots = [pool.all_free_slots()] if roomy else [pool.free_slots, *pool.release_slots]
+            free = _joined(map(_numbers, slots))
             used = pool.slot_used.numpy().copy() if hasattr(pool, "slot_used") else None
             fetches = [
                 _numbers(info.host_indices[: int(info.operation.completed_tokens)])
