@@ -39,6 +39,12 @@ def test_an_arrival_is_taken_as_it_is() -> None:
         ("of", 0, "a whole number of at least 1"),
         ("of", "60", "a whole number of at least 1"),
         ("of", None, "a whole number of at least 1"),
+        ("later_turns", -1, "a whole number from 0 and below of, which is 60"),
+        ("later_turns", 60, "a whole number from 0 and below of, which is 60"),
+        ("later_turns", None, "a whole number from 0"),
+        ("after", 3, "the index of another request, below of, which is 60"),
+        ("after", 60, "the index of another request"),
+        ("after", "2", "the index of another request"),
     ],
 )
 def test_what_is_no_arrival_is_refused(field: str, value: Any, allowed: str) -> None:

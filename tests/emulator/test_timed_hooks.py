@@ -104,3 +104,22 @@ def test_tokens_that_no_step_has_made_are_stamped_when_they_are_handed_over(
     hooks.stamp_handed_over(None, SimpleNamespace(reqs=[new, resumed]))
     assert new.customized_info == {hooks.STAMP_KEY: [7.0]}
     assert resumed.customized_info == {hooks.STAMP_KEY: [1.0, 2.0]}
+
+
+def test_nothing_goes_on_until_the_next_turn_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, given_up = iter([["a"], [], ["b"], ["c"]]), []
+    arrivals = SimpleNamespace(
+        receive=list, awaits_turns=True, give_up_turns=lambda: given_up.append(True)
+    )
+    monkeypatch.setattr(hooks, "_arrivals", lambda: arrivals)
+    monkeypatch.setattr(hooks, "LOOK_S", 0.0)
+    monkeypatch.setattr(hooks, "LOOKS", 3)
+
+    def arrive() -> list[str]:
+        came = next(looks)
+        arrivals.awaits_turns = came != ["b"]
+        return came
+
+    assert hooks.hold_arrivals(arrive) == ["a", "b"] and not given_up
+    looks = iter([[]] * 9)
+    assert hooks.hold_arrivals(arrive) == [] and given_up

@@ -21,10 +21,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     return made
 
 
-def request(rid: str, at_s: float | None = None, index: int = 0, of: int = 1) -> Any:
-    custom = {"tokenflow_rate": 9.0}
+def request(rid: str, at_s: float | None = None, index: int = 0, of: int = 1, **turns: int) -> Any:
+    custom: dict[str, Any] = {"tokenflow_rate": 9.0}
     if at_s is not None:
-        custom |= {ARRIVAL_KEY: {"at_s": at_s, "index": index, "of": of}}  # type: ignore[dict-item]
+        custom |= {ARRIVAL_KEY: {"at_s": at_s, "index": index, "of": of, **turns}}
     return SimpleNamespace(rid=rid, sampling_params=SimpleNamespace(custom_params=custom))
 
 
@@ -150,6 +150,58 @@ def test_each_request_of_a_batch_arrives_at_its_moment(clock: VirtualClock) -> N
     assert passed == [plain, trace.batch[0]], "SGLang takes a batch that says nothing as it is"
     assert arrivals.jump() and clock.now() == 4.0
     assert arrivals.receive([]) == [trace.batch[1]]
+
+
+def served(rid: str, said: str | None = None) -> Any:
+    """SGLang's request, which has ended if it `said` why."""
+    reason = None if said is None else SimpleNamespace(to_json=lambda: {"type": said})
+    return SimpleNamespace(rid=rid, finished=lambda: reason is not None, finished_reason=reason)
+
+
+@pytest.fixture
+def conversation(clock: VirtualClock) -> VirtualArrivals:
+    """One of three turns of which the first is under way, beside a request that comes at 9 s."""
+    arrivals = VirtualArrivals(clock)
+    first = request("first", 0.0, 0, 4, later_turns=2)
+    assert rids(arrivals.receive([first, request("other", 9.0, 1, 4)])) == ["first"]
+    return arrivals
+
+
+def test_the_clock_stands_until_the_next_turn_is_there(
+    clock: VirtualClock, conversation: VirtualArrivals
+) -> None:
+    conversation.note_answers([served("first")])
+    assert conversation.receive([]) == [] and not conversation.awaits_turns, "it goes on"
+    conversation.note_answers([served("first", "stop")])
+    assert conversation.receive([]) == [] and conversation.awaits_turns
+    second = request("second", 4.0, 2, 4, later_turns=1, after=0)
+    assert conversation.receive([second]) == [] and not conversation.awaits_turns
+    assert conversation.jump() and clock.now() == 4.0
+    assert rids(conversation.receive([])) == ["second"]
+    conversation.note_answers([served("second", "length")])
+    assert rids(conversation.receive([request("third", 4.0, 3, 4, after=2)])) == ["third"]
+    assert conversation.jump() and clock.now() == 9.0, "and the other comes at its moment"
+
+
+def test_behind_an_answer_that_was_aborted_no_turn_is_awaited(
+    conversation: VirtualArrivals,
+) -> None:
+    conversation.note_answers([served("first", "abort")])
+    conversation.receive([])
+    assert not conversation.awaits_turns
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_turn_that_will_not_come_is_given_up(
+    conversation: VirtualArrivals, caplog: pytest.LogCaptureFixture, everything: bool
+) -> None:
+    conversation.note_answers([served("first", "stop")])
+    conversation.receive([abort("", everything=everything)])
+    assert conversation.awaits_turns is not everything
+    if not everything:
+        conversation.give_up_turns()
+        assert "1 turns of conversations were announced and did not come" in caplog.text
+    assert not conversation.awaits_turns
 
 
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,8 +156,48 @@ def test_tokens_without_stamps_are_an_error(replayed, ask, rows):
 def test_what_needs_the_wall_clock_is_refused(replayed, ask):
     with pytest.raises(ReplayError, match="virtual clock, which only --api generate knows"):
         replayed([ask()], ReplayOptions(api=Api.completions))
-    turns = [ask(session="s"), ask(session="s", turn=1, think_s=1.0)]
-    with pytest.raises(ReplayError, match=r"turns wait for the answer before them: .* open"):
-        replayed(turns)
-    _, run = replayed(turns, ReplayOptions(sessions=Sessions.open))
-    assert len(run.tokens) == 10
+
+
+def test_a_turn_is_sent_when_the_answer_before_it_has_ended(replayed, ask, rows):
+    turns = [
+        ask(1.0, output=3, session="s"),
+        ask(0.5, output=2),
+        ask(1.0, prompt=40, output=2, session="s", turn=1, think_s=5.0),
+        ask(1.0, prompt=80, output=1, session="s", turn=2, think_s=0.0),
+    ]
+    stub, run = replayed(turns)
+    sent = {each["index"]: each for each in arrivals(stub)}
+    assert sent[0] == {"at_s": 1.0, "index": 0, "of": 4, "later_turns": 2}
+    assert sent[1] == {"at_s": 0.5, "index": 1, "of": 4}
+    assert sent[2] == {
+        "at_s": pytest.approx(6.3),
+        "index": 2,
+        "of": 4,
+        "later_turns": 1,
+        "after": 0,
+    }
+    assert sent[3] == {"at_s": pytest.approx(6.5), "index": 3, "of": 4, "after": 2}
+    assert [row["scheduled_s"] for row in rows(run)] == pytest.approx([1.0, 0.5, 6.3, 6.5])
+    bodies = {
+        body["sampling_params"]["custom_params"]["emulated_arrival"]["index"]: body["input_ids"]
+        for _, body in stub.bodies
+    }
+    first = len(bodies[0])
+    assert bodies[2][:first] == bodies[0], "it goes on behind the prompt before"
+    assert bodies[2][first : first + 3] == [100, 101, 102], "and its answer"
+
+
+def test_open_sessions_wait_for_no_answer(replayed, ask, rows):
+    turns = [ask(session="s"), ask(2.0, session="s", turn=1, think_s=9.0)]
+    stub, run = replayed(turns, ReplayOptions(sessions=Sessions.open))
+    assert all("after" not in each and "later_turns" not in each for each in arrivals(stub))
+    assert [row["scheduled_s"] for row in rows(run)] == [0.0, 2.0]
+
+
+def test_behind_a_turn_that_failed_none_is_sent(replayed, ask, rows):
+    turns = [ask(session="s", turn=turn) for turn in range(3)]
+    stub, run = replayed([*turns, ask()], failures={0: "abort"})
+    failed, *later, other = rows(run)
+    assert "evicted" in failed["error"]
+    assert [row["error"] for row in later] == ["not sent: turn 0 of session s failed"] * 2
+    assert other["error"] is None and len(stub.bodies) == 2

@@ -133,6 +133,16 @@ class BaseReplayer(ABC):
     def _snapshot(self) -> Snapshot:
         """How far it has come."""
 
+    def _fail(self, index: int) -> None:
+        """A request has failed: the later turns of its session will not be sent."""
+        failed = self._records[index].request
+        later = self._schedule.failed(index)
+        self._failed += 1 + len(later)
+        for turn in later:
+            self._records[
+                turn
+            ].not_sent = f"not sent: turn {failed.turn} of session {failed.session} failed"
+
     async def _until_over(self, stop: asyncio.Event, *beside: Coroutine[None, None, None]) -> bool:
         """Run other coroutines until all requests have ended; return whether it was stopped."""
         tasks = [asyncio.create_task(each) for each in beside]

@@ -89,8 +89,7 @@ class VirtualReplayer(BaseReplayer):
     """One replay under way; no lag counts, and a server that goes away fails every request.
 
     Raises:
-        ReplayError: What such a server cannot do: another endpoint than `/generate`, or turns that
-            wait for the answer before them.
+        ReplayError: Another endpoint than `/generate`, which such a server cannot serve.
     """
 
     def __init__(
@@ -110,16 +109,17 @@ class VirtualReplayer(BaseReplayer):
             )
         endpoint = ENDPOINTS[options.api]
         super().__init__(trace, target, options, endpoint, records, prompts, client, answered)
-        if self._schedule.previous:
-            raise ReplayError(
-                f"{target.url} is on a virtual clock, and in {trace.name} turns wait for the "
-                "answer before them: replay it with --sessions open, or against a server without "
-                "--virtual-time"
-            )
         self.clock = TraceClock(0.0, 1.0)  # stamps are on it already
         self._time = ServerTime()
         self._streams: dict[Stream, StampedAnswer] = {}
-        self._written: list[bytes] = []
+        self._written: dict[int, bytes] = {}
+        previous = self._schedule.previous
+        self._later_turns = [0] * len(records)
+        for index in previous:
+            before = previous.get(index)
+            while before is not None:
+                self._later_turns[before] += 1
+                before = previous.get(before)
 
     def _give_up_silent(self) -> None:
         """Only when no stream gets anything: one may wait for long on a machine that is slow."""
@@ -134,29 +134,46 @@ class VirtualReplayer(BaseReplayer):
         self._send(body, 0.0, rate, ServerTime(), on_end)
 
     def prepare(self) -> None:
-        """Write all requests."""
-        of = len(self._records)
-        self._written = [
-            self._bodies.take(index, _arrival(record.scheduled_s, index, of))
-            for index, record in enumerate(self._records)
-        ]
+        """Write all requests but those that follow an answer."""
+        self._written = {
+            index: self._bodies.take(index, self._arrival(index, self._records[index].scheduled_s))
+            for index in self._schedule.due_by(math.inf)
+        }
 
     async def run(self, observe: Observer, stop: asyncio.Event) -> bool:
         """Send everything, and wait for the answers; return whether it was stopped before."""
         self._client.tokens = 0  # the burst does not count
         began = time.monotonic()
-        for index, (record, body) in enumerate(zip(self._records, self._written, strict=True)):
-            stream, answer = self._send(
-                body, record.scheduled_s, record.rate, self._time, partial(self._end, index)
-            )
-            record.stream, self._streams[stream] = stream, answer
+        self._send_due()
         interrupted = await self._until_over(stop, self._watch(observe, began))
+        self._over.set()  # no more turns, whatever answers end from now on
         await self._client.close()
         self.ended = self._time.now_s
         for record in self._records:
             self._put_on_server_time(record)
         observe(self._snapshot(), time.monotonic() - began)
         return interrupted
+
+    def _send_due(self) -> None:
+        """Send all whose moment is known, whenever it is."""
+        for due_s, index in self._schedule.pop(math.inf):
+            record = self._records[index]
+            record.scheduled_s = due_s
+            body = self._written.pop(index, None)
+            if body is None:
+                body = self._bodies.take(index, self._arrival(index, due_s))
+            stream, answer = self._send(
+                body, due_s, record.rate, self._time, partial(self._end, index)
+            )
+            record.stream, self._streams[stream] = stream, answer
+
+    def _arrival(self, index: int, due_s: float) -> dict[str, float]:
+        arrival = _arrival(due_s, index, len(self._records))
+        if self._later_turns[index]:
+            arrival["later_turns"] = self._later_turns[index]
+        if index in self._schedule.previous:
+            arrival["after"] = self._schedule.previous[index]
+        return arrival
 
     def _send(
         self,
@@ -171,19 +188,24 @@ class VirtualReplayer(BaseReplayer):
         return self._client.send(path, body, answer, rate=rate, on_end=on_end), answer
 
     def _end(self, index: int, stream: Stream) -> None:
-        if stream.error is None:
-            self._finished += 1
-        else:
-            self._failed += 1
         if self._answered is not None:
             self._answered(index, stream.answer)
+        if stream.error is None:
+            self._finished += 1
+            answer = self._streams[stream]
+            self._schedule.succeeded(index, answer.times[-1] if answer.times else answer.due_s)
+        else:
+            self._fail(index)
+        if not self._over.is_set():
+            self._send_due()
         if self._finished + self._failed == len(self._records):
             self._over.set()
 
     def _put_on_server_time(self, record: Record) -> None:
         """Replace the stamps of this machine's clock, once no more come."""
         stream = record.stream
-        assert stream is not None, "all are sent"
+        if stream is None:
+            return  # its turn never came
         answer = self._streams[stream]
         if stream.cut_off and answer.due_s > self.ended:
             record.stream = None  # it never arrived

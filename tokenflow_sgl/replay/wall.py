@@ -122,15 +122,6 @@ class WallReplayer(BaseReplayer):
         else:
             self._send_due()
 
-    def _fail(self, index: int) -> None:
-        failed = self._records[index].request
-        later = self._schedule.failed(index)
-        self._failed += 1 + len(later)
-        for turn in later:
-            self._records[
-                turn
-            ].not_sent = f"not sent: turn {failed.turn} of session {failed.session} failed"
-
     # ---- watching -------------------------------------------------------------------
 
     def _snapshot(self) -> Snapshot:

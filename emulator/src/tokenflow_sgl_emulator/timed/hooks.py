@@ -1,5 +1,6 @@
 """Where the emulated device meets SGLang's scheduler loop."""
 
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -11,6 +12,10 @@ from tokenflow_sgl_emulator.timed.virtual_arrivals import STAMP_KEY, VirtualArri
 
 STATE_KEY = "emulated_device"
 """Key of the device's report in each ``internal_states`` entry of ``/server_info``."""
+LOOK_S = 1e-3
+"""Wall-clock seconds between two looks at whether a conversation's next turn has come."""
+LOOKS = 60_000
+"""After so many the turn is given up. They are counted, so that all ranks do so together."""
 
 
 def wait_for_result(scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -47,8 +52,19 @@ def _arrivals() -> VirtualArrivals:
 
 
 def hold_arrivals(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around SGLang's intake: it sees a request when the virtual clock says so."""
-    return _arrivals().receive(original(*args, **kwargs))
+    """Around SGLang's intake: it sees a request when the virtual clock says so.
+
+    Where the client has an answer and its next turn is not there, nothing goes on until it is.
+    """
+    arrivals = _arrivals()
+    passed = arrivals.receive(original(*args, **kwargs))
+    for _ in range(LOOKS):
+        if not arrivals.awaits_turns:
+            return passed
+        time.sleep(LOOK_S)
+        passed += arrivals.receive(original(*args, **kwargs))
+    arrivals.give_up_turns()
+    return passed
 
 
 def stamp_result(scheduler: Any, batch: Any, result: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -56,6 +72,7 @@ def stamp_result(scheduler: Any, batch: Any, result: Any, *_args: Any, **_kwargs
     wait_for_result(scheduler)
     if result.copy_done is not None:
         result.copy_done.synchronize()
+    _arrivals().note_answers(batch.reqs)
     output = getattr(result, "logits_output", None)
     if output is not None:
         # SGLang hands this on with each token, in the answer's meta_info.
