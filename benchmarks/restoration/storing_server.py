@@ -35,6 +35,10 @@ CONTENDERS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """SGLang's prefetch policy, and our options."""
 PAGE_TOKENS = 64
+HOST_RATIO = 3.0
+"""The host's tokens of KV over the device's, unless it is said otherwise."""
+STARTUP_S = 1200.0
+"""Seconds that a server may take to start: beside other work it is many minutes."""
 
 
 class StoringServer:
@@ -46,7 +50,7 @@ class StoringServer:
     """
 
     def __init__(self, url: str, control: Path) -> None:
-        self._url = url
+        self.url = url
         self._control = control
 
     def link(self, gbps: float) -> None:
@@ -65,10 +69,15 @@ class StoringServer:
         wishes: Iterable[int | None] = priorities or repeat(None)
         with ThreadPoolExecutor(number) as pool:
             said = list(pool.map(self._ask, range(number), prompts, repeat(number), wishes))
+        self.forget()
+        return said
+
+    def forget(self) -> None:
+        """Wait until only the storage has the KV of what was asked."""
         while True:
             try:
                 self._post("/flush_cache", {})
-                return said
+                return
             except urllib.error.HTTPError:  # copies are still under way
                 time.sleep(0.1)
 
@@ -88,7 +97,7 @@ class StoringServer:
 
     def _post(self, path: str, body: dict[str, Any]) -> bytes:
         request = urllib.request.Request(
-            self._url + path, json.dumps(body).encode(), {"content-type": "application/json"}
+            self.url + path, json.dumps(body).encode(), {"content-type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=600) as answer:
             return bytes(answer.read())
@@ -102,6 +111,7 @@ def storing(
     chunk: int,
     pool: int,
     longest: int,
+    host: float = HOST_RATIO,
     options: Sequence[str] = (),
 ) -> Iterator[StoringServer]:
     """A server while it is needed.
@@ -110,8 +120,9 @@ def storing(
         profile: The device.
         contender: One of `CONTENDERS`.
         chunk: Tokens of a prefill step.
-        pool: Tokens of KV on the device; the host has three times as many.
+        pool: Tokens of KV on the device.
         longest: Tokens of a request at most.
+        host: The host has so many times as many tokens of KV.
         options: More of SGLang's.
     """
     policy, ours = CONTENDERS[contender]
@@ -120,7 +131,7 @@ def storing(
         profile.save(file)
         settings = (
             *("--page-size", str(PAGE_TOKENS), "--chunked-prefill-size", str(chunk)),
-            *("--max-total-tokens", str(pool), "--hicache-ratio", "3"),
+            *("--max-total-tokens", str(pool), "--hicache-ratio", f"{host:g}"),
             *("--context-length", str(longest), "--random-seed", "1", "--sleep-on-idle"),
             *storage_flags(policy=policy, write_gbps=400, control=str(control)),
             *ours,
@@ -129,5 +140,12 @@ def storing(
         launcher = [sys.executable, "-m", "tokenflow_sgl_emulator.serve", "--profile", str(file)]
         launcher += ["--virtual-time", "--"]
         log = Path(folder) / "log"
-        with SglangServer(None, settings, launcher=launcher, log_path=log, env={}) as server:
+        with SglangServer(
+            None,
+            settings,
+            launcher=launcher,
+            log_path=log,
+            env={},
+            startup_timeout_s=STARTUP_S,
+        ) as server:
             yield StoringServer(server.url, control)
