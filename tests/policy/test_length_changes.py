@@ -23,9 +23,11 @@ class Served:
         careful: Mean length that its careful curve expected at each look, tokens.
     """
 
-    def __init__(self, learned: LearnedLengths, prompt: int = 100) -> None:
+    def __init__(
+        self, learned: LearnedLengths, prompt: int = 100, *, thinking: bool = False
+    ) -> None:
         self.learned = learned
-        self.kind = learned.kind(Traits(prompt, 4096))
+        self.kind = learned.kind(Traits(prompt, 4096, thinking=thinking))
         self.careful: list[float] = []
         self._came = np.zeros(0, dtype=np.int64)
         self._whole = np.zeros(0, dtype=np.int64)
@@ -67,9 +69,9 @@ class Served:
         return typical, careful
 
 
-def short_then(lengths) -> Served:
+def short_then(lengths, *, thinking: bool = False) -> Served:
     """Thirty-five answers of about 35 tokens have ended; others begin."""
-    served = Served(LearnedLengths())
+    served = Served(LearnedLengths(), thinking=thinking)
     rng = np.random.default_rng(0)
     served.serve(rng.normal(35, 8, 35).clip(16).astype(int), together=4)
     served.begin(lengths)
@@ -122,6 +124,27 @@ def test_without_a_test_for_changes_they_are_not(monkeypatch) -> None:
     while served._came[0] < 80:
         served.step()
     assert served.mean()[1] < 200
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_what_thinks_is_served_in_another_order_and_shows_no_change(thinking) -> None:
+    """Most of each answer is thought, and of the thoughts the shortest so far go on.
+
+    So long ones pile up behind those that begin, and once no more begin, all get long at once.
+    """
+    served = Served(LearnedLengths(), thinking=thinking)
+    left = np.random.default_rng(3).lognormal(5.0, 1.2, 600).clip(20, 4000).astype(int).tolist()
+    found = [0.0]
+    while left or len(served._came) > 20:
+        served.begin([left.pop() for _ in range(min(4, len(left)))])
+        thinks = served._came < 0.8 * served._whole
+        come = np.where(thinks, served._came, -1)
+        goes = come <= np.sort(come)[min(len(come), 60) - 1]
+        served._came += np.where(goes, 2 * STEP, 0) - STEP
+        served.step()
+        change = served.learned._changes.found()
+        found.append(0.0 if change is None else change.probability)
+    assert (max(found) > 0.9) is not thinking
 
 
 def test_answers_like_those_before_are_no_change() -> None:

@@ -18,7 +18,9 @@ incomplete observations", 1958), to which the lower layer contributes as `WEIGHT
 observations", 1976). Answers that were cut off, by limit or by client, say only that they would
 have been longer. Older answers count for less, so that the curves follow a change. Where those
 under way show one earlier, the careful curve heeds it (`length_changes`): it is at least as long as
-what came since then says.
+what came since then says. Not while some of them think: of two streams that have come as far, the
+one whose thinking has ended has less to go, and they are served in different orders. So how far
+streams have come depends on how far they have to go, and the test takes that for a change.
 
 Requests of one kind (thinking or not, rate class, size of the prompt) have curves of their own,
 to which those of all requests contribute as `KIND_WEIGHT` answers would: where many of a kind have
@@ -179,10 +181,11 @@ class LearnedLengths:
         bases = magnitude(likely, allowed, self._caution)
         present = _present(self._ended, self._cut + under_way)
         typical, careful = (_curves(base, self._ended, present) for base in bases)
-        if self._unlooked >= REFRESHED:
+        thinks = any(under_way[row].any() for (think, *_), row in self._kinds.items() if think)
+        if self._unlooked >= REFRESHED and not thinks:
             self._changes.look(likely, allowed, typical[0], under_way[0])
             self._unlooked = 0
-        change = self._changes.found()
+        change = None if thinks else self._changes.found()
         if change is not None and change.probability > 1.0 - self._caution:
             # With the caution asked for, if there was no change they are as before.
             caution = 1.0 - (1.0 - self._caution) / change.probability
