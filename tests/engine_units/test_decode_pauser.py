@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from decode_requests import Request
 
-from tests.helpers.decode_requests import Request
 from tokenflow_sgl.engine.decode_server import decode_pauser
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there

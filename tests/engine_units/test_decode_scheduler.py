@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from decode_requests import Request
 from sglang.srt.managers.scheduler import Scheduler
 
-from tests.helpers.decode_requests import Request
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.decode_server import decode_scheduler
 from tokenflow_sgl.engine.decode_server.decode_scheduler import TokenFlowDecodeScheduler
