@@ -144,13 +144,13 @@ ask_host, give_host, asked_host = RoomyHostPool.alloc, RoomyHostPool.free, []
 
 
 def hand_out_the_hosts_twice(self, need_size) -> object:
-    """The first page of a copy is that of another one, which still has it."""
+    """A copy lies where another one lies, which still has its place."""
     found = ask_host(self, need_size)
     if found is None or not len(found):
         return found
     asked_host.append(found)
-    page = int(self.logical_page_size)
-    return torch.cat([asked_host[max(len(asked_host) - 4, 0)][:page], found[page:]])
+    other = asked_host[max(len(asked_host) - 4, 0)][: len(found)]
+    return torch.cat([other, found[len(other) :]])
 
 
 def take_back_as_far_as_right(self, indices) -> int:
