@@ -49,6 +49,7 @@ def main(descriptor: int) -> None:
         importlib.import_module(module.name)
     hook_registry = importlib.import_module("sglang.srt.plugins.hook_registry")
     hook_registry._propagate_patch = KnownBindings()
+    renew_thread_pools()
     gc.freeze()  # a collection in a fork would copy every page
     with socket.socket(fileno=descriptor) as listening:
         request, output = next_fork(listening)
@@ -58,6 +59,16 @@ def main(descriptor: int) -> None:
 def die_with_parent() -> None:
     """Ask Linux to kill this process when its parent ends, however it does."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def renew_thread_pools() -> None:
+    """Have each fork make PyTorch's pool of threads anew, while it has one thread only.
+
+    PyTorch does so at its next use, without a lock: threads that are first at once, as those that
+    load DeepSeek's weights, get none and fail ("Invalid thread pool!").
+    """
+    torch = importlib.import_module("torch")
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(torch.get_num_threads()))
 
 
 def next_fork(listening: socket.socket) -> tuple[dict[str, Any], int]:
