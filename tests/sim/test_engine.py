@@ -77,10 +77,10 @@ def test_a_host_load_hides_behind_what_is_computed(device) -> None:
     # 500 tokens load in 0.05 s; 1000 new ones compute in 1 s, 0.1 s a layer.
     long = Step(NO_STREAM, (Chunk(0, 500, 1000, loaded=500),))
     assert device.prefill_end(long, 0.0, 0) == pytest.approx(1.0)
-    short = Step(NO_STREAM, (Chunk(0, 500, 20, loaded=500),), planned=2.0)
+    short = Step(NO_STREAM, (Chunk(0, 500, 20, loaded=500),))
     # The last layer's KV is there after 0.05 s; it computes 0.002 s.
     assert device.prefill_end(short, 2.0, 0) == pytest.approx(2.052)
-    # A load starts when the step is planned, behind the one before it.
+    # A load starts with its step, behind the one before it.
     assert device.prefill_end(short, 2.04, 0) == pytest.approx(2.102)
 
 

@@ -24,7 +24,8 @@ def test_tokens_come_as_they_are_read(trace, device, options) -> None:
     assert slow.loaded == 0
     # Weighted by what lies unread; the answers take ten seconds to read.
     served = paced.throughput.effective * paced.throughput.makespan
-    assert served > 0.9 * rows.accounting.emitted * 100
+    # No plan knows the tokens of the step under way, so streams pause and go on a step late.
+    assert served > 0.88 * rows.accounting.emitted * 100
     assert at_once.throughput.effective * at_once.throughput.makespan < 0.4 * served
     assert paced.readers.stall_mean < 0.05
     assert paced.latency.ttft.p99 < at_once.latency.ttft.p99 + 0.02

@@ -145,7 +145,7 @@ class BufferAware(LeastLoaded):
         """Tokens asked for within the horizon, each times the context that it reads."""
         streams, there = self.streams, replica.present()
         generated = streams.generated[there]
-        started = generated > 0
+        started = streams.known[there] > 0
         slack = np.where(started, streams.due[there] - replica.engine.now, 0.0)
         asked = np.maximum(self.HORIZON - np.maximum(slack, 0.0), 0.0) * streams.rate[there]
         asked = np.minimum(asked, streams.limit[there] - generated)

@@ -10,6 +10,7 @@ from tokenflow_sgl.contract import BoolArray, Phase
 from tokenflow_sgl.sim.ended_streams import EndedStreams
 from tokenflow_sgl.sim.engine_options import EngineOptions
 from tokenflow_sgl.sim.kv_memory import KVMemory
+from tokenflow_sgl.sim.prefill_copies import PrefillCopies
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
 from tokenflow_sgl.sim.speculation import Acceptance
@@ -29,7 +30,7 @@ class Core:
         full: SGLang's batch_is_full: no admission is tried until a stream leaves.
         ended: Streams that got their last token, and hold memory still.
         room_at: When the last eviction's copy ends that a step waits for (write-back).
-        busy_until: When the step under way ends, as the engine says before it plans.
+        busy_until: When the step under way ends, as the engine says before a plan begins.
         storage: The tier below the host pool; None: there is none.
         acceptance: Says how many tokens decode steps give; None: one each.
         windows: The pool of layers with a sliding window; None: there are none.
@@ -72,6 +73,7 @@ class Core:
             self.storage = Storage(self.memory, prefixes, device.profile, options)
         self._loading: dict[int, int] = {}  # tokens that a stream will have on the device
         self.ended = EndedStreams(streams)
+        self._prefilled = PrefillCopies(self.memory)
 
     def arrive(self, stream: int, sent: float, seen: float) -> None:
         """A request that was sent then is seen by the scheduler."""
@@ -182,7 +184,14 @@ class Core:
         """Take memory, whole pages, at `now`; what is written back for it is there at `room_at`."""
         unsaved = self.memory.allocate(tokens)
         if unsaved:
-            self.room_at = self.device.store(unsaved, now)
+            self.room_at = self._store(unsaved, now)
+
+    def _behind_step(self, now: float) -> float:
+        """When a copy of a plan of `now` begins: SGLang has it wait for the step under way."""
+        return max(now, self.busy_until)
+
+    def _store(self, tokens: int, now: float) -> float:
+        return self.device.store(tokens, self._behind_step(now))
 
     def missing(self, stream: int) -> int:
         """Tokens of a paused stream that could be loaded, beyond what is on the device."""
@@ -198,12 +207,12 @@ class Core:
         self.allocate(tokens, now)
         self.memory.extend(stream, start, start + tokens)
         self._loading[stream] = start + tokens
-        return self.device.load(tokens, now)
+        return self.device.load(tokens, self._behind_step(now))
 
     def loaded(self, stream: int, now: float) -> None:
         """What was loaded of it stays until it runs or another stream needs the room."""
         self.memory.release(
-            stream, self._loading.pop(stream), lambda tokens: self.device.store(tokens, now)
+            stream, self._loading.pop(stream), lambda tokens: self._store(tokens, now)
         )
 
     def park(self, stream: int, now: float, *, keep: bool = True) -> None:
@@ -213,7 +222,7 @@ class Core:
             self._drafting[stream] = False
             self.memory.give_back(self.memory.paged(self.options.ahead))
         self.memory.release(
-            stream, tokens, lambda unwritten: self.device.store(unwritten, now), keep=keep
+            stream, tokens, lambda unwritten: self._store(unwritten, now), keep=keep
         )
 
     def unwritten(self, rows: IntArray) -> IntArray:
@@ -225,13 +234,13 @@ class Core:
         tokens = int(self.unwritten(np.array([stream]))[0])
         tokens = tokens if most is None else min(tokens, most)
         if tokens:
-            self.memory.write(stream, tokens, lambda count: self.device.store(count, now))
+            self.memory.write(stream, tokens, lambda count: self._store(count, now))
         return tokens
 
     def advance(self, step: Step, end: float) -> list[int]:
         """A step has ended: streams that got their last token.
 
-        Call after `SimulatedStreams.deliver`.
+        Call after `StepResults.add`.
         """
         self._note(end)
         for chunk in step.chunks:
@@ -239,8 +248,7 @@ class Core:
                 self.memory.extend(chunk.stream, chunk.prefix, chunk.prefix + chunk.tokens)
             if chunk.last:
                 self.streams.phases.move(chunk.stream, Phase.RUNNING, end)
-                # As SGLang does with what a prefill has computed.
-                self.write(chunk.stream, end)
+                self._prefilled.add(chunk.stream, self.total(chunk.stream) - 1)
         joined = [chunk.stream for chunk in step.chunks if chunk.last]
         if joined:
             self.running = np.concatenate([self.running, np.array(joined, dtype=np.int64)])
@@ -253,12 +261,18 @@ class Core:
         self.ended.add(over)
         return over
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether SGLang has still to learn of ends, or to start copies, of the last steps."""
+        return bool(self.ended) or bool(self._prefilled)
+
     def forget(self, now: float, *, at_once: bool) -> list[int]:
         """A plan begins: streams of whose end SGLang knows by now, and whose KV is free.
 
         at_once: See `EndedStreams.turn`.
         """
         self._note(now)
+        self._prefilled.start(lambda tokens: self._store(tokens, now), at_once=at_once)
         gone = self.ended.turn(at_once=at_once)
         for stream in gone:
             self.park(stream, now)

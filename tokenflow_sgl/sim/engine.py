@@ -18,6 +18,7 @@ from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.simulated_run import SimulatedTokens
 from tokenflow_sgl.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.sim.step import Step
+from tokenflow_sgl.sim.step_results import StepResults
 
 MOST_AT_ONCE = 512
 """Decode steps taken together at most: their times fit a cache."""
@@ -115,6 +116,7 @@ class Engine:
         self._inbox = inbox
         self._tokens = tokens
         self._started: float | None = None  # the step that runs; None: the engine idles
+        self._results = StepResults(core.streams)
 
     @property
     def idle(self) -> bool:
@@ -132,12 +134,13 @@ class Engine:
             idle = self.idle
             started = self._started if core.options.overlap else None
             planned = self.now if started is None else started
+            core.busy_until = self.now
+            self._results.arrive(planned)
             for due, stream in self._inbox.pop(planned):
                 core.arrive(stream, due, planned)
             known = core.forget(planned, at_once=idle or not core.options.overlap)
             self._scheduler.ended(known)
             core.memory.settle(planned)
-            core.busy_until = self.now
             step = self._scheduler.plan(planned)
             if step is not None:
                 self._started = self._execute(step, until)
@@ -193,11 +196,11 @@ class Engine:
         return float(starts[-1])
 
     def _deliver(self, rows: IntArray, times: FloatArray, made: IntArray | None = None) -> None:
-        """A token to each row at each time; or `made` of them, shape (times, rows)."""
+        """Each row gets a token at each time; or `made` of them, shape (times, rows)."""
         if not len(rows):
             return
         if made is None:
-            self.core.streams.deliver(rows, times)
+            self._results.add(rows, times)
             self._tokens.deliver(rows, times)
             return
         for time, counts in zip(times.tolist(), made, strict=True):
@@ -216,7 +219,7 @@ class Engine:
         answer, generated = core.streams.answer[rows], core.streams.generated[rows]
         made: IntArray | None = None
         most = 1
-        if not core.ended and self._scheduler.steady:
+        if not core.unsettled and self._scheduler.steady:
             most = max(min(core.steps_that_fit(rows), MOST_AT_ONCE), 1)
             if core.acceptance is None:
                 most = min(most, int((answer - generated).min()))

@@ -201,8 +201,12 @@ class KVMemory:
 
     def write(self, stream: int, tokens: int, store: Store) -> None:
         """Copy the next `tokens` of a running stream's own part to the host."""
-        self._arrives[stream] = store(tokens)
+        self.arrives(stream, store(tokens))
         self.keep_on_host(stream, int(self.copied[stream]) + tokens)
+
+    def arrives(self, stream: int, ready: float) -> None:
+        """The last copy of a running stream has ended at `ready`."""
+        self._arrives[stream] = ready
 
     def settle(self, now: float) -> None:
         """Copies that have ended by `now` make their tokens evictable."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +31,21 @@ from tokenflow_sgl.sim.simulated_streams import UNTOLD, FloatArray
 from tokenflow_sgl.sim.step import Chunk, Step
 
 
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A step from `start` to `end` seconds.
+
+    batch: streams that decode. decoded: output tokens of these. fresh: first tokens.
+    """
+
+    start: float
+    end: float
+    work: Work
+    batch: int
+    decoded: int
+    fresh: int
+
+
 class PolicedScheduler(FcfsScheduler):
     """SGLang's scheduler under a policy's decisions.
 
@@ -50,6 +67,7 @@ class PolicedScheduler(FcfsScheduler):
         self._timer = experienced(core)
         self._decider = Decider(policy, type(policy).__name__, core.streams.phases)
         self._decision = Decision(Mode.IDLE)
+        self._untimed: deque[_Ran] = deque()
         self.body = SimActuator(core)
         self.passes = 0
 
@@ -58,6 +76,7 @@ class PolicedScheduler(FcfsScheduler):
     def plan(self, now: float) -> Step | None:
         """The next step under a fresh decision."""
         core = self.core
+        self._learn(now)
         self.body.growth = self._growth
         self.body.begin(now)
         present = self._present()
@@ -109,7 +128,7 @@ class PolicedScheduler(FcfsScheduler):
     def ran(
         self, step: Step, starts: FloatArray, end: float, context: int, made: IntArray | None = None
     ) -> None:
-        """Learn from the step, as the live scheduler does from its iterations."""
+        """Keep what the step tells until its end is known: the live scheduler times iterations."""
         tokens = sum(chunk.tokens for chunk in step.chunks)
         attention = sum(attention_work(chunk.tokens, chunk.prefix) for chunk in step.chunks)
         loaded = sum(chunk.loaded for chunk in step.chunks)
@@ -119,15 +138,23 @@ class PolicedScheduler(FcfsScheduler):
         each = [batch] * len(starts) if made is None else made.sum(axis=1).tolist()
         rows = len(step.rows)
         grown = context
-        for start, decoded in zip(starts.tolist(), each, strict=True):
-            self._timer.begin(start)
-            self._timer.launch(Work(rows, grown, tokens, attention, loaded, crowded, queued=queued))
-            grown += decoded
-        self._timer.begin(end)
-        self._timer.launch(None)
         fresh = sum(chunk.last for chunk in step.chunks)
-        self._timer.produced(end, sum(each) + fresh)
-        self._timer.accepted(batch * len(starts), sum(each))
+        ends = [*starts[1:].tolist(), end]
+        for start, over, decoded in zip(starts.tolist(), ends, each, strict=True):
+            work = Work(rows, grown, tokens, attention, loaded, crowded, queued=queued)
+            self._untimed.append(_Ran(start, over, work, batch, decoded, fresh))
+            grown += decoded
+
+    def _learn(self, now: float) -> None:
+        """Learn from the steps that have ended by `now`."""
+        while self._untimed and self._untimed[0].end <= now:
+            ran = self._untimed.popleft()
+            self._timer.begin(ran.start)
+            self._timer.launch(ran.work)
+            self._timer.begin(ran.end)
+            self._timer.launch(None)
+            self._timer.produced(ran.end, ran.decoded + ran.fresh)
+            self._timer.accepted(ran.batch, ran.decoded)
 
     # ---- what admission sees --------------------------------------------------------
 

@@ -55,14 +55,16 @@ def state_of(
     streams, phases = core.streams, core.streams.phases
     standing = Standing(present, phases.phase[present], phases.since[present])
     running = standing.running_index
-    generated, limit = streams.generated[present], streams.limit[present]
+    # Of the step under way no result is there.
+    generated, limit = streams.known[present], streams.limit[present]
     visible, kind = streams.visible(present), streams.kind[present]
     can = np.zeros(len(present), dtype=np.bool_)
     can[running] = worth_preempting(generated[running], limit[running])
     if core.chunked is not None:
         can &= present != core.chunked
     unwritten = np.zeros(len(present), dtype=np.int64)
-    unwritten[running] = core.unwritten(present[running])
+    computed = streams.prompt[present] + generated - 1
+    unwritten[running] = core.memory.unwritten(present[running], computed[running])
     on_device, on_host = cached.of(present)
     return State(
         now=now,

@@ -49,12 +49,13 @@ class SimulatedStreams:
         ttft_slo, tbt_slo, tpot_slo: Seconds that it or its class asks for; NaN: it has no such
             objective.
         client: Number of its session; requests without one are each their own client.
-        generated: Output tokens so far.
+        generated: Output tokens so far, also of the step under way.
+        known: Those of which the scheduler has the results (`StepResults`).
         sent: When the request was due; NaN before that is known.
         arrival: When the scheduler first saw it, from when it counts; NaN before.
-        due: When its reader runs dry if nothing more comes; before the first visible token its
-            arrival.
-        first_text: When its first visible token came; NaN before.
+        due: When its reader runs dry if no more comes than is known; before the first visible
+            token its arrival.
+        first_text: When its first visible token came, as far as known; NaN before.
         phases: Where each stream stands.
     """
 
@@ -103,6 +104,7 @@ class SimulatedStreams:
         self.sent = np.full(count, np.nan)
         self.arrival = np.full(count, np.nan)
         self.generated = np.zeros(count, dtype=np.int64)
+        self.known = np.zeros(count, dtype=np.int64)
         self.due = np.full(count, np.nan)
         self.first_text = np.full(count, np.nan)
         self.phases = Phases(count)
@@ -111,8 +113,8 @@ class SimulatedStreams:
         return len(self.prompt)
 
     def visible(self, rows: IntArray) -> IntArray:
-        """Output tokens of `rows` so far that their readers see."""
-        return np.asarray(np.maximum(self.generated[rows] - self.reasoning[rows], 0))
+        """Known output tokens of `rows` that their readers see."""
+        return np.asarray(np.maximum(self.known[rows] - self.reasoning[rows], 0))
 
     def arrive(self, index: int, sent: float, seen: float) -> None:
         """The request was sent, and the scheduler sees it now."""
@@ -121,14 +123,14 @@ class SimulatedStreams:
         self.phases.arrive(index, seen)
 
     def deliver(self, rows: IntArray, times: FloatArray) -> None:
-        """One token to each of `rows` at each of `times` (not decreasing).
+        """Of each of `rows` it is known that it got a token at each of `times` (not decreasing).
 
         A reader who runs dry waits for the next token: due becomes max(due, time) + 1 / rate,
         token after token; here for all tokens at once.
         """
         count = len(times)
-        begun = self.generated[rows]
-        self.generated[rows] += count
+        begun = self.known[rows]
+        self.known[rows] += count
         unseen = np.clip(self.reasoning[rows] - begun, 0, count)
         if unseen.any():
             for number in np.unique(unseen).tolist():
@@ -138,11 +140,11 @@ class SimulatedStreams:
             self._read(rows, times)
 
     def _read(self, rows: IntArray, times: FloatArray) -> None:
-        """So many visible tokens for each of `rows`, which are generated already."""
+        """So many visible tokens for each of `rows`, which count as known already."""
         count = len(times)
         pause = 1.0 / self.rate[rows]
         # A first token starts the reading, whenever the request came.
-        seen = self.generated[rows] - self.reasoning[rows]
+        seen = self.known[rows] - self.reasoning[rows]
         first = seen <= count
         before = np.where(first, times[0], self.due[rows])
         self.first_text[rows[first]] = times[0]

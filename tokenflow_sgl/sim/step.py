@@ -35,13 +35,12 @@ class Chunk:
 class Step:
     """The work of a step.
 
-    decode: streams that get a token each. planned: when its loads could start. again: streams that
-    have ended, whose rows are computed for nothing (`EndedStreams`).
+    decode: streams that get a token each. again: streams that have ended, whose rows are computed
+    for nothing (`EndedStreams`).
     """
 
     decode: IntArray
     chunks: tuple[Chunk, ...] = ()
-    planned: float = 0.0
     again: IntArray = field(default_factory=lambda: NO_STREAM)
 
     @property
@@ -140,8 +139,9 @@ class Device:
     def prefill_end(self, step: Step, now: float, context: int) -> float:
         """When a step with chunks that starts `now` ends.
 
-        context: KV tokens that its decoding rows read. A load brings layer after layer; each
-        layer computes once its KV is there, so that the slower of the two decides.
+        context: KV tokens that its decoding rows read. A load begins with the step, since it may
+        overwrite what the step before still reads, and brings layer after layer; each layer
+        computes once its KV is there, so that the slower of the two decides.
         """
         batch = len(step.rows)
         # A row of one token is a decoding one to the device, whatever calls it a prefill.
@@ -160,7 +160,7 @@ class Device:
         end = now + seconds
         loaded = sum(chunk.loaded for chunk in step.chunks)
         if loaded:
-            end = max(end, self.load(loaded, step.planned) + seconds / self.profile.layers)
+            end = max(end, self.load(loaded, now) + seconds / self.profile.layers)
         return end
 
     def load(self, tokens: int, now: float) -> float:

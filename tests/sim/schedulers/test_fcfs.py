@@ -11,6 +11,7 @@ from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Device, Step
+from tokenflow_sgl.sim.step_results import StepResults
 from tokenflow_sgl.traces import TraceRequest
 
 
@@ -45,7 +46,7 @@ def test_a_running_stream_holds_a_share_of_what_it_may_still_produce(core) -> No
     first = scheduler.plan(0.0)
     assert [chunk.stream for chunk in first.chunks] == [0]
     there.allocate(sum(chunk.tokens for chunk in first.chunks), 0.0)
-    there.streams.deliver(np.array([0]), np.array([0.1]))
+    StepResults(there.streams).add(np.array([0]), np.array([0.1]))
     there.advance(first, 0.1)
     # 189 are free; 49 tokens to come at 0.7 hold 34.3: 154.7 are left, and 151 are needed.
     there.full = False
@@ -58,7 +59,7 @@ def test_memory_is_taken_by_pages(core) -> None:
     first = scheduler.plan(0.0)
     there.allocate(sum(there.memory.paged(chunk.tokens) for chunk in first.chunks), 0.0)
     assert there.memory.held == 112 + 64
-    there.streams.deliver(np.array([0, 1]), np.array([0.2]))
+    StepResults(there.streams).add(np.array([0, 1]), np.array([0.2]))
     there.advance(first, 0.2)
     rows = there.running
     # 100 tokens have a page of which 12 are free; 60 one of which 4 are.

@@ -11,6 +11,7 @@ from tokenflow_sgl.sim.schedulers.by_name import DECODE_INTERVAL, POLICIES, sett
 from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.schedulers.shortest import ShortestPrefillScheduler
 from tokenflow_sgl.sim.step import Step
+from tokenflow_sgl.sim.step_results import StepResults
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
 
@@ -64,7 +65,7 @@ def prefills(core, scheduler, steps: int) -> list[bool]:
             core.allocate(core.growth(step.decode, 1), now)
             scheduler.decoded(1)
             fresh = step.decode.tolist()
-        core.streams.deliver(np.array(fresh, dtype=np.int64), np.array([now]))
+        StepResults(core.streams).add(np.array(fresh, dtype=np.int64), np.array([now]))
         core.advance(Step(step.decode, step.chunks), now)
     return kinds
 

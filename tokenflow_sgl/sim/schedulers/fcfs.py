@@ -136,7 +136,7 @@ class FcfsScheduler:
         if not chunks:
             return None
         self.taken(chunks, now)
-        return self.mixed(Step(NO_STREAM, tuple(chunks), max(now, core.room_at)))
+        return self.mixed(Step(NO_STREAM, tuple(chunks)))
 
     def admit(self, stream: int, budget: Budget, now: float) -> Chunk | None:
         """The stream's chunk in this step; None: memory forbids it; of no tokens: no room left."""
@@ -246,7 +246,7 @@ class FcfsScheduler:
             if core.ended.at_limit:
                 return None  # what ends frees its memory at the end of the present step
             self._retract(now)
-        return Step(core.running, planned=now, again=again)
+        return Step(core.running, again=again)
 
     def _retract(self, now: float) -> None:
         core, streams = self.core, self.core.streams
