@@ -6,7 +6,8 @@ Simulates what `run.py` measured with stock SGLang and tokenflow, with the same 
 writes the differences into docs/simulate.md, one table for runs whose servers knew the lengths of
 all answers and one for the others. Reads benchmarks/results/burst/; runs no server. What was
 measured on a trace whose file is not given (--azure, --mooncake) is left out, aloud. The simulated
-server knows of the answers' lengths what the measured one knew. --lengths makes one table only.
+server knows of the answers' lengths what the measured one knew, also from its warm-up burst.
+--lengths makes one table only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 from typing import Any
 
 from rich.progress import track
-from run import KNOWN, PAIR, RESULTS, ROOT
+from run import KNOWN, PAIR, RESULTS, ROOT, warm_up_burst
 from simulated import simulated
 from suite import LOADS, PAGED
 from table import knew_lengths, label, lengths, replace_table
@@ -63,8 +64,14 @@ def main() -> None:
             trace = f"{trace}:{files[trace]}"
         name = name.removesuffix(KNOWN)
         policy, _, page_size = name.partition(", pages of ")
+        load = LOADS[workload]
         found = simulated(
-            LOADS[workload], trace, policy, page_size=int(page_size or 1), known_lengths=known
+            load,
+            trace,
+            policy,
+            page_size=int(page_size or 1),
+            known_lengths=known,
+            warm_up_burst=warm_up_burst(load),
         )["tokenflow"]
         cells = [_cell(found, measured["tokenflow"], keys) for keys in FIGURES.values()]
         cells = [label(workload, measured), name, *cells, measured["commit"]]

@@ -162,14 +162,18 @@ def measure(
             command.append(trace)
         command += ["--url", server.url, "--output", str(folder)]
         # A server that has served: warm, and with a notion of what its steps cost.
-        warm_up = str(min(load.kv_tokens // 1000, 200))
-        command += ["--name", contender, "--warm-up-burst", warm_up, *load.replay]
+        command += ["--name", contender, "--warm-up-burst", str(warm_up_burst(load)), *load.replay]
         command += ["--known-lengths"] if known_lengths else []
         code = subprocess.run(command).returncode
         said = after(server.url)
     if code not in (0, INVALID):
         raise SystemExit(f"replay ended with {code}; the server's log is {log}")
     return said
+
+
+def warm_up_burst(load: Load) -> int:
+    """Requests that are sent before the measured ones."""
+    return min(load.kv_tokens // 1000, 200)
 
 
 def _with_priorities(trace: str, path: Path) -> str:

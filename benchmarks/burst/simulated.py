@@ -241,8 +241,12 @@ def simulated(
     config: WorkingSetConfig | None = None,
     page_size: int = 1,
     known_lengths: bool = False,
+    warm_up_burst: int = 0,
 ) -> dict[str, Any]:
-    """A run as `run.py` keeps it, simulated with the same settings."""
+    """A run as `run.py` keeps it, simulated with the same settings.
+
+    warm_up_burst: Requests that a measured server has served before; 0: it starts cold.
+    """
     given = dict(zip(load.replay[::2], load.replay[1::2], strict=True))
     speed_up = given.get("--speed-up")
     chosen = open_chosen(
@@ -256,7 +260,13 @@ def simulated(
     profile, options = simulated_device(load.device, load.kv_tokens, load.link, page_size)
     policy = SIMULATED.get(policy, policy)
     simulation = simulate(
-        chosen, profile, options, policy=policy, config=config, known_lengths=known_lengths
+        chosen,
+        profile,
+        options,
+        policy=policy,
+        config=config,
+        known_lengths=known_lengths,
+        warm_up_burst=warm_up_burst,
     )
     found = {"commit": commit(), "first_ttft_s": first_ttft(simulation.run)}
     return found | run_object(figures(simulation.run))

@@ -11,12 +11,10 @@ from tokenflow_sgl.replay.prompts import Prompt, Prompts
 from tokenflow_sgl.replay.records import Record
 from tokenflow_sgl.replay.replay_options import ReplayOptions
 from tokenflow_sgl.replay.target import Target
-from tokenflow_sgl.traces.output_limits import client_limits
+from tokenflow_sgl.traces.output_limits import WARM_UP_LIMIT, client_limits
 from tokenflow_sgl.traces.request import TraceRequest, continues
 from tokenflow_sgl.traces.schedule import Schedule
 
-_BURST_TOKENS = 32
-"""Output tokens that the warm-up burst allows."""
 _CHAT_MARGIN = 0.1
 """Share of a chat prompt by which the server's count of its tokens may be larger than ours."""
 
@@ -69,7 +67,7 @@ class Bodies:
         """
         record = self._records[number]
         request = record.request
-        limit = _BURST_TOKENS if self._device_ends else min(request.output_tokens, _BURST_TOKENS)
+        limit = WARM_UP_LIMIT if self._device_ends else min(request.output_tokens, WARM_UP_LIMIT)
         prompt = self._prompts.burst(number, request.prompt_tokens)
         return self._body(request, limit, record.rate, prompt, keep=False, arrival=arrival)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tokenflow_sgl.choices import IoBackend, MemLayout, Sessions
-from tokenflow_sgl.contract import Policy
+from tokenflow_sgl.contract import LengthPredictor, Policy, Traits
 from tokenflow_sgl.policy import WorkingSetConfig, make_predictor
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClasses
@@ -27,8 +27,8 @@ from tokenflow_sgl.sim.simulated_run import SimulatedTokens, make_run
 from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.sim.step import Device, IssuedCount
 from tokenflow_sgl.sim.storage import StorageCounts
-from tokenflow_sgl.traces import Trace
-from tokenflow_sgl.traces.output_limits import client_limits
+from tokenflow_sgl.traces import Trace, TraceRequest
+from tokenflow_sgl.traces.output_limits import WARM_UP_LIMIT, client_limits
 from tokenflow_sgl.traces.schedule import Schedule
 from tokenflow_sgl.traces.transform import with_classes
 
@@ -86,6 +86,7 @@ def simulate(
     sessions: Sessions = Sessions.closed,
     known_lengths: bool = False,
     predictor: str = "learned",
+    warm_up_burst: int = 0,
     classes: QosClasses = SHIPPED_CLASSES,
     observe: Observe | None = None,
 ) -> Simulation:
@@ -104,6 +105,8 @@ def simulate(
         known_lengths: Clients send the length of the answer as its limit (see `client_limits`), and
             a policy takes it for the length.
         predictor: Else tells a policy how long answers get (see `make_predictor`).
+        warm_up_burst: The predictor knows of so many answers that each was cut off early, as on a
+            server to which a replay has sent its warm-up burst (`WARM_UP_LIMIT`).
         classes: Of the server; requests name them in the trace.
         observe: Told the progress.
 
@@ -146,6 +149,7 @@ def simulate(
         )
         core = Core(streams, prefixes, device, own)
         lengths = make_predictor("limit" if known_lengths else predictor)
+        _warm_up(lengths, trace.requests[:warm_up_burst])
         scheduler = make_scheduler(policy, core, config, lengths)
         return Engine(core, scheduler, inbox, tokens, ended), scheduler
 
@@ -227,6 +231,15 @@ def _classes(trace: Trace, classes: QosClasses) -> dict[str, Any]:
     """The classes that the trace names, for the run's options; nothing if it names none."""
     named = sorted({request.qos_class for request in trace.requests if request.qos_class})
     return {"classes": [dataclasses.asdict(classes.known[n]) for n in named]} if named else {}
+
+
+def _warm_up(lengths: LengthPredictor, burst: Sequence[TraceRequest]) -> None:
+    """Tell a predictor of requests like these whose answers were cut off."""
+    limit = WARM_UP_LIMIT
+    for request in burst:
+        thinking = request.reasoning_tokens > 0
+        kind = lengths.kind(Traits(request.prompt_tokens, limit, request.qos_class or "", thinking))
+        lengths.ended(kind, limit, cut_off=True)
 
 
 def _room(options: EngineOptions) -> int:

@@ -10,6 +10,8 @@ DEFAULT_LIMIT = 4096
 """Output tokens that clients allow where the trace does not say; doubled until all answers fit."""
 REASONING_LIMIT = 32_768
 """The same for traffic in which answers begin with thinking."""
+WARM_UP_LIMIT = 32
+"""Output tokens that the requests of a replay's warm-up burst allow."""
 
 
 def _usual_limit(requests: Sequence[TraceRequest]) -> int:

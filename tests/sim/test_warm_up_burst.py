@@ -1,0 +1,31 @@
+"""A replay's warm-up burst teaches the server that answers are longer than it allows them to be."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from tokenflow_sgl.policy.predictors import LimitLengths
+from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.traces.output_limits import WARM_UP_LIMIT
+
+
+class Told(LimitLengths):
+    """Notes the ends that it is told of."""
+
+    ends: ClassVar[list[tuple[int, bool]]]
+
+    def ended(self, kind: int, length: int, *, cut_off: bool) -> None:
+        """Note it."""
+        self.ends.append((length, cut_off))
+
+
+@pytest.mark.parametrize("burst", [0, 2, 50])
+def test_the_predictor_knows_of_it(monkeypatch, trace, device, options, burst) -> None:
+    monkeypatch.setattr(Told, "ends", [], raising=False)
+    monkeypatch.setattr("tokenflow_sgl.sim.run.make_predictor", lambda name: Told())
+    rows = trace(*[(float(number), 50, 40, 10.0) for number in range(5)])
+    simulate(rows, device, options(), warm_up_burst=burst)
+    of_burst = [(WARM_UP_LIMIT, True)] * min(burst, 5)
+    assert Told.ends == of_burst + [(40, False)] * 5
