@@ -27,6 +27,7 @@ from table import COLUMNS, PAGE, Run, lengths, replace_table, table
 from tokenflow_sgl import runs as recorded
 from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.policy.learned_lengths import Evidence
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.report.export import run_object
 from tokenflow_sgl.sim import simulate
@@ -242,9 +243,11 @@ def simulated(
     page_size: int = 1,
     known_lengths: bool = False,
     warm_up_burst: int = 0,
+    evidence: Evidence | None = None,
 ) -> dict[str, Any]:
     """A run as `run.py` keeps it, simulated with the same settings.
 
+    evidence: Of earlier answers; None: none has ended.
     warm_up_burst: Requests that a measured server has served before; 0: it starts cold.
     """
     given = dict(zip(load.replay[::2], load.replay[1::2], strict=True))
@@ -266,6 +269,7 @@ def simulated(
         policy=policy,
         config=config,
         known_lengths=known_lengths,
+        evidence=evidence,
         warm_up_burst=warm_up_burst,
     )
     found = {"commit": commit(), "first_ttft_s": first_ttft(simulation.run)}

@@ -12,6 +12,7 @@ import numpy as np
 from tokenflow_sgl.choices import IoBackend, MemLayout, Sessions
 from tokenflow_sgl.contract import LengthPredictor, Policy, Traits
 from tokenflow_sgl.policy import WorkingSetConfig, make_predictor
+from tokenflow_sgl.policy.learned_lengths import Evidence
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClasses
 from tokenflow_sgl.runs import Run
@@ -86,6 +87,7 @@ def simulate(
     sessions: Sessions = Sessions.closed,
     known_lengths: bool = False,
     predictor: str = "learned",
+    evidence: Evidence | None = None,
     warm_up_burst: int = 0,
     classes: QosClasses = SHIPPED_CLASSES,
     observe: Observe | None = None,
@@ -105,6 +107,8 @@ def simulate(
         known_lengths: Clients send the length of the answer as its limit (see `client_limits`), and
             a policy takes it for the length.
         predictor: Else tells a policy how long answers get (see `make_predictor`).
+        evidence: Of answers before the trace, for the learned lengths, as a file of lengths brings
+            it to a server; None: it starts without any.
         warm_up_burst: The predictor knows of so many answers that each was cut off early, as on a
             server to which a replay has sent its warm-up burst (`WARM_UP_LIMIT`).
         classes: Of the server; requests name them in the trace.
@@ -148,7 +152,7 @@ def simulate(
             drafts=own.speculative_num_draft_tokens,
         )
         core = Core(streams, prefixes, device, own)
-        lengths = make_predictor("limit" if known_lengths else predictor)
+        lengths = make_predictor("limit" if known_lengths else predictor, evidence=evidence)
         _warm_up(lengths, trace.requests[:warm_up_burst])
         scheduler = make_scheduler(policy, core, config, lengths)
         return Engine(core, scheduler, inbox, tokens, ended), scheduler
