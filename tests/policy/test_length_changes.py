@@ -147,6 +147,33 @@ def test_what_thinks_is_served_in_another_order_and_shows_no_change(thinking) ->
     assert (max(found) > 0.9) is not thinking
 
 
+@pytest.mark.parametrize("one_thinks", [False, True])
+def test_a_stream_that_thinks_hides_no_change_of_the_others(one_thinks) -> None:
+    """Clients of a model that can do without choose it; one that thinks on is not all of them."""
+    served = short_then(np.full(16, 2000))
+    thought = served.learned.kind(Traits(100, 4096, thinking=True)) if one_thinks else served.kind
+    while served._came[0] < 100:
+        served.step()
+        kinds = np.append(np.full(len(served._came), served.kind), thought)
+        came = np.append(served._came, 1000)
+        for _ in range(REFRESHED):
+            found = served.learned.lengths(kinds, came)
+    fresh = np.array([served.kind]), np.array([0]), np.array([4096])
+    assert found.careful.left(*fresh)[0] > 600
+
+
+def test_longer_thoughts_change_nothing_for_others() -> None:
+    served = short_then(np.full(4, 35))
+    thought = served.learned.kind(Traits(100, 32_768, thinking=True))
+    before = served.mean()[1]
+    for _ in range(30):
+        served.learned.ended(thought, 4000, cut_off=False)
+        served.look()
+    assert served.learned._changes.found().probability < 0.2
+    # They are among all answers, which count a little for each kind.
+    assert served.mean()[1] > before
+
+
 def test_answers_like_those_before_are_no_change() -> None:
     served = short_then([])
     rng = np.random.default_rng(1)

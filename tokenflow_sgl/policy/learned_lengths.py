@@ -18,9 +18,10 @@ incomplete observations", 1958), to which the lower layer contributes as `WEIGHT
 observations", 1976). Answers that were cut off, by limit or by client, say only that they would
 have been longer. Older answers count for less, so that the curves follow a change. Where those
 under way show one earlier, the careful curve heeds it (`length_changes`): it is at least as long as
-what came since then says. Not while some of them think: of two streams that have come as far, the
-one whose thinking has ended has less to go, and they are served in different orders. So how far
-streams have come depends on how far they have to go, and the test takes that for a change.
+what came since then says. Answers that begin with thinking are left out of that: of two streams
+that have come as far, the one whose thinking has ended has less to go, and they are served in
+different orders. So how far streams have come depends on how far they have to go, and the test
+would take that for a change.
 
 Requests of one kind (thinking or not, rate class, size of the prompt) have curves of their own,
 to which those of all requests contribute as `KIND_WEIGHT` answers would: where many of a kind have
@@ -119,6 +120,12 @@ class LearnedLengths:
         self._ended, self._cut = evidence.ended.copy(), evidence.cut.copy()
         # How likely each curve makes all of these.
         self._likely = family().log_likelihood(self._ended[0], self._cut[0])
+        # Which rows are of kinds that think, and the same of all answers of the others.
+        self._thinks = np.array([False, *(thinking for thinking, *_ in evidence.kinds)])
+        self._likely_others = self._likely
+        if self._thinks.any():
+            others = (rows[1:][~self._thinks[1:]].sum(axis=0) for rows in (self._ended, self._cut))
+            self._likely_others = family().log_likelihood(*others)
         self._changes = LengthChanges(len(self._ended), CHANGE)
         self._log_limit = evidence.log_limit
         self._known: Lengths | None = None
@@ -143,6 +150,7 @@ class LearnedLengths:
             row = np.zeros((1, len(GRID)))
             self._ended = np.concatenate([self._ended, row])
             self._cut = np.concatenate([self._cut, row])
+            self._thinks = np.append(self._thinks, traits.thinking)
             self._changes.add_kind()
             self._known = None
         return self._kinds.get(key, 0)
@@ -156,8 +164,11 @@ class LearnedLengths:
             for counts in (self._ended[row], self._cut[row]):
                 counts *= FADES
             counted[row, cell] += 1.0
-        self._likely = FADES * self._likely + family().of_one(cell, cut_off=cut_off)
-        self._changes.count(kind, cell, FADES, cut_off=cut_off)
+        one = family().of_one(cell, cut_off=cut_off)
+        self._likely = FADES * self._likely + one
+        if not self._thinks[kind]:
+            self._likely_others = FADES * self._likely_others + one
+            self._changes.count(kind, cell, FADES, cut_off=cut_off)
         self._known = None
 
     def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
@@ -175,25 +186,36 @@ class LearnedLengths:
         place = kind[live] * size + cell_of(generated[live])
         counted = np.bincount(place, minlength=rows * size).reshape(rows, size)
         under_way = counted.astype(np.float64)
-        under_way[0] = under_way.sum(axis=0)
+        others = np.where(self._thinks[:, None], 0.0, under_way)
+        for each in (under_way, others):
+            each[0] = each.sum(axis=0)
         allowed, going_on = family().allowed(self._log_limit), family().of_cut(under_way[0])
-        likely = self._likely + going_on
-        bases = magnitude(likely, allowed, self._caution)
+        bases = magnitude(self._likely + going_on, allowed, self._caution)
         present = _present(self._ended, self._cut + under_way)
         typical, careful = (_curves(base, self._ended, present) for base in bases)
-        thinks = any(under_way[row].any() for (think, *_), row in self._kinds.items() if think)
-        if self._unlooked >= REFRESHED and not thinks:
-            self._changes.look(likely, allowed, typical[0], under_way[0])
+        if self._thinks.any():
+            going_on = family().of_cut(others[0])
+        if self._unlooked >= REFRESHED:
+            likely = self._likely_others + going_on
+            self._changes.look(likely, allowed, self._of_others(typical), others[0])
             self._unlooked = 0
-        change = None if thinks else self._changes.found()
+        change = self._changes.found()
         if change is not None and change.probability > 1.0 - self._caution:
             # With the caution asked for, if there was no change they are as before.
             caution = 1.0 - (1.0 - self._caution) / change.probability
             _, base = magnitude(change.likely + going_on, allowed, caution)
             # Shorter ones are believed when they have ended.
-            present = _present(change.ended, change.cut + under_way)
-            careful = np.maximum(careful, _curves(base, change.ended, present))
+            present = _present(change.ended, change.cut + others)
+            longer = np.maximum(careful, _curves(base, change.ended, present))
+            careful = np.where(self._thinks[:, None], careful, longer)
         return Lengths(LengthCurves(typical), LengthCurves(careful))
+
+    def _of_others(self, curves: FloatArray) -> FloatArray:
+        """The curve of all answers without those that think; `curves`: one per row."""
+        weight = np.where(self._thinks, 0.0, (self._ended + self._cut).sum(axis=1))[1:]
+        if not self._thinks.any() or not weight.any():
+            return np.asarray(curves[0])
+        return np.asarray(weight @ curves[1:] / weight.sum())
 
 
 def _present(ended: FloatArray, cut: FloatArray) -> FloatArray:
