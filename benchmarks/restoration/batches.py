@@ -5,7 +5,8 @@
 
 Real SGLang in virtual time, as `live.py`. Prefixes are of the lengths of the planner's evaluation
 (benchmarks/papers/cacheflow), so that its arithmetic stands beside. Each batch is asked for until
-its link is known; what counts is the last time. Writes the second table of README.md.
+its link is known; what counts is the last time. Writes the second table of README.md, and into
+that of the evaluation how busy the device and the link were meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from storing_server import CONTENDERS, storing
+from storing_server import ALL, CONTENDERS, StoringServer, storing
 
 from tokenflow_sgl.profiles import load_profile
 
@@ -27,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 from table import replace_table
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "restoration_batches"
+BUSY = RESULTS.with_name("restoration_busy")
+PAPER = Path(__file__).resolve().parents[1] / "papers" / "cacheflow" / "README.md"
 PAGE = Path(__file__).with_name("README.md")
 PREFIXES = (30720, 6144, 16384, 10240, 24576, 8192, 12288, 20480)
 SUFFIX = 128
@@ -50,8 +53,7 @@ def main() -> None:
     )
     parser.add_argument("--contender", action="append", choices=CONTENDERS, help="default: all")
     args = parser.parse_args()
-    served = "-priorities" if args.priorities else ""
-    path = RESULTS / f"{args.device}-{args.model}{served}.json"
+    path = RESULTS / f"{name_of(args)}.json"
     found = json.loads(path.read_text()) if path.exists() else {}
     for contender in args.contender or CONTENDERS:
         print(f"{path.stem}: {contender}", flush=True)
@@ -59,6 +61,7 @@ def main() -> None:
         RESULTS.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=1) + "\n")
         write_page()
+    write_busy()
 
 
 def measure(contender: str, args: argparse.Namespace) -> dict[str, list[float]]:
@@ -87,10 +90,44 @@ def measure(contender: str, args: argparse.Namespace) -> dict[str, list[float]]:
             for gbps in args.gbps:
                 server.link(gbps)
                 for _ in range(ROUNDS):
+                    before = server.busy_seconds()
                     times = [ttft for ttft, _ in server.ask(prompts[:batch], by_length)]
                     print(f"  {batch} at {gbps:g} Gbit/s: {fmean(times):.3f} s", flush=True)
                 said[f"{batch}, {gbps:g}"] = times
+                if CONTENDERS[contender][1]:
+                    keep_busy(f"{name_of(args)}, {contender}", f"{batch}, {gbps:g}", server, before)
     return said
+
+
+def name_of(args: argparse.Namespace) -> str:
+    """Of a file of results."""
+    return f"{args.device}-{args.model}" + ("-priorities" if args.priorities else "")
+
+
+def keep_busy(name: str, key: str, server: StoringServer, before: dict[str, float]) -> None:
+    """Note the shares of the last batch's time in which device and link were busy."""
+    after = server.busy_seconds()
+    spent = {each: seconds - before.get(each, 0.0) for each, seconds in after.items()}
+    path = BUSY / "busy.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    shares = {each: seconds / spent[ALL] for each, seconds in spent.items() if each != ALL}
+    found.setdefault(name, {})[key] = {**shares, "seconds": spent[ALL]}
+    BUSY.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def write_busy() -> None:
+    """The table of how busy device and link were, from all results."""
+    path = BUSY / "busy.json"
+    lines = ["| setting | Gbit/s | requests | seconds | device | link |"]
+    lines.append("| --- |" + " ---: |" * 5)
+    found = json.loads(path.read_text()) if path.exists() else {}
+    for name, each in sorted(found.items()):
+        for key, shares in each.items():
+            batch, gbps = key.split(", ")
+            cells = f"{shares['seconds']:.2f} | {shares['device']:.0%} | {shares['link']:.0%}"
+            lines.append(f"| {name} | {gbps} | {batch} | {cells} |")
+    PAPER.write_text(replace_table(PAPER.read_text(), "busy live", "\n".join(lines) + "\n"))
 
 
 def write_page() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 import time
@@ -39,6 +40,12 @@ HOST_RATIO = 3.0
 """The host's tokens of KV over the device's, unless it is said otherwise."""
 STARTUP_S = 1200.0
 """Seconds that a server may take to start: beside other work it is many minutes."""
+SECONDS = re.compile(
+    r"^tokenflow:restoring_(?:busy_)?seconds_total\{([^}]*)\} ([0-9.e+-]+)$", re.MULTILINE
+)
+RESOURCE = re.compile(r'resource="([a-z]+)"')
+ALL = "all"
+"""What `busy_seconds` calls the time in which something was restored."""
 
 
 class StoringServer:
@@ -80,6 +87,16 @@ class StoringServer:
                 return
             except urllib.error.HTTPError:  # copies are still under way
                 time.sleep(0.1)
+
+    def busy_seconds(self) -> dict[str, float]:
+        """Seconds so far in which prefixes were restored, and of these those of device and link."""
+        with urllib.request.urlopen(self.url + "/metrics", timeout=600) as answer:
+            text = answer.read().decode()
+        found: dict[str, float] = {}
+        for labels, value in SECONDS.findall(text):
+            resource = RESOURCE.search(labels)
+            found[resource.group(1) if resource else ALL] = float(value)
+        return found
 
     def _ask(
         self, index: int, prompt: list[int], of: int, priority: int | None
@@ -133,6 +150,7 @@ def storing(
             *("--page-size", str(PAGE_TOKENS), "--chunked-prefill-size", str(chunk)),
             *("--max-total-tokens", str(pool), "--hicache-ratio", f"{host:g}"),
             *("--context-length", str(longest), "--random-seed", "1", "--sleep-on-idle"),
+            "--enable-metrics",
             *storage_flags(policy=policy, write_gbps=400, control=str(control)),
             *ours,
             *options,

@@ -209,3 +209,29 @@ def test_an_arrival_that_cannot_be_meant_is_answered_with_its_reason(server: Any
         assert refused.value.code == 400
         assert f"{ARRIVAL_KEY}.{field} is {value!r}" in refused.value.read().decode()
     assert ask(server, prompt(60))[0][0] > 0.0
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "control"])
+def test_the_clock_stands_until_a_turn_has_come(server: Any, announced: bool) -> None:
+    """Another request arrives at 50 s: where no turn is awaited, the clock goes there."""
+    of = 3 if announced else 2
+
+    def send(ids: list[int], **arrival: float) -> list[float]:
+        sampling = {"temperature": 0, "max_new_tokens": 2, "custom_params": {ARRIVAL_KEY: arrival}}
+        meta = server.post("/generate", {"input_ids": ids, "sampling_params": sampling})[
+            "meta_info"
+        ]
+        return list(meta[STAMP_KEY])
+
+    ids = prompt(90 + announced)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(send, ids[:64], at_s=50.0, index=1, of=of)
+        first = send(
+            ids[:100], at_s=0.0, index=0, of=of, **({"later_turns": 1} if announced else {})
+        )
+        if not announced:
+            assert other.result()[0] >= 50.0
+        second = send(ids[:200], at_s=first[-1] + 2.0, index=2, of=3, after=0)
+        assert other.result()[0] >= 50.0
+    waited = second[0] - first[-1] - 2.0
+    assert 0.0 < waited < 1.0 if announced else waited > 40.0
