@@ -41,7 +41,7 @@ SIMULATED = {"stock": "fcfs"}
 
 VARIANTS = {
     "4090-a": {
-        **{f"burst-eta {eta:g}": WorkingSetConfig(burst_eta=eta) for eta in (1.2, 1.35)},
+        **{f"burst-eta {eta:g}": WorkingSetConfig(burst_eta=eta) for eta in (1.35, 2.0)},
         "eta 1": WorkingSetConfig(eta=1.0),
     },
     "4090-b": {
