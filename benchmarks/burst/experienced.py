@@ -39,10 +39,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", default=NAMES, choices=NAMES, metavar="WORKLOAD")
+    parser.add_argument("names", nargs="*", metavar="WORKLOAD", help="default: all eight")
     parser.add_argument("--answers", type=int, default=ANSWERS, help="default: %(default)s")
     given = parser.parse_args()
-    jobs: list[Job] = [(name, seen) for name in given.names for seen in (0, given.answers, None)]
+    names = tuple(given.names) or NAMES
+    if unknown := {*names} - {*NAMES}:
+        parser.error(f"WORKLOAD is {min(unknown)!r}; allowed is {', '.join(NAMES)}")
+    jobs: list[Job] = [(name, seen) for name in names for seen in (0, given.answers, None)]
     with on_cores() as spread:
         runs = track(spread(_run, None, jobs), "simulating", len(jobs))
         found = dict(zip(jobs, runs, strict=True))
@@ -54,7 +57,7 @@ def main() -> None:
     lines += [_row(job, run, found[job[0], None]) for job, run in found.items()]
     text = "\n".join(lines) + "\n"
     print(text)
-    if tuple(given.names) == NAMES:
+    if names == NAMES:
         PAGE.write_text(replace_table(PAGE.read_text(), "experienced", text))
 
 
