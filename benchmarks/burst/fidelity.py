@@ -3,11 +3,10 @@
     python benchmarks/burst/fidelity.py --azure AzureLLMInferenceTrace_conv.csv
 
 Simulates what `run.py` measured with stock SGLang and tokenflow, with the same settings, and
-writes the differences into docs/simulate.md, one table for runs whose servers knew the lengths of
-all answers and one for the others. Reads benchmarks/results/burst/; runs no server. What was
-measured on a trace whose file is not given (--azure, --mooncake) is left out, aloud. The simulated
-server knows of the answers' lengths what the measured one knew, also from its warm-up burst.
---lengths makes one table only.
+writes the differences into docs/simulate.md. Reads benchmarks/results/burst/; runs no server. What
+was measured on a trace whose file is not given (--azure, --mooncake) is left out, aloud. The
+simulated server knows of the answers' lengths what the measured one knew, also from its warm-up
+burst.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rich.progress import track
 from run import KNOWN, PAIR, RESULTS, ROOT, warm_up_burst
 from simulated import simulated
 from suite import LOADS, PAGED
-from table import knew_lengths, label, lengths, replace_table
+from table import knew_lengths, label, replace_table
 
 PAGE = ROOT / "docs" / "simulate.md"
 FIGURES = {
@@ -31,8 +30,6 @@ FIGURES = {
     "mean TPOT, ms": ("tpot_s", "mean"),
     "stall, s": ("stall_per_request_s", "mean"),
 }
-TABLES = {"known": "fidelity", "unknown": "unknown lengths"}
-"""The page's tables, by what the measured servers knew of the answers' lengths."""
 SMALL_STALL = 0.1
 """Seconds; of less, a relative difference says nothing."""
 
@@ -43,45 +40,33 @@ def main() -> None:
     )
     parser.add_argument("--azure", metavar="FILE", help="trace of azure-2x and azure-4x")
     parser.add_argument("--mooncake", metavar="FILE", help="trace of mooncake")
-    parser.add_argument(
-        "--lengths", choices=TABLES, action="append", help="table to make; default: both"
-    )
     given = parser.parse_args()
     files = {"azure": given.azure, "mooncake": given.mooncake}
-    heads = ["| workload | run | " + " | ".join(FIGURES) + " | commit |"]
-    heads.append("| --- | --- |" + " ---: |" * len(FIGURES) + " --- |")
-    tables = {name: [*heads] for name in given.lengths or TABLES}
+    lines = ["| workload | run | " + " | ".join(FIGURES) + " | commit |"]
+    lines.append("| --- | --- |" + " ---: |" * len(FIGURES) + " --- |")
     for workload, name, measured in track(_measured(), description="simulating"):
-        known = knew_lengths(measured)
-        lines = tables.get(lengths(measured))
-        if lines is None:
-            continue
         trace = measured["replay"][0]
         if "FILE" in LOADS[workload].trace:
             if not files[trace]:
                 print(f"{workload}, {name}: left out, its trace is not given")
                 continue
             trace = f"{trace}:{files[trace]}"
-        name = name.removesuffix(KNOWN)
-        policy, _, page_size = name.partition(", pages of ")
+        policy, _, page_size = name.removesuffix(KNOWN).partition(", pages of ")
         load = LOADS[workload]
         found = simulated(
             load,
             trace,
             policy,
             page_size=int(page_size or 1),
-            known_lengths=known,
+            known_lengths=knew_lengths(measured),
             warm_up_burst=warm_up_burst(load),
         )["tokenflow"]
         cells = [_cell(found, measured["tokenflow"], keys) for keys in FIGURES.values()]
         cells = [label(workload, measured), name, *cells, measured["commit"]]
         lines.append("| " + " | ".join(cells) + " |")
-    page = PAGE.read_text()
-    for which, lines in tables.items():
-        text = "\n".join(lines) + "\n"
-        print(text)
-        page = replace_table(page, TABLES[which], text)
-    PAGE.write_text(page)
+    text = "\n".join(lines) + "\n"
+    print(text)
+    PAGE.write_text(replace_table(PAGE.read_text(), "fidelity", text))
 
 
 def _measured() -> list[tuple[str, str, dict[str, Any]]]:
