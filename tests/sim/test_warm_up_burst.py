@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from tokenflow_sgl.policy.predictors import LimitLengths
-from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.sim import SimulationError, simulate
 from tokenflow_sgl.traces.output_limits import WARM_UP_LIMIT
 
 
@@ -29,3 +29,8 @@ def test_the_predictor_knows_of_it(monkeypatch, trace, device, options, burst) -
     simulate(rows, device, options(), warm_up_burst=burst)
     of_burst = [(WARM_UP_LIMIT, True)] * min(burst, 5)
     assert Told.ends == of_burst + [(40, False)] * 5
+
+
+def test_a_burst_has_no_negative_size(trace, device, options) -> None:
+    with pytest.raises(SimulationError, match="warm_up_burst is -1; allowed is 0 or more"):
+        simulate(trace((0.0, 50, 40, 10.0)), device, options(), warm_up_burst=-1)

@@ -117,7 +117,8 @@ def simulate(
     Raises:
         TraceError: A request names a class that there is not.
         SimulationError: The policy is unknown, the router asks for what its servers do not report,
-            a request does not fit a device at all, or engines have pages of different sizes.
+            a request does not fit a device at all, engines have pages of different sizes, or a
+            number is out of its range.
     """
     options, name = settings_of(policy, options), name_of(policy)
     others = [(each, settings_of(policy, own)) for each, own in beside]
@@ -125,6 +126,8 @@ def simulate(
         raise SimulationError(f"router is {router!r}; allowed is {', '.join(ROUTERS)}")
     if not 1 <= replicas <= MOST_REPLICAS:
         raise SimulationError(f"replicas is {replicas!r}; allowed is 1 to {MOST_REPLICAS}")
+    if warm_up_burst < 0:
+        raise SimulationError(f"warm_up_burst is {warm_up_burst!r}; allowed is 0 or more")
     kinds = [*[(profile, options)] * replicas, *others]
     if len({own.page_size for _, own in kinds}) > 1:
         raise SimulationError("engines behind one router must have pages of the same size")
