@@ -76,7 +76,8 @@ def plan(
     """Plan which layers' KV stays on the device, so that decode steps of some streams are shortest.
 
     For streams whose KV does not fit: the others of their layers lie on the host and are copied
-    while earlier layers compute. A plan only: no server executes it yet.
+    while earlier layers compute. A plan only: a server with --tokenflow-layerwise, which is
+    experimental, makes its own.
     """
     if plot is not None:
         need("A picture", "matplotlib")
