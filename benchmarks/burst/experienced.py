@@ -42,6 +42,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="WORKLOAD", help="default: all eight")
     parser.add_argument("--answers", type=int, default=ANSWERS, help="default: %(default)s")
     given = parser.parse_args()
+    if given.answers < 1:
+        parser.error(f"--answers is {given.answers}; allowed is 1 or more")
     names = tuple(given.names) or NAMES
     if unknown := {*names} - {*NAMES}:
         parser.error(f"WORKLOAD is {min(unknown)!r}; allowed is {', '.join(NAMES)}")

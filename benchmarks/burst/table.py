@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from run import KNOWN, PAIR, RESULTS, ROOT
-from suite import CONTENDERS, LOADS, PAGED, SENSITIVITY
+from suite import CONTENDERS, LOADS
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 BASELINE = "stock"
@@ -38,14 +38,6 @@ def main() -> None:
             others = {*names} - {*_both(PAIR)}
             chosen = [load for load in chosen if others & set(results[load]["runs"])]
         page = replace_table(page, name, table(results, chosen, names))
-    paged = (BASELINE, *(name for name in PAGED if name.startswith(BASELINE)))
-    paged += ("tokenflow", *(name for name in PAGED if name not in paged))
-    for name, some, names in (
-        ("paged", PAGED, paged),
-        ("sensitivity", SENSITIVITY, ("tokenflow", *SENSITIVITY)),
-    ):
-        tried = [load for load in results if set(_both(some)) & set(results[load]["runs"])]
-        page = replace_table(page, name, table(results, tried, _both(names)))
     PAGE.write_text(page)
 
 

@@ -215,7 +215,8 @@ class LearnedLengths:
         weight = np.where(self._thinks, 0.0, (self._ended + self._cut).sum(axis=1))[1:]
         if not self._thinks.any() or not weight.any():
             return np.asarray(curves[0])
-        return np.asarray(weight @ curves[1:] / weight.sum())
+        # Not by BLAS, see `Family`.
+        return np.asarray(np.einsum("k,kg->g", weight, curves[1:]) / weight.sum())
 
 
 def _present(ended: FloatArray, cut: FloatArray) -> FloatArray:
