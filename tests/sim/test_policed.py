@@ -23,10 +23,13 @@ BURST = [(0.0, 100, 200, 10.0)] * 12
 """Twelve readers of 10 tokens/s, 3,600 tokens of KV in the end; 1,000 fit."""
 
 
-def test_without_stress_nothing_differs_from_stock(times_of, trace, device, options) -> None:
-    # None comes just when a step ends: which of the two is first would be a matter of rounding.
-    rows = trace(*[(0.3 * number + 0.003, 50, 40, 10.0) for number in range(20)])
-    roomy = options(max_total_tokens=100_000, host_tokens=1000)
+# With overlap none comes just when a step ends: which is first would be a matter of rounding.
+@pytest.mark.parametrize(("overlap", "late"), [(False, 0.0), (True, 0.003)])
+def test_without_stress_nothing_differs_from_stock(
+    times_of, trace, device, options, overlap, late
+) -> None:
+    rows = trace(*[(0.3 * number + late, 50, 40, 10.0) for number in range(20)])
+    roomy = options(max_total_tokens=100_000, host_tokens=1000, overlap=overlap)
     ours = simulate(rows, device, roomy, policy="tokenflow")
     stock = simulate(rows, device, roomy, policy="fcfs")
     for index, times in times_of(stock).items():
