@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from tokenflow_sgl.contract import Growth, Phase
-from tokenflow_sgl.policy.stress import under_stress
+from tokenflow_sgl.costs import StepCosts
+from tokenflow_sgl.policy.stress import prefills_stall_readers, under_stress
 
 PATIENCE = 0.2
 
@@ -132,3 +133,68 @@ def test_stress_lasts_until_the_prefill_under_way_has_ended(
     prefilled = make_stream(generated=0, prompt=400)
     state = make_state([make_stream(), prefilled], promised=promised)
     assert under_stress(state, PATIENCE, decided) is stress
+
+
+# ---- prefills beside readers, however much is free ---------------------------------------------
+# A prefill of 1,000 tokens takes 4 + 60 + 1 ms, the decode step after it 8 + 0.02 + 0.004 ms.
+
+PREFILL, STEP = 0.0645, 0.008024
+
+
+def newcomer(make_stream, prompt=1000):
+    return make_stream(Phase.WAITING, prompt=prompt, since=100.0)
+
+
+@pytest.mark.parametrize(("slack", "stall"), [(-3.0, 1), (0.0724, 1), (0.0727, 0), (60.0, 0)])
+def test_a_reader_must_have_text_for_the_prefills_that_wait(
+    make_state, make_stream, slack, stall
+) -> None:
+    state = make_state([make_stream(slack=slack), newcomer(make_stream)])
+    assert state.prefill_seconds.sum() + state.decode_seconds == pytest.approx(PREFILL + STEP)
+    assert not under_stress(state, PATIENCE)
+    assert prefills_stall_readers(state) is bool(stall)
+
+
+def test_all_prompts_count_and_what_is_left_of_the_one_under_way(make_state, make_stream) -> None:
+    reader = make_stream(slack=0.1)
+    begun = make_stream(generated=0, prompt=2000)
+    assert not prefills_stall_readers(make_state([reader, newcomer(make_stream)]))
+    assert prefills_stall_readers(make_state([reader] + [newcomer(make_stream)] * 2))
+    assert not prefills_stall_readers(make_state([reader, begun], promised=1000))
+    both = [reader, begun, newcomer(make_stream)]
+    assert prefills_stall_readers(make_state(both, promised=1000))
+
+
+def test_the_reader_with_the_least_text_decides(make_state, make_stream) -> None:
+    rows = [make_stream(slack=9.0), make_stream(slack=0.01), newcomer(make_stream)]
+    assert prefills_stall_readers(make_state(rows))
+
+
+def test_without_a_prefill_there_is_nothing_to_do(make_state, make_stream) -> None:
+    assert not prefills_stall_readers(make_state([make_stream(slack=-1.0)] * 2))
+
+
+def test_a_newcomer_alone_gets_the_whole_engine(make_state, make_stream) -> None:
+    """The one in its prefill has no text that could run out, and needs no short steps."""
+    begun = make_stream(generated=0, prompt=2000)
+    assert not prefills_stall_readers(make_state([begun, newcomer(make_stream)], promised=1000))
+
+
+def test_only_readers_that_mind_count(make_state, make_stream) -> None:
+    unread = make_stream(slack=0.0, streaming=False)
+    thinks = make_stream(slack=0.0, thinking=True)
+    paused = make_stream(Phase.PAUSED, slack=0.0)
+    tolerant = make_stream(slack=0.0, tolerance=5.0)
+    for row in (unread, thinks, paused, tolerant):
+        assert not prefills_stall_readers(make_state([row, newcomer(make_stream)]))
+
+
+def test_a_tbt_objective_counts_as_unread_text_does(make_state, make_stream) -> None:
+    strict = make_stream(slack=9.0, tbt_slo=0.05)
+    assert prefills_stall_readers(make_state([strict, newcomer(make_stream)]))
+    assert not prefills_stall_readers(make_state([strict, newcomer(make_stream, prompt=100)]))
+
+
+def test_prefills_of_unknown_cost_are_sglangs_business(make_state, make_stream) -> None:
+    rows = [make_stream(slack=0.0), newcomer(make_stream)]
+    assert not prefills_stall_readers(make_state(rows, costs=StepCosts()))

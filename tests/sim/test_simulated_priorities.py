@@ -29,8 +29,10 @@ def prioritised(trace):
 
 
 def run(made, device, options, **settings: float):
+    """With known lengths all are admitted at once: what differs is whose turn it is."""
     config = WorkingSetConfig(**settings)
-    return simulate(made, device, options(host_tokens=8000), config=config)
+    given = options(host_tokens=8000)
+    return simulate(made, device, given, config=config, known_lengths=True)
 
 
 def waited(done, times_of, remainder: int) -> float:
@@ -51,10 +53,7 @@ def test_higher_priority_waits_less_and_lower_is_served(
 ) -> None:
     done = run(prioritised(0, 2), device, options)
     assert all(len(times) == 200 for times in times_of(done).values())
-    alike = run(prioritised(None), device, options)
-    # Every other stream is also later than the one before it, and waits longer for that.
-    late = waited(alike, times_of, 1) / waited(alike, times_of, 0)
-    assert waited(done, times_of, 1) < 0.8 * late * waited(done, times_of, 0)
+    assert waited(done, times_of, 1) < 0.5 * waited(done, times_of, 0)
 
 
 def test_a_factor_of_one_and_equal_priorities_change_nothing(

@@ -1,9 +1,12 @@
-"""When to step in: the predicate that keeps the policy away from a server with free memory."""
+"""When to step in: the predicates that keep the policy away from a server that needs none."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from tokenflow_sgl.contract import State
 from tokenflow_sgl.contract.needs import NOTHING, leaves, prompts
+from tokenflow_sgl.policy.urgency import leeway
 
 LOW_SHARE = 0.10
 """Below this share of free device memory the policy decides."""
@@ -39,3 +42,28 @@ def under_stress(state: State, patience: float, decided: bool = False) -> bool:
     if state.now - first > patience:
         return True
     return not leaves(memory, prompts(memory, streams, waiting), LOW_SHARE)
+
+
+def prefills_stall_readers(state: State) -> bool:
+    """True if a reader would run out of text during the prefills that are to come.
+
+    SGLang computes all prompts that wait, chunk by chunk, before the next decode step. While memory
+    is free that is right for newcomers, and for the others as long as what they have unread lasts.
+    An objective of time between tokens counts as text for so long at most.
+    """
+    streams, costs = state.streams, state.costs
+    waiting, promised = streams.waiting_index, state.memory.kv.promised
+    if not (len(waiting) or promised) or costs.prefill is None:
+        return False
+    # One in its own prefill has no text yet that could run out.
+    reading = streams.read_index
+    reading = reading[streams.generated.take(reading) > 0]
+    if not len(reading):
+        return False
+    seconds = float(state.prefill_seconds.sum()) + state.decode_seconds
+    if promised:
+        seconds += costs.prefill_seconds(promised)
+    ahead = leeway(state).take(reading)
+    if streams.tbt_slo is not None:
+        ahead = np.fmin(ahead, streams.tbt_slo.take(reading))
+    return float(ahead.min()) < seconds

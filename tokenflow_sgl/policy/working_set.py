@@ -36,7 +36,7 @@ from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.prefill import prefill_limit, reader_would_stall
 from tokenflow_sgl.policy.priority_claims import with_claims
 from tokenflow_sgl.policy.queueing import Queue, queue_keys, waiting_queue
-from tokenflow_sgl.policy.stress import under_stress
+from tokenflow_sgl.policy.stress import prefills_stall_readers, under_stress
 from tokenflow_sgl.policy.urgency import leeway, turn, weights
 
 _NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
@@ -86,7 +86,7 @@ class WorkingSetPolicy:
         state = with_claims(state, self.config.priority_weight)
         if self.config.pace and state.streams.streaming.any() and room_for_all(state):
             return self._paced(state, memo)
-        if not under_stress(state, self.config.cycle, decided):
+        if not (under_stress(state, self.config.cycle, decided) or prefills_stall_readers(state)):
             return Decision(Mode.IDLE)
         due = self._plan_is_due(state, memo.planned)
         plan = self._plan(state, memo) if due else self._carry_on(state, memo)

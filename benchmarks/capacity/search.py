@@ -1,6 +1,6 @@
 """Capacity on three devices under two mixes: tokenflow, stock SGLang, and its simulated rivals.
 
-    python benchmarks/capacity/devices.py --azure AzureLLMInferenceTrace_conv.csv
+    python benchmarks/capacity/search.py --azure AzureLLMInferenceTrace_conv.csv
 
 What `tokenflow capacity` searches, for each device and mix: the rate at which 99 % of the streams
 keep `ttft<=2,stall<=0.5`. Needs no server. Each search is kept under benchmarks/results/capacity
