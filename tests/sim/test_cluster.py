@@ -127,7 +127,7 @@ class Server:
 def lmetric(trace: Callable[..., Trace], *servers: Server) -> int:
     """Where it sends the last of four requests; the first two have started."""
     streams = SimulatedStreams(trace(*[(0.0, 100, 400)] * 3, (1.0, 210, 400)).requests)
-    streams.generated[:2] = 5
+    streams.known[:2] = 5
     return ROUTERS["lmetric"](streams, WorkingSetConfig())(servers, 3, 1.0)
 
 

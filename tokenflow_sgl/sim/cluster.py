@@ -118,7 +118,10 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """The replica with the fewest tokens still to compute, prompts and answers."""
+    """The replica with the fewest tokens still to compute, prompts and answers.
+
+    A router has seen the tokens that the server has sent, and not those of the step under way.
+    """
 
     def __init__(self, streams: SimulatedStreams, config: WorkingSetConfig) -> None:
         self.streams = streams
@@ -130,7 +133,7 @@ class LeastLoaded:
     def load(self, replica: Replica, index: int) -> float:
         """Tokens that it has still to compute."""
         streams, there = self.streams, replica.present()
-        generated = streams.generated[there]
+        generated = streams.known[there]
         prompts = streams.prompt[there][generated == 0]
         return float((streams.limit[there] - generated).sum() + prompts.sum())
 
@@ -144,9 +147,8 @@ class BufferAware(LeastLoaded):
     def load(self, replica: Replica, index: int) -> float:
         """Tokens asked for within the horizon, each times the context that it reads."""
         streams, there = self.streams, replica.present()
-        generated = streams.generated[there]
-        started = streams.known[there] > 0
-        slack = np.where(started, streams.due[there] - replica.engine.now, 0.0)
+        generated = streams.known[there]
+        slack = np.where(generated > 0, streams.due[there] - replica.engine.now, 0.0)
         asked = np.maximum(self.HORIZON - np.maximum(slack, 0.0), 0.0) * streams.rate[there]
         asked = np.minimum(asked, streams.limit[there] - generated)
         return float((asked * (streams.prompt[there] + generated + asked / 2)).sum())
@@ -163,7 +165,7 @@ class LMetric(LeastLoaded):
     def load(self, replica: Replica, index: int) -> float:
         """Prompt tokens that the replica would have to compute, times the requests there."""
         streams, there = self.streams, replica.present()
-        waiting = there[streams.generated[there] == 0]
+        waiting = there[streams.known[there] == 0]
         memory = replica.engine.core.memory
         to_prefill = sum(
             int(streams.prompt[each]) - memory.match(each)[1] for each in (*waiting.tolist(), index)
