@@ -8,6 +8,9 @@ Start a server, then ask it::
 The rate is in tokens per second. It does not slow the stream down: the text arrives as soon as the
 server sends it. The scheduler uses it to work out for how long the reader still has text to read.
 A server without `--scheduler tokenflow` ignores it. Needs the package `openai`.
+
+Of a model that thinks nothing is printed but that it does, if the server has SGLang's
+`--reasoning-parser` (`qwen3` for this model); the reader begins with the first text after it.
 """
 
 from __future__ import annotations
@@ -41,14 +44,23 @@ def main() -> None:
         )
     except APIError as error:  # for example a rate above 1000, or no server
         sys.exit(f"The request failed: {error.message}")
-    first: float | None = None
+    thinks, first = False, None
     for chunk in stream:
-        text = chunk.choices[0].delta.content or ""
-        if text and first is None:
+        delta = chunk.choices[0].delta
+        # A field of reasoning servers, which the OpenAI client passes on as it comes.
+        if getattr(delta, "reasoning_content", None) and not thinks:
+            thinks = True
+            print("[thinking]", flush=True)
+        if delta.content and first is None:
             first = time.monotonic() - asked
-        print(text, end="", flush=True)
+        print(delta.content or "", end="", flush=True)
     seconds = time.monotonic() - asked
-    begun = "no text" if first is None else f"first text after {first:.2f} s"
+    if first is not None:
+        begun = f"first text after {first:.2f} s"
+    elif thinks:
+        begun = f"no text within {given.max_tokens} tokens: --max-tokens allows more"
+    else:
+        begun = "no text"
     print(f"\n[{begun}, answer complete after {seconds:.2f} s]")
 
 

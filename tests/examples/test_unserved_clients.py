@@ -62,16 +62,35 @@ def test_no_server_is_said_in_a_sentence(monkeypatch) -> None:
     assert ended.value.code == "The request failed: Connection error."
 
 
+def chunk(**delta: str) -> str:
+    """A piece of an answer, as a server sends it."""
+    choice = {"index": 0, "delta": delta, "finish_reason": None}
+    told = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return f"data: {json.dumps({**told, 'choices': [choice]})}\n\n"
+
+
+def answers(server: SimpleNamespace, *pieces: str) -> None:
+    """The server sends these pieces to whoever asks."""
+    server.status, server.kind = 200, "text/event-stream"
+    server.body = "".join([*pieces, "data: [DONE]\n\n"]).encode()
+
+
 def test_an_answer_too_short_to_look_away_from_is_not_said_to_have_rested(
     server, monkeypatch, capsys
 ) -> None:
-    def chunk(**delta: str) -> str:
-        choice = {"index": 0, "delta": delta, "finish_reason": None}
-        told = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-        return f"data: {json.dumps({**told, 'choices': [choice]})}\n\n"
-
-    thoughts = [chunk(reasoning_content="hm")] * 30
-    server.status, server.kind = 200, "text/event-stream"
-    server.body = "".join([*thoughts, chunk(content="Yes."), "data: [DONE]\n\n"]).encode()
+    answers(server, *[chunk(reasoning_content="hm")] * 30, chunk(content="Yes."))
     run("looking_away", server.url, monkeypatch)
     assert capsys.readouterr().out == "Yes.\n[1 pieces of text: too few to look away after 10]\n"
+
+
+def test_the_openai_client_says_that_the_model_thinks(server, monkeypatch, capsys) -> None:
+    thoughts = [chunk(reasoning_content="hm")] * 3
+    answers(server, *thoughts, chunk(content="Yes"), chunk(content="."))
+    run("openai_client", server.url, monkeypatch)
+    first, text, last = capsys.readouterr().out.splitlines()
+    assert (first, text) == ("[thinking]", "Yes.")
+    assert last.startswith("[first text after ")
+    answers(server, *thoughts)
+    run("openai_client", server.url, monkeypatch)
+    said = "[no text within 200 tokens: --max-tokens allows more, answer complete after "
+    assert said in capsys.readouterr().out
