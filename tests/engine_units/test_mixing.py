@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tokenflow_sgl.contract import Prefill
 from tokenflow_sgl.engine import mixing
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.mixing import Mixing
@@ -90,6 +91,19 @@ def test_streams_go_on_beside_a_prefill_that_sglang_mixes(make) -> None:
     told = SimpleNamespace(return_logprob=True, reqs=[request()])
     assert not mixing_of.goes_on(told, [request()])
     assert not make().goes_on(batch, [request()]), "SGLang mixes no step now"
+
+
+def test_decode_steps_come_first_where_nothing_decodes_beside_or_the_policy_insists(make) -> None:
+    batch = SimpleNamespace(return_logprob=False, reqs=[request()], is_empty=lambda: False)
+    mixed, apart = make(asked=True), make()
+    for gate in (Prefill(), Prefill(limit=16)):
+        assert not apart.holds(gate, batch, [request()])
+    assert apart.holds(Prefill(hold=True), batch, [request()])
+    assert not mixed.holds(Prefill(hold=True), batch, [request()])
+    insists = Prefill(hold=True, hold_mixed=True)
+    assert mixed.holds(insists, batch, [request()])
+    batch.is_empty = lambda: True
+    assert not mixed.holds(insists, batch, [request()])
 
 
 def test_sglangs_own_option_is_kept(make) -> None:

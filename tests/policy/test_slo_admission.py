@@ -15,13 +15,14 @@ from tokenflow_sgl.contract.lengths import GRID, LengthCurves
 from tokenflow_sgl.costs import Link, Links, StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.admission_rules import AdmissionRules
-from tokenflow_sgl.policy.prefill import prefill_limit
+from tokenflow_sgl.policy.prefill import prefill_gate
 from tokenflow_sgl.policy.slo_admission import allowance, forecast, within_objectives
 
 # A step takes 0.1 s whatever is in it, a prefilled token 1 ms.
 COSTS = StepCosts(decode=(0.1, 0.0, 0.0), prefill=(0.0, 0.001, 0.0))
 AMPLE = 1_000_000
 CONFIG = WorkingSetConfig(admission="slo")
+NOBODY = np.zeros(0, dtype=np.int64)
 
 
 # Stream: objective 0.2 s per token. It has 201 tokens in 20 s after the first, which might have
@@ -293,7 +294,9 @@ def test_both_is_what_the_two_have_in_common(make_state, make_stream, batch) -> 
 
 def test_a_prefill_step_keeps_the_objective_between_two_tokens(make_state, make_stream) -> None:
     def limit(**given):
-        return prefill_limit(make_state([make_stream(slack=5.0, **given)], costs=COSTS), CONFIG)
+        return prefill_gate(
+            make_state([make_stream(slack=5.0, **given)], costs=COSTS), CONFIG, NOBODY
+        ).limit
 
     assert limit() == 2048
     assert limit(tbt_slo=1.1) == 1100

@@ -13,12 +13,13 @@ from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.admission import admissible
 from tokenflow_sgl.policy.headroom import headroom
 from tokenflow_sgl.policy.parking import next_share
-from tokenflow_sgl.policy.prefill import prefill_limit
+from tokenflow_sgl.policy.prefill import prefill_gate
 from tokenflow_sgl.policy.slo_admission import forecast
 from tokenflow_sgl.policy.supply import Supply, modelled, supplied
 from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
 CONFIG = WorkingSetConfig()
+NOBODY = np.zeros(0, dtype=np.int64)
 
 
 def test_a_token_takes_a_part_of_a_step() -> None:
@@ -79,7 +80,7 @@ def test_memory_is_forecast_to_be_used_up_sooner(make_state, make_stream) -> Non
 def test_decoding_keeps_pace_with_longer_prefills(make_state, make_stream) -> None:
     rows = [make_stream(slack=-1.0, rate=20.0)]
     plain, drafts = make_state(rows), make_state(rows, tokens_per_step=2.5)
-    assert prefill_limit(drafts, CONFIG) > prefill_limit(plain, CONFIG)
+    assert prefill_gate(drafts, CONFIG, NOBODY).limit > prefill_gate(plain, CONFIG, NOBODY).limit
 
 
 def test_parking_expects_the_tokens_of_drafts(make_state, make_stream) -> None:

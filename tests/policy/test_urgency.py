@@ -14,11 +14,12 @@ from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.admission import Admission, admissible
 from tokenflow_sgl.policy.exchange import exchange
-from tokenflow_sgl.policy.prefill import prefill_limit
+from tokenflow_sgl.policy.prefill import prefill_gate
 from tokenflow_sgl.policy.queueing import Queue, first_of, queue_keys, waiting_queue
 from tokenflow_sgl.policy.urgency import leeway, turn
 
 CONFIG = WorkingSetConfig()
+NOBODY = np.zeros(0, dtype=np.int64)
 AGENT = {"rate": 50.0, "tolerance": 30.0}
 NONE = Admission(np.zeros(0, dtype=np.int64))
 
@@ -168,9 +169,9 @@ def test_admission_asks_for_what_is_tolerated_later(make_state, make_stream) -> 
 
 def test_a_prefill_step_may_last_as_long_as_is_tolerated(make_state, make_stream) -> None:
     rows = [make_stream(slack=0.02), make_stream(Phase.WAITING, prompt=9000)]
-    short = prefill_limit(make_state(rows), CONFIG)
+    short = prefill_gate(make_state(rows), CONFIG, NOBODY).limit
     rows[0]["tolerance"] = 1.0
-    assert prefill_limit(make_state(rows), CONFIG) == CONFIG.prefill_chunk > short
+    assert prefill_gate(make_state(rows), CONFIG, NOBODY).limit == CONFIG.prefill_chunk > short
 
 
 # ---- what stays as it was ------------------------------------------------------------

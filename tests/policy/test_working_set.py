@@ -178,6 +178,29 @@ def test_prefill_waits_for_a_reader_that_would_stall(make_state, make_stream) ->
     assert not held(make_state, make_stream, slack=0.07)
 
 
+# At 10 tokens/s a mixed step may take 100 ms. One of 256 tokens takes 4 + 256 * 0.06 = 19 ms here;
+# with 0.4 ms per token it takes 106 ms.
+@pytest.mark.parametrize(
+    ("per_token", "slack", "hold", "mixed"),
+    [(6e-5, 0.02, 1, 0), (4e-4, 0.02, 1, 1), (4e-4, 5.0, 0, 0)],
+)
+def test_mixed_steps_wait_too_where_none_is_short_enough(
+    make_state, make_stream, per_token, slack, hold, mixed
+) -> None:
+    costs = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.004, per_token, 0.0))
+    rows = [make_stream(slack=slack), make_stream(Phase.WAITING, prompt=1000, since=99.0)]
+    given = {"last_prefill_end": 99.99, "last_prefill_seconds": 0.1, "costs": costs}
+    gate = POLICY.decide(make_state(rows, **given)).prefill
+    assert (gate.hold, gate.hold_mixed) == (bool(hold), bool(mixed))
+
+
+def test_mixed_steps_get_their_share_of_the_time_too(make_state, make_stream) -> None:
+    costs = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.004, 4e-4, 0.0))
+    rows = [make_stream(slack=-2.0), make_stream(Phase.WAITING, prompt=1000, since=99.0)]
+    given = {"last_prefill_end": 99.85, "last_prefill_seconds": 0.1, "costs": costs}
+    assert not POLICY.decide(make_state(rows, **given)).prefill.hold_mixed
+
+
 def test_prefill_gets_its_share_of_the_time_whichever_reader_stalls(
     make_state, make_stream
 ) -> None:

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tokenflow_sgl.contract import Mode
-from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.contract import Decision, Mode, Prefill
+from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.profiles import Link
 from tokenflow_sgl.report import figures
 from tokenflow_sgl.sim import simulate
@@ -88,8 +88,6 @@ def test_a_simulated_server_has_served_before(device, options) -> None:
 
 
 def test_the_policy_object_is_the_live_one(trace, device, options, monkeypatch) -> None:
-    from tokenflow_sgl.policy import WorkingSetPolicy
-
     seen = []
     decide = WorkingSetPolicy.decide
 
@@ -143,8 +141,6 @@ def test_no_stream_waits_for_loads_longer_than_a_step(trace, device, options) ->
 def test_a_policy_sees_that_a_stream_thinks_and_when_it_stops_but_not_before(
     trace, device, options, monkeypatch
 ) -> None:
-    from tokenflow_sgl.policy import WorkingSetPolicy
-
     seen = []
     decide = WorkingSetPolicy.decide
 
@@ -196,3 +192,21 @@ def test_without_proactive_writes_streams_are_loaded_in_parts(
         assert any(seen) == chunks
     tokens = {chunks: run.run.tokens.num_rows for chunks, run in runs.items()}
     assert tokens[True] == tokens[False] == 12 * 600
+
+
+@pytest.mark.parametrize(
+    ("gate", "beside"),
+    [(Prefill(hold=True), True), (Prefill(hold=True, hold_mixed=True), False)],
+    ids=["mixed", "held"],
+)
+def test_a_mixed_prefill_step_is_held_back_only_where_the_policy_says_so(
+    times_of, trace, device, options, monkeypatch, gate, beside
+) -> None:
+    def decide(self, state):
+        waiting = tuple(state.streams.slot[state.streams.waiting].tolist())
+        return Decision(Mode.WORKING_SET, admit=waiting, run=waiting, prefill=gate)
+
+    monkeypatch.setattr(WorkingSetPolicy, "decide", decide)
+    rows = trace((0.0, 50, 100, 10.0), (0.4, 50, 10, 10.0))
+    first, second = times_of(simulate(rows, device, options(), policy="tokenflow")).values()
+    assert (second[0] < first[-1]) is beside

@@ -94,9 +94,12 @@ class Prefill:
     """What the next prefill step may be.
 
     Attributes:
-        hold: Run one decode step first: a reader would stall behind a prefill.
+        hold: Run one decode step first: a reader would stall behind a prefill. Not where the
+            running streams decode in the prefill step, too, unless `hold_mixed` is set.
+        hold_mixed: Run one decode step first in any case; only with `hold`.
         limit: Tokens of it at most; None: the engine's own limit.
     """
 
     hold: bool = False
+    hold_mixed: bool = False
     limit: int | None = None

@@ -13,6 +13,7 @@ from typing import Any
 from sglang.srt.model_executor.cuda_graph_config import Backend
 from sglang.srt.runtime_context import get_exec, get_parallel
 
+from tokenflow_sgl.contract import Prefill
 from tokenflow_sgl.engine.config import TokenFlowConfig
 
 _GRAPHS = (Backend.DISABLED, Backend.BREAKABLE, Backend.FULL)
@@ -54,6 +55,12 @@ class Mixing:
             return self._asked_for
         piece = self._scheduler.truncation_align_size or 1
         return bool(self._scheduler.chunked_prefill_size - decoding >= piece)
+
+    def holds(self, gate: Prefill, batch: Any, offered: Iterable[Any]) -> bool:
+        """Whether a decode step of the batch comes before the prefill of what is offered."""
+        if not gate.hold or batch.is_empty():
+            return False
+        return gate.hold_mixed or not self.goes_on(batch, offered)
 
     def goes_on(self, batch: Any, offered: Iterable[Any]) -> bool:
         """Whether the streams of a batch decode while what is offered is prefilled.

@@ -213,8 +213,7 @@ class TokenFlowScheduler(TrackingScheduler):
         body = self.tf_actuator
         follow = decision.mode is Mode.WORKING_SET
         self.is_mixed_chunk = self.tf_mixing.mixes(follow, len(running_batch.reqs))
-        held = decision.prefill.hold and not running_batch.is_empty()
-        if held and not self.tf_mixing.goes_on(running_batch, body.offered):
+        if self.tf_mixing.holds(decision.prefill, running_batch, body.offered):
             return NextBatchPlan(batch_to_run=None, running_batch=running_batch)
         self.tf_limits.active = follow
         self.tf_limits.prefill_limit = decision.prefill.limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.contract import IntArray, State
+from tokenflow_sgl.contract import IntArray, Prefill, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.urgency import leeway
 
@@ -12,11 +12,28 @@ SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
 
 
-def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
+def prefill_gate(state: State, config: WorkingSetConfig, run: IntArray) -> Prefill:
+    """What the next prefill step may be.
+
+    A mixed step gives each reader a token, so it is not held back for them, unless even the
+    shortest one takes longer than a reader takes to read that: on slow devices readers would stall
+    for half of a long prompt.
+
+    Args:
+        state: As it is.
+        config: Parameters of the policy.
+        run: Streams that are to start or resume, as indices.
+    """
+    limit, slow = _limit(state, config)
+    hold = reader_would_stall(state, config, run)
+    return Prefill(hold=hold, hold_mixed=hold and slow, limit=limit)
+
+
+def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:
     """Tokens of a prefill step during which no reader stalls, or which decoding keeps pace with.
 
     Within [`SHORTEST_CHUNK`, prefill_chunk] while streams with a reader decode; else None, the
-    engine's own limit.
+    engine's own limit. And whether the step should be shorter than `SHORTEST_CHUNK`.
     """
     streams, costs = state.streams, state.costs
     longest = config.prefill_chunk
@@ -25,9 +42,10 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
     # On 4090-b, 38 % of the readers stalled then instead of 8 %, and less was effective.
     reading = streams.read_index
     if not len(reading):
-        return longest if streams.streaming.take(streams.running_index).any() else None
+        unread = streams.streaming.take(streams.running_index).any()
+        return longest if unread else None, False
     if costs.prefill is None:
-        return longest
+        return longest, False
     constant, per_token, per_work = costs.prefill
     ahead = leeway(state).take(reading)
     # A stream gets a decode step's tokens per prefill step, beside it or between two: steps in
@@ -46,7 +64,7 @@ def prefill_limit(state: State, config: WorkingSetConfig) -> int | None:
         before = max(int(chunked.max(initial=0)) - promised, 0)
     cost = per_token + per_work * before
     most = seconds / cost if cost > 0.0 else np.inf
-    return int(min(max(most, min(SHORTEST_CHUNK, longest)), longest))
+    return int(min(max(most, min(SHORTEST_CHUNK, longest)), longest)), most < SHORTEST_CHUNK
 
 
 def reader_would_stall(state: State, config: WorkingSetConfig, run: IntArray) -> bool:

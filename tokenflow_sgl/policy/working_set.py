@@ -20,7 +20,6 @@ from tokenflow_sgl.contract import (
     IntArray,
     Mode,
     Preempt,
-    Prefill,
     Standing,
     State,
 )
@@ -33,7 +32,7 @@ from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.pacing import paced, room_for_all
 from tokenflow_sgl.policy.parking import next_share, parked, thinned
-from tokenflow_sgl.policy.prefill import prefill_limit, reader_would_stall
+from tokenflow_sgl.policy.prefill import prefill_gate
 from tokenflow_sgl.policy.priority_claims import with_claims
 from tokenflow_sgl.policy.queueing import Queue, queue_keys, waiting_queue
 from tokenflow_sgl.policy.stress import prefills_stall_readers, under_stress
@@ -106,10 +105,7 @@ class WorkingSetPolicy:
             run=run,
             restore=restores,
             write=proactive_writes(state, preempt) if self.config.write_ahead else (),
-            prefill=Prefill(
-                hold=reader_would_stall(state, self.config, wanted),
-                limit=prefill_limit(state, self.config),
-            ),
+            prefill=prefill_gate(state, self.config, wanted),
             wake=next_look(state, plan.memo.planned, self.config.cycle),
             memo=plan.memo,
         )
@@ -118,10 +114,7 @@ class WorkingSetPolicy:
         """No stream has to wait: those far ahead of their readers rest nevertheless."""
         queue = waiting_queue(state, memo.queue)
         rested, index = paced(state, self.config, queue_keys(state, queue, self.config))
-        prefill = Prefill(
-            hold=reader_would_stall(state, self.config, index),
-            limit=prefill_limit(state, self.config),
-        )
+        prefill = prefill_gate(state, self.config, index)
         memo = dataclasses.replace(
             memo, plan=rested.run, queue=queue, standing=None, index=_NOWHERE
         )

@@ -84,7 +84,8 @@ class PolicedScheduler(FcfsScheduler):
             now, len(present), self._free_share, lambda: self._asked_state(present, now)
         )
         apply(self._decision, core.streams.phases, self.body, now)
-        holds = self._decision.prefill.hold and not self.mixes and len(core.batch)
+        gate = self._decision.prefill
+        holds = len(core.batch) and (gate.hold_mixed or (gate.hold and not self.mixes))
         step = None if holds else self.prefill(now)
         return step or self.decode(now)
 
