@@ -59,10 +59,10 @@ class Device:
 
 FAST = Device(0.01, 1.5e-4, rate=20.0, long=8000, arrives_s=0.1, share=1.1, stalls=0.05)
 """256 tokens beside a decode step take 48 ms, and a token is read in 50."""
-SLOW = Device(0.004, 1e-3, rate=100.0, long=3000, arrives_s=0.5, share=2.0, stalls=0.4)
-"""The shortest mixed step takes as long as 26 tokens are read: decode steps go between.
-Two prefill steps can come in a row, since one that is under way does not count yet."""
-ANSWER = 400
+SLOW = Device(0.07, 8e-4, rate=8.0, long=4000, arrives_s=1.0, share=2.0, stalls=0.05)
+"""About Llama-3-70B on four RTX A6000: in the shortest mixed step, 275 ms, two tokens are read, so
+decode steps go between. Two prefill steps can come in a row: one under way does not count yet."""
+ANSWER = 120
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import IntArray, Prefill, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.urgency import leeway
+from tokenflow_sgl.policy.urgency import leeway, runs_dry
 
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
@@ -17,7 +17,7 @@ def prefill_gate(state: State, config: WorkingSetConfig, run: IntArray) -> Prefi
 
     A mixed step gives each reader a token, so it is not held back for them, unless even the
     shortest one takes longer than a reader takes to read that: on slow devices readers would stall
-    for half of a long prompt.
+    for half of a long prompt. There it waits until all of them have text for its time.
 
     Args:
         state: As it is.
@@ -26,7 +26,10 @@ def prefill_gate(state: State, config: WorkingSetConfig, run: IntArray) -> Prefi
     """
     limit, slow = _limit(state, config)
     hold = reader_would_stall(state, config, run)
-    return Prefill(hold=hold, hold_mixed=hold and slow, limit=limit)
+    if not (hold and slow and limit is not None):
+        return Prefill(hold=hold, limit=limit)
+    seconds = float(state.costs.prefill_seconds(limit)) + state.decode_seconds
+    return Prefill(hold=True, hold_mixed=runs_dry(state, seconds), limit=limit)
 
 
 def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:

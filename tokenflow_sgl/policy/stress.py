@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tokenflow_sgl.contract import State
 from tokenflow_sgl.contract.needs import NOTHING, leaves, prompts
-from tokenflow_sgl.policy.urgency import leeway
+from tokenflow_sgl.policy.urgency import runs_dry
 
 LOW_SHARE = 0.10
 """Below this share of free device memory the policy decides."""
@@ -49,21 +47,12 @@ def prefills_stall_readers(state: State) -> bool:
 
     SGLang computes all prompts that wait, chunk by chunk, before the next decode step. While memory
     is free that is right for newcomers, and for the others as long as what they have unread lasts.
-    An objective of time between tokens counts as text for so long at most.
     """
-    streams, costs = state.streams, state.costs
-    waiting, promised = streams.waiting_index, state.memory.kv.promised
+    costs, promised = state.costs, state.memory.kv.promised
+    waiting = state.streams.waiting_index
     if not (len(waiting) or promised) or costs.prefill is None:
-        return False
-    # One in its own prefill has no text yet that could run out.
-    reading = streams.read_index
-    reading = reading[streams.generated.take(reading) > 0]
-    if not len(reading):
         return False
     seconds = float(state.prefill_seconds.sum()) + state.decode_seconds
     if promised:
         seconds += costs.prefill_seconds(promised)
-    ahead = leeway(state).take(reading)
-    if streams.tbt_slo is not None:
-        ahead = np.fmin(ahead, streams.tbt_slo.take(reading))
-    return float(ahead.min()) < seconds
+    return runs_dry(state, seconds)

@@ -28,6 +28,23 @@ def leeway(state: State) -> FloatArray:
     return state.slack if tolerance is None else state.slack + tolerance
 
 
+def runs_dry(state: State, seconds: float) -> bool:
+    """Whether a running stream's reader has no text for so many seconds.
+
+    An objective of time between tokens counts as text for so long at most. A stream in its own
+    prefill has no text yet that could run out.
+    """
+    streams = state.streams
+    reading = streams.read_index
+    reading = reading[streams.generated.take(reading) > 0]
+    if not len(reading):
+        return False
+    ahead = leeway(state).take(reading)
+    if streams.tbt_slo is not None:
+        ahead = np.fmin(ahead, streams.tbt_slo.take(reading))
+    return float(ahead.min()) < seconds
+
+
 def weights(streams: Streams, index: IntArray) -> FloatArray | None:
     """The weights of the streams at `index`; None: all are alike."""
     return None if streams.weight is None else streams.weight.take(index)
