@@ -300,20 +300,6 @@ def test_the_share_of_prefills_is_that_of_the_time_while_crowded(prefilling) -> 
     assert prefilling.prefill_share() == pytest.approx(0.75, rel=0.02)
 
 
-def test_what_prefills_took_in_a_crowd_is_forgotten_when_there_is_none(prefilling) -> None:
-    iterate(prefilling, *[(2000.0 + step, crowded(tokens=1000)) for step in range(6)])
-    iterate(prefilling, (2006.0, None))
-    before = prefilling.prefill_share()
-    assert before > 0.1
-    shares = []
-    for step in range(30):
-        begun = 2007.0 + 0.5 * step
-        iterate(prefilling, (begun, Work(decoding=1)), (begun + 0.5, None))
-        shares.append(prefilling.prefill_share())
-    assert shares[0] == pytest.approx(before), "not at once"
-    assert shares[-1] == 0.0
-
-
 # ---- throughput ---------------------------------------------------------------------
 
 

@@ -107,8 +107,6 @@ class StepTimer:
                 return
         if work.crowded:
             self._count_reads(work, seconds)
-        else:
-            self._forget_share(seconds)
         if work.tokens:
             self.last_prefill_end = now
             self.last_prefill_seconds = seconds
@@ -176,22 +174,13 @@ class StepTimer:
             if work.decoding and costs.prefill is not None:
                 alone -= costs.prefill[0]
             alone = min(max(alone, 0.0), seconds)
-        self._forget_share(seconds)
-        self._prefilled += alone
-        self._crowded += seconds
+        keep = math.exp(-seconds / SHARE_SECONDS)
+        self._prefilled = self._prefilled * keep + alone
+        self._crowded = self._crowded * keep + seconds
         seconds -= alone
         keep = math.exp(-seconds / READ_SECONDS)
         self._read_tokens = self._read_tokens * keep + work.context
         self._read_seconds = self._read_seconds * keep + seconds
-
-    def _forget_share(self, seconds: float) -> None:
-        """What prefills took fades in steps without a crowd, too.
-
-        Admission that is held back for it can end the crowd. Nothing would correct it then.
-        """
-        keep = math.exp(-seconds / SHARE_SECONDS)
-        self._prefilled *= keep
-        self._crowded *= keep
 
     def kv_rate(self) -> float:
         """Tokens of context that decoding reads per second while crowded; NaN while unknown."""
