@@ -2,13 +2,13 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
+from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, PrefillTable
 from tokenflow_sgl.qos import play
 from tokenflow_sgl_emulator.timed.clock import VIRTUAL_VARIABLE
 from tokenflow_sgl_emulator.timed.device import PROFILE_VARIABLE
@@ -36,22 +36,12 @@ class Device:
     share: float
     stalls: float
 
-    @property
-    def profile(self) -> DeviceProfile:
-        """It with a tiny model, and memory for all."""
+    def profile(self, plain: DeviceProfile) -> DeviceProfile:
+        """The plain one with these times, and memory for all."""
         each, many = self.prefill_s, 1000 * self.prefill_s
-        return DeviceProfile(
-            device="toy",
-            model="toy-model",
-            source="made up for a test",
-            layers=4,
-            kv_bytes_per_token=1000,
-            device_memory=1 << 35,
-            weight_bytes=1 << 30,
+        return replace(
+            plain,
             kv_pool_tokens=20_000,
-            host_pool_tokens=80_000,
-            host_to_device=Link(bandwidth=1e10, latency=1e-6),
-            device_to_host=Link(bandwidth=1e10, latency=1e-6),
             decode=DecodeTable((1.0, 64.0), (1.0, 1e4), ((self.decode_s,) * 2,) * 2),
             prefill=PrefillTable((1.0, 1000.0), (1.0, 1e4), ((each,) * 2, (many,) * 2)),
         )
@@ -100,10 +90,12 @@ def prompt(seed: int, tokens: int) -> list[int]:
     return [rng.randrange(300, 4096) for _ in range(tokens)]
 
 
-def reader_and_newcomer(start_server: Any, device: Device, root: Path, *flags: str) -> list[Answer]:
+def reader_and_newcomer(
+    start_server: Any, device: Device, profile: DeviceProfile, root: Path, *flags: str
+) -> list[Answer]:
     root.mkdir()
-    device.profile.save(root / "toy.json")
-    write_model_folder(root / "model", device.profile.layers)
+    profile.save(root / "toy.json")
+    write_model_folder(root / "model", profile.layers)
     env = {PROFILE_VARIABLE: str(root / "toy.json"), VIRTUAL_VARIABLE: "1"}
     given = ("--skip-tokenizer-init", "--chunked-prefill-size", "8192", *flags)
     reader, newcomer = (prompt(10, 40), 0.0, ANSWER), (prompt(11, device.long), device.arrives_s, 8)
@@ -115,12 +107,13 @@ def reader_and_newcomer(start_server: Any, device: Device, root: Path, *flags: s
 
 @pytest.mark.parametrize("device", [FAST, SLOW], ids=["fast", "slow"])
 def test_a_reader_does_not_stall_for_a_long_prompt(
-    start_server: Any, device: Device, tmp_path: Path
+    start_server: Any, make_profile: Any, device: Device, tmp_path: Path
 ) -> None:
     """Stock SGLang is the control: the reader waits for the whole prefill."""
+    profile = device.profile(make_profile())
     tokenflow = ("--scheduler", "tokenflow", "--hicache-ratio", "4")
     stock, ours = (
-        reader_and_newcomer(start_server, device, tmp_path / name, *flags)
+        reader_and_newcomer(start_server, device, profile, tmp_path / name, *flags)
         for name, flags in (("stock", ()), ("tokenflow", tokenflow))
     )
     assert [each.ids for each in ours] == [each.ids for each in stock]

@@ -22,7 +22,7 @@ from tokenflow_sgl.policy.slo_admission import allowance, forecast, within_objec
 COSTS = StepCosts(decode=(0.1, 0.0, 0.0), prefill=(0.0, 0.001, 0.0))
 AMPLE = 1_000_000
 CONFIG = WorkingSetConfig(admission="slo")
-NOBODY = np.zeros(0, dtype=np.int64)
+NO_STREAMS = np.zeros(0, dtype=np.int64)
 
 
 # Stream: objective 0.2 s per token. It has 201 tokens in 20 s after the first, which might have
@@ -295,7 +295,7 @@ def test_both_is_what_the_two_have_in_common(make_state, make_stream, batch) -> 
 def test_a_prefill_step_keeps_the_objective_between_two_tokens(make_state, make_stream) -> None:
     def limit(**given):
         return prefill_gate(
-            make_state([make_stream(slack=5.0, **given)], costs=COSTS), CONFIG, NOBODY
+            make_state([make_stream(slack=5.0, **given)], costs=COSTS), CONFIG, NO_STREAMS
         ).limit
 
     assert limit() == 2048

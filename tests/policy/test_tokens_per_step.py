@@ -19,7 +19,7 @@ from tokenflow_sgl.policy.supply import Supply, modelled, supplied
 from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
 CONFIG = WorkingSetConfig()
-NOBODY = np.zeros(0, dtype=np.int64)
+NO_STREAMS = np.zeros(0, dtype=np.int64)
 
 
 def test_a_token_takes_a_part_of_a_step() -> None:
@@ -80,7 +80,10 @@ def test_memory_is_forecast_to_be_used_up_sooner(make_state, make_stream) -> Non
 def test_decoding_keeps_pace_with_longer_prefills(make_state, make_stream) -> None:
     rows = [make_stream(slack=-1.0, rate=20.0)]
     plain, drafts = make_state(rows), make_state(rows, tokens_per_step=2.5)
-    assert prefill_gate(drafts, CONFIG, NOBODY).limit > prefill_gate(plain, CONFIG, NOBODY).limit
+    assert (
+        prefill_gate(drafts, CONFIG, NO_STREAMS).limit
+        > prefill_gate(plain, CONFIG, NO_STREAMS).limit
+    )
 
 
 def test_parking_expects_the_tokens_of_drafts(make_state, make_stream) -> None:

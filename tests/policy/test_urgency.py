@@ -19,7 +19,7 @@ from tokenflow_sgl.policy.queueing import Queue, first_of, queue_keys, waiting_q
 from tokenflow_sgl.policy.urgency import leeway, turn
 
 CONFIG = WorkingSetConfig()
-NOBODY = np.zeros(0, dtype=np.int64)
+NO_STREAMS = np.zeros(0, dtype=np.int64)
 AGENT = {"rate": 50.0, "tolerance": 30.0}
 NONE = Admission(np.zeros(0, dtype=np.int64))
 
@@ -169,9 +169,9 @@ def test_admission_asks_for_what_is_tolerated_later(make_state, make_stream) -> 
 
 def test_a_prefill_step_may_last_as_long_as_is_tolerated(make_state, make_stream) -> None:
     rows = [make_stream(slack=0.02), make_stream(Phase.WAITING, prompt=9000)]
-    short = prefill_gate(make_state(rows), CONFIG, NOBODY).limit
+    short = prefill_gate(make_state(rows), CONFIG, NO_STREAMS).limit
     rows[0]["tolerance"] = 1.0
-    assert prefill_gate(make_state(rows), CONFIG, NOBODY).limit == CONFIG.prefill_chunk > short
+    assert prefill_gate(make_state(rows), CONFIG, NO_STREAMS).limit == CONFIG.prefill_chunk > short
 
 
 # ---- what stays as it was ------------------------------------------------------------

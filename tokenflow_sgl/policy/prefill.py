@@ -6,7 +6,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import IntArray, Prefill, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
-from tokenflow_sgl.policy.urgency import leeway, runs_dry
+from tokenflow_sgl.policy.urgency import leeway, reader_runs_dry
 
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
@@ -29,7 +29,7 @@ def prefill_gate(state: State, config: WorkingSetConfig, run: IntArray) -> Prefi
     if not (hold and slow and limit is not None):
         return Prefill(hold=hold, limit=limit)
     seconds = float(state.costs.prefill_seconds(limit)) + state.decode_seconds
-    return Prefill(hold=True, hold_mixed=runs_dry(state, seconds), limit=limit)
+    return Prefill(hold=True, hold_mixed=reader_runs_dry(state, seconds), limit=limit)
 
 
 def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:
@@ -45,8 +45,8 @@ def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:
     # On 4090-b, 38 % of the readers stalled then instead of 8 %, and less was effective.
     reading = streams.read_index
     if not len(reading):
-        unread = streams.streaming.take(streams.running_index).any()
-        return longest if unread else None, False
+        streamed = streams.streaming.take(streams.running_index).any()
+        return (longest if streamed else None), False
     if costs.prefill is None:
         return longest, False
     constant, per_token, per_work = costs.prefill

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenflow_sgl.contract import State
 from tokenflow_sgl.contract.needs import NOTHING, leaves, prompts
-from tokenflow_sgl.policy.urgency import runs_dry
+from tokenflow_sgl.policy.urgency import reader_runs_dry
 
 LOW_SHARE = 0.10
 """Below this share of free device memory the policy decides."""
@@ -55,4 +55,4 @@ def prefills_stall_readers(state: State) -> bool:
     seconds = float(state.prefill_seconds.sum()) + state.decode_seconds
     if promised:
         seconds += costs.prefill_seconds(promised)
-    return runs_dry(state, seconds)
+    return reader_runs_dry(state, seconds)

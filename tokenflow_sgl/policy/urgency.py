@@ -28,7 +28,7 @@ def leeway(state: State) -> FloatArray:
     return state.slack if tolerance is None else state.slack + tolerance
 
 
-def runs_dry(state: State, seconds: float) -> bool:
+def reader_runs_dry(state: State, seconds: float) -> bool:
     """Whether a running stream's reader has no text for so many seconds.
 
     An objective of time between tokens counts as text for so long at most. A stream in its own
