@@ -237,6 +237,17 @@ def test_prefills_go_on_where_streams_take_turns(
     assert admissible(state, WorkingSetConfig(hysteresis=0.0)).join.tolist() == expected
 
 
+def test_newcomers_that_fit_into_memory_do_not_pay_for_a_crowd(make_state, make_stream) -> None:
+    # Ten readers will hold 306 tokens each on average, a newcomer 1.6: six fit beside them. What
+    # prefills took in the last crowd, and a stock, count from the seventh on. Else the share that
+    # was measured in a crowd kept all of a long queue out, and no new crowd corrected it.
+    reader = make_stream(rate=2.5, slack=0.0, prompt=200, generated=100, expected=110.0)
+    rows = [*([reader] * 10), *([make_stream(Phase.WAITING, prompt=1, expected=1.0)] * 10)]
+    state = make_state(rows, total=3070, host=100_000, costs=COSTS)
+    state = dataclasses.replace(state, kv_rate=30_700.0, prefill_share=0.9)
+    assert admissible(state, WorkingSetConfig()).join.tolist() == [10, 11, 12, 13, 14, 15]
+
+
 @pytest.mark.parametrize(("dry", "expected"), [(0, [20]), (1, [20]), (2, [])])
 def test_no_stream_joins_while_readers_stall(joins, member, newcomer, dry, expected) -> None:
     # Twenty readers; a twentieth of them may stall.

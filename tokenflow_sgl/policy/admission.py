@@ -201,7 +201,28 @@ def _time_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
     supply = supplied(state, asking.mean_length, asking.mean_own, UNMEASURED)
     if asking.dry_share(supply.speed) > DRY_SHARE:
         return 0
-    stock, usual = _beside_others(state, config, asking)
+    count, roomy = len(asking.candidates), asking.within(state.memory.kv.total)
+    fits = _passes(state, config, asking, supply, roomy) if roomy else 0
+    if fits < roomy or roomy == count:
+        return fits
+    # From here on streams take turns in memory: a stock for each, and later newcomers' prefills.
+    usual = ONGOING * state.prefill_share
+    return max(_passes(state, config, asking, supply, count, config.hysteresis, usual), roomy)
+
+
+def _passes(
+    state: State,
+    config: WorkingSetConfig,
+    asking: Asking,
+    supply: Supply,
+    fits: int,
+    stock: float = 0.0,
+    usual: float = 0.0,
+) -> int:
+    """How many of the first `fits` candidates pass the test at every horizon.
+
+    stock, usual: As of `_wanted`.
+    """
     for horizons in (DECISIVE, OTHERS):
         wanted = _wanted(state, asking, horizons, supply, stock, usual)[..., :fits]
         passes = np.atleast_2d(wanted <= config.eta * horizons).all(axis=0)
@@ -211,16 +232,6 @@ def _time_allows(state: State, config: WorkingSetConfig, asking: Asking) -> int:
         if not fits:
             break
     return fits
-
-
-def _beside_others(state: State, config: WorkingSetConfig, asking: Asking) -> tuple[float, float]:
-    """(Seconds of stock, share of the time that prefills take) if all of these streams stay.
-
-    None of both where all of them fit into memory.
-    """
-    if not asking.needs_more_than(state.memory.kv.total):
-        return 0.0, 0.0
-    return config.hysteresis, ONGOING * state.prefill_share
 
 
 def _wanted(

@@ -79,13 +79,13 @@ class Asking:
         """KV tokens on the device that several of them share, once."""
         return shared_once(self._state.memory, self._state.streams)
 
-    def needs_more_than(self, tokens: int) -> bool:
-        """Whether all of them together will have come to hold more than so many tokens."""
+    def within(self, tokens: int) -> int:
+        """How many candidates, in order, come to hold no more than `tokens` with the members."""
         tokens -= self.shared
-        if int(self.own.sum()) > tokens:
-            return True
-        start, final = self.start, self.final
-        return int(final[:start].sum() + final[start:].sum()) > tokens
+        start, own, final = self.start, self.own, self.final
+        # Not even what the streams hold now may be more.
+        left = tokens - max(int(own[:start].sum()), int(final[:start].sum()))
+        return int(final[start:].cumsum().searchsorted(left, side="right"))
 
     @property
     def mean_length(self) -> float:
