@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from sglang.srt.managers.schedule_batch import Req
-from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from tokenflow_sgl.engine.kv.prompt_match import prompt_match
+from tokenflow_sgl.engine.kv.prompt_match import prompt_match, use_of_paused
 
 PAGE = 4
 
@@ -46,7 +46,11 @@ def request(prompt: array[int], **given: Any) -> Any:
 def tree() -> UnifiedRadixCache:
     """With 100 tokens from 1000 on."""
     allocator = SimpleNamespace(
-        device="cpu", page_size=PAGE, free=lambda *_: None, get_kvcache=lambda: None
+        device="cpu",
+        page_size=PAGE,
+        free=lambda *_: None,
+        free_segment=lambda *_, **__: None,
+        get_kvcache=lambda: None,
     )
     made = UnifiedRadixCache(
         CacheInitParams(
@@ -100,3 +104,16 @@ def test_what_is_on_the_host_comes_behind_the_device() -> None:
     tree = SimpleNamespace(match_prefix=lambda params: asked.append(params) or found)
     assert match(tree, request(ids((1, 200)))) == (64, 96)
     assert asked[0].req is None, "nothing is adopted"
+
+
+def test_what_a_paused_stream_has_is_evicted_last(tree) -> None:
+    paused = request(ids((1000, 60)), output_ids=ids((1060, 40)))
+    tree.insert(InsertParams(key=RadixKey(ids((5, 100))), value=torch.arange(100)))
+    use_of_paused(tree, SimpleNamespace(request=lambda slot: paused))(7)  # type: ignore[arg-type]
+    tree.evict(EvictParams(num_tokens=100))
+    assert match(tree, request(ids((1000, 100), (5, 9)))) == (100, 100)
+    assert match(tree, request(ids((5, 100), (5, 9)))) == (0, 0)
+
+
+def test_a_stream_that_has_gone_is_no_use(tree) -> None:
+    use_of_paused(tree, SimpleNamespace(request=lambda slot: None))(7)  # type: ignore[arg-type]

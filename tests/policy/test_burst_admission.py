@@ -66,11 +66,11 @@ def test_a_burst_that_memory_cannot_hold_is_not_cleared_in_part(
 ) -> None:
     # Each of the three ends up with 800 tokens on average: 1900 hold the member and one more.
     rows = [member(), newcomer(), newcomer()]
-    state = make_state(rows, total=1000, free=0, host=1000, costs=COSTS, kv_rate=AS_MODELLED)
+    state = make_state(rows, total=1000, free=0, host=1600, costs=COSTS, kv_rate=AS_MODELLED)
     ended = float(state.streams.arrival.max()) + 5.0
     state = dataclasses.replace(state, now=ended, streams=_due_now(state, ended))
     assert admissible(state, WorkingSetConfig(burst_eta=9.0)).join.tolist() == []
-    alone = make_state(rows[:2], total=1000, free=0, host=1000, costs=COSTS, kv_rate=AS_MODELLED)
+    alone = make_state(rows[:2], total=1000, free=0, host=1600, costs=COSTS, kv_rate=AS_MODELLED)
     alone = dataclasses.replace(alone, now=ended, streams=_due_now(alone, ended))
     assert admissible(alone, WorkingSetConfig(burst_eta=9.0)).join.tolist() == [1]
 

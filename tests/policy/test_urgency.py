@@ -161,10 +161,11 @@ def test_admission_asks_for_what_is_tolerated_later(make_state, make_stream) -> 
     # Members that together ask for more than the engine can do within ten seconds.
     members = [make_stream(slack=0.0, rate=90.0, expected=1500.0) for _ in range(30)]
     rows = [*members, make_stream(Phase.WAITING)]
-    strict = admissible(make_state(rows, total=20_000), CONFIG).join
+    strict = admissible(make_state(rows, total=20_000, host=40_000), CONFIG).join
     patient = [dict(row, tolerance=60.0) for row in members]
     assert len(strict) == 0
-    assert admissible(make_state([*patient, rows[-1]], total=20_000), CONFIG).join.tolist() == [30]
+    later = make_state([*patient, rows[-1]], total=20_000, host=40_000)
+    assert admissible(later, CONFIG).join.tolist() == [30]
 
 
 def test_a_prefill_step_may_last_as_long_as_is_tolerated(make_state, make_stream) -> None:

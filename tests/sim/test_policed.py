@@ -186,7 +186,7 @@ def test_without_proactive_writes_streams_are_loaded_in_parts(
         seen.clear()
         # Turns so short that a stream leaves before all of its KV has been copied.
         config = WorkingSetConfig(write_ahead=False, load_chunks=chunks, hysteresis=3.0)
-        room = options(host_tokens=20_000, max_total_tokens=8000)
+        room = options(host_tokens=32_000, max_total_tokens=8000)
         runs[chunks] = simulate(rows, slow, room, policy="tokenflow", config=config)
         assert seen, "the test must prefetch"
         assert any(seen) == chunks

@@ -33,7 +33,7 @@ def served(device: DeviceProfile) -> Callable[..., Simulation]:
     def run(trace: Trace, **given: object) -> Simulation:
         settings = {
             "max_total_tokens": 4500,
-            "host_tokens": 4500,
+            "host_tokens": 6700,
             "chunked_prefill_size": 512,
             "page_size": 4,
             "storage_latency_us": 0.0,
@@ -102,12 +102,12 @@ def test_a_short_prefix_is_not_asked_for(ttft) -> None:
 
 def test_one_link_serves_all_requests_in_turn(served, times_of) -> None:
     # Twice the same prompt at once: prefetches are not deduplicated, and the second one waits.
-    trace = returning(again=2)
-    host = {"host_tokens": 8100, "max_total_tokens": 8100}
+    trace = returning(again=2, others=6)
+    host = {"host_tokens": 12_300, "max_total_tokens": 8100}
 
     def ends(**given: object) -> list[float]:
         times = times_of(served(trace, storage_gbps=EQUAL, **host, **given))
-        return [times[index][0] - 100.0 for index in (5, 6)]
+        return [times[index][0] - 100.0 for index in (7, 8)]
 
     assert ends()[0] == pytest.approx(2.2, abs=0.1)
     both = ends(restore="auto")
@@ -141,7 +141,7 @@ def test_the_policy_s_scheduler_has_the_storage_too(device, times_of) -> None:
     def ttft(**given: object) -> float:
         options = EngineOptions(
             max_total_tokens=4500,
-            host_tokens=4500,
+            host_tokens=6700,
             chunked_prefill_size=512,
             page_size=4,
             storage_latency_us=0.0,

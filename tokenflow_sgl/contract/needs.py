@@ -228,6 +228,18 @@ def most_streams(memory: Memory, length: float, own: float) -> float:
     return min(most, window / min(in_pages(memory, length), memory.window.tokens))
 
 
+OVER_HOST = 1.25
+"""KV tokens that may be promised over those of the host. HiCache also keeps the copy of what is on
+the device, so a host no larger than the device has little room for the paused; but not all that
+runs has a copy. From a host of four times the device on, the sum of both is less."""
+
+
+def kv_kept(memory: Memory) -> float:
+    """KV tokens of streams that device and host together keep."""
+    device, host = memory.kv.total, memory.host.kv.total
+    return max(device, min(device + host, OVER_HOST * host))
+
+
 def states_kept(memory: Memory) -> float:
     """Streams whose recurrent states device and host keep; infinite for models without states."""
     total = memory.device.state.total

@@ -12,10 +12,10 @@ from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.kv.device_pools import STATES_KEPT
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
-from tokenflow_sgl.engine.kv.prompt_match import prompt_match
+from tokenflow_sgl.engine.kv.prompt_match import prompt_match, use_of_paused
 from tokenflow_sgl.engine.kv.prompt_path import prompt_path
 from tokenflow_sgl.engine.shared_clock import SharedClock
-from tokenflow_sgl.lifecycle import CachedPrefixes, SharedPrefixes
+from tokenflow_sgl.lifecycle import CachedPrefixes, PausedCopies, SharedPrefixes
 from tokenflow_sgl.lifecycle.table import StreamTable
 
 
@@ -47,6 +47,7 @@ class View:
         self._timer = timer
         self._links = links
         self._cached = CachedPrefixes(table.phases, prompt_match(scheduler.tree_cache, table))
+        self._paused = PausedCopies(table.phases, use_of_paused(scheduler.tree_cache, table))
         self._prefixes = None
         tree = scheduler.tree_cache
         # Where a match needs a kept state, or a window that is still there, equal tokens do not say
@@ -69,6 +70,7 @@ class View:
         barred = [self._table.slot(req) for req in held if req in self._table]
         order = self._table.order()
         self._cached.look(order)
+        self._paused.look(order)
         streams = self._table.streams(
             barred, writes=writes, cached=self._cached.of(order), prefixes=self._prefixes
         )

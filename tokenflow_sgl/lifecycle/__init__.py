@@ -8,6 +8,7 @@ from tokenflow_sgl.lifecycle.actuator import Actuator, Missing
 from tokenflow_sgl.lifecycle.apply import Applied, apply
 from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.decider import Decider
+from tokenflow_sgl.lifecycle.paused_copies import PausedCopies
 from tokenflow_sgl.lifecycle.phases import NOT_HERE, Phases
 from tokenflow_sgl.lifecycle.prefetch import give_up
 from tokenflow_sgl.lifecycle.shared_prefixes import SharedPrefixes
@@ -19,6 +20,7 @@ __all__ = [
     "CachedPrefixes",
     "Decider",
     "Missing",
+    "PausedCopies",
     "Phases",
     "SharedPrefixes",
     "apply",

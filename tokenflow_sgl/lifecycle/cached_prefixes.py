@@ -2,10 +2,8 @@
 
 The prefix tree of either body tells it for one prompt, at a price that grows with the prompt. What
 is cached changes as others are computed and as memory is evicted. So each pass looks at a few of
-those that wait: first at those never looked at, then at those longest ago, and at none again within
-a second or so. A pass looks at no more in a long queue than in a short one.
-
-By passes and slots, not by a clock: all ranks look at the same prompts in the same pass.
+those that wait, and at none again within a second or so. A pass looks at no more in a long queue
+than in a short one.
 """
 
 from __future__ import annotations
@@ -14,8 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tokenflow_sgl.contract import BoolArray, IntArray, Phase
+from tokenflow_sgl.contract import IntArray, Phase
 from tokenflow_sgl.lifecycle.phases import Phases
+from tokenflow_sgl.lifecycle.turns import Turns
 
 LOOKS = 16
 """Prompts that one pass looks up at most."""
@@ -38,11 +37,9 @@ class CachedPrefixes:
     def __init__(self, phases: Phases, match: Match) -> None:
         self._phases = phases
         self._match = match
-        self._looked: IntArray = np.zeros(0, dtype=np.int64)
-        self._number: IntArray = np.zeros(0, dtype=np.int64)
+        self._turns = Turns(phases, LOOKS, AGAIN)
         self._device: IntArray = np.zeros(0, dtype=np.int64)
         self._reach: IntArray = np.zeros(0, dtype=np.int64)
-        self._passes = 0
 
     def look(self, order: IntArray) -> None:
         """Look up a few of the streams that wait.
@@ -53,19 +50,10 @@ class CachedPrefixes:
         Args:
             order: Slots of all streams, in order of arrival.
         """
-        phases = self._phases
         self._grow()
-        self._passes += 1
-        waiting = order[phases.phase.take(order) == Phase.WAITING.value]
-        looked = np.where(self._known(waiting), self._looked.take(waiting), -AGAIN)
-        due = np.nonzero(looked <= self._passes - AGAIN)[0]
-        if len(due) > LOOKS:
-            due = np.sort(due[np.argsort(looked[due], kind="stable")[:LOOKS]])
-        slots = waiting[due]
-        for slot in slots[::-1].tolist():
+        waiting = order[self._phases.phase.take(order) == Phase.WAITING.value]
+        for slot in self._turns.next(waiting)[::-1].tolist():
             self._device[slot], self._reach[slot] = self._match(slot)
-        self._looked[slots] = self._passes
-        self._number[slots] = phases.number.take(slots)
 
     def of(self, order: IntArray) -> tuple[IntArray, IntArray]:
         """(Leading tokens on the device, those on device or host), both of the shape of `order`.
@@ -73,15 +61,12 @@ class CachedPrefixes:
         0 where no look has been since the stream came, and where it does not wait.
         """
         self._grow()
-        known = self._known(order) & (self._phases.phase.take(order) == Phase.WAITING.value)
+        known = self._turns.known(order) & (self._phases.phase.take(order) == Phase.WAITING.value)
         return self._device.take(order) * known, self._reach.take(order) * known
 
-    def _known(self, slots: IntArray) -> BoolArray:
-        return np.equal(self._number.take(slots), self._phases.number.take(slots))
-
     def _grow(self) -> None:
-        more = len(self._phases) - len(self._looked)
+        more = len(self._phases) - len(self._device)
         if more:
             new = np.zeros(more, dtype=np.int64)
-            for name in ("_looked", "_number", "_device", "_reach"):
+            for name in ("_device", "_reach"):
                 setattr(self, name, np.concatenate([getattr(self, name), new]))

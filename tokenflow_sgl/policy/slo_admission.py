@@ -31,6 +31,7 @@ from tokenflow_sgl.contract import FloatArray, IntArray, State
 from tokenflow_sgl.contract.needs import (
     Room,
     in_pages,
+    kv_kept,
     occupied,
     states_kept,
     windows,
@@ -82,7 +83,7 @@ def within_objectives(
     asked = prefills_due(state, members) + np.cumsum(seconds)
     passes = asked < allowance(state, context, count)
     passes &= _pace(state, context, count) <= _slowest(state, newcomers)
-    passes &= held + need <= config.fill * (memory.kv.total + memory.host.kv.total)
+    passes &= held + need <= config.fill * kv_kept(memory)
     passes &= held_windows + kept <= windows_kept(memory, config.fill)
     passes &= count <= states_kept(memory)
     # Nothing overtakes the first one that does not pass.

@@ -233,9 +233,9 @@ class Core:
         """Copy what a running stream has no copy of, or `most` tokens; returns how many."""
         tokens = int(self.unwritten(np.array([stream]))[0])
         tokens = tokens if most is None else min(tokens, most)
-        if tokens:
-            self.memory.write(stream, tokens, lambda count: self._store(count, now))
-        return tokens
+        if not tokens:
+            return 0
+        return self.memory.write(stream, tokens, lambda count: self._store(count, now))
 
     def advance(self, step: Step, end: float) -> list[int]:
         """A step has ended: streams that got their last token.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tokenflow_sgl.sim.host_copies import HostCopies
 from tokenflow_sgl.sim.prefixes import Prefixes
 from tokenflow_sgl.sim.simulated_streams import IntArray
 
@@ -27,8 +28,7 @@ class KVMemory:
     Attributes:
         held: Tokens of running streams, those being prefilled, and the prefixes of both.
         evicted, lost: Tokens that left the device with a copy on the host, and without one.
-        copied: Tokens of each stream's own part that have a copy on the host.
-        backup: Is told of a node, and how many tokens of it the host has; None: nothing is.
+        host: The copies.
     """
 
     def __init__(
@@ -42,7 +42,6 @@ class KVMemory:
         keep_copies: bool = True,
     ) -> None:
         self.device = device // page * page
-        self.host = host // page * page
         self.held = 0
         self.evicted = self.lost = 0
         self._prefixes = prefixes
@@ -57,11 +56,15 @@ class KVMemory:
         self._cached_sum = 0
         self._leaving: OrderedDict[int, float] = OrderedDict()  # until it may be evicted
         self._leaving_sum = 0
-        self._on_host: OrderedDict[int, int] = OrderedDict()
-        self._on_host_sum = 0
+        self._running: set[int] = set()
         self._arrives: dict[int, float] = {}  # when a running stream's last copy is there
-        self.copied: IntArray = np.zeros(len(prefixes.paths), dtype=np.int64)
-        self.backup: Callable[[int, int], None] | None = None
+        self.host = HostCopies(
+            host // page * page,
+            len(prefixes.paths),
+            page=page,
+            write_back=write_back,
+            on_device=self._on_device,
+        )
 
     @property
     def free(self) -> int:
@@ -78,7 +81,7 @@ class KVMemory:
         on_device = True
         for node in (*self._prefixes.paths[stream], stream):
             here = self._resident.get(node, 0) if on_device else 0
-            there = max(here, self._on_host.get(node, 0))
+            there = max(here, self.host.of(node))
             resident += here
             reach += there
             on_device = on_device and here >= self._prefixes.tokens[node]
@@ -93,7 +96,7 @@ class KVMemory:
 
     def there(self, node: int) -> int:
         """Leading tokens of a node that are on device or host."""
-        return max(self._resident.get(node, 0), self._on_host.get(node, 0))
+        return max(self._resident.get(node, 0), self.host.of(node))
 
     def evictable(self, stream: int) -> int:
         """Of the tokens on the device that a stream would find: those that no stream holds."""
@@ -131,6 +134,8 @@ class KVMemory:
             if tokens > at:
                 self._keep(stream, depth)
             at += self._prefixes.tokens[node]
+        self._running.add(stream)
+        self.host.used(stream)
         if stream in self._resident:
             self._uncache(stream)
             own = self._resident.pop(stream)
@@ -153,13 +158,15 @@ class KVMemory:
             # Another stream may have computed the same meanwhile: one copy is enough.
             self.held -= max(min(there, last) - first, 0)
             self._resident[node] = max(there, last)
+            self.host.used(node)
+            self.host.left(node)
             at += length
 
     def release(self, stream: int, tokens: int, store: Store, *, keep: bool = True) -> None:
         """A stream that ran with `tokens` stops; unless `keep`, its own ones are gone for good."""
-        if not self._keep_copies and stream in self._on_host:
-            self._on_host_sum -= self._on_host.pop(stream)
-            self._copied(stream, 0)
+        self._running.discard(stream)
+        if not self._keep_copies:
+            self.host.drop(stream)
         # Pages that are not full are of no use.
         full = tokens // self._page * self._page
         self.held -= self.paged(tokens) - full
@@ -170,21 +177,21 @@ class KVMemory:
             self._resident[stream] = own
         else:
             self.held -= own
+            self.host.left(stream)
         path = self._prefixes.paths[stream][: self._depth.pop(stream, 0)]
         for node in reversed(path):
             self._users[node] -= 1
             if not self._users[node]:
                 del self._users[node]
                 idle.append(node)
-        unwritten = sum(self._unwritten(node) for node in idle)
         ready = self._arrives.pop(stream, None)
-        if unwritten and not self._write_back:
-            ready = store(unwritten)
+        if self.host.size and not self._write_back:
+            written = sum(self._write(node) for node in idle)
+            if written:
+                ready = store(written)
         for node in idle:
             tokens = self._resident[node]
             self.held -= tokens
-            if self.host and not self._write_back:
-                self._write(node)
             if ready is None:
                 self._cached[node] = None
                 self._cached_sum += tokens
@@ -194,15 +201,20 @@ class KVMemory:
 
     def unwritten(self, rows: IntArray, tokens: IntArray) -> IntArray:
         """Of running streams with `tokens` each: those of whole pages without a copy."""
-        if not self.host or self._write_back:
+        if not self.host.size or self._write_back:
             return np.zeros(len(rows), dtype=np.int64)
         own = tokens // self._page * self._page - self._prefixes.shared[rows]
-        return np.asarray(np.maximum(own - self.copied[rows], 0))
+        return np.asarray(np.maximum(own - self.host.copied[rows], 0))
 
-    def write(self, stream: int, tokens: int, store: Store) -> None:
-        """Copy the next `tokens` of a running stream's own part to the host."""
+    def write(self, stream: int, tokens: int, store: Store) -> int:
+        """Copy the next `tokens` of a running stream's own part to the host, if it has room.
+
+        Returns how many are copied.
+        """
+        if not self.host.keep(stream, int(self.host.copied[stream]) + tokens):
+            return 0
         self.arrives(stream, store(tokens))
-        self.keep_on_host(stream, int(self.copied[stream]) + tokens)
+        return tokens
 
     def arrives(self, stream: int, ready: float) -> None:
         """The last copy of a running stream has ended at `ready`."""
@@ -223,6 +235,13 @@ class KVMemory:
     def settles_at(self) -> float | None:
         """When the next copy ends; None: none is under way."""
         return next(iter(self._leaving.values()), None)
+
+    def touch(self, stream: int) -> None:
+        """What a stream has on device and host goes last when memory is needed."""
+        for node in (stream, *reversed(self._prefixes.paths[stream])):
+            self.host.touch(node)
+            if node in self._cached:
+                self._cached.move_to_end(node)
 
     def _keep(self, stream: int, depth: int) -> None:
         """The stream uses the node at this depth of its path, and those before it already."""
@@ -246,42 +265,28 @@ class KVMemory:
             return
         self.held += tokens
 
+    def _on_device(self, node: int) -> int:
+        running = node in self._running
+        return self.host.of(node) if running else self._resident.get(node, 0)
+
     def _unwritten(self, node: int) -> int:
-        if not self.host:
+        if not self.host.size:
             return 0
-        return max(self._resident[node] - self._on_host.get(node, 0), 0)
+        return max(self._resident[node] - self.host.of(node), 0)
 
-    def _write(self, node: int) -> None:
-        """The host has all of the node that the device has; it is the last one used."""
-        self.keep_on_host(node, max(self._resident[node], self._on_host.get(node, 0)))
-
-    def keep_on_host(self, node: int, tokens: int) -> None:
-        """The host has so many tokens of a node; what was unused longest makes room."""
-        if self.backup is not None:
-            self.backup(node, tokens)
-        self._on_host_sum += tokens - self._on_host.pop(node, 0)
-        self._on_host[node] = tokens
-        self._copied(node, tokens)
-        while self._on_host_sum > self.host:
-            oldest, size = self._on_host.popitem(last=False)
-            self._on_host_sum -= size
-            self._copied(oldest, 0)
-            if oldest == node:
-                break
-
-    def _copied(self, node: int, tokens: int) -> None:
-        if node < len(self.copied):
-            self.copied[node] = tokens
+    def _write(self, node: int) -> int:
+        """The host has all of the node that the device has, if it has room; how much was new."""
+        unwritten = self._unwritten(node)
+        kept = self.host.keep(node, self.there(node))
+        return unwritten if kept else 0
 
     def _evict(self, node: int, gone: int) -> int:
         """Take the last `gone` tokens of a cached node; returns how many had to be copied."""
         unsaved = 0
         if self._write_back:
-            unsaved = self._unwritten(node)
-            if unsaved:
-                self._write(node)
+            unsaved = self._write(node)
         tokens = self._resident[node]
-        if self._on_host.get(node, 0) >= tokens:
+        if self.host.of(node) >= tokens:
             self.evicted += gone
         else:
             self.lost += gone
@@ -290,4 +295,5 @@ class KVMemory:
         if gone == tokens:
             del self._cached[node]
             del self._resident[node]
+        self.host.left(node)
         return unsaved

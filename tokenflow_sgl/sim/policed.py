@@ -21,7 +21,7 @@ from tokenflow_sgl.contract import (
 )
 from tokenflow_sgl.contract.reserve import Growth
 from tokenflow_sgl.costs import Work, attention_work
-from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, SharedPrefixes, apply
+from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, PausedCopies, SharedPrefixes, apply
 from tokenflow_sgl.sim.actuator import SimActuator
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.experience import experienced
@@ -63,6 +63,7 @@ class PolicedScheduler(FcfsScheduler):
         super().__init__(core)
         self._lengths = lengths
         self._cached = CachedPrefixes(core.streams.phases, core.memory.match)
+        self._paused = PausedCopies(core.streams.phases, core.memory.touch)
         self._prefixes = SharedPrefixes(core.streams.phases, core.memory.path)
         self._timer = experienced(core)
         self._decider = Decider(policy, type(policy).__name__, core.streams.phases)
@@ -265,6 +266,7 @@ class PolicedScheduler(FcfsScheduler):
     def _state(self, present: IntArray, now: float) -> State:
         self._tell_kinds(present)
         self._cached.look(present)
+        self._paused.look(present)
         return state_of(
             self.core,
             self.body,

@@ -27,8 +27,8 @@ class PrefillCopies:
         """The step that was executed last has computed all `length` tokens of a stream."""
         rows, held = np.array([stream]), np.array([length])
         tokens = int(self._memory.unwritten(rows, held)[0])
-        if tokens:
-            self._memory.keep_on_host(stream, int(self._memory.copied[stream]) + tokens)
+        host = self._memory.host
+        if tokens and host.keep(stream, int(host.copied[stream]) + tokens):
             self._fresh.append((stream, tokens))
 
     def start(self, store: Store, *, at_once: bool) -> None:

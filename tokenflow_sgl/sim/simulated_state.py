@@ -114,7 +114,7 @@ def _memory_of(core: Core, body: SimActuator) -> Memory:
     memory, windows = core.memory, core.windows
     free = memory.free + core.streams.phases.partly_loaded
     device = Tier(kv=Pool(memory.device, free, body.promised))
-    host = Tier(kv=Pool(memory.host))
+    host = Tier(kv=Pool(memory.host.size))
     need = Window()
     if windows is not None:
         need = windows.need
@@ -123,7 +123,7 @@ def _memory_of(core: Core, body: SimActuator) -> Memory:
         left = Pool(windows.total, core.window_free - draining, promised)
         share = windows.total / memory.device
         device = replace(device, window=left)
-        host = replace(host, window=Pool(int(share * memory.host)))
+        host = replace(host, window=Pool(int(share * memory.host.size)))
     return Memory(
         device=device,
         host=host,

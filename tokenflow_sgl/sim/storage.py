@@ -55,7 +55,7 @@ class StorageCounts:
 
 @dataclass(slots=True)
 class _Prefix:
-    """The stored part of a prompt, from `start` to `end`. `begun`: where its head begins."""
+    """What is fetched of a prompt, from `start` to `end`. `begun`: where its head begins."""
 
     fetch: Fetch
     start: int
@@ -101,7 +101,7 @@ class Storage:
             ),
             options.chunked_prefill_size,
         )
-        memory.backup = self._keep
+        memory.host.backup = self._keep
 
     def arrive(self, stream: int, prompt: int, now: float) -> None:
         """A request with so many tokens enters the queue: what of them is stored is asked for."""
@@ -109,10 +109,16 @@ class Storage:
         most = (prompt - 1) // self._options.page_size * self._options.page_size
         gap = min(self._reach(stream), most) - reach
         # SGLang lets prefetches take half of the host pool.
-        if gap < THRESHOLD or self._occupied + gap > self._memory.host // 2:
+        if gap < THRESHOLD or self._occupied + gap > self._memory.host.size // 2:
             return
-        self._occupied += gap
-        self._coming[stream] = _Prefix(self._link.ask(gap, now), reach, reach + gap, reach)
+        # Without room for all of it SGLang fetches as much as fits.
+        room = self._memory.host.reserve(gap)
+        if room < THRESHOLD:
+            self._memory.host.free(room)
+            return
+        self._occupied += room
+        end = reach + (gap if self._both else room)
+        self._coming[stream] = _Prefix(self._link.ask(room, now), end - room, end, reach)
 
     def ready(self, stream: int, prompt: int, now: float, lead: float) -> bool:
         """Whether admission looks at a waiting request now; else it is skipped in this pass."""
@@ -196,7 +202,8 @@ class Storage:
             self._link.give_up(one.fetch, now)
             self.counts.unused += landed
             self._forget(stream)
-        return head
+            return None
+        return max(head, one.start - computed)
 
     def _keep(self, node: int, tokens: int) -> None:
         """The host has so many tokens of a node: what is new goes to the storage."""
@@ -235,15 +242,16 @@ class Storage:
         """What has landed, head first, is on the host now."""
         one = self._coming[stream]
         end = one.start + self._landed(one)
+        self._forget(stream)
         at = 0
         for node in (*self._prefixes.paths[stream], stream):
             length = self._prefixes.tokens[node]
             if at + length > one.start and end > at:
-                self._memory.keep_on_host(node, min(end - at, length))
+                self._memory.host.keep(node, min(end - at, length))
             at += length
         self.counts.fetched += end - one.start
-        self._forget(stream)
 
     def _forget(self, stream: int) -> None:
         one = self._coming.pop(stream)
         self._occupied -= one.end - one.start
+        self._memory.host.free(one.end - one.start)

@@ -121,7 +121,7 @@ def test_what_is_on_the_host_counts_as_computed(queued) -> None:
     core = queued(asked(300), asked(200), host_tokens=1000)
     scheduler = ShortestPrefillScheduler(core)
     assert scheduler.offered() == [1, 0]
-    core.memory.keep_on_host(0, 250)
+    core.memory.host.keep(0, 250)
     assert scheduler.offered() == [0, 1]
 
 

@@ -1,4 +1,4 @@
-"""Asks SGLang's prefix tree how much of a waiting prompt is cached.
+"""Asks SGLang's prefix tree how much of a waiting prompt is cached, and tells it what paused use.
 
 By the walk with which SGLang itself looks at requests that wait: for its cache-aware policies in
 every pass, and for the others every WAITING_PREFIX_REFRESH_INTERVAL passes so that their prefixes
@@ -11,6 +11,7 @@ and so are the answers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
@@ -28,15 +29,25 @@ def prompt_match(tree_cache: Any, table: StreamTable[Any]) -> Match:
         if req is None or req.positional_embed_overrides is not None:
             return 0, 0  # such prompts are not cached: equal tokens have other embeddings
         prompt = req.origin_input_ids
-        key = RadixKey(
-            prompt,
-            extra_key=req.extra_key,
-            # At least the last token is computed, and more for a prompt's log probabilities.
-            limit=req._compute_max_prefix_len(len(prompt)),
-            cache_salt=req.cache_salt,
-        )
-        found = tree_cache.match_prefix(MatchPrefixParams(key=key))
+        # At least the last token is computed, and more for a prompt's log probabilities.
+        found = _walk(tree_cache, req, prompt, req._compute_max_prefix_len(len(prompt)))
         device = int(found.device_prefix_len)
         return device, device + int(found.host_hit_length)
 
     return match
+
+
+def use_of_paused(tree_cache: Any, table: StreamTable[Any]) -> Callable[[int], None]:
+    """Has the tree count as used now what it has of a slot's stream, prompt and output."""
+
+    def touch(slot: int) -> None:
+        req = table.request(slot)
+        if req is not None and req.positional_embed_overrides is None:
+            _walk(tree_cache, req, req.origin_input_ids + req.output_ids)
+
+    return touch
+
+
+def _walk(tree_cache: Any, req: Any, tokens: Any, limit: int | None = None) -> Any:
+    key = RadixKey(tokens, extra_key=req.extra_key, limit=limit, cache_salt=req.cache_salt)
+    return tree_cache.match_prefix(MatchPrefixParams(key=key))
