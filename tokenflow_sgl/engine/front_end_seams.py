@@ -55,6 +55,19 @@ FRONT_END: tuple[Seam, ...] = (
     Seam("sglang.srt.entrypoints.http_server:app", "call", "gets /tokenflow/streams"),
     Seam("sglang.srt.utils.auth:auth_level", "call", "guards it as /abort_request is guarded"),
     Seam(
+        "sglang.srt.utils.auth:add_api_key_middleware",
+        "call",
+        "asks for keys in every tokenizer worker, as SGLang does where there is one",
+        ("app", "api_key", "admin_api_key"),
+    ),
+    Seam(
+        "sglang.srt.managers.multi_tokenizer_mixin:read_from_shared_memory",
+        "call",
+        "the same: says with which keys the server was started",
+        ("name",),
+    ),
+    Seam("sglang.srt.managers.multi_tokenizer_mixin:get_main_process_id", "call", "the same"),
+    Seam(
         "sglang.srt.managers.tokenizer_control_mixin:TokenizerControlMixin.init_communicators",
         "call",
         "makes set_internal_state_communicator, which tells the scheduler of live streams",

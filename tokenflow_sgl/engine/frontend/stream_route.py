@@ -13,6 +13,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from sglang.srt.utils.auth import AuthLevel, auth_level
+from starlette.convertors import Convertor, register_url_convertor
 
 from tokenflow_sgl.engine.frontend.messenger import messenger_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
@@ -22,15 +23,31 @@ from tokenflow_sgl.engine.frontend.token_deposit import read_at
 from tokenflow_sgl.engine.stream_messages import Change
 from tokenflow_sgl.engine.unsupported import has_workers
 
-PATH = "/tokenflow/streams/{rid:path}"
+PATH = "/tokenflow/streams/{rid:any_text}"
 RATE, WEIGHT = "rate", "weight"
 FIELDS = f"{RATE}, {WEIGHT}, or both"
+
+
+class _AnyText(Convertor[str]):
+    """A part of a path that may be any text: ids of requests may have line breaks, too.
+
+    Starlette's own `path` ends at the first one.
+    """
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
 
 
 def add_routes(app: FastAPI) -> None:
     """Put the routes on SGLang's application, once."""
     if any(getattr(route, "path", None) == PATH for route in app.routes):
         return
+    register_url_convertor("any_text", _AnyText())
     guarded = auth_level(AuthLevel.ADMIN_OPTIONAL)
     app.add_api_route(PATH, guarded(change_stream), methods=["POST"])
     app.add_api_route(PATH, guarded(end_stream), methods=["DELETE"])
