@@ -57,7 +57,7 @@ def test_import_without_a_token_or_a_grafana(monkeypatch) -> None:
     assert "nobody answers." in result.output
 
 
-@pytest.mark.parametrize("answer", [b"<html>Please log in</html>", b"{}", b"[]"])
+@pytest.mark.parametrize("answer", [b"<html>Please log in</html>", b"{}", b"[]", b"[" * 5000])
 def test_import_is_none_if_grafana_does_not_say_so(monkeypatch, answer) -> None:
     monkeypatch.setattr("tokenflow_sgl.observe.fetch", lambda url, **_: answer)
     result = CliRunner().invoke(

@@ -70,6 +70,7 @@ def test_a_control_file_changes_a_running_link(tmp_path: Path) -> None:
         ('{"read_gbps": -1}', "read_gbps of the storage link is -1; allowed is a number above 0"),
         ("[]", r"is \[\]; allowed is a JSON object"),
         ("{", "is no JSON"),
+        ("[" * 5000, "is nested too deeply to be read"),
     ):
         control.write_text(text)
         with pytest.raises(ValueError, match=said):

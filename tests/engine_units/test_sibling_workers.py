@@ -118,6 +118,8 @@ def test_the_name_is_free_when_its_process_has_ended(launch) -> None:
         b"[1, 5]",
         b'["a", 5, 6]',
         b'{"a": 5}',
+        b"[" * 5000,
+        b'["a", ' + b"9" * 400 + b"]",
     ],
 )
 def test_what_is_no_rate_is_not_heard(launch, news) -> None:

@@ -188,7 +188,17 @@ def test_rotated_files_are_read_in_their_order(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["what?\n", "{}\n", "[1]\n", '{"time": 3}\n', '{"time": 3, "restored": {}}\n']
+    "text",
+    [
+        "what?\n",
+        "{}\n",
+        "[1]\n",
+        '{"time": 3}\n',
+        '{"time": 3, "restored": {}}\n',
+        "[" * 5000 + "\n",
+        f'{{"time": {10**400}}}\n',
+    ],
+    ids=range(7),
 )
 def test_other_files_are_refused(tmp_path, text) -> None:
     (tmp_path / "log").write_text(text)

@@ -107,6 +107,7 @@ def with_kind(**parts) -> str:
     [
         ("", "it is not JSON"),
         ("{", "it is not JSON"),
+        ("[" * 5000, "it is nested too deeply to be read"),
         ("[]", "its format is not 'tokenflow-lengths'"),
         ('{"format": "tokenflow-trace", "version": 1}', "its format is not"),
         (changed(version=2), "version is 2; allowed is 1"),

@@ -128,6 +128,17 @@ def test_what_is_no_such_file_is_refused(tmp_path, load) -> None:
         load(VOICE + VOICE)
     with pytest.raises(ClassError, match=r" is not TOML: "):
         load("[classes.voice]\nrate = " + "9" * 5000)
+    with pytest.raises(ClassError, match=r"classes.toml is nested too deeply to be read$"):
+        load("[classes.voice]\nrate = " + "[" * 5000)
+
+
+@pytest.mark.parametrize("text", ["rate = {}", "rate = 5\nreader = {}", "rate = 5\nspeed = {}"])
+def test_a_value_that_python_refuses_to_print_is_named_all_the_same(load, text) -> None:
+    """Hexadecimal digits are read without the limit that holds for printing."""
+    with pytest.raises(ClassError, match=r"class voice: .*; allowed|the field 'speed' is unknown"):
+        load("[classes.voice]\n" + text.format("0x" + "f" * 20_000))
+    with pytest.raises(ClassError, match="default is a huge integer"):
+        load(f"default = 0x{'f' * 20_000}\n{VOICE}")
 
 
 @given(text=st.text(max_size=60))

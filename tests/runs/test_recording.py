@@ -48,6 +48,14 @@ def test_through_the_files_and_back(pair, tmp_path):
     assert back.readers == there.readers
 
 
+@pytest.mark.parametrize("text", ["[" * 5000, "[]", "{}", "what?"], ids=range(4))
+def test_what_is_no_run_is_told_in_a_sentence(pair, tmp_path, text):
+    write_run(tmp_path, pair[0])
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(RunError, match=r"is not a complete run|format None, this reads"):
+        read_run(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

@@ -87,7 +87,7 @@ def _imported(answer: bytes) -> bool:
     """Whether Grafana says that it has taken a dashboard."""
     try:
         said = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(said, dict) and said.get("status") == "success"
 

@@ -98,7 +98,7 @@ def _lines(path: Path, file: Iterable[str]) -> Iterator[dict[str, Any]]:
         try:
             line = json.loads(text)
             float(line["time"]), *_parts(line)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise LogError(f"{path}, line {number} is not one of a log of decisions") from None
         yield line
 

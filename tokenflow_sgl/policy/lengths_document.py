@@ -16,6 +16,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import FloatArray
 from tokenflow_sgl.contract.lengths import GRID, LONGEST, cell_of
+from tokenflow_sgl.errors import shown
 from tokenflow_sgl.policy.learned_lengths import BUCKETS, KINDS, Evidence, Kind
 
 FORMAT, VERSION = "tokenflow-lengths", 1
@@ -52,13 +53,17 @@ def read_lengths(text: str) -> Evidence:
         found = json.loads(text)
     except ValueError as error:
         raise LengthsDocumentError(f"it is not JSON: {error}") from None
+    except RecursionError:
+        raise LengthsDocumentError("it is nested too deeply to be read") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise LengthsDocumentError(f"its format is not {FORMAT!r}")
     if found.get("version") != VERSION:
-        raise LengthsDocumentError(f"version is {found.get('version')!r}; allowed is {VERSION}")
+        raise LengthsDocumentError(
+            f"version is {shown(found.get('version'))}; allowed is {VERSION}"
+        )
     limit = found.get("limit")
     if limit is not None and not _number(limit, 1.0, math.inf):
-        raise LengthsDocumentError(f"limit is {limit!r}; allowed is null or tokens, 1 or more")
+        raise LengthsDocumentError(f"limit is {shown(limit)}; allowed is null or tokens, 1 or more")
     rows = found.get("kinds")
     if not isinstance(rows, list) or len(rows) > KINDS:
         raise LengthsDocumentError(f"kinds is no list of at most {KINDS}")
@@ -86,12 +91,12 @@ def _kind(row: Any) -> Kind:
         row.get(name) for name in ("thinking", "qos_class", "prompt_up_to")
     )
     if not isinstance(thinking, bool):
-        raise LengthsDocumentError(f"thinking is {thinking!r}; allowed is true or false")
+        raise LengthsDocumentError(f"thinking is {shown(thinking)}; allowed is true or false")
     if not isinstance(qos_class, str):
-        raise LengthsDocumentError(f"qos_class is {qos_class!r}; allowed is a name")
+        raise LengthsDocumentError(f"qos_class is {shown(qos_class)}; allowed is a name")
     if bound is not None and (isinstance(bound, bool) or bound not in BUCKETS):
         known = ", ".join(map(str, BUCKETS))
-        raise LengthsDocumentError(f"prompt_up_to is {bound!r}; allowed is {known} or null")
+        raise LengthsDocumentError(f"prompt_up_to is {shown(bound)}; allowed is {known} or null")
     return thinking, qos_class, len(BUCKETS) if bound is None else bisect_left(BUCKETS, bound)
 
 
@@ -114,8 +119,8 @@ def _row(where: str, row: Any, name: str) -> FloatArray:
         good = isinstance(pair, list) and len(pair) == 2
         if not good or not _number(pair[0], 0, LONGEST) or not _number(pair[1], 0, MOST):
             raise LengthsDocumentError(
-                f"{name} of {where} has {pair!r}; allowed is [tokens, answers], 0 to {LONGEST} "
-                f"and 0 to {MOST:g}"
+                f"{name} of {where} has {shown(pair)}; allowed is [tokens, answers], 0 to "
+                f"{LONGEST} and 0 to {MOST:g}"
             )
         counts[cell_of(np.array([pair[0]]))[0]] += pair[1]
     return counts

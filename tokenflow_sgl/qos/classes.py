@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.errors import InputError
+from tokenflow_sgl.errors import InputError, shown
 from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
 LONGEST_TOLERANCE = 600.0
@@ -86,12 +86,12 @@ class QosClass:
             # Written so that NaN fails too.
             if not (number and low <= value <= high):
                 raise ClassError(
-                    f"{field} is {value!r}; allowed is a number from {low:g} to {high:g}{unit}"
+                    f"{field} is {shown(value)}; allowed is a number from {low:g} to {high:g}{unit}"
                 )
             object.__setattr__(self, field, float(value))
         for name in ("reader", "deposit"):
             if not isinstance(value := getattr(self, name), bool):
-                raise ClassError(f"{name} is {value!r}; allowed is true or false")
+                raise ClassError(f"{name} is {shown(value)}; allowed is true or false")
 
     @property
     def interval(self) -> float:
@@ -151,7 +151,7 @@ class QosClasses:
             return dataclasses.replace(self, default=QosClass(UNSAID, default))
         if default not in self.known:
             raise ClassError(
-                f"default is {default!r}; allowed is a class: {', '.join(sorted(self.known))}"
+                f"default is {shown(default)}; allowed is a class: {', '.join(sorted(self.known))}"
             )
         return dataclasses.replace(
             self, default=dataclasses.replace(self.known[default], name=UNSAID)
@@ -166,8 +166,8 @@ def load_classes(path: str | Path) -> QosClasses:
     """The shipped classes, and those of a file; a class of the file replaces one of its name.
 
     Raises:
-        ClassError: The file cannot be read or is no TOML, or a field is unknown, missing or bad;
-            the message names the file and the class.
+        ClassError: The file cannot be read, is no TOML or nested too deeply, or a field is unknown,
+            missing or bad; the message names the file and the class.
     """
     try:
         read = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -176,6 +176,8 @@ def load_classes(path: str | Path) -> QosClasses:
         raise ClassError(f"class file {path} cannot be read: {reason}") from None
     except ValueError as error:
         raise ClassError(f"class file {path} is not TOML: {error}") from None
+    except RecursionError:
+        raise ClassError(f"class file {path} is nested too deeply to be read") from None
     try:
         return _classes(read)
     except ClassError as error:
@@ -186,11 +188,13 @@ def _classes(read: Mapping[str, Any]) -> QosClasses:
     _known_fields(read, ("classes", "default"))
     given = read.get("classes")
     if not isinstance(given, dict) or not given:
-        raise ClassError(f"classes is {given!r}; allowed is a table for each class, [classes.NAME]")
+        raise ClassError(
+            f"classes is {shown(given)}; allowed is a table for each class, [classes.NAME]"
+        )
     known = {**SHIPPED, **{name: _class(name, row) for name, row in given.items()}}
     default = read.get("default", DEFAULT_CLASS)
     if not isinstance(default, str):
-        raise ClassError(f"default is {default!r}; allowed is the name of a class")
+        raise ClassError(f"default is {shown(default)}; allowed is the name of a class")
     return QosClasses(known, known[DEFAULT_CLASS]).with_default(default)
 
 
@@ -202,7 +206,7 @@ def _class(name: str, row: Any) -> QosClass:
         )
     try:
         if not isinstance(row, dict):
-            raise ClassError(f"it is {row!r}; allowed is a table, [classes.{name}]")
+            raise ClassError(f"it is {shown(row)}; allowed is a table, [classes.{name}]")
         _known_fields(row, tuple(item.name for item in fields(QosClass) if item.name != "name"))
         if "rate" not in row:
             raise ClassError("rate is missing; every class states its tokens per second")

@@ -218,7 +218,7 @@ async def get_json(session: aiohttp.ClientSession, target: Target, path: str) ->
         raise TargetError(
             f"no server answers at {target.url} ({in_words(cause)}): is it up, and is this its URL?"
         ) from None
-    except (aiohttp.ClientError, ValueError):
+    except (aiohttp.ClientError, ValueError, RecursionError):
         return {}
     return answer if isinstance(answer, dict) else {}
 

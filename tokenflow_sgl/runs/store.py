@@ -147,7 +147,14 @@ def read_run(folder: Path) -> Run:
         tokens = pq.read_table(folder / "tokens.parquet").cast(TOKEN_SCHEMA)
     except RunError:
         raise
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         raise RunError(f"{folder} is not a complete run: {reason}") from error
     return Run(info, requests, tokens)

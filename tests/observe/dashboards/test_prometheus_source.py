@@ -14,6 +14,9 @@ from tokenflow_sgl.observe.dashboards import prometheus_source as module
 from tokenflow_sgl.observe.dashboards.prometheus_source import EVERYTHING, Prometheus, Series
 from tokenflow_sgl.observe.dashboards.render import _lines_of, render
 
+DEEP = b"[" * 5000
+"""More brackets than Python's parser takes."""
+
 
 @pytest.fixture
 def answers(monkeypatch):
@@ -73,7 +76,7 @@ def test_values_of_now(answers) -> None:
     assert Prometheus("http://p").now("x") == [({"a": "b"}, 2.0)]
 
 
-@pytest.mark.parametrize("text", [b"<html>", b"{}", b"[]", b'{"data": 3}', b'{"data": {}}'])
+@pytest.mark.parametrize("text", [b"<html>", b"{}", b"[]", b'{"data": 3}', b'{"data": {}}', DEEP])
 def test_something_else_than_prometheus_is_named(answers, text) -> None:
     answers.text["/api/v1/query"] = text
     with pytest.raises(ScrapeError, match="does not answer like a Prometheus server"):

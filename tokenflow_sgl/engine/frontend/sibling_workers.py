@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import os
 import socket
 import struct
@@ -102,11 +101,11 @@ def _is_ours(ancillary: list[tuple[int, int, bytes]]) -> bool:
 def _said(news: bytes) -> tuple[str, float] | None:
     try:
         rid, rate = json.loads(news)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
     if not isinstance(rid, str) or isinstance(rate, bool) or not isinstance(rate, int | float):
         return None
-    known = rate == 0 or (math.isfinite(rate) and LOWEST_RATE <= rate <= HIGHEST_RATE)
+    known = rate == 0 or LOWEST_RATE <= rate <= HIGHEST_RATE  # NaN is not
     return (rid, float(rate)) if known else None
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokenflow_sgl.engine.frontend.terms import OBJECTIVE_KEYS, RateError, check_objective, shown
+from tokenflow_sgl.engine.frontend.terms import OBJECTIVE_KEYS, RateError, check_objective
+from tokenflow_sgl.errors import shown
 
 HEADERS = {f"x-slo-{key.split('_')[1]}-ms": key for key in OBJECTIVE_KEYS}
 """Header to key of custom_params."""

@@ -18,10 +18,11 @@ from starlette.convertors import Convertor, register_url_convertor
 from tokenflow_sgl.engine.frontend.messenger import messenger_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
-from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, check_weight, shown
+from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, check_weight
 from tokenflow_sgl.engine.frontend.token_deposit import read_at
 from tokenflow_sgl.engine.stream_messages import Change
 from tokenflow_sgl.engine.unsupported import has_workers
+from tokenflow_sgl.errors import shown
 
 PATH = "/tokenflow/streams/{rid:any_text}"
 RATE, WEIGHT = "rate", "weight"

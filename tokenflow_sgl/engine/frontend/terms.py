@@ -16,6 +16,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tokenflow_sgl.errors import shown
 from tokenflow_sgl.qos.classes import (
     LEAST_WEIGHT,
     LONGEST_SLO,
@@ -158,11 +159,3 @@ def _nearest(key: str) -> str:
     """The key of ours that `key` is most like."""
     found = difflib.get_close_matches(_folded(key)[:60], KEYS, n=1, cutoff=0.0)
     return found[0]
-
-
-def shown(value: Any) -> str:
-    """A client's value, short enough for an error sentence."""
-    if isinstance(value, int) and value.bit_length() > 200:
-        return "a huge integer"  # which Python refuses to print beyond 4,300 digits
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -95,7 +95,7 @@ class Prometheus:
         try:
             data = json.loads(fetch(page, missing="is this a Prometheus server?"))["data"]
             found = data["result"] if isinstance(data, dict) else data
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             found = None
         if not isinstance(found, list):
             raise ScrapeError(f"{self._url} does not answer like a Prometheus server")

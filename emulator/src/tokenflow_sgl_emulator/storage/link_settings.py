@@ -116,6 +116,8 @@ def _object(text: str, what: str) -> dict[str, Any]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{what} is no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{what} is nested too deeply to be read") from None
     if not isinstance(value, dict):
         raise ValueError(f"{what} is {value!r}; allowed is a JSON object")
     return value
