@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from fastapi import FastAPI
 from ranks import Ranks
+from sglang.srt.entrypoints.http_server import ORJSONRoute
 from starlette.testclient import TestClient
 
 from tokenflow_sgl.engine.config import LAUNCH_ATTRIBUTE
@@ -47,6 +48,7 @@ def manager(monkeypatch) -> Manager:
 
 def client(api_key: str | None = None, admin_api_key: str | None = None) -> TestClient:
     app = FastAPI()
+    app.router.route_class = ORJSONRoute
     stream_route.add_routes(app)
     demand_keys(app, SimpleNamespace(api_key=api_key, admin_api_key=admin_api_key))
 
@@ -76,6 +78,38 @@ def test_an_id_may_be_any_text(manager) -> None:
     assert answers(client(), ANY_NAME) == (204, 204)
     assert manager.heard[0] == {f"tokenflow_rate:{ANY_NAME}": 5.0}
     assert manager.aborted == [ANY_NAME]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"rate": 1e400}', "rate is 1e400; it must be between 0.1 and 1000 tokens per second."),
+        ('{"weight": -1e400}', "weight is -1e400; it must be a number between 0.1 and 10."),
+        ('{"rate": NaN}', "rate is nan; it must be between 0.1 and 1000 tokens per second."),
+        (f'{{"rate": {"9" * 400}}}', f"rate is {'9' * 57}...; it must be between 0.1 and 1000"),
+        (f'{{"weight": {"9" * 9000}}}', f"weight is {'9' * 57}...; it must be a number"),
+        (f'{{"rate": {"9" * 100}}}', "rate is 1e+100; it must be between 0.1 and 1000"),
+        ('{"rate": 5', "The body is no JSON; it must be an object with rate, weight, or both."),
+        ("1e400", "The body is no JSON;"),
+        ("[" * 5000, "The body is no JSON;"),
+        ('{"rate":' + "[" * 1000 + "]" * 1000 + "}", "rate is "),
+        ('{"rate": 5}\x00', "The body is no JSON;"),
+    ],
+    ids=range(11),
+)
+def test_a_bad_number_is_named_with_its_field(manager, body, said) -> None:
+    with client() as asked:
+        answer = asked.post("/tokenflow/streams/known", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(said)
+    assert manager.heard == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_what_sglang_takes_for_no_json_is_none(manager, encoding) -> None:
+    with client() as asked:
+        answer = asked.post("/tokenflow/streams/known", content='{"rate": 5}'.encode(encoding))
+    assert (answer.status_code, manager.heard) == (400, [])
 
 
 @pytest.mark.parametrize("key", [None, "Bearer user", "boss", "Basic boss", "Bearer boss "])

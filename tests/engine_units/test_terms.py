@@ -135,6 +135,16 @@ def test_a_bad_header(text) -> None:
         objectives_of({"x-slo-tpot-ms": text})
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["1_000", "infinity", "1e400", "\u0661\u0660", "0x10", "+5", ".5", "5.", "\u00a05", "5\n"],
+)
+def test_a_header_is_a_decimal_number_and_is_named_as_it_was_sent(text) -> None:
+    with pytest.raises(RateError) as caught:
+        objectives_of({"x-slo-ttft-ms": text})
+    assert str(caught.value) == f"x-slo-ttft-ms is {text!r}; it must be a number of milliseconds."
+
+
 def test_what_the_body_states_goes_before_a_header() -> None:
     asked = {"tokenflow_ttft_slo": 3.0, "tokenflow_tpot_slo": 0.2}
     own = {"custom_params": {"tokenflow_ttft_slo": 1, "mine": 2}, "max_new_tokens": 5}

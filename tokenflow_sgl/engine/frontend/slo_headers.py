@@ -8,6 +8,8 @@ before a header, which a gateway may set for all.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +18,9 @@ from tokenflow_sgl.errors import shown
 
 HEADERS = {f"x-slo-{key.split('_')[1]}-ms": key for key in OBJECTIVE_KEYS}
 """Header to key of custom_params."""
+_DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+"""A decimal number as JSON has it. Python's own reader takes more: 1_000, infinity, digits of other
+scripts. A number below 0 is one, though none that is allowed."""
 
 
 def objectives_of(headers: Mapping[str, str]) -> dict[str, float]:
@@ -32,12 +37,9 @@ def objectives_of(headers: Mapping[str, str]) -> dict[str, float]:
         text = headers.get(header)
         if text is None:
             continue
-        try:
-            milliseconds = float(text)
-        except ValueError:
-            raise RateError(
-                f"{header} is {shown(text)}; it must be a number of milliseconds."
-            ) from None
+        number = text.strip(" \t")  # which are no part of a header's value
+        if not _DECIMAL.fullmatch(number) or not math.isfinite(milliseconds := float(number)):
+            raise RateError(f"{header} is {shown(text)}; it must be a number of milliseconds.")
         found[key] = check_objective(milliseconds / 1000.0, f"{header} / 1000")
     return found
 

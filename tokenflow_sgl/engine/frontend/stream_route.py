@@ -16,6 +16,7 @@ from sglang.srt.utils.auth import AuthLevel, auth_level
 from starlette.convertors import Convertor, register_url_convertor
 
 from tokenflow_sgl.engine.frontend.messenger import messenger_of
+from tokenflow_sgl.engine.frontend.number_texts import json_of_any_numbers
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
 from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, check_weight
@@ -78,6 +79,22 @@ def _wanted_rate(value: Any) -> float:
         raise RateError(f"{error} With 0 the stream rests.") from None
 
 
+async def _body(request: Request) -> Any:
+    """The JSON of a body; raises `RateError` for what is none, and names a number that is none."""
+    try:
+        return await request.json()
+    except ValueError:
+        body = await request.body()
+    # SGLang's parser says no more than that. It takes no number that a float does not hold.
+    try:
+        found = json_of_any_numbers(body)
+    except ValueError:
+        found = None
+    if isinstance(found, Mapping):
+        wanted(found)
+    raise RateError(f"The body is no JSON; it must be an object with {FIELDS}.")
+
+
 def _manager() -> Any:
     from sglang.srt.entrypoints import http_server
 
@@ -88,11 +105,7 @@ async def change_stream(rid: str, request: Request) -> Response:
     """Another rate or weight for stream `rid`, from now on."""
     manager = _manager()
     try:
-        try:
-            body = await request.json()
-        except ValueError:
-            raise RateError(f"The body is no JSON; it must be an object with {FIELDS}.") from None
-        change = wanted(body)
+        change = wanted(await _body(request))
     except RateError as error:
         return _refused(400, str(error))
     state = manager.rid_to_state.get(rid)
