@@ -234,10 +234,16 @@ def test_a_rest_does_not_last_for_ever(start, prompts, reference) -> None:
 
 
 @pytest.mark.slow
-def test_keys_guard_the_streams_as_they_guard_aborts(start, prompts) -> None:
-    keys = ("--api-key", "reader", "--admin-api-key", "boss")
-    with start("--scheduler", "tokenflow", *keys) as guarded:
-        for key, status in ((None, 401), ("reader", 401), ("boss", 404)):
+@pytest.mark.parametrize(
+    "flags",
+    # SGLang takes no --api-key with several workers.
+    [("--api-key", "reader"), ("--tokenizer-worker-num", "2")],
+    ids=["one worker", "two workers"],
+)
+def test_keys_guard_the_streams_as_they_guard_aborts(start, prompts, flags) -> None:
+    with start("--scheduler", "tokenflow", "--admin-api-key", "boss", *flags) as guarded:
+        # Often enough that each of the workers gets some.
+        for key, status in 8 * ((None, 401), ("reader", 401), ("boss", 404)):
             headers = {} if key is None else {"authorization": f"Bearer {key}"}
             for method, body in (("POST", {"rate": 0}), ("DELETE", "")):
                 connection = http.client.HTTPConnection("127.0.0.1", guarded.server.port)

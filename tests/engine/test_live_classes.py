@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
+
 import pytest
 from servers.client import Samples
 
@@ -107,6 +110,35 @@ def test_an_unknown_class_is_refused_with_the_known_ones(served) -> None:
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
 PLAIN = {"prompt": "a", "model": "tiny", "max_tokens": 9}
 OURS = {"input_ids": [5, 6, 7], "sampling_params": {"temperature": 0, "max_new_tokens": 9}}
+
+
+TOLD_NOTHING = (
+    ("/v1/responses", {"input": "hi", "max_output_tokens": 9}),
+    ("/v1/messages", CHAT),
+    ("/api/chat", {**CHAT, "options": {"num_predict": 9}}),
+    ("/api/generate", {"model": "tiny", "prompt": "hi", "options": {"num_predict": 9}}),
+)
+"""Routes that hand no custom_params on."""
+
+
+@pytest.mark.parametrize(("path", "body"), TOLD_NOTHING)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_route_that_takes_no_rate_says_so(served, path, body, stream) -> None:
+    with urllib.request.urlopen(served.server.url + "/v1/models", timeout=60) as response:
+        (model,) = (each["id"] for each in json.load(response)["data"])
+    asked = {**body, "model": model, "stream": stream}
+    key, left_out = "tokenflow_rate", "it must be left out, because this route takes no rate"
+    for more, where in (
+        ({"custom_params": {key: 20}}, "custom_params is 20"),
+        ({"custom_params": {key: "fast"}}, "custom_params is 'fast'"),
+        ({"metadata": {key: "5"}}, "metadata is '5'"),
+        ({key: 5}, "the request is 5"),
+    ):
+        answer = served.post(path, {**asked, **more})
+        assert answer.status == 400
+        assert f"'{key}' in {where}; {left_out}" in str(answer.body).replace('\\"', '"')
+    headers = {"x-slo-ttft-ms": "soon"}  # a gateway may set it for all
+    assert served.post(path, {**asked, "custom_params": {"mine": 1}}, headers).status == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])

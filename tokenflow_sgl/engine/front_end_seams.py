@@ -119,6 +119,20 @@ FRONT_END: tuple[Seam, ...] = (
         "answers a rate outside of custom_params with HTTP 400; reads x-slo-* headers",
         ("request", "raw_request"),
     ),
+    *(
+        Seam(
+            f"sglang.srt.entrypoints.{handler}",
+            "hook",
+            "answers a rate with HTTP 400 where SGLang would drop it",
+            ("request", "raw_request"),
+        )
+        for handler in (
+            "openai.serving_responses:OpenAIServingResponses.create_responses",
+            "anthropic.serving:AnthropicServing.handle_messages",
+            "ollama.serving:OllamaServing.handle_chat",
+            "ollama.serving:OllamaServing.handle_generate",
+        )
+    ),
     # What tokenflow doctor walks through
     Seam("sglang.srt.plugins:load_plugins", "call", "loads us as a launch does"),
     Seam(

@@ -27,6 +27,7 @@ from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
 from tokenflow_sgl.engine.frontend.loads import LoadDecoder
 from tokenflow_sgl.engine.frontend.stream_route import add_routes
 from tokenflow_sgl.engine.frontend.token_deposit import deliver_evenly
+from tokenflow_sgl.engine.frontend.untold_routes import HANDLERS, refuse_terms
 from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
 from tokenflow_sgl.engine.kv.state_slots import register_states
 from tokenflow_sgl.engine.kv.thinking import owned_kv_len
@@ -117,6 +118,8 @@ def activate_front_end() -> None:
         check_openai,
         HookType.AROUND,
     )
+    for handler in HANDLERS:
+        HookRegistry.register(handler, refuse_terms, HookType.AROUND)
     HookRegistry.apply_hooks()
     add_routes(http_server.app)
 

@@ -131,7 +131,7 @@ def _reading(custom_params: Mapping[Any, Any], classes: QosClasses) -> QosClass:
 def check_keys(custom_params: Mapping[Any, Any]) -> None:
     """Raise `RateError` for a key that looks like ours and is none, and name the nearest."""
     for key in custom_params:
-        if isinstance(key, str) and _folded(key).startswith(PREFIX) and key not in KEYS:
+        if is_ours(key) and key not in KEYS:
             raise RateError(
                 f"{shown(key)} in custom_params is unknown; the nearest key is {_nearest(key)}."
             )
@@ -143,11 +143,16 @@ def check_place(fields: Iterable[Any], where: str) -> None:
     where: what the fields are, for the sentence.
     """
     for key in fields:
-        if isinstance(key, str) and _folded(key).startswith(PREFIX):
+        if is_ours(key):
             raise RateError(
                 f"{shown(key)} stands in {where}, where it says nothing; give {_nearest(key)} in "
                 "custom_params."
             )
+
+
+def is_ours(key: Any) -> bool:
+    """Whether a key is one of ours, or looks like one."""
+    return isinstance(key, str) and _folded(key).startswith(PREFIX)
 
 
 def _folded(key: str) -> str:

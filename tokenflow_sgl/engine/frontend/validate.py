@@ -46,14 +46,17 @@ async def check_body(request: Any) -> None:
     request: Starlette's, with a body that SGLang has decoded already, or what its gRPC server has
         instead, which keeps no body.
     """
-    if not _has_json(request):
-        return
-    body = await request.json()
+    body = await json_of(request)
     if isinstance(body, Mapping):
         check_place(body, "the request")
         metadata = body.get("metadata")
         if isinstance(metadata, Mapping):
             check_place(metadata, "metadata")
+
+
+async def json_of(request: Any) -> Any:
+    """The body of such a request; None: it is no JSON."""
+    return await request.json() if _has_json(request) else None
 
 
 def _has_json(request: Any) -> bool:
