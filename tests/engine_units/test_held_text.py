@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tokenflow_sgl.engine.config import ATTRIBUTE, TokenFlowConfig
-from tokenflow_sgl.engine.frontend.held_text import has_text, watch_chat, watch_generate
+from tokenflow_sgl.engine.frontend.held_text import texts_of, watch_chat, watch_generate
 
 
 class Manager:
@@ -129,18 +129,22 @@ def event(**delta: Any) -> str:
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
-        (event(role="assistant", content=""), False),
-        (event(content="a"), True),
-        (event(reasoning_content="a"), True),
-        (event(content=None, tool_calls=[{"index": 0, "function": {"name": "f"}}]), True),
-        (event(tool_calls=[]), False),
-        ('data: {"choices": [], "usage": {}}\n\n', False),
-        ("data: [DONE]\n\n", False),
-        ("event: sglext_ids\ndata: {}\n\n", False),
+        (event(role="assistant", content=""), []),
+        (event(content="a"), ["a"]),
+        (event(reasoning_content="a"), ["a"]),
+        (event(reasoning_content="a", content="b"), ["a", "b"]),
+        (event(content=None, tool_calls=[{"index": 0, "function": {"name": "f"}}]), ["f"]),
+        (event(tool_calls=[{"function": {"name": "f", "arguments": "{"}}]), ["f", "{"]),
+        (event(tool_calls=[{"function": {"name": None, "arguments": ""}}]), [""]),
+        (event(tool_calls=[{"id": "x"}]), [""]),
+        (event(tool_calls=[]), []),
+        ('data: {"choices": [], "usage": {}}\n\n', []),
+        ("data: [DONE]\n\n", []),
+        ("event: sglext_ids\ndata: {}\n\n", []),
     ],
 )
 def test_what_the_client_of_a_chat_gets(sent, expected) -> None:
-    assert has_text(sent) is expected
+    assert texts_of(sent) == expected
 
 
 def test_a_parser_keeps_the_beginning_of_a_tool_call() -> None:
@@ -165,6 +169,46 @@ def test_a_parser_keeps_the_beginning_of_a_tool_call() -> None:
 
     asyncio.run(read())
     assert manager.told == [{"tokenflow_passed_on:a": 2}, {"tokenflow_passed_on:a": -1}]
+
+
+class Letters:
+    """A tokenizer whose tokens are letters."""
+
+    def decode(self, ids: list[int], **_how: bool) -> str:
+        return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_a_parser_keeps_a_text_that_begins_in_the_middle_of_a_chunk(incremental) -> None:
+    """Of the second chunk of twenty tokens half goes out, of the third nothing, then all of it."""
+    parts = ["abcdefghijklmnopqrst", "0123456789<tool_call", "xxxxxxxxxxxxxxxxxxxx", "> was meant"]
+    out = [parts[0], parts[1][:10], "", parts[1][10:] + parts[2] + parts[3]]
+    chunks, whole = [], ""
+    for part in parts:
+        whole += part
+        made = chunk(len(whole), part if incremental else whole)
+        made["output_ids"] = [ord(letter) for letter in (part if incremental else whole)]
+        chunks.append(made)
+    manager = Manager(chunks, incremental=incremental)
+    manager.tokenizer = Letters()  # type: ignore[attr-defined]
+
+    async def chat(_serving: Any, obj: Any) -> Any:
+        sending = iter(out)
+        async for _ in watch_generate(manager.generate, manager, obj):
+            if text := next(sending):
+                yield event(content=text)
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    async def read() -> None:
+        obj = SimpleNamespace(stream=True, sampling_params={})
+        async for _ in watch_chat(chat, SimpleNamespace(tokenizer_manager=manager), obj):
+            pass
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(read())
+    assert manager.told == [{"tokenflow_passed_on:a": 30}, {"tokenflow_passed_on:a": -1}]
 
 
 def test_a_client_that_leaves_closes_the_stream() -> None:

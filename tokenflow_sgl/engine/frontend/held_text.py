@@ -10,21 +10,33 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from tokenflow_sgl.engine.config import config_of
+from tokenflow_sgl.engine.frontend.held_output import IDS
 from tokenflow_sgl.engine.frontend.messenger import Messenger, messenger_of
 from tokenflow_sgl.engine.frontend.token_deposit import unseen
+from tokenflow_sgl.engine.frontend.token_texts import TokenTexts
+from tokenflow_sgl.engine.frontend.unsent_text import UnsentText
 from tokenflow_sgl.lifecycle.first_text import HELD
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    function: _Function | None = None
 
 
 class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
+    tool_calls: list[_Call] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -38,24 +50,31 @@ class _Chunk(msgspec.Struct):
 _CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
-def has_text(event: str) -> bool:
-    """Whether a server-sent event of a chat has something for the client: text or a tool call."""
+def texts_of(event: str) -> list[str]:
+    """What a server-sent event of a chat has for the client: text, or parts of a tool call.
+
+    A part without any text is an empty one; an event that is of no use to a reader has no parts.
+    """
     try:
         chunk = _CHUNKS.decode(event.removeprefix("data: ").strip())
     except msgspec.DecodeError:
-        return False  # [DONE], an error, an event with another name
-    return any(
-        each.delta is not None
-        and bool(each.delta.content or each.delta.reasoning_content or each.delta.tool_calls)
-        for each in chunk.choices
-    )
+        return []  # [DONE], an error, an event with another name
+    parts = []
+    for delta in (each.delta for each in chunk.choices if each.delta is not None):
+        parts += [text for text in (delta.reasoning_content, delta.content) if text]
+        for call in delta.tool_calls or ():
+            function = call.function or _Function()
+            parts += [text for text in (function.name, function.arguments) if text] or [""]
+    return parts
 
 
 @dataclass(slots=True)
 class _Passing:
-    """One request: output tokens passed on, characters of them, and whether a hold was told."""
+    """One request: its text, output tokens, characters that came, and whether a hold was told."""
 
+    unsent: UnsentText
     tokens: int = 0
+    made: int = 0
     characters: int = 0
     told: bool = False
 
@@ -65,46 +84,56 @@ class _Watch:
 
     Args:
         messenger: Tells the scheduler.
+        texts: Tells where a token's text ends.
         incremental: Each chunk has its own text only.
     """
 
-    def __init__(self, messenger: Messenger, *, incremental: bool) -> None:
+    def __init__(self, messenger: Messenger, texts: TokenTexts, *, incremental: bool) -> None:
         self._messenger = messenger
+        self._texts = texts
         self._incremental = incremental
         self._passing: dict[str, _Passing] = {}
 
-    def passed(self, content: dict[str, Any], *, sent: bool | None) -> None:
+    def passed(self, content: dict[str, Any], *, sent: list[str] | None) -> None:
         """A chunk was dealt with.
 
-        sent: whether the client got something for it; None: it got the text, as it is.
+        sent: what the client got for it; None: it got the text, as it is.
         """
         meta, text = content.get("meta_info", {}), content.get("text")
         rid, made = meta.get("id"), meta.get("completion_tokens")
         if rid is None or made is None or text is None:
             return  # an embedding, or a server without a tokenizer
-        passing = self._passing.setdefault(rid, _Passing())
-        if sent is None:
-            sent = bool(text) if self._incremental else len(text) > passing.characters
-        passing.characters = len(text)
-        if sent:
+        if (passing := self._passing.get(rid)) is None:
+            passing = self._passing[rid] = _Passing(UnsentText(self._texts))
+        ids = content.get(IDS) or []
+        if not self._incremental:  # SGLang's own text and list, which go on growing
+            text, ids = text[passing.characters :], ids[passing.made : made]
+            passing.characters += len(text)
+        if sent is not None:
+            passing.unsent.passed(text, ids, made, sent)
+            passing.tokens = passing.unsent.tokens
+        elif text:
             passing.tokens = made
-        else:
+        passing.made = made
+        went_out = bool(text if sent is None else sent)
+        if not went_out:
             unseen(rid)
         if meta.get("finish_reason") is not None:
             return  # the scheduler forgets it anyway
-        if sent and passing.told:
+        if made - passing.tokens >= HELD:
+            if went_out or not passing.told:
+                passing.told = True
+                self._messenger.passed_on(rid, passing.tokens)
+        elif went_out and passing.told:
             passing.told = False
             self._messenger.passed_on(rid, None)
-        elif not passing.told and made - passing.tokens >= HELD:
-            passing.told = True
-            self._messenger.passed_on(rid, passing.tokens)
 
 
 @dataclass(slots=True)
 class _Chat:
-    """Whether a chat has sent something since its last chunk from the tokenizer manager."""
+    """What a chat has sent since its last chunk from the tokenizer manager."""
 
-    sent: bool = False
+    sent: list[str] = field(default_factory=list)
 
 
 _chats: dict[int, _Chat] = {}
@@ -129,11 +158,13 @@ async def _watched(
     contents: AsyncGenerator[Any, None], manager: Any, obj: Any
 ) -> AsyncGenerator[Any, None]:
     incremental = bool(manager.incremental_streaming_output)
-    watch, chat = _Watch(messenger_of(manager), incremental=incremental), _chats.get(id(obj))
+    texts = TokenTexts(getattr(manager, "tokenizer", None), getattr(obj, "sampling_params", None))
+    watch = _Watch(messenger_of(manager), texts, incremental=incremental)
+    chat = _chats.get(id(obj))
     async with aclosing(contents):
         async for content in contents:
             if chat is not None:
-                chat.sent = False
+                chat.sent.clear()
             yield content
             # Who asks for the next one has sent what there was to send of this one.
             watch.passed(content, sent=None if chat is None else chat.sent)
@@ -158,7 +189,7 @@ async def _marked(events: AsyncGenerator[str, None], obj: Any) -> AsyncGenerator
     try:
         async with aclosing(events):
             async for event in events:
-                chat.sent = chat.sent or has_text(event)
+                chat.sent += texts_of(event)
                 yield event
     finally:
         _chats.pop(id(obj), None)
