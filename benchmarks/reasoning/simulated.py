@@ -31,8 +31,14 @@ RATE = 20.0
 """Tokens per second of every reader."""
 SECONDS = 120.0
 """Of arrivals; all of them are served to the end."""
-LOADS = {"200k": (0.0, 200_000), "all": (7200.0, 916_069)}
-"""First second of the trace and KV tokens of the device; about three times what it can decode."""
+LOADS = {
+    "200k": (0.0, 200_000, 0),
+    "all": (7200.0, 916_069, 0),
+    "later": (3600.0, 200_000, 0),
+    "later, seed 1": (3600.0, 200_000, 1),
+}
+"""First second of the trace, KV tokens of the device, and the trace's seed; about three times what
+the device can decode. The order of thoughts was chosen on the last two."""
 CONTENDERS = ("stock", "thinking read", "tokenflow", "thinking-rate 1000", "thinking-rate 20")
 
 
@@ -45,8 +51,9 @@ def main() -> None:
     parser.add_argument("--only", choices=CONTENDERS, action="append", help="default: all")
     given = parser.parse_args()
     for name in given.load or LOADS:
-        start, kv_tokens = LOADS[name]
-        trace = open_trace(f"servegen:{given.rates}?start={start:g}&duration={SECONDS:g}")
+        start, kv_tokens, seed = LOADS[name]
+        spec = f"servegen:{given.rates}?start={start:g}&duration={SECONDS:g}&seed={seed}"
+        trace = open_trace(spec)
         trace = with_rates(trace, RateMix((RATE,)), seed=0)
         offered = sum(request.output_tokens for request in trace.requests) / SECONDS
         print(f"\n{name}: {len(trace.requests):,} requests, {offered:,.0f} tokens/s asked for\n")
