@@ -84,7 +84,7 @@ def test_a_snapshot_does_not_change_afterwards() -> None:
     learned = OnlineCosts()
     learned.observe_decode(4, 1000, 0.01)
     before = learned.snapshot()
-    kept = StepCosts(decode=before.decode)
+    kept = StepCosts(decode=before.decode, seen_rows=4.0)
     learned.observe_decode(4, 1000, 5.0)
     assert before == kept
     assert learned.snapshot() != kept

@@ -113,6 +113,16 @@ def test_costs_that_nothing_is_known_of_leave_memory(room) -> None:
     assert room([], costs=StepCosts()) == pytest.approx(0.95 * 101_000)
 
 
+# Memory for 100 streams of the reference context: a step of n takes 0.1 + 0.05 n seconds.
+@pytest.mark.parametrize(("seen", "rows"), [(1.0, 2), (10.0, 20), (50.0, 100), (math.inf, 100)])
+def test_a_server_that_has_served_little_is_not_called_slow(make_state, seen, rows) -> None:
+    costs = StepCosts(decode=(0.1, 0.05, 0.0), seen_rows=seen)
+    memory = 100 * int(REFERENCE_CONTEXT)
+    state = make_state([], total=memory, free=memory, host=10 * memory, costs=costs)
+    expected = WITHIN * 100 / (0.1 + 0.05 * rows)
+    assert headroom(state, WorkingSetConfig(eta=1.0)) == pytest.approx(expected)
+
+
 def test_a_stall_of_the_moment_does_not_move_it(room, make_stream) -> None:
     # The only reader stands still, and asks for as much as one that is about to.
     stalls = room([reader(make_stream, slack=-0.1, rate=5.0)])

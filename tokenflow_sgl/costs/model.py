@@ -13,6 +13,7 @@ which makes recompute cost superlinear in length as it is on real devices.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -49,12 +50,15 @@ class StepCosts:
         None while nothing was measured.
     load: (constant, per token) of a host-to-device load; None while nothing was measured.
     tokens_per_step: output tokens of a stream per decode step, on average; 1.0 without speculation.
+    seen_rows: batch of the largest decode step that `decode` was learned from; infinite if it was
+        not learned.
     """
 
     decode: Coefficients | None = None
     prefill: Coefficients | None = None
     load: tuple[float, float] | None = None
     tokens_per_step: float = 1.0
+    seen_rows: float = math.inf
 
     def decode_seconds(self, batch: Amount, kv_tokens: Amount) -> Amount:
         """Time of one decode step; 0.0 while unknown."""

@@ -5,7 +5,8 @@ server, of newcomers that it does not know yet. The answer is what the same test
 all streams that are here count as admitted, the waiting ones, too: a newcomer comes after them.
 
 Servers are compared by it once in a while, so what differs between two that are loaded alike, or
-comes and goes, is left out: costs are the model's, not those measured lately; there are no margins,
+comes and goes, is left out: costs are the model's, not those measured lately, and without what it
+infers from a few small steps, by whose noise an idle server would seem slow; there are no margins,
 which begin at once where the streams no longer fit into memory; and that no stream joins while
 readers stall is left out. With all of these, one of four servers got nearly all requests.
 """
@@ -48,10 +49,10 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
         room = min(room, windows_left(state, config, asking) / part)
     if state.costs.decode is None:
         return room
-    priced = supply = modelled(state, REFERENCE_CONTEXT, REFERENCE_CONTEXT)
+    priced = supply = modelled(state, REFERENCE_CONTEXT, REFERENCE_CONTEXT, inferred=False)
     if count := len(asking.length):
         own = (int(asking.own.sum()) + asking.shared) / count
-        supply = modelled(state, float(asking.length.mean()), own)
+        supply = modelled(state, float(asking.length.mean()), own, inferred=False)
     wanted = members_want(state, asking, _LATER[:, None], supply)
     free = float((config.eta - wanted / _LATER).min())
     return min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))

@@ -20,6 +20,8 @@ SHORTEST_STEP = 1e-6
 """Seconds that a step takes at least, whatever the costs say."""
 SLOWEST = 2.0
 """Measured costs above so many times the model's are not believed."""
+FAR = 2.0
+"""Batches above so many times those that were seen are not inferred where servers are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,11 @@ def supplied(state: State, context: float, own: float, unmeasured: float) -> Sup
     return Supply(min(max(measured, cost), SLOWEST * cost), supply.speed)
 
 
-def modelled(state: State, context: float, own: float) -> Supply:
+def modelled(state: State, context: float, own: float, *, inferred: bool = True) -> Supply:
     """The supply for streams of this mean context, tokens, as the cost model has it.
 
-    own: KV tokens that each takes, fewer where they share what they begin with.
+    own: KV tokens that each takes, fewer where they share what they begin with. inferred: what the
+    model says of far larger steps than it has seen counts; else they take no longer than those.
     """
     memory, total = state.memory, float(state.memory.kv.total)
     own = max(own + memory.ahead, SHORTEST_CONTEXT)
@@ -60,5 +63,6 @@ def modelled(state: State, context: float, own: float) -> Supply:
         rows = min(rows, memory.max_running)
     if own < context or rows < total / context:
         total = rows * context  # what they share is read by each; or another pool is full before
-    step = max(state.costs.token_seconds(rows, total), SHORTEST_STEP)
+    part = 1.0 if inferred else min(1.0, FAR * state.costs.seen_rows / max(rows, 1.0))
+    step = max(state.costs.token_seconds(part * rows, part * total), SHORTEST_STEP)
     return Supply(step / total, 1.0 / step)
