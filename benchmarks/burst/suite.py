@@ -79,8 +79,10 @@ The host pool of tokenflow is what the paper's machines have: eight times the de
 SENSITIVITY = {
     **{f"cycle {seconds:g} s": ("--tokenflow-cycle", f"{seconds:g}") for seconds in (0.5, 1, 1.5)},
     **{f"mu {mu}": ("--tokenflow-switch-factor", str(mu)) for mu in (1, 5, 20)},
+    **{f"host ratio {ratio}": ("--hicache-ratio", str(ratio)) for ratio in (1, 2, 4)},
 }
-"""tokenflow with one parameter changed: scheduling interval, buffer conservativeness."""
+"""tokenflow with one parameter changed: scheduling interval, buffer conservativeness, and how many
+times the device's KV the host has."""
 
 PAGED = {
     f"{name}, pages of {size}": (*CONTENDERS[name], "--page-size", str(size))

@@ -123,6 +123,7 @@ class OnlineCosts:
     """The three cost models of one engine, learned while it runs.
 
     most: tokens that a decode step can give a stream; 1 without speculation.
+    seen_rows: batch of the largest decode step so far.
     """
 
     def __init__(
@@ -135,12 +136,12 @@ class OnlineCosts:
         self._prefill = LinearCost(3, memory, leading=1)
         self._memory = memory
         self._load = self._loads()
-        self._rows = 0
+        self.seen_rows = 0
 
     def observe_decode(self, batch: int, kv_tokens: int, seconds: float) -> None:
         """One decode step of `batch` rows over `kv_tokens` tokens of context."""
         self._decode.observe(np.array([1.0, batch, kv_tokens]), seconds)
-        self._rows = max(self._rows, batch)
+        self.seen_rows = max(self.seen_rows, batch)
 
     def observe_prefill(
         self, tokens: int, attention: float, seconds: float, whole: float | None = None
@@ -182,7 +183,7 @@ class OnlineCosts:
             prefill=self._prefill_costs(),
             load=None if load is None else (float(load[0]), float(load[1])),
             tokens_per_step=self.tokens_per_step,
-            seen_rows=float(self._rows or math.inf),
+            seen_rows=float(self.seen_rows or math.inf),
         )
 
     def _prefill_costs(self) -> Coefficients | None:

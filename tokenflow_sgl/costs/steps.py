@@ -82,7 +82,7 @@ class StepTimer:
         self._crowded = 0.0
         self._plain: tuple[Work, float] | None = None
         self._untimed: list[Work] = []
-        self._widest = self._longest = 0
+        self._longest = 0
         self._load_seen = -math.inf
         self._decoded = -math.inf
         self.last_prefill_end = -math.inf
@@ -117,7 +117,6 @@ class StepTimer:
                 self._decoded = now
             self._costs.observe_decode(work.decoding, work.context, seconds)
             self._plain = (work, seconds)
-            self._widest = max(self._widest, work.decoding)
             self._longest = max(self._longest, work.context)
             return
         own = seconds
@@ -197,7 +196,8 @@ class StepTimer:
     def _beside(self, work: Work) -> float:
         """What decoding rows add to a prefill: all of a decode step but its constant part."""
         costs = self.costs()
-        unseen = work.decoding > BEYOND * self._widest or work.context > BEYOND * self._longest
+        rows = self._costs.seen_rows
+        unseen = work.decoding > BEYOND * rows or work.context > BEYOND * self._longest
         if costs.decode is None or unseen:
             return math.inf  # not known yet: the step teaches nothing
         return costs.decode_seconds(work.decoding, work.context) - costs.decode[0]

@@ -13,7 +13,7 @@ from tokenflow_sgl.lifecycle.phases import Phases
 
 
 class Turns:
-    """Who was looked at when, by slot.
+    """Which streams were looked at in which pass, by slot.
 
     Args:
         phases: Of the streams.

@@ -65,7 +65,7 @@ class HostCopies:
         self._tokens[node] = tokens
         self._sum += new
         self._copied(node, tokens)
-        self.left(node)
+        self.moved(node)
         return True
 
     def reserve(self, tokens: int) -> int:
@@ -85,15 +85,11 @@ class HostCopies:
         self._unused.pop(node, None)
         self._copied(node, 0)
 
-    def used(self, node: int) -> None:
-        """The device has all of a node that the host has."""
+    def moved(self, node: int) -> None:
+        """What the device has of a node has changed: what it has no more may be dropped."""
         self._unused.pop(node, None)
-
-    def left(self, node: int) -> None:
-        """What the device has no more of a node may be dropped from now on."""
         if self.of(node) > self._on_device(node):
             self._unused[node] = None
-            self._unused.move_to_end(node)
 
     def touch(self, node: int) -> None:
         """A node's copy is the last one that is dropped."""

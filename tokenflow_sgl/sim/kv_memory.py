@@ -135,7 +135,7 @@ class KVMemory:
                 self._keep(stream, depth)
             at += self._prefixes.tokens[node]
         self._running.add(stream)
-        self.host.used(stream)
+        self.host.moved(stream)
         if stream in self._resident:
             self._uncache(stream)
             own = self._resident.pop(stream)
@@ -158,8 +158,7 @@ class KVMemory:
             # Another stream may have computed the same meanwhile: one copy is enough.
             self.held -= max(min(there, last) - first, 0)
             self._resident[node] = max(there, last)
-            self.host.used(node)
-            self.host.left(node)
+            self.host.moved(node)
             at += length
 
     def release(self, stream: int, tokens: int, store: Store, *, keep: bool = True) -> None:
@@ -177,7 +176,7 @@ class KVMemory:
             self._resident[stream] = own
         else:
             self.held -= own
-            self.host.left(stream)
+            self.host.moved(stream)
         path = self._prefixes.paths[stream][: self._depth.pop(stream, 0)]
         for node in reversed(path):
             self._users[node] -= 1
@@ -295,5 +294,5 @@ class KVMemory:
         if gone == tokens:
             del self._cached[node]
             del self._resident[node]
-        self.host.left(node)
+        self.host.moved(node)
         return unsaved
