@@ -25,9 +25,9 @@ import numpy as np
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
     import torch
-    from sglang.srt.mem_cache.pool_host.base import HostKVCache
 
     from tokenflow_sgl.engine.kv.host_room import RoomyHostPool, with_room
+    from tokenflow_sgl_emulator.bare_host_pool import BareHostPool
 
 PROMPT, ANSWER, INCREMENT = (50, 900), (50, 1200), 64
 """Tokens, evenly spread; those of a proactive write."""
@@ -35,32 +35,6 @@ ACTIVE = 64
 """Conversations that are under way."""
 MORE_TURNS = 0.82
 """Chance of another turn: 5.5 turns on average, as ShareGPT's."""
-
-
-class Bare(HostKVCache):  # type: ignore[misc]
-    """SGLang's pool without memory."""
-
-    def __init__(self, page: int, tokens: int) -> None:
-        super().__init__(
-            dtype=torch.float16,
-            device_capacity_tokens=tokens,
-            size_per_token=1,
-            start_layer=0,
-            end_layer=1,
-            host_to_device_ratio=1,
-            host_size=0,
-            page_size=page,
-            layout="layer_first",
-            pin_memory=False,
-            device="cpu",
-            is_dummy=True,
-            host_token_capacity=tokens // page * page,
-        )
-
-
-for name in HostKVCache.__abstractmethods__:
-    setattr(Bare, name, lambda self, *_args, **_kwargs: None)
-Bare.__abstractmethods__ = frozenset()
 
 
 class Conversation:
@@ -81,7 +55,7 @@ class World:
     """A pool and its conversations."""
 
     def __init__(self, page: int, tokens: int, roomy: bool) -> None:
-        self.pool: Any = (with_room(Bare) if roomy else Bare)(page, tokens)
+        self.pool: Any = (with_room(BareHostPool) if roomy else BareHostPool)(page, tokens)
         self.page, self.roomy = page, roomy
         self.chance = random.Random(1)
         self.active: list[Conversation] = []

@@ -13,39 +13,14 @@ from sglang.srt.mem_cache.pool_host.base import HostKVCache
 from tokenflow_sgl.engine.kv import host_room
 from tokenflow_sgl.engine.kv.host_room import RoomyHostPool, check_room, with_room
 from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl_emulator.bare_host_pool import BareHostPool
 
 TOKENS = 1024
 PAGES = (1, 16)
 
 
-class Bare(HostKVCache):
-    """SGLang's pool without memory."""
-
-    def __init__(self, page: int) -> None:
-        super().__init__(
-            dtype=torch.float16,
-            device_capacity_tokens=TOKENS,
-            size_per_token=1,
-            start_layer=0,
-            end_layer=1,
-            host_to_device_ratio=1,
-            host_size=0,
-            page_size=page,
-            layout="layer_first",
-            pin_memory=False,
-            device="cpu",
-            is_dummy=True,
-            host_token_capacity=TOKENS,
-        )
-
-
-for name in HostKVCache.__abstractmethods__:
-    setattr(Bare, name, lambda self, *args, **kwargs: None)
-Bare.__abstractmethods__ = frozenset()
-
-
 def pools(page: int) -> tuple[HostKVCache, RoomyHostPool]:
-    return Bare(page), with_room(Bare)(page)
+    return BareHostPool(page, TOKENS), with_room(BareHostPool)(page, TOKENS)
 
 
 def runs(*parts: torch.Tensor) -> int:
@@ -152,7 +127,7 @@ def test_what_is_not_held_is_not_freed(page) -> None:
 
 
 def test_the_hooks_say_which_copy_goes_on() -> None:
-    ours = with_room(Bare)(1)
+    ours = with_room(BareHostPool)(1, TOKENS)
     parents = {1: 0, 2: 0, 3: 1, 4: 2}
 
     def collect_path_info(nodes):
@@ -173,9 +148,9 @@ def test_the_hooks_say_which_copy_goes_on() -> None:
     )
     assert runs(one, after_one) == runs(two, after_two) == 1
     assert runs(one, two) == 2
-    chosen, *rest = host_room._chosen((Bare, "info", {}), "pool")
+    chosen, *rest = host_room._chosen((BareHostPool, "info", {}), "pool")
     assert issubclass(chosen, RoomyHostPool)
-    assert issubclass(chosen, Bare)
+    assert issubclass(chosen, BareHostPool)
     assert rest == ["info", {}]
 
 
@@ -188,6 +163,9 @@ def test_pools_of_another_kind_are_refused() -> None:
     stock, ours = pools(1)
     check_room(tree(ours))
     check_room(SimpleNamespace(cache_controller=None))
-    for made, shown in (((stock,), "Bare:"), ((ours, ours), "RoomyBare, RoomyBare:")):
+    for made, shown in (
+        ((stock,), "BareHostPool:"),
+        ((ours, ours), "RoomyBareHostPool, RoomyBareHostPool:"),
+    ):
         with pytest.raises(UnsupportedError, match=f"^--tokenflow-host-room .* {shown} only"):
             check_room(tree(*made))
