@@ -22,6 +22,13 @@ KNOWN: Any = {"rate": 1000.0, "prefill": (0.0, 0.001, 0.0)}
 PAGE = 16
 
 
+class Request(SimpleNamespace):
+    """As much of SGLang's as restorations look at; any two of them differ."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
 class Tree:
     """Keeps what it is told to end."""
 
@@ -87,7 +94,7 @@ def allocate(tree: Tree, handle: str, tokens: int = 320) -> Any:
 
 def begin(restorations: Restorations, tree: Tree, handle: str) -> Any:
     """SGLang has begun a prefetch for a request."""
-    request = SimpleNamespace(
+    request = Request(
         cache_request_handle=handle,
         positional_embed_overrides=None,
         full_untruncated_fill_ids=[0] * 340,

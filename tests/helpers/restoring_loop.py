@@ -13,7 +13,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from restored_tree import Tree, operation, patch_heads, patch_join
+from restored_tree import Request, Tree, operation, patch_heads, patch_join
 from sglang.srt.managers.schedule_policy import AddReqResult
 
 from tokenflow_sgl.costs import attention_work
@@ -27,13 +27,6 @@ from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.profiles import DeviceProfile
 
 PAGE = 64
-
-
-class Request(SimpleNamespace):
-    """As much of SGLang's as restorations look at; any two of them differ."""
-
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
 
 
 class Adder:

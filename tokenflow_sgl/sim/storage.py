@@ -28,6 +28,9 @@ THRESHOLD = 256
 """Tokens below which SGLang does not prefetch (`prefetch_threshold`)."""
 TIMEOUT_SECONDS, TIMEOUT_PER_TOKEN = 1.0, 0.25 / 1024
 """How long the policy `timeout` waits for a prefetch: SGLang's defaults."""
+RETRY_PASSES, MOST_RETRIES = 8, 8
+"""After how many looks at a request SGLang asks again for what the host had no room for, and how
+often: its defaults."""
 GBIT = 8e-9
 """Gbit of a byte."""
 
@@ -93,6 +96,8 @@ class Storage:
         self._link = StorageLink(rate, options.storage_latency_us * 1e-6)
         self._stored: dict[int, int] = {}
         self._coming: dict[int, _Prefix] = {}
+        self._refused: dict[int, int] = {}  # looks since the host had no room
+        self._looked_at = -math.inf
         self._occupied = 0
         self._both = options.restore == Restoring.auto
         self._compute = in_chunks(
@@ -108,13 +113,15 @@ class Storage:
         _, reach = self._memory.match(stream)
         most = (prompt - 1) // self._options.page_size * self._options.page_size
         gap = min(self._reach(stream), most) - reach
-        # SGLang lets prefetches take half of the host pool.
-        if gap < THRESHOLD or self._occupied + gap > self._memory.host.size // 2:
+        if gap < THRESHOLD:
             return
+        # SGLang lets prefetches take half of the host pool.
+        ample = self._occupied + gap <= self._memory.host.size // 2
         # Without room for all of it SGLang fetches as much as fits.
-        room = self._memory.host.reserve(gap)
+        room = self._memory.host.reserve(gap) if ample else 0
         if room < THRESHOLD:
             self._memory.host.free(room)
+            self._refused.setdefault(stream, 0)
             return
         self._occupied += room
         end = reach + (gap if self._both else room)
@@ -122,6 +129,9 @@ class Storage:
 
     def ready(self, stream: int, prompt: int, now: float, lead: float) -> bool:
         """Whether admission looks at a waiting request now; else it is skipped in this pass."""
+        first, self._looked_at = now > self._looked_at, now
+        if stream in self._refused:
+            self._ask_again(stream, prompt, now, first)
         if stream not in self._coming:
             return True
         self._link.advance(now)
@@ -184,6 +194,18 @@ class Storage:
         if self._options.hicache_storage_prefetch_policy == PrefetchPolicy.timeout:
             times += [self._deadline(one) for one in self._coming.values()]
         return min(time for time in (*times, math.inf) if time > now)
+
+    def _ask_again(self, stream: int, prompt: int, now: float, first: bool) -> None:
+        """For what the host had no room for. Stock does so now and then, and not for the first."""
+        looks = self._refused.pop(stream) + 1
+        if self._both:
+            self.arrive(stream, prompt, now)
+        elif not first and looks < RETRY_PASSES * MOST_RETRIES:
+            self._refused[stream] = looks
+            if looks % RETRY_PASSES == 0:
+                self.arrive(stream, prompt, now)
+                if stream in self._coming:
+                    del self._refused[stream]
 
     def _head(self, stream: int, computed: int, prompt: int, now: float, lead: float) -> int | None:
         one = self._coming.get(stream)

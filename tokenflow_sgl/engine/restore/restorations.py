@@ -23,6 +23,7 @@ from tokenflow_sgl.engine.restore.layered_restorations import LayeredRestoration
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.link_turns import LinkTurns
 from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED, tokens_in_tree
+from tokenflow_sgl.engine.restore.refused_fetches import RefusedFetches
 from tokenflow_sgl.engine.restore.restorable import restorable
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restored_request import Restoration
@@ -40,7 +41,8 @@ class Restorations(LayeredRestorations):
         chunk_size: Tokens of a prefill step at most.
         planner: Decides how much of a head is computed.
         record: Is told what was restored how.
-        fetch_again: Begins a fetch for a request anew.
+        fetch_again: Begins a fetch for a request anew; it may be told up to which token the storage
+            has its prefix.
         layers: Of the model, if its prefills can be split; else 0.
         admission: The requests that wait in the order in which they are admitted; None: first come,
             first served.
@@ -56,12 +58,13 @@ class Restorations(LayeredRestorations):
         chunk_size: int,
         planner: HeadPlanner,
         record: RestorationRecord,
-        fetch_again: Callable[[Any], object],
+        fetch_again: Callable[..., object],
         layers: int = 0,
         admission: Callable[[], Sequence[Any] | None] = lambda: None,
     ) -> None:
         super().__init__(tree_cache, chunk_size, planner, record, layers)
         self._fetch_again = fetch_again
+        self._refused = RefusedFetches(tree_cache, fetch_again)
         self.turns = LinkTurns(tree_cache, self._of.values(), self._outlook, admission)
         self.copy_memory = CopyMemory(
             self._of.values(), tree_cache, self._outlook, self._chunks, chunk_size
@@ -82,6 +85,8 @@ class Restorations(LayeredRestorations):
             if info is None or info.operation is not each.operation:
                 del self._of[handle]  # dropped by SGLang
                 each.copies.give_back()
+                if each.tail.refused:
+                    self._refused.add(each.request, each.end)
                 continue
             if math.isnan(each.began):
                 each.began = measured.now
@@ -108,6 +113,7 @@ class Restorations(LayeredRestorations):
         copies = TailCopies(self._tree, info.operation)
         mark(info.operation, self._page, self.rate, self._outlook.measured.rate, copies)
         self._of[handle] = each = Restoration(request, info.operation)
+        self._refused.begun(handle)
         each.tail.allocated = functools.partial(self._ways.allocated, each)
 
     # ---- a request that waits -------------------------------------------------------
@@ -115,6 +121,8 @@ class Restorations(LayeredRestorations):
     def may_start(self, handle: Any) -> bool | None:
         """Whether SGLang may admit a waiting request; None: it is none of ours."""
         each = self._of.get(handle)
+        if each is None and self._refused.again(handle):
+            each = self._of.get(handle)
         if each is None:
             return None
         if not each.allocated:
@@ -146,6 +154,7 @@ class Restorations(LayeredRestorations):
             request: Any of SGLang's.
         """
         self.continues(request)
+        self._refused.forget(request.cache_request_handle)
         each = self._of.get(request.cache_request_handle)
         if each is None:
             return

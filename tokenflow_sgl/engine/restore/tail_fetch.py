@@ -44,6 +44,7 @@ class TailFetch:
         copies: Of what has arrived, to the device.
         enough: Tokens from the tail after which the rest is computed: the link is free then.
         end: Behind the last token; None until the storage has said how much it has.
+        refused: The storage has said it, and the host had no memory for it.
         allocated: Is told of the tokens for which host memory was allocated.
         handed: Batches that the I/O thread was told to fetch; None: all.
         told: Batches that all ranks' threads have reported.
@@ -54,6 +55,7 @@ class TailFetch:
         self.copies = copies
         self.enough = ALL
         self.end: int | None = None
+        self.refused = False
         self.allocated: Callable[[int], None] | None = None
         self.handed: int | None = None
         self.told = 0
@@ -154,8 +156,10 @@ def _allocate(
 ) -> Any:
     slots, tokens = original(controller, operation, hit_tokens, **kwargs)
     tail = tail_of(operation)
-    if slots is not None and tail is not None:
+    if tail is not None:
         tail.end = int(operation.storage_start) + hit_tokens
+        tail.refused = slots is None
+    if slots is not None and tail is not None:
         # SGLang cuts it to what was allocated: then it is the tail that is fetched.
         operation.hash_value = operation.hash_value[::-1]
         if tail.allocated is not None:
