@@ -2,12 +2,14 @@
 
     python benchmarks/restoration/traces.py /work/traces
     python benchmarks/restoration/traces.py /work/traces --load agents --gbps 10
+    python benchmarks/restoration/traces.py /work/traces --gbps 10 --draws 10
 
 The folder has the files of `LOADS` (docs/traces.md says where they come from). Each contender of
 `storing_server` gets a server of its own in virtual time, which serves one trace after the other,
 and `tokenflow replay` sends each turn when the answer before it has ended. The simulator serves the
 same requests beside it. Figures go to
-benchmarks/results/restoration_traces/, and from there into README.md's table beside this file.
+benchmarks/results/restoration_traces/, and from there into README.md's table beside this file. With
+--draws the simulator alone serves so many draws of each load, for another table of the page.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ next turn has of a longer one is new to the server."""
 MEMORY, HOST = 60_000, 1.0
 """Tokens of KV on the device, and the host's over these."""
 SYSTEMS = ("restore", "best_effort", "wait_complete", "timeout")
+THINK = 60.0
+"""Seconds between an answer and the next turn, in the mean."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +61,23 @@ class Load:
         spec: How it is read; {folder} stands for that of the files.
         requests: So many at first, sessions whole.
         longest: Tokens of prompt and answer at most; a session ends before what is longer.
+        drawn: Think times are drawn, exponentially; else they are as in the trace.
     """
 
     spec: str
     requests: int
     longest: int
+    drawn: bool = False
 
 
+SHAREGPT = (
+    "sharegpt:{folder}/sharegpt_lengths/sharegpt_8k_filtered_stats_llama2_tokenizer.csv"
+    f"?arrivals=poisson&rate=2&think={THINK:g}&readers=20"
+)
 LOADS: Mapping[str, Load] = {
-    "conversations": Load(
-        "sharegpt:{folder}/sharegpt_lengths/sharegpt_8k_filtered_stats_llama2_tokenizer.csv"
-        "?arrivals=poisson&rate=2&think=60&readers=20",
-        400,
-        16_000,
-    ),
+    "conversations": Load(SHAREGPT, 400, 16_000, drawn=True),
+    # Turns whose answers end in the same step are followed by turns that come at the same time.
+    "conversations in step": Load(SHAREGPT, 400, 16_000),
     "agents": Load(
         "agent:{folder}/swe_agent/mini_swe_agent_gemini3pro_calls.csv"
         "?think=gap&arrivals=poisson&rate=0.04&readers=20",
@@ -88,8 +95,17 @@ def main() -> None:
     parser.add_argument("--load", nargs="+", choices=LOADS, default=list(LOADS))
     parser.add_argument("--gbps", type=float, nargs="+", default=[10, 40])
     parser.add_argument("--contender", nargs="+", choices=CONTENDERS, default=list(SYSTEMS))
+    parser.add_argument("--draws", type=int, help="simulate so many of each load, and no more")
     args = parser.parse_args()
     profile = load_profile(DEVICE, MODEL)
+    if args.draws:
+        ratios = {
+            (name, gbps): drawn(LOADS[name], args.folder, profile, gbps, args.draws)
+            for name in args.load
+            for gbps in args.gbps
+        }
+        PAGE.write_text(replace_table(PAGE.read_text(), "draws", draws_table(ratios, args.draws)))
+        return
     traces = {name: part(LOADS[name], args.folder) for name in args.load}
     for contender in args.contender:
         runs = ((gbps, name) for gbps in args.gbps for name in args.load)
@@ -102,14 +118,28 @@ def main() -> None:
             write_page()
 
 
-def part(load: Load, folder: Path) -> Trace:
+def part(load: Load, folder: Path, seed: int = 0) -> Trace:
     """The load's requests, with short answers."""
-    whole = fit_context(open_trace(load.spec.format(folder=folder)), load.longest)
-    chosen = limit(whole, load.requests)
-    short = (
-        replace(each, output_tokens=min(each.output_tokens, ANSWER)) for each in chosen.requests
-    )
-    return replace(chosen, requests=tuple(short))
+    whole = open_trace(load.spec.format(folder=folder) + f"&seed={seed}")
+    chosen = limit(fit_context(whole, load.longest), load.requests)
+    random = np.random.default_rng(seed)
+    requests = []
+    for each in chosen.requests:
+        think = random.exponential(THINK) if load.drawn and each.turn else each.think_s
+        short = min(each.output_tokens, ANSWER)
+        requests.append(replace(each, output_tokens=short, think_s=round(think, 3)))
+    return replace(chosen, requests=tuple(requests))
+
+
+def drawn(
+    load: Load, folder: Path, profile: DeviceProfile, gbps: float, draws: int
+) -> dict[str, list[dict[str, float]]]:
+    """Of so many draws of a load, what the simulator says of each contender."""
+    traces = [part(load, folder, seed) for seed in range(draws)]
+    return {
+        contender: [figures(beside(trace, profile, gbps, contender)) for trace in traces]
+        for contender in SYSTEMS
+    }
 
 
 def measure(
@@ -191,6 +221,30 @@ def write_page() -> None:
             shown = " | ".join(f"{seconds:.3f}" for seconds in cells)
             lines.append(f"| {trace} | {gbps} | {contender} | {shown} |")
     PAGE.write_text(replace_table(PAGE.read_text(), "traces", "\n".join(lines) + "\n"))
+
+
+def draws_table(
+    found: Mapping[tuple[str, float], Mapping[str, list[dict[str, float]]]], draws: int
+) -> str:
+    """Each contender's TTFT, and what it is over that of `wait_complete`, draw by draw."""
+    lines = [
+        "| trace | Gbit/s | contender | mean TTFT, s | P99 | mean, over wait_complete's | P99 |"
+    ]
+    lines.append("| --- | ---: | --- |" + " ---: |" * 4)
+    for (name, gbps), contenders in found.items():
+        for contender, runs in contenders.items():
+            cells = [f"{np.mean([run[key] for run in runs]):.3f}" for key in ("mean", "p99")]
+            for key in ("mean", "p99"):
+                base = [run[key] for run in contenders["wait_complete"]]
+                over = np.array([run[key] for run in runs]) / base
+                cells.append(
+                    f"{np.exp(np.log(over).mean()):.2f}x ({over.min():.2f} to {over.max():.2f})"
+                )
+            lines.append(f"| {name} | {gbps:g} | {contender} | " + " | ".join(cells) + " |")
+    text = (
+        f"\nSimulated with {commit()}; {draws} draws, geometric means and ranges of the ratios.\n"
+    )
+    return "\n".join(lines) + "\n" + text
 
 
 if __name__ == "__main__":
