@@ -2,8 +2,8 @@
 
 After CacheFlow (arXiv 2604.25080). `token_wise` and `layer_wise` divide one prefix, `plan` chooses
 between them and either source alone, `next_head` decides before each chunk, `batch` orders the
-loads of several requests, `batch_schedule` plays a batch through, and `multi_gpu` says what tensor
-parallelism and pipeline stages change.
+loads of several requests, `batch_schedule` plays a batch through, `multi_gpu` says what tensor
+parallelism and pipeline stages change, and `pipeline_schedule` plays stages.
 """
 
 from tokenflow_sgl.restoration.batch import Pending, io_order, link_shares
@@ -18,6 +18,7 @@ from tokenflow_sgl.restoration.layer_wise import (
 )
 from tokenflow_sgl.restoration.multi_gpu import Pipeline, boundary_bytes, sharded
 from tokenflow_sgl.restoration.next_head import HeadPlanner, Known, MeetingPoint, next_head
+from tokenflow_sgl.restoration.pipeline_schedule import StagedRestoration, play_stages
 from tokenflow_sgl.restoration.plan import Plan, Reason, Stored, Terms, crossover_length, plan
 from tokenflow_sgl.restoration.token_wise import (
     Fetch,
@@ -48,6 +49,7 @@ __all__ = [
     "Seconds",
     "Served",
     "Split",
+    "StagedRestoration",
     "Stored",
     "Terms",
     "alone_is_sooner",
@@ -63,6 +65,7 @@ __all__ = [
     "more_layers",
     "next_head",
     "plan",
+    "play_stages",
     "schedule",
     "sharded",
     "tokens_within",

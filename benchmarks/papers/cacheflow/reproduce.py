@@ -36,6 +36,7 @@ from tokenflow_sgl.restoration import (
     best_split,
     crossover_length,
     in_chunks,
+    play_stages,
     schedule,
 )
 
@@ -211,12 +212,25 @@ def crossover(costs: Costs, link: str) -> int | None:
 def stages() -> dict[str, dict[str, float]]:
     """Two pipeline stages of L40S with Llama-3.1-8B, 10 Gbit/s each: seconds of restoration."""
     costs = Costs(Setup("l40s", "llama3-8b"))
-    compute, fetch = costs.compute(CAKE_CHUNK), costs.channel("10").seconds
+    compute, channel = costs.compute(CAKE_CHUNK), costs.channel("10")
+    fetch = channel.seconds
     model = costs.model
     stored = Pipeline.of(2, hidden=model.hidden, kv_bytes_per_token=model.kv_bytes_per_token)
     found = {}
     for length in LENGTHS:
         asked = {"compute": compute, "fetch": fetch, "page": PAGE_TOKENS}
+        played = {
+            kept: play_stages(
+                stored,
+                length,
+                compute=compute,
+                channel=channel,
+                chunk=CAKE_CHUNK,
+                page=PAGE_TOKENS,
+                stored=kept,
+            ).seconds
+            for kept in (True, False)
+        }
         # Chunk after chunk through both stages: the second one starts a chunk later.
         chunks = -(-length // CAKE_CHUNK)
         found[str(length)] = {
@@ -224,6 +238,8 @@ def stages() -> dict[str, dict[str, float]]:
             "in turn": Pipeline(2).in_turn(0, length, **asked).seconds,
             "at once, activations for nothing": Pipeline(2).at_once(0, length, **asked).seconds,
             "at once": stored.at_once(0, length, **asked).seconds,
+            "at once, played": played[True],
+            "chunks through both stages, and tails, played": played[False],
             "layers": best_layers(
                 0, length, layers=model.layers, compute=compute, fetch=fetch
             ).seconds,
