@@ -23,7 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from live_beside_simulated import Column, keep, table
-from reproduce import ALONE, BLOCK, PAGE, RESULTS, objective
+from reproduce import BLOCK, PAGE, RESULTS, SERVERS, objective
 from run import measure
 from suite import Load
 from table import replace_table
@@ -37,7 +37,8 @@ from tokenflow_sgl.runs import Run, read_run
 from tokenflow_sgl.sim import EngineOptions, simulate
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
 
-DEVICE, MODEL = "a5000pcie3", "llama3-8b"
+SERVER = SERVERS["a5000"]
+DEVICE, MODEL, ALONE = SERVER.device, SERVER.model, SERVER.tokens
 HOST = 8
 """KV tokens on the host per one on the device."""
 REQUESTS, PER_SECOND, LIMIT = 50, 0.6, 2000
@@ -81,7 +82,7 @@ def main() -> None:
     path = given.output / "requests.jsonl"
     write_native(path, trace)
     for scale in given.scales:
-        asked = even(scale * objective(load_profile(DEVICE, MODEL)))
+        asked = even(scale * objective(load_profile(DEVICE, MODEL), ALONE))
         classes = given.output / f"classes-{scale:g}.toml"
         classes.write_text(declared(asked))
         told = ("--classes", str(classes))

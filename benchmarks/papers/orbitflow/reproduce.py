@@ -1,7 +1,7 @@
 """OrbitFlow's evaluation (PVLDB 19(1), section 5), simulated: our figures beside the paper's.
 
     python benchmarks/papers/orbitflow/reproduce.py rates scales
-    python benchmarks/papers/orbitflow/reproduce.py contexts cv rows
+    python benchmarks/papers/orbitflow/reproduce.py contexts cv rows order large
 
 Each load takes about 20 s on one core. Results are kept in benchmarks/results/orbitflow/, and the
 tables of README.md beside this file are made of all that are there. Placements are executed layer
@@ -53,8 +53,21 @@ from table import replace_table
 
 PAGE = Path(__file__).with_name("README.md")
 RESULTS = ROOT / "benchmarks" / "results" / "orbitflow"
-ALONE = 16384
-"""KV tokens that the device holds (section 5.1)."""
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What serves a model, and the KV tokens that its memory holds."""
+
+    device: str
+    model: str
+    tokens: int
+
+
+SERVERS: Mapping[str, Server] = {
+    "a5000": Server("a5000pcie3", "llama3-8b", 16384),
+    "4 x a6000": Server("a6000x4", "llama3-70b", 65536),
+}
+"""Section 5.1 has the first one's memory. It says nothing of the other's: half of the largest batch
+is an assumption, which is the first one's share."""
 BLOCK = 16
 KERNELS = kernels_of(compiled=True)
 PER_MINUTE = 0.97
@@ -73,6 +86,8 @@ class Load:
         tokens: Of a batch at most.
         cv: Coefficient of variation of the times between arrivals.
         rows: Streams of a batch at most.
+        order: Who joins the batch next: "fcfs", or "srtf", the one with the shortest answer.
+        server: Of `SERVERS`.
     """
 
     per_minute: float = PER_MINUTE
@@ -80,6 +95,8 @@ class Load:
     tokens: int = 32768
     cv: float = 1.0
     rows: int = 4
+    order: str = "fcfs"
+    server: str = "a5000"
 
 
 PARTS: Mapping[str, Sequence[Load]] = {
@@ -91,12 +108,23 @@ PARTS: Mapping[str, Sequence[Load]] = {
     ],
     "cv": [Load(cv=cv) for cv in (1.0, 2.0, 4.0, 6.0)],
     "rows": [Load(rows=rows) for rows in (2, 4, 8, 16)],
+    "order": [Load(order=order) for order in ("fcfs", "srtf")],
+    "large": [
+        Load(tokens=tokens, scale=scale, server="4 x a6000")
+        for tokens, scale in itertools.product((8192, 32768, 131072), (1.5, 2.5))
+    ],
 }
 
 
-def objective(profile: DeviceProfile) -> float:
+def objective(profile: DeviceProfile, tokens: int) -> float:
     """Seconds of a decode step of the longest request that fits without offloading."""
-    return profile.decode_seconds(1, ALONE)
+    return profile.decode_seconds(1, tokens)
+
+
+def limits_of(load: Load, deposit: float | None = None) -> Limits:
+    """What the engine is given."""
+    alone, srtf = SERVERS[load.server].tokens, load.order == "srtf"
+    return Limits(load.rows, load.tokens, alone, deposit=deposit, shortest_first=srtf)
 
 
 def requests_of(load: Load, seed: int = 1) -> list[TraceRequest]:
@@ -116,7 +144,7 @@ def requests_of(load: Load, seed: int = 1) -> list[TraceRequest]:
 def placers(profile: DeviceProfile, load: Load, slo: float) -> dict[str, Callable[[], Placer]]:
     """The systems by name."""
     layouts = every_kth(profile.layers)
-    limits = Limits(load.rows, load.tokens, ALONE)
+    limits = limits_of(load)
     peak = np.full(load.rows, load.tokens // load.rows)
     worst = blocks_after(peak, 0, BLOCK), machine_of(profile, limits)(load.rows, load.tokens)
     static = flexgen([worst], layouts, KERNELS)
@@ -134,8 +162,9 @@ def placers(profile: DeviceProfile, load: Load, slo: float) -> dict[str, Callabl
 
 def run(load: Load) -> dict[str, Any]:
     """The figures of all systems, each without and with a deposit."""
-    profile = load_profile("a5000pcie3", "llama3-8b")
-    slo = load.scale * objective(profile)
+    server = SERVERS[load.server]
+    profile = load_profile(server.device, server.model)
+    slo = load.scale * objective(profile, server.tokens)
     requests = requests_of(load)
     found: dict[str, Any] = {}
     for name, make in placers(profile, load, slo).items():
@@ -143,8 +172,7 @@ def run(load: Load) -> dict[str, Any]:
             if name == "pause-resume" or deposit is None:
                 # A deposit changes what is delivered; only ours also looks at it.
                 placer, begun = make(), time.process_time()
-                limits = Limits(load.rows, load.tokens, ALONE, deposit=deposit)
-                served = serve_batch(requests, profile, limits, placer)
+                served = serve_batch(requests, profile, limits_of(load, deposit), placer)
                 spent = time.process_time() - begun
             figures = dataclasses.asdict(attained(served, slo, deposit=deposit is not None))
             figures.update(
@@ -178,7 +206,11 @@ def main() -> None:
 
 def path_of(load: Load) -> Path:
     """Where the figures of a load are kept: several parts have the same."""
-    return RESULTS / ("-".join(f"{value:g}" for value in dataclasses.astuple(load)) + ".json")
+    shown = [
+        value.replace(" ", "") if isinstance(value, str) else f"{value:g}"
+        for value in dataclasses.astuple(load)
+    ]
+    return RESULTS / ("-".join(shown) + ".json")
 
 
 def table(part: str) -> str:
@@ -190,21 +222,23 @@ def table(part: str) -> str:
     ]
     lines = [
         "| " + " | ".join(NAMES[key] for key in differ) + " | system | TBT kept | with deposit "
-        "| TPOT kept | with deposit | TBT P95, ms | P99, ms | TPOT P99, ms | end to end, s "
-        "| requests/min | pauses | commit |",
-        "|" + " ---: |" * len(differ) + " --- |" + " ---: |" * 10 + " --- |",
+        "| TPOT kept | with deposit | TBT P95, ms | P99, ms | TPOT P99, ms | TTFT, mean, s | P95 "
+        "| end to end, s | requests/min | pauses | commit |",
+        "|" + " ---: |" * len(differ) + " --- |" + " ---: |" * 12 + " --- |",
     ]
     for row in rows:
         for name, found in row["runs"].items():
             if name.endswith(", deposit"):
                 continue
             held = row["runs"][f"{name}, deposit"]
-            cells = [f"{row['load'][key]:g}" for key in differ] + [name]
+            loads = [row["load"][key] for key in differ]
+            cells = [load if isinstance(load, str) else f"{load:g}" for load in loads] + [name]
             cells += [
                 f"{100 * each[key]:.1f}%" for key in ("tbt", "tpot") for each in (found, held)
             ]
             cells += [f"{1e3 * found[key]:.0f}" for key in ("tbt_p95", "tbt_p99", "tpot_p99")]
-            cells += [f"{found['end_to_end']:.0f}", f"{60 * found['requests']:.2f}"]
+            cells += [f"{found[key]:.0f}" for key in ("ttft", "ttft_p95", "end_to_end")]
+            cells += [f"{60 * found['requests']:.2f}"]
             cells += [f"{found['paused']}", row["commit"]]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -216,6 +250,7 @@ NAMES = {
     "tokens": "batch tokens",
     "cv": "CV",
     "rows": "batch",
+    "order": "order",
 }
 
 if __name__ == "__main__":

@@ -86,6 +86,16 @@ def test_first_come_first_served_within_the_limits(device) -> None:
         served(device, [(0.0, 1901, 100)], DeepSpeed(10))
 
 
+def test_the_shortest_answer_first_of_those_that_wait(device) -> None:
+    limits = dataclasses.replace(LIMITS, rows=1, shortest_first=True)
+    rows = [(0.0, 100, 5), (0.01, 100, 40), (0.02, 100, 3), (9.0, 100, 9), (9.0, 100, 2)]
+    found = served(device, rows, Static(10, LAYOUTS, 0), limits)
+    firsts = [times[0] for times in found.times]
+    assert np.argsort(firsts).tolist() == [0, 2, 1, 4, 3]
+    assert attained(found, 1.0).ttft == pytest.approx(np.mean(firsts - found.arrival))
+    assert firsts[4] == pytest.approx(9.1), "an idle engine waits for the next request"
+
+
 def test_an_idle_engine_waits_for_the_next_request(device) -> None:
     found = served(device, [(0.0, 100, 2), (9.0, 100, 2)], DeepSpeed(10))
     assert found.times[1][0] == pytest.approx(9.1)

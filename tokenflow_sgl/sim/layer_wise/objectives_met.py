@@ -22,6 +22,7 @@ class Attained:
         tpot: Share of the requests whose mean time per token keeps it.
         tbt_p95, tbt_p99, tpot_p99: Percentiles.
         end_to_end: From arrival to the last token, mean.
+        ttft, ttft_p95: From arrival to the first token, mean and percentile.
         requests: Per second, until the last one has ended.
     """
 
@@ -31,6 +32,8 @@ class Attained:
     tbt_p99: float
     tpot_p99: float
     end_to_end: float
+    ttft: float
+    ttft_p95: float
     requests: float
 
 
@@ -49,6 +52,7 @@ def attained(served: Served, objective: float, *, deposit: bool = False) -> Atta
     gaps = np.concatenate([np.diff(each) for each in several])
     means = np.array([(each[-1] - each[0]) / (len(each) - 1) for each in several])
     ends = np.array([each[-1] for each in times])
+    waited = np.array([each[0] for each in times]) - served.arrival
     within = objective + ROUNDING
     return Attained(
         tbt=float((gaps <= within).mean()),
@@ -57,5 +61,7 @@ def attained(served: Served, objective: float, *, deposit: bool = False) -> Atta
         tbt_p99=float(np.percentile(gaps, 99)),
         tpot_p99=float(np.percentile(means, 99)),
         end_to_end=float((ends - served.arrival).mean()),
+        ttft=float(waited.mean()),
+        ttft_p95=float(np.percentile(waited, 95)),
         requests=len(ends) / float(ends.max() - served.arrival.min()),
     )

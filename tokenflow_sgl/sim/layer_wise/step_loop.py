@@ -1,7 +1,8 @@
 """One batch of streams, served step by step: prefills first, then decode steps as they are placed.
 
-First come first served, as vLLM: a request joins when the batch has a row for it and its tokens
-with those of the batch stay within a limit. A prefill is a step of its own, and the streams wait
+First come first served, as vLLM, or those with the shortest answers first (OrbitFlow section 5.4,
+SRTF): a request joins when the batch has a row for it and its tokens with those of the batch stay
+within a limit. A prefill is a step of its own, and the streams wait
 for it. Decode steps take what the fluid model says. KV that a new placement brings to the device is
 copied before its first step, which waits for it. Paused streams keep their row.
 """
@@ -31,6 +32,7 @@ class Limits:
         device_tokens: KV tokens that fit the device.
         block: Tokens of a block.
         deposit: Seconds between tokens that a token deposit delivers; None: each at once.
+        shortest_first: Of the requests that wait the one with the shortest answer joins next.
     """
 
     rows: int
@@ -38,6 +40,7 @@ class Limits:
     device_tokens: int
     block: int = 16
     deposit: float | None = None
+    shortest_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,19 +133,28 @@ class _Loop:
         )
 
     def _joins(self) -> bool:
-        """Whether the first waiting request has come, and the batch can take it."""
+        """Whether the request that joins next has come, and the batch can take it."""
         if not self._waiting or len(self._batch) >= self._limits.rows:
             return False
-        first = self._requests[self._waiting[0]]
+        first = self._next()
         held = sum(self._whole(stream) for stream in self._batch)
-        fits = held + self._whole(self._waiting[0]) <= self._limits.batch_tokens
-        return fits and first.arrival_s <= self._now
+        fits = held + self._whole(first) <= self._limits.batch_tokens
+        return fits and self._requests[first].arrival_s <= self._now
+
+    def _next(self) -> int:
+        """The request that joins next; there is one that waits."""
+        if not self._limits.shortest_first:
+            return self._waiting[0]
+        here = [each for each in self._waiting if self._requests[each].arrival_s <= self._now]
+        waiting = here or self._waiting[:1]
+        return min(waiting, key=lambda each: self._requests[each].output_tokens)
 
     def _whole(self, stream: int) -> int:
         return self._requests[stream].prompt_tokens + self._requests[stream].output_tokens
 
     def _prefill(self) -> None:
-        stream = self._waiting.pop(0)
+        stream = self._next()
+        self._waiting.remove(stream)
         prompt = self._requests[stream].prompt_tokens
         self._now += self._profile.prefill_seconds(prompt, prompt * prompt / 2.0)
         self._times[stream].append(self._now)
