@@ -53,6 +53,8 @@ from table import replace_table
 
 PAGE = Path(__file__).with_name("README.md")
 RESULTS = ROOT / "benchmarks" / "results" / "orbitflow"
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """What serves a model, and the KV tokens that its memory holds."""
