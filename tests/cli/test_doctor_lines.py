@@ -55,6 +55,7 @@ def test_a_file_that_has_no_launches_is_refused(text, sentence) -> None:
         (["--elsewhere"], "--elsewhere judges launch options"),
         (["--lines", "nowhere"], "does not exist"),
         (["--lines", "empty"], "empty: it has no launches"),
+        (["--elsewhere", "--lines", "empty"], "empty: it has no launches"),
         (["--lines", "binary"], "binary: "),
     ],
 )

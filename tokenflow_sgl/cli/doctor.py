@@ -91,7 +91,7 @@ def doctor(
         fail("--live examines a running server: leave out the launch options.", Exit.usage)
     if lines is not None and (live is not None or launch_options):
         fail("--lines reads launches from a file: leave out --live and launch options.", Exit.usage)
-    if elsewhere and not launch_options:
+    if elsewhere and not launch_options and lines is None:
         fail(
             "--elsewhere judges launch options, and there are none; give them after --.", Exit.usage
         )

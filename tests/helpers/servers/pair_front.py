@@ -20,8 +20,8 @@ from servers.meeting import ROOMS, Pair
 ANSWERED = ("/generate", "/v1/completions", "/v1/chat/completions")
 ON_BOTH = ("/abort_request", "/flush_cache")
 """What the decode server is told first, and the prefill server then."""
-STARTING = 30.0
-"""Seconds."""
+STARTING, ENDING = 30.0, 0.5
+"""Seconds until it answers, at most, and between two tries to end an answer."""
 
 
 class PairFront:
@@ -118,14 +118,17 @@ class PairFront:
                 await first
 
     async def _prefill(self, path: str, body: dict[str, object]) -> None:
-        """What was ended here while it was on its way there would wait there for its KV."""
+        """What was ended here while it was on its way there would wait there for its KV.
+
+        A server that is paused takes it up only when it goes on, and no abort is kept until then.
+        """
         first, second = (each.server.url for each in (self._both.prefill, self._both.decode))
         async with self._session.post(first + path, json=body) as answer:
             said = await answer.text()
-        if answer.status != 200 or '"abort"' in said:
+        while answer.status != 200 or '"abort"' in said:  # until the other one's answer has ended
             ended = self._session.post(second + "/abort_request", json={"rid": body["rid"]})
             async with ended:
-                pass
+                await asyncio.sleep(ENDING)
 
     async def _tell(self, request: web.Request) -> web.StreamResponse:
         """The reply is the prefill server's where only that refuses."""
