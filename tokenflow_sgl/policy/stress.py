@@ -21,7 +21,7 @@ def under_stress(state: State, patience: float, decided: bool = False) -> bool:
 
     Args:
         state: As it is.
-        patience: Seconds.
+        patience: Seconds; below 0: none may wait at all.
         decided: The policy decided in the pass before.
     """
     streams, memory = state.streams, state.memory
@@ -36,10 +36,18 @@ def under_stress(state: State, patience: float, decided: bool = False) -> bool:
         return (decided and memory.kv.promised > 0) or not leaves(memory, NOTHING, LOW_SHARE)
     if len(standing.running_index) + count > memory.max_running:
         return True
-    first, _ = standing.waits_since
-    if state.now - first > patience:
+    if passed_over(state, patience):
         return True
     return not leaves(memory, prompts(memory, streams, waiting), LOW_SHARE)
+
+
+def passed_over(state: State, patience: float) -> bool:
+    """True if the engine's own policy has left a stream waiting for more than `patience` seconds.
+
+    It keeps memory for the limits of all answers, so it may do so while much is free.
+    """
+    first, _ = state.streams.standing.waits_since
+    return state.now - first > patience
 
 
 def prefills_stall_readers(state: State) -> bool:

@@ -28,16 +28,18 @@ from tokenflow_sgl.contract.reserve import DECODE_MARGIN_STEPS, DECODE_TARGET_ST
 from tokenflow_sgl.offload import dearer_to_load, proactive_writes, restore
 from tokenflow_sgl.policy.admission_rules import AdmissionRules
 from tokenflow_sgl.policy.cadence import next_look
-from tokenflow_sgl.policy.config import WorkingSetConfig
+from tokenflow_sgl.policy.config import SLO, WorkingSetConfig
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.pacing import paced, room_for_all
 from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.prefill import prefill_gate
 from tokenflow_sgl.policy.priority_claims import with_claims
 from tokenflow_sgl.policy.queueing import Queue, queue_keys, waiting_queue
-from tokenflow_sgl.policy.stress import prefills_stall_readers, under_stress
+from tokenflow_sgl.policy.stress import passed_over, prefills_stall_readers, under_stress
 from tokenflow_sgl.policy.urgency import leeway, turn, weights
 
+HELD_UP_SECONDS = 10.0
+"""After SGLang has passed over a newcomer, those of so many seconds are not left to it."""
 _NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
 
 
@@ -52,6 +54,8 @@ class Memo:
         queue: The streams that wait, and what has overtaken them.
         standing, index: Where the streams of `plan` that have not started are, in this standing;
             None: not looked up yet.
+        held_up: When SGLang's own policy was last seen to have passed over a newcomer (-inf: never).
+        decided: The policy decided in the pass before.
     """
 
     planned: float = -np.inf
@@ -60,6 +64,8 @@ class Memo:
     queue: Queue = field(default_factory=Queue)
     standing: Standing | None = field(default=None, compare=False)
     index: IntArray = field(default_factory=lambda: _NOWHERE, compare=False)
+    held_up: float = -np.inf
+    decided: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,13 +86,15 @@ class WorkingSetPolicy:
 
     def decide(self, state: State) -> Decision:
         """One pass: emergencies always, a new plan when one is due, then the prefill gate."""
-        decided = isinstance(state.memo, Memo)
-        memo = state.memo if isinstance(state.memo, Memo) else Memo()
+        memo = state.memo if isinstance(state.memo, Memo) else Memo(decided=False)
         state = with_claims(state, self.config.priority_weight)
         if self.config.pace and state.streams.streaming.any() and room_for_all(state):
             return self._paced(state, memo)
-        if not (under_stress(state, self.config.cycle, decided) or prefills_stall_readers(state)):
-            return Decision(Mode.IDLE)
+        held_up, patience = self._held_up(state, memo)
+        if not (under_stress(state, patience, memo.decided) or prefills_stall_readers(state)):
+            known = np.isfinite(held_up)
+            return Decision(Mode.IDLE, memo=Memo(held_up=held_up, decided=False) if known else None)
+        memo = dataclasses.replace(memo, held_up=held_up, decided=True)
         due = self._plan_is_due(state, memo.planned)
         plan = self._plan(state, memo) if due else self._carry_on(state, memo)
         wanted = plan.memo.index
@@ -121,6 +129,19 @@ class WorkingSetPolicy:
         return dataclasses.replace(rested, prefill=prefill, memo=memo)
 
     # ---- when -----------------------------------------------------------------------
+
+    def _held_up(self, state: State, memo: Memo) -> tuple[float, float]:
+        """When SGLang last passed over a newcomer, and how long the next ones may wait.
+
+        Where it has passed over one it will do so with the next ones, which need not wait for that.
+        But by objectives alone: there sooner is what the streams that run have gained spent sooner.
+        """
+        held_up, cycle = memo.held_up, self.config.cycle
+        if self.config.admission == SLO:
+            return held_up, cycle
+        if not memo.decided and passed_over(state, cycle):
+            held_up = state.now
+        return held_up, -1.0 if state.now - held_up < HELD_UP_SECONDS else cycle
 
     def _plan_is_due(self, state: State, last: float) -> bool:
         """Every cycle; at once on an arrival, an idle engine or a predicted underrun."""
@@ -158,7 +179,7 @@ class WorkingSetPolicy:
         index = np.array(run, dtype=np.int64)
         slots = tuple(streams.slot[index].tolist())
         return _Plan(
-            Memo(state.now, slots, share, queue, streams.standing, index),
+            Memo(state.now, slots, share, queue, streams.standing, index, memo.held_up),
             admit=tuple(streams.slot[admission.join].tolist()),
             preempt=preempt,
         )
