@@ -54,7 +54,7 @@ class Memo:
         queue: The streams that wait, and what has overtaken them.
         standing, index: Where the streams of `plan` that have not started are, in this standing;
             None: not looked up yet.
-        held_up: When SGLang's own policy was last seen to have passed over a newcomer (-inf: never).
+        held_up: When SGLang's own policy was last seen to pass over a newcomer (-inf: never).
         decided: The policy decided in the pass before.
     """
 

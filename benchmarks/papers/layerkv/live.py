@@ -1,6 +1,7 @@
 """LayerKV's admission in real SGLang on an emulated L20, beside the simulator's figures of it.
 
     python benchmarks/papers/layerkv/live.py --sharegpt LENGTHS.csv --rates 4 5
+    python benchmarks/papers/layerkv/live.py --sharegpt LENGTHS.csv --model yi-34b --rates 2
 
 The requests, settings and contenders of reproduce.py, each with a server of its own; time is
 virtual, so figures repeat, whatever else runs. Both executors pause and resume whole streams. The
@@ -26,7 +27,6 @@ from tokenflow_sgl.profiles import load_profile
 from tokenflow_sgl.runs import read_run
 from tokenflow_sgl.traces import write_native
 
-MODEL = "llama2-7b"
 PAGED = ("--page-size", "16")
 TOKENFLOW = (*PAGED, "--scheduler", "tokenflow", "--hicache-ratio", str(HOST))
 LIVE = {
@@ -53,6 +53,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sharegpt", metavar="FILE", required=True)
+    parser.add_argument("--model", choices=MODELS, default="llama2-7b")
     parser.add_argument("--rates", type=float, nargs="+", default=[4, 5])
     parser.add_argument("--only", choices=LIVE, nargs="+", default=list(LIVE))
     parser.add_argument("--seed", type=int, default=1)
@@ -61,24 +62,25 @@ def main() -> None:
     given.output.mkdir(parents=True, exist_ok=True)
     classes = given.output / "classes.toml"
     classes.write_text(declared())
-    tokens = load_profile(MODELS[MODEL], MODEL).kv_pool_tokens
+    model, device = given.model, MODELS[given.model]
+    tokens = load_profile(device, model).kv_pool_tokens
     for rate in given.rates:
         trace = sharegpt(given.sharegpt, rate, given.seed)
         path = given.output / f"sharegpt-{rate:g}.jsonl"
         write_native(path, trace)
         # Rates and objectives are the class's, and the client names it.
-        load = Load(str(path), MODELS[MODEL], tokens, 1.0, ("--classes", str(classes)), model=MODEL)
+        load = Load(str(path), device, tokens, 1.0, ("--classes", str(classes)), model=model)
         for name in given.only:
             folder = given.output / f"{rate:g}-{name.replace(' ', '-')}"
             options = (*LIVE[name], *(_declared(classes) if name != "fcfs" else ()))
             measure(load, str(path), name, options, folder, None)
             keep(
-                RESULTS / f"live-{MODEL}-sharegpt-{rate:g}.json",
+                RESULTS / f"live-{model}-sharegpt-{rate:g}.json",
                 name,
                 LIVE,
                 len(trace.requests),
                 live=measured(read_run(folder)),
-                simulated=served(trace, MODEL, CONTENDERS[name]),
+                simulated=served(trace, model, CONTENDERS[name]),
             )
             write()
 
@@ -97,9 +99,12 @@ def _declared(classes: Path) -> tuple[str, str]:
 
 def write() -> None:
     """Write the table of what is there into the page."""
-    found = sorted(RESULTS.glob(f"live-{MODEL}-sharegpt-*.json"))
-    paths = {path.stem.rpartition("-")[2]: path for path in found}
-    page = replace_table(PAGE.read_text(), "live", table("requests/s", paths, COLUMNS))
+    paths = {
+        f"{model}, {path.stem.rpartition('-')[2]}": path
+        for model in MODELS
+        for path in sorted(RESULTS.glob(f"live-{model}-sharegpt-*.json"))
+    }
+    page = replace_table(PAGE.read_text(), "live", table("model, requests/s", paths, COLUMNS))
     PAGE.write_text(page)
 
 
