@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from live_beside_simulated import Column, keep, table
 from reproduce import CONTENDERS, HOST, MODELS, NAMED, PAGE, RESULTS, measured, served, sharegpt
-from run import measure
+from run import measure, warm_up_burst
 from suite import Load
 from table import replace_table
 
@@ -80,7 +80,7 @@ def main() -> None:
                 LIVE,
                 len(trace.requests),
                 live=measured(read_run(folder)),
-                simulated=served(trace, model, CONTENDERS[name]),
+                simulated=served(trace, model, CONTENDERS[name], warm_up_burst(load)),
             )
             write()
 

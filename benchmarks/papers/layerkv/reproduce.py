@@ -132,8 +132,8 @@ def _named(name: str, requests: Sequence[TraceRequest]) -> Trace:
     return Trace(name, named, Accounting(len(named), len(named)))
 
 
-def served(trace: Trace, model: str, contender: Contender) -> dict[str, float]:
-    """The figures of one run."""
+def served(trace: Trace, model: str, contender: Contender, burst: int = 0) -> dict[str, float]:
+    """The figures of one run; burst: of warm-up, as measured servers have it."""
     profile = load_profile(MODELS[model], model)
     done = simulate(
         trace,
@@ -142,6 +142,7 @@ def served(trace: Trace, model: str, contender: Contender) -> dict[str, float]:
         policy=contender.policy,
         config=contender.config,
         classes=CLASSES,
+        warm_up_burst=burst,
     )
     return {**measured(done.run), "preempted": done.preempted + done.retracted}
 

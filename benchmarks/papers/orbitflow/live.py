@@ -1,6 +1,7 @@
 """Objectives, pauses and token deposit in real SGLang on an emulated A5000, and simulated.
 
     python benchmarks/papers/orbitflow/live.py --scales 1.5 2.5
+    python benchmarks/papers/orbitflow/live.py --scales 2.5 --only slo --seed 2
 
 Both executors pause and resume whole streams; no layer of one moves without the others. Time is
 virtual, so figures repeat, whatever else runs. There a server does not wait before it delivers:
@@ -24,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from live_beside_simulated import Column, keep, table
 from reproduce import BLOCK, PAGE, RESULTS, SERVERS, objective
-from run import measure
+from run import measure, warm_up_burst
 from suite import Load
 from table import replace_table
 
@@ -75,10 +76,12 @@ def main() -> None:
     )
     parser.add_argument("--scales", type=float, nargs="+", default=[1.5, 2.5])
     parser.add_argument("--only", choices=LIVE, nargs="+", default=list(LIVE))
+    parser.add_argument("--seed", type=int, default=1, help="of lengths and arrivals")
     parser.add_argument("--output", type=Path, default=Path("orbitflow-results"))
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
-    trace = requests()
+    trace = requests(given.seed)
+    draw = f", draw {given.seed}" if given.seed != 1 else ""
     path = given.output / "requests.jsonl"
     write_native(path, trace)
     for scale in given.scales:
@@ -92,19 +95,21 @@ def main() -> None:
             known = () if name == "fcfs" else ("--tokenflow-classes", str(classes.resolve()))
             measure(load, str(path), name, (*LIVE[name], *known), folder, None)
             keep(
-                RESULTS / f"live-{scale:g}.json",
+                RESULTS / f"live-{scale:g}{draw}.json",
                 name,
                 LIVE,
                 len(trace.requests),
                 live=attained(read_run(folder), asked.interval),
-                simulated=attained(simulated(trace, name, asked), asked.interval),
+                simulated=attained(
+                    simulated(trace, name, asked, warm_up_burst(load)), asked.interval
+                ),
             )
             write()
 
 
-def requests() -> Trace:
+def requests(seed: int) -> Trace:
     """Log-normal lengths that a few at a time fill the device, at Poisson times."""
-    chance = np.random.default_rng(1)
+    chance = np.random.default_rng(seed)
     prompts = np.clip(chance.lognormal(np.log(1600), 0.9, REQUESTS), 64, 9000)
     answers = np.clip(chance.lognormal(np.log(350), 0.8, REQUESTS), 64, LIMIT)
     times = np.cumsum(chance.exponential(1.0 / PER_SECOND, REQUESTS))
@@ -130,8 +135,8 @@ def declared(asked: QosClass) -> str:
     )
 
 
-def simulated(trace: Trace, name: str, asked: QosClass) -> Run:
-    """The run of a contender in the simulator."""
+def simulated(trace: Trace, name: str, asked: QosClass, burst: int) -> Run:
+    """The run of a contender in the simulator, behind such a warm-up burst as the measured one."""
     profile = load_profile(DEVICE, MODEL)
     options = EngineOptions(
         max_total_tokens=ALONE,
@@ -141,7 +146,15 @@ def simulated(trace: Trace, name: str, asked: QosClass) -> Run:
     )
     policy, config = SIMULATED[name]
     classes = QosClasses({**SHIPPED, asked.name: asked}, SHIPPED["reading"])
-    return simulate(trace, profile, options, policy=policy, config=config, classes=classes).run
+    return simulate(
+        trace,
+        profile,
+        options,
+        policy=policy,
+        config=config,
+        classes=classes,
+        warm_up_burst=burst,
+    ).run
 
 
 def attained(run: Run, seconds: float) -> dict[str, float]:
