@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from restored_tree import KNOWN, Tree, allocate, begin, operation, patch_heads
-from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
 
 from tokenflow_sgl.engine.restore import tail_fetch
 from tokenflow_sgl.engine.restore.leader_figures import Measured
@@ -60,9 +59,9 @@ def some(monkeypatch) -> Any:
     return made
 
 
-def refuse(some: Any) -> None:
+def refuse(some: Any, handle: str = "r") -> None:
     """SGLang has no host memory for it, and drops the fetch."""
-    fetch = some.tree.ongoing_prefetch.pop("r").operation
+    fetch = some.tree.ongoing_prefetch.pop(handle).operation
     none = lambda *args, **kwargs: (None, 0)  # noqa: E731
     tail_fetch._allocate(none, some.tree.cache_controller, fetch, STORED)
     look(some)
@@ -77,10 +76,6 @@ def fetch_begins(some: Any) -> None:
     """SGLang has begun one for it."""
     some.tree.ongoing_prefetch["r"] = SimpleNamespace(operation=operation(), host_indices=None)
     some.all.watch(some.request)
-
-
-def test_sglang_asks_for_memory_where_it_is_listened_for() -> None:
-    assert callable(HybridCacheController.allocate_storage_hit)
 
 
 def test_without_memory_it_is_admitted_as_it_is(some) -> None:
@@ -118,6 +113,24 @@ def test_where_nothing_comes_of_it_it_is_admitted(some) -> None:
     assert len(some.asked) == 1
     assert some.all.may_start("r") is None
     assert len(some.asked) == 1, "it was not refused again"
+
+
+def test_memory_is_looked_for_once_in_a_pass(some) -> None:
+    """However many wait for it: the first one that admission looks at has it."""
+    looks = []
+    some.tree.evict_host = lambda tokens: looks.append(tokens) or 0
+    other = begin(some.all, some.tree, "s")
+    refuse(some, "s")
+    for each in ("r", "s"):
+        assert some.all.may_start(each) is None
+    assert looks == [THRESHOLD]
+    some.host.free = THRESHOLD
+    assert some.all.may_start("s") is None
+    assert some.asked == []
+    look(some)
+    for each in ("s", "r"):
+        some.all.may_start(each)
+    assert some.asked == [(other, STORED)]
 
 
 def test_it_is_not_asked_for_without_end(some) -> None:

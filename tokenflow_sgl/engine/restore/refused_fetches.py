@@ -41,6 +41,11 @@ class RefusedFetches:
         self._tree = tree
         self._fetch_again = fetch_again
         self._of: dict[Any, _Refused] = {}  # by SGLang's handle
+        self._looked = False
+
+    def begin_pass(self) -> None:
+        """Memory may have become free: the first one that admission looks at may have it."""
+        self._looked = False
 
     def add(self, request: Any, end: int) -> None:
         """The host had no memory for any of its prefix, of which `end` tokens are stored."""
@@ -60,10 +65,16 @@ class RefusedFetches:
         self._of.pop(handle, None)
 
     def again(self, handle: Any) -> bool:
-        """Whether a fetch was begun anew for the waiting request of this handle."""
+        """Whether a fetch was begun anew for the waiting request of this handle.
+
+        At most one in a pass: its memory is allocated later, and there may be none for another.
+        """
         one = self._of.get(handle)
         request = one.request() if one is not None and one.waiting else None
-        if one is None or request is None or not self._has_room():
+        if one is None or request is None or self._looked:
+            return False
+        self._looked = True
+        if not self._has_room():
             return False
         one.waiting = False
         self._fetch_again(request, one.end)

@@ -78,6 +78,7 @@ class Restorations(LayeredRestorations):
             needed: Tokens of device memory that the next step may take.
             chunked: The request whose prompt is prefilled in part.
         """
+        self._refused.begin_pass()
         ongoing, moved = self._tree.ongoing_prefetch, False
         self._needed = needed + self._chunk_size  # the end of one step and the next one
         for handle, each in list(self._of.items()):
