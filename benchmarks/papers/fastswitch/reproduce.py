@@ -58,7 +58,7 @@ STEPS: Mapping[str, tuple[dict[str, Any], PieceCosts, bool]] = {
     "vLLM's swapping": ({**IN_TURNS, "keep_copies": False}, VLLM, False),
     "with block groups": ({**IN_TURNS, "keep_copies": False}, GROUPS, False),
     "and copies that are kept": (IN_TURNS, GROUPS, False),
-    "and beside the steps": (BY_CALL, GROUPS, True),
+    "and overlapped with compute": (BY_CALL, GROUPS, True),
     "tokenflow's, HiCache's kernel": ({}, ESTIMATED, True),
 }
 """SGLang's settings, what pieces cost, and whether KV is written and loaded ahead."""
