@@ -20,8 +20,10 @@ from servers.meeting import ROOMS, Pair
 ANSWERED = ("/generate", "/v1/completions", "/v1/chat/completions")
 ON_BOTH = ("/abort_request", "/flush_cache")
 """What the decode server is told first, and the prefill server then."""
-STARTING, ENDING = 30.0, 0.5
-"""Seconds until it answers, at most, and between two tries to end an answer."""
+PAUSES = ("/pause_generation", "/continue_generation")
+"""What only the decode server is told."""
+STARTING, TAKING_UP = 30.0, 0.1
+"""Seconds until it answers, at most, and until a server that is not paused has read a prompt."""
 
 
 class PairFront:
@@ -37,6 +39,8 @@ class PairFront:
     def __init__(self, both: Pair) -> None:
         self._both = both
         self._session: aiohttp.ClientSession
+        self._paused = False
+        self._taking_up: dict[str, asyncio.Task[None]] = {}
         self.port = 0
         self.log_path: Path = both.decode.server.log_path
 
@@ -86,6 +90,7 @@ class PairFront:
         app = web.Application(client_max_size=2**26)
         app.add_routes([web.post(path, self._ask) for path in ANSWERED])
         app.add_routes([web.post(path, self._tell) for path in ON_BOTH])
+        app.add_routes([web.post(path, self._pause) for path in PAUSES])
         app.add_routes([web.route("*", "/{path:.*}", self._pass_on)])
         app.cleanup_ctx.append(self._connected)
         return app
@@ -109,30 +114,55 @@ class PairFront:
             "bootstrap_port": self._both.port,
             "bootstrap_room": next(ROOMS),
         }
+        rid = str(body["rid"])
+        self._taking_up[rid] = asyncio.create_task(self._take_up())
         first = asyncio.create_task(self._prefill(request.path, {**body, "stream": False}))
         try:
             return await self._stream(request, json.dumps(body).encode())
         finally:
+            self._taking_up.pop(rid, None)
             first.cancel()
             with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError):
                 await first
 
-    async def _prefill(self, path: str, body: dict[str, object]) -> None:
-        """What was ended here while it was on its way there would wait there for its KV.
+    async def _take_up(self) -> None:
+        """Until the decode server has handed a request on, which it does not in a pause.
 
-        A server that is paused takes it up only when it goes on, and no abort is kept until then.
+        SGLang's front end takes an abort that comes earlier for done: the scheduler has not heard
+        of that request and forgets it, and no second one is passed on.
         """
+        await asyncio.sleep(TAKING_UP)
+        while self._paused:
+            await asyncio.sleep(TAKING_UP)
+
+    async def _prefill(self, path: str, body: dict[str, object]) -> None:
+        """What was ended here while it was on its way there would wait there for its KV."""
         first, second = (each.server.url for each in (self._both.prefill, self._both.decode))
         async with self._session.post(first + path, json=body) as answer:
             said = await answer.text()
-        while answer.status != 200 or '"abort"' in said:  # until the other one's answer has ended
-            ended = self._session.post(second + "/abort_request", json={"rid": body["rid"]})
-            async with ended:
-                await asyncio.sleep(ENDING)
+        if answer.status != 200 or '"abort"' in said:
+            await self._known(body["rid"])
+            async with self._session.post(second + "/abort_request", json={"rid": body["rid"]}):
+                pass
+
+    async def _known(self, rid: object) -> None:
+        """Until the decode server can end that request, if it was asked for it."""
+        if task := self._taking_up.get(str(rid)):
+            await asyncio.shield(task)
+
+    async def _pause(self, request: web.Request) -> web.StreamResponse:
+        """From before it pauses until after it goes on."""
+        self._paused = True
+        try:
+            return await self._pass_on(request)
+        finally:
+            self._paused = request.path != PAUSES[1]
 
     async def _tell(self, request: web.Request) -> web.StreamResponse:
         """The reply is the prefill server's where only that refuses."""
         raw, replies = await request.read(), []
+        with contextlib.suppress(ValueError, AttributeError):  # what servers refuse
+            await self._known(json.loads(raw).get("rid"))
         for each in (self._both.decode, self._both.prefill):
             url = each.server.url + request.raw_path
             async with self._session.post(url, data=raw, headers=_kind(request)) as answer:
