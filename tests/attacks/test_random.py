@@ -30,14 +30,13 @@ from attacker.arenas import (
     TOKENFLOW,
     Arena,
 )
+from attacker.attacked_models import COMPRESSED, asked_of, make_attacked
 from attacker.campaign import ROUND_SECONDS, Campaign
 from attacker.truth import Subject, subjects
 from servers.client import Served
-from servers.fixtures import BROKEN, FEW, LAYERS, Start
+from servers.fixtures import BROKEN, Start
 from servers.meeting import pair
 from servers.pair_front import fronted
-
-from tokenflow_sgl_emulator.models import make_tiny_model
 
 pytestmark = pytest.mark.engine
 
@@ -54,13 +53,24 @@ WITHOUT = frozenset(os.environ.get("TOKENFLOW_ATTACK_WITHOUT", "").split(",")) -
 
 
 @pytest.fixture(scope="session")
-def known(start, models, families) -> Callable[[str], Sequence[Subject]]:
+def attacked(models, tmp_path_factory) -> Callable[[str], Path]:
+    """`attacked(model)`: its folder."""
+    folder = tmp_path_factory.mktemp("more")
+
+    def find(model: str) -> Path:
+        return make_attacked(folder, model) if model in COMPRESSED else models / model
+
+    return lru_cache(find)
+
+
+@pytest.fixture(scope="session")
+def known(start, attacked, families) -> Callable[[str], Sequence[Subject]]:
     """`known(model)`: what is asked, and stock SGLang's answers."""
 
     @lru_cache
     def ask(model: str) -> Sequence[Subject]:
-        with start("--max-total-tokens", "4000", model=models / model) as served:
-            return subjects(served, families)
+        with start("--max-total-tokens", "16384", model=attacked(model)) as served:
+            return subjects(served, asked_of(model, families))
 
     return ask
 
@@ -71,7 +81,7 @@ def weights(tmp_path_factory) -> Callable[[str], Path]:
     folder = tmp_path_factory.mktemp("again")
 
     def make(model: str) -> Path:
-        return make_tiny_model(folder / model, arch=model, layers=LAYERS.get(model, FEW))
+        return make_attacked(folder, model)
 
     return lru_cache(make)
 
@@ -93,13 +103,13 @@ def opened(arena: Arena, start: Start, model: Path) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="session")
-def attack(start, models, known, weights):
+def attack(start, attacked, known, weights):
     """Attack some arenas at once: `attack(names, seconds, round_seconds)`."""
 
     def one(name: str, seconds: float, round_seconds: float) -> None:
         arena = ARENAS[name]
         asked, again = known(arena.model), weights(arena.model)
-        with opened(arena, start, models / arena.model) as served:
+        with opened(arena, start, attacked(arena.model)) as served:
             without = WITHOUT | arena.without
             ends = arena.full, arena.beyond, arena.late, arena.pair
             campaign = Campaign(served, asked, again, SEED, without, *ends)

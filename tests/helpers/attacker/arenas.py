@@ -36,6 +36,16 @@ TREES = (
     *("--speculative-num-steps", "3", "--speculative-eagle-topk", "4"),
     *("--speculative-num-draft-tokens", "8"),
 )
+ITS_OWN_DRAFTS = (
+    # SGLang takes no other name for the layer that DeepSeek V4 brings.
+    *("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3"),
+    *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"),
+)
+PAGES_OF_256 = (
+    *("--max-total-tokens", "3072", "--hicache-ratio", "6", "--swa-full-tokens-ratio", "0.75"),
+    *("--max-running-requests", "8", "--chunked-prefill-size", "512"),
+)
+"""DeepSeek V4's. Sixteen clients ask for about 7,000 tokens."""
 EVICT_OFTEN = {"SGLANG_SWA_EVICTION_INTERVAL": "8"}
 """SGLang frees what has left a window in bundles of 128 tokens: longer than most answers."""
 LAYERS = (
@@ -49,6 +59,9 @@ NO_READERS = frozenset({"bad-rate", "unknown-class", "unknown-key"})
 """Requests that only our scheduler refuses."""
 ONE_SERVER = frozenset({"samples", "weights", "weights-sweep", "in-place-weights", *NOT_AT_ONCE})
 """Left out where there are two: each has weights of its own, and the front sends no lists."""
+KV_IN_TIME = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "60"}
+"""Seconds after which a decode server gives a stream up whose KV does not come, SGLang's 300 are
+longer than clients wait here: where a client leaves in a pause, SGLang loses the abort."""
 RESTORED = (
     # Tails take some hundredths of a second, so that what happens meanwhile happens often.
     *storage_flags(prefetch_tokens=8, read_gbps=0.005, write_gbps=1.0),
@@ -139,10 +152,24 @@ ARENAS = {
     ),
     "drafts": Arena((*FORCED, *LARGE_HOST, *DRAFTS), beyond=3),
     "trees": Arena((*FORCED, *LARGE_HOST, *TREES), beyond=3),
+    "windows and drafts": Arena(
+        (*FORCED, *LARGE_HOST, *DRAFTS), model="qwen3-window", env=EVICT_OFTEN, beyond=3
+    ),
+    "windows and trees, page 1": Arena(
+        (*TOKENFLOW, *LARGE_HOST, *TREES), model="qwen3-window", env=EVICT_OFTEN, beyond=3
+    ),
+    "compressed": Arena((*FORCED, *PAGES_OF_256), model="deepseek-v4"),
+    "compressed and drafts": Arena(
+        (*FORCED, *PAGES_OF_256, *ITS_OWN_DRAFTS),
+        model="deepseek-v4-drafts",
+        expects=("preemptions_total",),
+        beyond=3,
+    ),
     # SGLang's ranks take in new requests before the operator's, which came first.
     "DP attention": Arena((*FORCED, *HALF_EACH, *DP_ATTENTION), env=TWO_RANKS, late=2.0),
     "pair": Arena(
         (*FORCED[2:], "--max-total-tokens", "704"),
+        env=KV_IN_TIME,
         expects=("preemptions_total",),
         without=ONE_SERVER,
         pair=True,
@@ -165,6 +192,8 @@ SLOW = (
     ("restored", "restored, two ranks"),
     ("windows", "drafts", "trees"),
     ("windows, few, page 16", "latent"),
+    ("windows and drafts", "windows and trees, page 1"),
+    ("compressed", "compressed and drafts"),
     ("DP attention", "layers"),
     ("pair",),
     ("host room, small host", "host room, page 16, two ranks"),
