@@ -58,6 +58,8 @@ def pauser(monkeypatch, told, host) -> DecodePauser:
         req_to_token_pool=None,
         token_to_kv_pool_allocator=None,
         page_size=PAGE,
+        enable_overlap=True,
+        future_map=SimpleNamespace(need_topk=False, need_hidden_states=False),
     )
 
     def say(what: str) -> Any:

@@ -21,7 +21,7 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import prepare_server_args
 
 from tokenflow_sgl.contract import Window
-from tokenflow_sgl.engine.decode_server import compressed_copies
+from tokenflow_sgl.engine.decode_server import compressed_copies, next_drafts
 from tokenflow_sgl.engine.decode_server.decode_loads import DecodeLoads
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.kv.device_pools import DevicePools
@@ -265,6 +265,8 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         compressed_copies._put = put_others(left_out)
     case "no-drafts-copy":
         compressed_copies._parts_of_drafts = parts_of_no_drafts
+    case "first-drafts":
+        next_drafts._keep = wait_for_nothing
     case "late-rank":
         TailFetch._get = fetch_late_on_one_rank
     case "no-state-copy":

@@ -20,6 +20,7 @@ from sglang.srt.mem_cache.common import (
 )
 from sglang.srt.runtime_context import get_disagg
 
+from tokenflow_sgl.engine.decode_server.next_drafts import keep_of_batch, keep_of_relay
 from tokenflow_sgl.engine.kv.preempt import Pauser
 
 
@@ -97,6 +98,12 @@ class DecodePauser(Pauser):
         page: int = self._scheduler.page_size
         return (int(request.seqlen) // page + 2) * page
 
+    def preempt(self, victims: list[Any], running_batch: Any, inflight: set[Any]) -> None:
+        """Take `victims` out of `running_batch`; those in `inflight` results drain first."""
+        if not self._scheduler.enable_overlap:
+            keep_of_batch(running_batch, victims)
+        super().preempt(victims, running_batch, inflight)
+
     def drop_draining(self) -> None:
         """The weights may change now: no KV is kept, neither on the device nor on the host."""
         for request in self.draining:
@@ -119,6 +126,8 @@ class DecodePauser(Pauser):
         if not self._save(request):
             self._on_stay(request)
             return
+        if self._scheduler.enable_overlap:
+            keep_of_relay(self._scheduler.future_map, request)
         self._give_back(request)
         # Paused is not retracted: a client's meta_info counts what the engine threw away.
         request.retraction_count -= 1
