@@ -76,17 +76,30 @@ def test_a_small_pool_of_windows_is_no_reason_to_retract(
         served.assert_clean()
 
 
-def test_a_small_pool_of_windows_is_no_reason_to_retract_drafts(start, drafting, prompts) -> None:
-    """With speculation each stream takes places for its drafts there, too."""
-    model, draft = drafting / "windows", drafting / "windows-eagle3"
-    with start("--max-total-tokens", "4000", model=model) as served:
-        undrafted = served.outputs(prompts)
-    drafts = (
-        *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(draft)),
+@pytest.fixture(scope="module")
+def narrow_with_drafts(drafting) -> tuple[str, ...]:
+    """The flags of a server with few windows, whose streams take places for their drafts, too."""
+    return (
+        *("--speculative-algorithm", "EAGLE3"),
+        *("--speculative-draft-model-path", str(drafting / "windows-eagle3")),
         *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
         *("--speculative-num-draft-tokens", "4", "--max-running-requests", "16"),
+        *NARROW_WITH_DRAFTS,
     )
-    with start(*TOKENFLOW, *NARROW_WITH_DRAFTS, *drafts, model=model, env=OFTEN) as served:
+
+
+@pytest.fixture(scope="module")
+def undrafted(start, drafting, prompts) -> list[list[int]]:
+    """What stock SGLang answers without drafts."""
+    with start("--max-total-tokens", "4000", model=drafting / "windows") as served:
+        return served.outputs(prompts)
+
+
+def test_a_small_pool_of_windows_is_no_reason_to_retract_drafts(
+    start, drafting, prompts, narrow_with_drafts, undrafted
+) -> None:
+    model = drafting / "windows"
+    with start(*TOKENFLOW, *narrow_with_drafts, model=model, env=OFTEN) as served:
         for _ in range(2):
             assert served.outputs(prompts, stream=True) == undrafted
         print(
@@ -103,6 +116,19 @@ def test_that_is_because_the_policy_knows_of_it(serve, prompts, windowed_referen
     with serve(*TOKENFLOW, *NARROW, program=BROKEN, env=env) as served:
         for _ in range(ROUNDS):  # a busy machine may have few of the streams at once
             assert served.outputs(prompts, stream=True) == windowed_reference
+            if retracted(served) > 0:
+                break
+        print(f"{retracted(served):.0f} retracted")
+        assert retracted(served) > 0
+
+
+def test_with_drafts_it_is_likewise(
+    start, drafting, prompts, narrow_with_drafts, undrafted
+) -> None:
+    given = {"program": BROKEN, "env": {**OFTEN, "TOKENFLOW_TEST_BREAK": "no-windows"}}
+    with start(*TOKENFLOW, *narrow_with_drafts, model=drafting / "windows", **given) as served:
+        for _ in range(ROUNDS):
+            assert served.outputs(prompts, stream=True) == undrafted
             if retracted(served) > 0:
                 break
         print(f"{retracted(served):.0f} retracted")
