@@ -95,6 +95,16 @@ def contenders(ratios: tuple[float, ...]) -> Contenders:
     }
 
 
+def scheduled() -> Contenders:
+    """`--scheduler tokenflow`, with HiCache as it comes, and with layer-wise KV in its place."""
+    layered = contenders((2.0,))["layer-wise, 2x"]
+    ours = ("--scheduler", "tokenflow")
+    return {
+        "tokenflow": (*ours, "--page-size", "16"),
+        "tokenflow, layer-wise, 2x": (*ours, *layered),
+    }
+
+
 def memory(tokens: int) -> tuple[str, ...]:
     """SGLang's option for so many KV tokens."""
     return "--max-total-tokens", str(tokens)
@@ -161,7 +171,7 @@ def arrive(rate: float, output: Path) -> None:
     path = output / f"{name.replace(' ', '-')}.jsonl"
     write_native(path, Trace(name, requests, Accounting(len(requests), len(requests))))
     load = Load(str(path), DEVICE, KV_TOKENS, 1.0)
-    for contender, options in contenders(TOGETHER).items():
+    for contender, options in {**contenders(TOGETHER), **scheduled()}.items():
         folder = output / f"{name}-{contender}".translate(str.maketrans(" .", "--", ","))
         measure(load, str(path), contender, options, folder, None)
         keep(

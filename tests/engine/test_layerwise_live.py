@@ -10,27 +10,21 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.fixtures import BROKEN
+from servers.layered import NEW, PLAIN, PLANS, Said, ask, layered
 
 from tokenflow_sgl_emulator.models import make_tiny_model
 
 pytestmark = pytest.mark.engine
 
-NEW, VOCABULARY = 24, 512
 TURNS = 6
 """On a busy machine some prompts may come when others are answered: so many turns, at most."""
-PLAIN = ("--disable-radix-cache", "--chunked-prefill-size", "32")
 RATIO = ("--tokenflow-layerwise-ratio", "4")
-PLANS = "layer_plans_made_up"
 ON = (*PLAIN, *RATIO, "--max-total-tokens", "1280")
 """1,280 tokens of four layers: the device holds what 320 take, the twelve prompts come to 900."""
-Said = list[tuple[list[int], list[list[float]]]]
 
 
 @pytest.fixture(scope="module")
@@ -47,34 +41,6 @@ def resident(start, model, prompts) -> dict[str, Said]:
         with start(*PLAIN, "--max-total-tokens", "4000", model=path) as served:
             said[arch] = ask(served, prompts)
     return said
-
-
-def ask(served: Any, prompts: list[list[int]]) -> Said:
-    """All in one request; tokens, and at each the log probabilities of the whole vocabulary."""
-    sampling = {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True}
-    asked = {"return_logprob": True, "top_logprobs_num": VOCABULARY}
-    answer = served.post("/generate", {"input_ids": prompts, "sampling_params": sampling, **asked})
-    assert answer.status == 200, answer
-    said: Said = []
-    for body in answer.body:
-        top = body["meta_info"]["output_top_logprobs"]
-        chances = [[each[0] for each in sorted(row, key=lambda each: each[1])] for row in top]
-        said.append((body["output_ids"], chances))
-    assert len(said) == len(prompts)
-    assert all(len(row) == VOCABULARY for _, chances in said for row in chances)
-    return said
-
-
-@contextmanager
-def layered(
-    start: Any, notes: Path, plan: str, *flags: str, model: Path, break_: str = ""
-) -> Iterator[Any]:
-    env = {"TOKENFLOW_TEST_LAYERS": str(notes / "notes"), "TOKENFLOW_EMU_LATE_COPIES": "4"}
-    program = {}
-    if break_:
-        env["TOKENFLOW_TEST_BREAK"], program = break_, {"program": BROKEN}
-    with start("--tokenflow-layerwise", plan, *flags, env=env, model=model, **program) as served:
-        yield served
 
 
 def steps(notes: Path) -> list[dict[str, Any]]:

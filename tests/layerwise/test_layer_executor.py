@@ -28,6 +28,8 @@ class Fixed:
 def random_operations(engine: MadeUpEngine, chance: random.Random, number: int) -> None:
     for _ in range(number):
         rows = list(engine.streams)
+        if chance.random() < 0.2:  # paused ones are in no step, but for those that are resumed
+            engine.executor.paused = frozenset(chance.sample(rows, chance.randint(0, len(rows))))
         what = chance.random()
         if not rows or (what < 0.08 and len(rows) < 12):
             engine.arrive()
@@ -118,6 +120,29 @@ def test_what_rests_gives_way_first() -> None:
     assert engine.executor._masks[first].all()
     assert not engine.executor._masks[second].any()
     assert engine.step({first: 1})
+    assert_nothing_left(engine)
+
+
+def test_no_planner_is_asked_about_what_is_paused_and_it_stays_where_it_is() -> None:
+    class Asked(Fixed):
+        def layouts(self, streams):
+            seen.append(streams.rows.tolist())
+            return super().layouts(streams)
+
+    seen: list[list[int]] = []
+    engine = MadeUpEngine(
+        layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1), planner=Asked(r1=(2,))
+    )
+    first, second = engine.arrive(), engine.arrive()
+    assert engine.step({first: 3})
+    engine.executor.paused = frozenset({first})
+    assert engine.step({second: 2})
+    assert seen == [[first], [second]]
+    assert not engine.executor.is_resident(first)
+    assert engine.executor.is_resident(second)
+    assert engine.executor._masks[first].tolist() == [False, True, False, False]
+    assert engine.step({first: 1}), "resumed"
+    assert seen[-1] == [first, second]
     assert_nothing_left(engine)
 
 

@@ -27,14 +27,15 @@ from tokenflow_sgl.placement.layouts import Layouts
 from tokenflow_sgl.policy import ConfigError
 
 
-def streams(pages, *, layers=4, cells=40, running=None, fresh=()) -> StreamsInStep:
-    """fresh: rows."""
+def streams(pages, *, layers=4, cells=40, running=None, fresh=(), paused=()) -> StreamsInStep:
+    """fresh, paused: rows."""
     pages = np.array(pages)
     return StreamsInStep(
         rows=np.arange(pages.size),
         pages=pages,
         running=np.ones(pages.size, bool) if running is None else np.array(running),
         fresh=np.isin(np.arange(pages.size), fresh),
+        paused=np.isin(np.arange(pages.size), paused),
         layouts=((),) * pages.size,
         layers=layers,
         cells=cells,
@@ -82,6 +83,19 @@ def test_the_largest_that_rests_goes_first_then_the_largest_of_the_step() -> Non
     assert whole(51) == [False, False, True, True]
     assert whole(39) == [False, True, True, True]
     assert whole(10) == [True] * 4
+
+
+def test_what_is_paused_goes_before_what_rests() -> None:
+    given = streams([4, 6, 5], cells=52, running=[True, False, False], paused=[2])  # of 60
+    assert fitting(masks_of([()] * 3, 4), given).all(axis=0).tolist() == [False, False, True]
+
+
+def test_some_of_the_streams() -> None:
+    given = dataclasses.replace(streams([4, 6, 5], paused=[1]), layouts=((1,), (2,), (3,)))
+    some = given.of(~given.paused)
+    assert (some.pages.tolist(), some.layouts) == ([4, 5], ((1,), (3,)))
+    assert not some.paused.any()
+    assert some.cells == given.cells
 
 
 @given(

@@ -79,9 +79,22 @@ def test_what_it_cannot_work_with_is_refused_in_a_sentence(other, named) -> None
     assert layerwise_of(server) is None
 
 
-def test_with_our_scheduler_it_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="does not work with --scheduler tokenflow: "):
+def test_our_scheduler_leaves_the_prefix_cache_out() -> None:
+    server = args()
+    attach(server, TokenFlowConfig(layerwise="even"))
+    assert layerwise_of(server) is not None
+    assert not getattr(server, "enable_hierarchical_cache", False), "paused KV is not copied"
+    with pytest.raises(UnsupportedError, match="add --disable-radix-cache"):
         attach(args(disable_radix_cache=False), TokenFlowConfig(layerwise="even"))
+    with pytest.raises(UnsupportedError, match="--disable-radix-cache True: preempted KV is kept"):
+        attach(args(), TokenFlowConfig())
+
+
+@pytest.mark.parametrize("name", ["restore", "block_groups", "host_room"])
+def test_what_makes_copies_larger_or_fetches_them_is_refused(name) -> None:
+    given = {name: "auto" if name == "restore" else True}
+    with pytest.raises(UnsupportedError, match="does not work with --tokenflow-layerwise: it is"):
+        attach(args(), TokenFlowConfig(layerwise="even", **given))
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", "npu"])

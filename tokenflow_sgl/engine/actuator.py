@@ -89,9 +89,14 @@ class EngineActuator:
         return self.pools.kv_free + int(lent)
 
     @property
+    def total(self) -> int:
+        """KV tokens of the device."""
+        return int(self._scheduler.max_total_num_tokens)
+
+    @property
     def free_share(self) -> float:
         """Free part of the device pool that has the least."""
-        kv = float(self.free / self._scheduler.max_total_num_tokens)
+        kv = float(self.free / self.total)
         total = self.pools.window_total
         return min(kv, self.pools.window_free / total) if total else kv
 

@@ -140,7 +140,7 @@ class TokenFlowConfig:
     )
     layerwise: str = setting(
         NO_LAYERS,
-        "experimental, on the CPU only, and with SGLang's own scheduler: auto: where streams hold "
+        "experimental, on the CPU only, with either scheduler: auto: where streams hold "
         "more KV than fits the device, some layers' KV of each lies in host memory and is fetched "
         "while the layers before it compute, those with which decode steps are shortest; even: the "
         "same layers of all streams; off: all KV in use lies on the device; or "

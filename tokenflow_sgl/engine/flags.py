@@ -175,7 +175,8 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
         logger.info("tokenflow scheduler is off: %s", NO_STREAMS)
         setattr(server_args, OFF_ATTRIBUTE, NO_STREAMS)
         return
-    check_options(server_args)
+    layers = layers_of(config.layerwise, config.layerwise_ratio)
+    check_options(server_args, layers=layers is not None)
     check_scheduled_layers(config)
     check_contiguity(server_args, config)
     check_app(server_args, os.environ.get(APP_VARIABLE), WORKER_APP)
@@ -189,7 +190,9 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
     if has_workers(server_args):
         os.environ[APP_VARIABLE] = WORKER_APP
         setattr(server_args, LAUNCH_ATTRIBUTE, secrets.token_hex(8))
-    if config.hicache == "auto":
+    if layers is not None:
+        attach_layers(server_args, layers)
+    elif config.hicache == "auto":
         _keep_on_host(server_args)
     if config.restore != NO_PLANNER:
         attach_restore(server_args, config.restore)

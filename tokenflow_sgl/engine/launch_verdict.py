@@ -24,6 +24,7 @@ from tokenflow_sgl.engine.launching import (
     launch_step,
     model_refusal,
 )
+from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.model_kinds import refused_model
 from tokenflow_sgl.engine.unsupported import Refusal, refused_options
 
@@ -69,7 +70,8 @@ def judge(options: Sequence[str]) -> Verdict:
             record = _parsed([*asked, "--scheduler", "default"])
         except RefusedError:
             return Verdict((_own(error),))
-        found = [*refused_options(record)] or [_own(error)]
+        layers = layerwise_of(record) is not None
+        found = [*refused_options(record, layers=layers)] or [_own(error)]
     else:
         if (off := off_reason(record)) is not None:
             return Verdict(off=off)

@@ -26,6 +26,10 @@ class OfferingScheduler(RestoringScheduler):
         offered = (req for req in self.tf_actuator.offered if req in waiting)
         return [*dict.fromkeys((*offered, *waiting))]
 
+    def _tf_rejoined(self, running_batch: Any) -> Any:
+        """The running batch, with those that were chosen and need no prefill to go on."""
+        return running_batch
+
     @contextmanager
     def _tf_offering(self, offered: list[Any]) -> Iterator[None]:
         """SGLang's admission sees `offered`; what it admits leaves the whole queue."""

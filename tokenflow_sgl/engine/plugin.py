@@ -131,13 +131,13 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
         check_seams()
         from tokenflow_sgl.engine.layerwise.layerwise_hooks import register_layerwise
 
-        register_layerwise(layers)
+        register_layerwise(layers, admits=config is None)
         HookRegistry.apply_hooks()
-        return
-    if config is None and planner == NO_PLANNER:
+    if config is None and (planner == NO_PLANNER or layers is not None):
         return
     check_seams()
-    scheduler = _scheduler(config is not None, server_args.disaggregation_mode)
+    kind = "layers" if layers is not None else server_args.disaggregation_mode
+    scheduler = _scheduler(config is not None, kind)
     HookRegistry.register(_SCHEDULER, scheduler, HookType.REPLACE)
     if config is not None:
         register_states()
@@ -176,8 +176,12 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
         )
 
 
-def _scheduler(policed: bool, mode: str) -> type:
-    if policed and mode == "decode":
+def _scheduler(policed: bool, kind: str) -> type:
+    if policed and kind == "layers":
+        from tokenflow_sgl.engine.layerwise.placed_scheduler import TokenFlowPlacedScheduler
+
+        return TokenFlowPlacedScheduler
+    if policed and kind == "decode":
         from tokenflow_sgl.engine.decode_server.decode_scheduler import TokenFlowDecodeScheduler
 
         return TokenFlowDecodeScheduler

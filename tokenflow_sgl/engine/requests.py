@@ -200,6 +200,10 @@ class TrackingScheduler(OfferingScheduler):
         compiling = self.grammar_manager.grammar_queue
         return take(recv_req, self.tf_by_rid, compiling, self.tf_table, self.tf_clock.now)
 
+    def _tf_owners(self) -> list[Any]:
+        """Requests with memory that SGLang does not look for: they are in no batch."""
+        return self.tf_pauser.draining
+
     # ---- requests end ---------------------------------------------------------------
 
     def _poll_timeout_aborts(self) -> list[Any]:

@@ -142,7 +142,7 @@ class TokenFlowScheduler(TrackingScheduler):
             lambda: self.tf_restorations.copy_memory.held if self.tf_restorations else (),
         )
         self.invariant_checker = checker_with_draining(
-            self.invariant_checker, lambda: self.tf_pauser.draining, ledger
+            self.invariant_checker, self._tf_owners, ledger
         )
 
     def release_host_resources(self) -> None:
@@ -210,6 +210,7 @@ class TokenFlowScheduler(TrackingScheduler):
         """Decide, carry the decision out, and let SGLang's admission see what it offers."""
         with self.tf_effort:
             decision = self._tf_decide(running_batch)
+            running_batch = self._tf_rejoined(running_batch)
         body = self.tf_actuator
         follow = decision.mode is Mode.WORKING_SET
         self.is_mixed_chunk = self.tf_mixing.mixes(follow, len(running_batch.reqs))

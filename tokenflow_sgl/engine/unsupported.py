@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.config import NO_PLANNER, TokenFlowConfig
 from tokenflow_sgl.engine.decode_server.decode_refusals import (
     BACKUP,
     NO_BACKUP,
@@ -83,12 +83,18 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def refused_options(server_args: Any, ours: str = "--scheduler tokenflow") -> Iterator[Refusal]:
-    """All options that exclude the scheduler, or `ours`, in a record that is not resolved yet."""
+def refused_options(
+    server_args: Any, ours: str = "--scheduler tokenflow", *, layers: bool = False
+) -> Iterator[Refusal]:
+    """All options that exclude the scheduler, or `ours`, in a record that is not resolved yet.
+
+    layers: KV is placed layer by layer, so that paused KV needs no prefix tree to lie in.
+    """
     decodes = decodes_only(server_args)
     for name, plain, reason in (*_OPTIONS, *(OF_DECODING if decodes else ())):
         value = getattr(server_args, name, plain)
-        if value != plain and not (decodes and name in NOT_OF_DECODING):
+        kept = name in NOT_OF_DECODING if decodes else layers and name == "disable_radix_cache"
+        if value != plain and not kept:
             yield _excluded(ours, _flag(name), f"{_flag(name)} {value}", reason)
     width, ranks = _attention_dp(server_args), getattr(server_args, "tp_size", 1)
     if 1 < width < ranks:
@@ -161,9 +167,14 @@ def _excluded(ours: str, subject: str, shown: str, reason: str) -> Refusal:
     return Refusal(subject, sentence)
 
 
-def check_options(server_args: Any, ours: str = "--scheduler tokenflow") -> None:
-    """Raise `UnsupportedError` for the first option that excludes the scheduler, or `ours`."""
-    for refusal in refused_options(server_args, ours):
+def check_options(
+    server_args: Any, ours: str = "--scheduler tokenflow", *, layers: bool = False
+) -> None:
+    """Raise `UnsupportedError` for the first option that excludes the scheduler, or `ours`.
+
+    layers: As of `refused_options`.
+    """
+    for refusal in refused_options(server_args, ours, layers=layers):
         raise UnsupportedError(refusal.sentence)
 
 
@@ -234,13 +245,19 @@ def check_contiguity(server_args: Any, config: TokenFlowConfig) -> None:
 
 
 def check_scheduled_layers(config: TokenFlowConfig) -> None:
-    """Raise `UnsupportedError` if KV is to be placed layer by layer under this scheduler."""
-    if config.layerwise != NO_LAYERS:
-        raise UnsupportedError(
-            "--tokenflow-layerwise does not work with --scheduler tokenflow: that keeps the KV of "
-            "paused streams in the prefix cache, whose pages are not placed layer by layer; remove "
-            "one of the two."
-        )
+    """Raise `UnsupportedError` for what does not go together with KV that is placed by layer."""
+    if config.layerwise == NO_LAYERS:
+        return
+    for ours, on in (
+        ("--tokenflow-restore", config.restore != NO_PLANNER),
+        ("--tokenflow-block-groups", config.block_groups),
+        ("--tokenflow-host-room", config.host_room),
+    ):
+        if on:
+            raise UnsupportedError(
+                f"{ours} does not work with --tokenflow-layerwise: it is about HiCache's copies, "
+                "and there are none; remove one of the two."
+            )
 
 
 def undisturbed_reason(req: Any) -> str | None:

@@ -76,17 +76,18 @@ class View:
         )
         free = self._body.free + self._table.phases.partly_loaded
         promised, pools = self._body.promised, self._body.pools
-        device = Tier(kv=Pool(scheduler.max_total_num_tokens, free, promised))
+        total = self._body.total
+        device = Tier(kv=Pool(total, free, promised))
         host = Tier(kv=Pool(self._clock.host_total))
         if pools.window_total:
             chunk = min(promised, pools.window.prefill)
             window = Pool(pools.window_total, pools.window_free, chunk)
             device = dataclasses.replace(device, window=window)
             # SGLang makes all pools of the host larger than the device's by the same factor.
-            share = pools.window_total / scheduler.max_total_num_tokens
+            share = pools.window_total / total
             host = dataclasses.replace(host, window=Pool(int(share * self._clock.host_total)))
         if pools.state_total:
-            share = pools.state_slots / scheduler.max_total_num_tokens
+            share = pools.state_slots / total
             kept = int(share * self._clock.host_total) // STATES_KEPT
             device = dataclasses.replace(device, state=Pool(pools.state_total))
             host = dataclasses.replace(host, state=Pool(kept))

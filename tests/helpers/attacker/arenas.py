@@ -52,7 +52,7 @@ LAYERS = (
     *("--tokenflow-layerwise", "layer_plans_made_up:AnyLayers", "--disable-radix-cache"),
     *("--tokenflow-layerwise-ratio", "2", "--max-total-tokens", "640"),
 )
-"""The device holds what 320 tokens take in both layers. The scheduler is SGLang's own."""
+"""The device holds what 320 tokens take in both layers."""
 ROOM = ("--tokenflow-host-room",)
 UNNOTED = {"TOKENFLOW_TEST_LAYERS": "/dev/null"}
 NO_READERS = frozenset({"bad-rate", "unknown-class", "unknown-key"})
@@ -181,6 +181,10 @@ ARENAS = {
         expects=IN_CHUNKS,
     ),
     "layers": Arena(LAYERS, env=UNNOTED, expects=(), without=NO_READERS),
+    "layers, forced": Arena((*FORCED, *LAYERS), env=UNNOTED, expects=("preemptions_total",)),
+    "layers, shipped, two ranks": Arena(
+        (*TOKENFLOW, *LAYERS), ranks=2, env=UNNOTED, expects=("preemptions_total",)
+    ),
 }
 SHORT = (("forced, page 1",),)
 """Arenas that are attacked at once, a turn after the other; all are attacked for long."""
@@ -195,6 +199,7 @@ SLOW = (
     ("windows and drafts", "windows and trees, page 1"),
     ("compressed", "compressed and drafts"),
     ("DP attention", "layers"),
+    ("layers, forced", "layers, shipped, two ranks"),
     ("pair",),
     ("host room, small host", "host room, page 16, two ranks"),
     ("convolutions, few", "deltas, few, page 16", "deltas and drafts"),

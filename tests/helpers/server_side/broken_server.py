@@ -28,6 +28,7 @@ from tokenflow_sgl.engine.kv.device_pools import DevicePools
 from tokenflow_sgl.engine.kv.host_room import RoomyHostPool
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.layerwise import placed_pauser
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
 from tokenflow_sgl.engine.restore.layered_restorations import LayeredRestorations
@@ -69,6 +70,14 @@ def layers_in_another_order(self) -> tuple[list[int], list[int], list[int]]:
 
 def wait_for_nothing(self, *args) -> None:
     """Whoever reads trusts that it has been loaded."""
+
+
+relay = placed_pauser.RelayPayload
+
+
+def relay_another_token(bonus_tokens) -> object:
+    """A paused stream goes on as if another token had been its last."""
+    return relay(bonus_tokens=bonus_tokens ^ 1)
 
 
 def land_at_once(self) -> object:
@@ -267,6 +276,8 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         compressed_copies._parts_of_drafts = parts_of_no_drafts
     case "first-drafts":
         next_drafts._keep = wait_for_nothing
+    case "other-token":
+        placed_pauser.RelayPayload = relay_another_token
     case "late-rank":
         TailFetch._get = fetch_late_on_one_rank
     case "no-state-copy":

@@ -113,12 +113,17 @@ class Pauser:
                 copy_left_out(self._tree_cache, request.last_node)
             checkpoint = False
         release_kv_cache(request, self._tree_cache, checkpoint=checkpoint)
-        request.reset_for_retract()
+        self.lose(request)
         if keep:
             # Paused is not retracted: a client's meta_info counts what the engine threw away.
             request.retraction_count -= 1
+        self.hold(request)
+
+    @staticmethod
+    def lose(request: Any) -> None:
+        """Its row is given back: when it goes on, its KV is looked for, or computed again."""
+        request.reset_for_retract()
         if request.return_logprob and request.logprob.input_token_logprobs_val is not None:
             # The prompt's log probabilities are out. Left as it is, the start index would cap
             # the prefix match at the prompt and recompute every output token.
             request.logprob_start_len = -1
-        self.hold(request)

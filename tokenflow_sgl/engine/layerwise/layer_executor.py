@@ -28,7 +28,7 @@ from tokenflow_sgl.engine.layerwise.layer_speeds import LayerSpeeds, StepMoments
 from tokenflow_sgl.engine.layerwise.link_clock import LinkClock
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer
-from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue
+from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue, groups
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class LayerExecutor:
     Attributes:
         switches: Streams whose layout has changed so far.
         fetched: Pages of one layer that were copied into staging cells so far.
+        paused: Rows of streams that will be in no step until they are resumed.
     """
 
     def __init__(
@@ -92,6 +93,12 @@ class LayerExecutor:
         self._layer = 0
         self.switches = 0
         self.fetched = 0
+        self.paused: frozenset[int] = frozenset()
+
+    def is_resident(self, row: int) -> bool:
+        """Whether no layer of the stream with this row lies on the host."""
+        mask = self._masks.get(row)
+        return mask is None or not mask.any()
 
     def begin(self, rows: list[StepRow]) -> None:
         """A step begins: place its streams, and start to fetch."""
@@ -113,7 +120,8 @@ class LayerExecutor:
         self._place(rows, pages, running)
         places.stage(np.flatnonzero(running))
         self._new = np.concatenate([row.places[-row.new :] for row in rows])
-        self._queue = StagingQueue(self._groups(np.flatnonzero(held)))
+        content = np.flatnonzero(held)
+        self._queue = StagingQueue(groups(content, self._owner[content], self._masks))
         self._landing, self._layer = {}, 0
         decodes = all(row.new == 1 for row in rows)
         self._clock = LinkClock(self._speeds.known if decodes else None)
@@ -228,18 +236,22 @@ class LayerExecutor:
         """Masks of the streams as they are to be; the first `running` ones are in the step."""
         layers = self.places.layers
         none = np.zeros(layers, dtype=np.bool_)
+        in_step = np.arange(len(rows)) < running
         streams = StreamsInStep(
             rows=np.array(rows),
             pages=pages,
-            running=np.arange(len(rows)) < running,
+            running=in_step,
             fresh=np.array([row not in old for row in rows]),
             layouts=tuple(layout_of(old.get(row, none)) for row in rows),
             layers=layers,
             cells=self.places.device.count,
             page=self._size,
             speeds=self._speeds.known,
+            paused=np.array([row in self.paused for row in rows]) & ~in_step,
         )
-        masks = fitting(self._proposed(streams), streams)
+        masks = masks_of(streams.layouts, layers)  # the paused stay while they are in no one's way
+        masks[:, ~streams.paused] = self._proposed(streams.of(~streams.paused))
+        masks = fitting(masks, streams)
         return dict(zip(rows, masks.T, strict=True))
 
     def _proposed(self, streams: StreamsInStep) -> BoolArray:
@@ -266,20 +278,6 @@ class LayerExecutor:
         rows, of = np.unique(self._owner[pages], return_inverse=True)
         masks: BoolArray = np.stack([self._masks[row] for row in rows.tolist()], axis=1)
         return masks[:, of]
-
-    def _groups(self, pages: IntArray) -> list[tuple[tuple[int, ...], IntArray]]:
-        """The pages with content whose layers lie alike, and which layers of them are away."""
-        owners = self._owner[pages]
-        alike: dict[bytes, int] = {}
-        group = np.zeros(owners.max(initial=0) + 1, dtype=np.int64)
-        for row in np.flatnonzero(np.bincount(owners)).tolist():
-            group[row] = alike.setdefault(self._masks[row].tobytes(), len(alike))
-        groups = []
-        for key, number in alike.items():
-            layers = np.flatnonzero(np.frombuffer(key, dtype=np.bool_))
-            if layers.size:
-                groups.append((tuple(layers.tolist()), pages[group[owners] == number]))
-        return groups
 
     def _fetch(self, fetches: list[Fetch]) -> None:
         """Copies into staging cells begin, in this order."""

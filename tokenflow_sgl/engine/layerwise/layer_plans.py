@@ -7,7 +7,7 @@ device (`fitting`), so that no plan can make a step fail.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +26,8 @@ class StreamsInStep:
         pages: Of each in one layer, at the end of the step.
         running: Those that are in the step.
         fresh: Those that are in a step for the first time; a row may have been another stream's.
+        paused: Those that will be in no step until they are resumed. No planner is asked about
+            them.
         layouts: The layers of each that lie on the host now; new streams have none there.
         layers: Of the model.
         cells: Of the device, each for one page of one layer.
@@ -37,6 +39,7 @@ class StreamsInStep:
     pages: IntArray
     running: BoolArray
     fresh: BoolArray
+    paused: BoolArray
     layouts: tuple[Layout, ...]
     layers: int
     cells: int
@@ -45,8 +48,15 @@ class StreamsInStep:
 
     def __post_init__(self) -> None:
         # What a planner says is cut down to what fits by these sizes: they must stay what they are.
-        for column in (self.rows, self.pages, self.running, self.fresh):
+        for column in (self.rows, self.pages, self.running, self.fresh, self.paused):
             column.setflags(write=False)
+
+    def of(self, some: BoolArray) -> StreamsInStep:
+        """These of the streams; `some`: of shape (streams,)."""
+        names = "rows", "pages", "running", "fresh", "paused"
+        columns = {name: getattr(self, name)[some] for name in names}
+        layouts = tuple(layout for layout, kept in zip(self.layouts, some, strict=True) if kept)
+        return replace(self, **columns, layouts=layouts)
 
 
 class LayerPlanner(Protocol):
@@ -97,14 +107,15 @@ def needed_cells(masks: BoolArray, pages: IntArray, running: BoolArray) -> int:
 def fitting(masks: BoolArray, streams: StreamsInStep) -> BoolArray:
     """A plan that fits the device: streams lie on the host wholly until it does.
 
-    Those that are not in the step come first, and of these the largest. If all lie on the host, the
+    Those that are paused come first, then others that are not in the step, and of these the
+    largest. If all lie on the host, the
     streams of the step need a cell for each page, and the pool has as many.
     """
     left = needed_cells(masks, streams.pages, streams.running) - streams.cells
     if left <= 0:
         return masks
     masks = masks.copy()
-    for stream in np.lexsort((-streams.pages, streams.running)):
+    for stream in np.lexsort((-streams.pages, streams.running, ~streams.paused)):
         one = slice(stream, stream + 1)
         before = needed_cells(masks[:, one], streams.pages[one], streams.running[one])
         masks[:, stream] = True

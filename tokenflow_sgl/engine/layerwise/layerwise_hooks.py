@@ -21,8 +21,11 @@ _BEAMS = "sglang.srt.beam_search.coordinator.BeamCoordinator.validate_and_init"
 _POOL_CLASS = "sglang.srt.platforms.interface.SRTPlatform.get_kv_pool_cls"
 
 
-def register_layerwise(settings: LayerwiseSettings) -> None:
-    """Declare the hooks and the attention, in the scheduler's process before it has a pool."""
+def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
+    """Declare the hooks and the attention, in the scheduler's process before it has a pool.
+
+    admits: Prompts wait where they would cost more than they give; else a policy says who waits.
+    """
     check_device(current_platform.get_device())
     pool = type("LayerwisePool", (LayerwisePool,), {"settings": settings})
 
@@ -38,7 +41,8 @@ def register_layerwise(settings: LayerwiseSettings) -> None:
     HookRegistry.register(
         f"{_CONFIGURATOR}._build_token_to_kv_pool_allocator", _built, HookType.AFTER
     )
-    HookRegistry.register(_ADMISSION, admit, HookType.AROUND)
+    if admits:
+        HookRegistry.register(_ADMISSION, admit, HookType.AROUND)
     HookRegistry.register(_BEAMS, refuse_beams, HookType.AROUND)
     register_layerwise_attention(settings)
 

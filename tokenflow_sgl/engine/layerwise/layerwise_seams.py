@@ -7,6 +7,7 @@ from tokenflow_sgl.engine.seam import Seam
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"
 _POOL = "sglang.srt.mem_cache.memory_pool:MHATokenToKVPool"
 _BACKEND = "sglang.srt.layers.attention"
+_BATCH = "sglang.srt.managers.schedule_batch:ScheduleBatch"
 
 LAYERWISE: tuple[Seam, ...] = (
     Seam(
@@ -25,6 +26,21 @@ LAYERWISE: tuple[Seam, ...] = (
         "call",
         "all ranks admit the same prompts",
     ),
+    Seam(
+        f"{_BATCH}.init_new",
+        "call",
+        "paused streams whose KV was placed decode on in a batch of their own",
+        ("reqs", "enable_overlap", "spec_algorithm"),
+    ),
+    Seam(f"{_BATCH}.prepare_for_prebuilt", "call", "fills it, as for KV that has come"),
+    Seam(f"{_BATCH}.merge_batch", "call", "which joins those that run", ("other",)),
+    Seam(
+        "sglang.srt.managers.overlap_utils:FutureMap.stash",
+        "call",
+        "says what their next step begins with",
+        ("future_indices", "payload"),
+    ),
+    Seam("sglang.srt.managers.overlap_utils:RelayPayload", "call", "the same", ("bonus_tokens",)),
     Seam(
         "sglang.srt.beam_search.coordinator:BeamCoordinator.validate_and_init",
         "hook",

@@ -7,10 +7,12 @@ layer on the host, and the next one begins when that layer is done (OrbitFlow se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tokenflow_sgl.contract import IntArray
+import numpy as np
+
+from tokenflow_sgl.contract import BoolArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,3 +76,25 @@ class StagingQueue:
         pages = group.pages[group.fetched : group.fetched + most]
         group.fetched += pages.size
         return Fetch(group.layers[0], pages)
+
+
+def groups(
+    pages: IntArray, owners: IntArray, masks: Mapping[int, BoolArray]
+) -> list[tuple[tuple[int, ...], IntArray]]:
+    """Pages with content whose layers lie alike, and which layers of them are on the host.
+
+    Args:
+        pages: Of shape (n,).
+        owners: The row of each, likewise.
+        masks: By row: whether a layer lies on the host, of shape (layers,).
+    """
+    alike: dict[bytes, int] = {}
+    group = np.zeros(owners.max(initial=0) + 1, dtype=np.int64)
+    for row in np.flatnonzero(np.bincount(owners)).tolist():
+        group[row] = alike.setdefault(masks[row].tobytes(), len(alike))
+    found = []
+    for key, number in alike.items():
+        layers = np.flatnonzero(np.frombuffer(key, dtype=np.bool_))
+        if layers.size:
+            found.append((tuple(layers.tolist()), pages[group[owners] == number]))
+    return found

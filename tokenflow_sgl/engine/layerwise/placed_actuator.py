@@ -1,0 +1,47 @@
+"""Carries decisions out where KV is placed layer by layer: what runs lies on the device as a whole.
+
+SGLang counts pages of both sides. The policy sees the two apart: the device has the tokens that fit
+it with all layers, and paused streams lie on the host, though their layers leave only when others
+need the cells. A step can have more than fits; it only takes longer.
+"""
+
+from __future__ import annotations
+
+from tokenflow_sgl.engine.actuator import EngineActuator
+from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
+from tokenflow_sgl.lifecycle import Missing
+
+
+class PlacedActuator(EngineActuator):
+    """The streams of a server with layer-wise KV."""
+
+    @property
+    def executor(self) -> LayerExecutor:
+        """Where the layers lie."""
+        found: LayerExecutor = self._scheduler.token_to_kv_pool_allocator.get_kvcache().executor
+        return found
+
+    @property
+    def total(self) -> int:
+        """KV tokens that fit the device with all layers."""
+        places = self.executor.places
+        return places.device.count // places.layers * int(self._scheduler.page_size)
+
+    @property
+    def free(self) -> int:
+        """Of these, what the streams that compute leave; below 0: they do not all fit."""
+        page = int(self._scheduler.page_size)
+        taken = (-(-int(req.kv.kv_allocated_len) // page) for req in dict.fromkeys(self._computing))
+        return self.total - page * sum(taken)
+
+    @property
+    def writes(self) -> bool:
+        """No copy is made before a pause."""
+        return False
+
+    def settle(self, now: float) -> None:
+        """No copy is under way between steps."""
+
+    def missing(self, slot: int) -> Missing:
+        """No load overlaps with the steps before the one that needs it."""
+        return Missing()

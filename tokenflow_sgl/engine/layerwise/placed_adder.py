@@ -1,0 +1,40 @@
+"""SGLang's admission of prompts where the policy decides over KV that is placed layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
+
+from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
+
+
+def placed_adder_class(limits: AdmissionLimits, free: Callable[[], int]) -> type[PrefillAdder]:
+    """An adder that follows `limits` and the device's memory, of which SGLang has pages beyond.
+
+    free: KV tokens of the device that no running stream has.
+    """
+    needed_based = adder_class(limits)
+
+    class PlacedAdder(needed_based):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._left = free() if limits.active else 0
+
+        def add_one_req(self, req: Any, *args: Any, **kwargs: Any) -> Any:
+            if not limits.active:
+                return super().add_one_req(req, *args, **kwargs)
+            wanted = len(req.origin_input_ids) + len(req.output_ids) + limits.growth.headroom
+            batch = self.running_batch
+            # Alone it may have more than the device: its layers leave while it is computed.
+            others = self.can_run_list or (batch is not None and batch.reqs)
+            if wanted > self._left and others:
+                return AddReqResult.NO_TOKEN
+            taken = len(self.can_run_list)
+            result = super().add_one_req(req, *args, **kwargs)
+            if len(self.can_run_list) > taken:
+                self._left -= wanted
+            return result
+
+    return PlacedAdder
