@@ -171,6 +171,17 @@ def test_memory_counts_device_and_host(make_state, make_stream, host, fill, runn
     assert joined == list(range(first, first + count))
 
 
+@pytest.mark.parametrize(("host", "count"), [(600, 4), (599, 3), (0, 2)])
+def test_a_host_without_copies_of_the_device_counts_as_a_whole(
+    make_state, make_stream, host, count
+) -> None:
+    rows = [make_stream(Phase.WAITING, prompt=100, expected=500.0)] * 6
+    state = make_state(rows, total=1000, host=host, costs=FREE_OF_CHARGE)
+    state = dataclasses.replace(state, memory=dataclasses.replace(state.memory, mirrored=False))
+    joined = admissible(state, WorkingSetConfig(fill=1.0)).join.tolist()
+    assert joined == list(range(count))
+
+
 def test_one_is_admitted_to_an_empty_working_set_whatever_it_asks(joins, newcomer) -> None:
     giant = newcomer(prompt=10**6, expected=10.0**6)
     assert joins([giant, giant]) == [0]

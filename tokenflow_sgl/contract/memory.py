@@ -61,6 +61,7 @@ class Memory:
         window: What each stream needs of the window pools.
         ahead: KV tokens beyond its own that a stream holds while it decodes: speculation verifies
             its drafts there.
+        mirrored: The host also keeps copies of what is on the device, as HiCache does.
     """
 
     device: Tier
@@ -70,6 +71,7 @@ class Memory:
     storage: Tier = field(default_factory=Tier)
     window: Window = field(default_factory=Window)
     ahead: int = 0
+    mirrored: bool = True
 
     @property
     def kv(self) -> Pool:

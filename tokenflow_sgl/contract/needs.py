@@ -237,6 +237,8 @@ runs has a copy. With a host of four times the device and more, the sum of both 
 def kv_kept(memory: Memory) -> float:
     """KV tokens of streams that device and host together keep."""
     device, host = memory.kv.total, memory.host.kv.total
+    if not memory.mirrored:
+        return device + host
     return max(device, min(device + host, OVER_HOST * host))
 
 

@@ -66,6 +66,9 @@ class EngineActuator:
 
     # ---- the memory -----------------------------------------------------------------
 
+    mirrored = True
+    """Whether the host also keeps copies of what is on the device."""
+
     @property
     def writes(self) -> bool:
         """Whether KV of running streams can be copied to the host."""

@@ -101,6 +101,7 @@ class View:
                 max_running=self._rows(),
                 ahead=self._body.growth.ahead,
                 window=pools.window,
+                mirrored=self._body.mirrored,
             ),
             costs=timer.costs(),
             last_prefill_end=timer.last_prefill_end,

@@ -21,6 +21,7 @@ class DecodeActuator(EngineActuator):
     """
 
     _pauser: DecodePauser
+    mirrored = False
 
     def begin(self, running_batch: Any) -> None:
         """A pass begins, with this batch running."""

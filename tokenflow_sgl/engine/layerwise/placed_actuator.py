@@ -15,6 +15,8 @@ from tokenflow_sgl.lifecycle import Missing
 class PlacedActuator(EngineActuator):
     """The streams of a server with layer-wise KV."""
 
+    mirrored = False
+
     @property
     def executor(self) -> LayerExecutor:
         """Where the layers lie."""
