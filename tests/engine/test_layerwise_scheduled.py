@@ -127,6 +127,37 @@ def pause(served: Any, mode: str) -> None:
     assert served.post("/continue_generation", {}).status == 200
 
 
+FEATURES: dict[str, dict[str, Any]] = {
+    "frequency and presence": {"frequency_penalty": 0.7, "presence_penalty": 0.3},
+    "at least": {"min_new_tokens": 20},
+    "repetition": {"repetition_penalty": 1.2},
+    "structured": {"regex": "( [a-z]+){40}", "max_new_tokens": 90},
+    "stop": {"stop": [" ba", " ti"]},
+}
+
+
+@pytest.mark.slow
+def test_what_a_request_asks_for_survives_pauses(start, models, prompts, tmp_path) -> None:
+    """Where a token would be counted too early, there are none.
+
+    Without overlap: with it, what SGLang counts for penalties depends on who is served beside.
+    """
+    own = ("--disable-overlap-schedule",)
+    with start(*PLAIN, *own, "--max-total-tokens", "4000", model=models / "qwen3") as stock:
+        expected = {name: stock.outputs(prompts, **how) for name, how in FEATURES.items()}
+        plain = stock.outputs(prompts)
+    assert all(each != plain for name, each in expected.items() if name != "at least")
+    own = (*ON, *FORCED, *own)
+    with layered(start, tmp_path, f"{PLANS}:AnyLayers", *own, model=models / "qwen3") as served:
+        for name, how in FEATURES.items():
+            before = counts(served)["preemptions_total"]
+            assert served.outputs(prompts, **how) == expected[name], name
+            paused = counts(served)["preemptions_total"] > before
+            assert paused == (name in ("structured", "stop")), name
+        served.flush_when_idle()
+        served.assert_clean()
+
+
 @pytest.mark.slow
 def test_a_wrong_token_after_a_pause_is_noticed(start, models, prompts, resident, tmp_path) -> None:
     """The control."""

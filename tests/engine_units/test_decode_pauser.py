@@ -10,7 +10,7 @@ from decode_requests import Request
 
 from tokenflow_sgl.engine.decode_server import decode_pauser
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
-from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there
+from tokenflow_sgl.engine.unsupported import undisturbed_without_prefill
 
 PAGE = 16
 
@@ -172,4 +172,4 @@ def test_requests_with_penalties_are_not_paused(given, disturbed) -> None:
         "min_new_tokens": 0,
     }
     request = SimpleNamespace(sampling_params=SimpleNamespace(**{**plain, **given}))
-    assert (undisturbed_there(request) is None) == disturbed
+    assert (undisturbed_without_prefill(request) is None) == disturbed

@@ -279,3 +279,16 @@ def undisturbed_reason(req: Any) -> str | None:
     if req.return_logprob and 0 <= req.logprob_start_len < len(req.origin_input_ids):
         return "prompt log probabilities need the whole prompt in one prefill"
     return None
+
+
+def undisturbed_without_prefill(req: Any) -> str | None:
+    """Why a request is never preempted where a resume is a decode step; None if it can be."""
+    sampling = req.sampling_params
+    if (
+        sampling.frequency_penalty
+        or sampling.presence_penalty
+        or sampling.repetition_penalty != 1.0
+        or sampling.min_new_tokens
+    ):
+        return "a token would be counted earlier after a resume, for penalties"
+    return None

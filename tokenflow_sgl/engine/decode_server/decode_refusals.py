@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 OF_DECODING: tuple[tuple[str, object, str], ...] = (
     (
         "disaggregation_decode_enable_radix_cache",
@@ -28,16 +26,3 @@ NOT_OF_DECODING = {"disable_radix_cache"}
 BACKUP = "disaggregation_decode_retraction_backup"
 NO_BACKUP = "paused streams' KV is kept as SGLang keeps that of retracted ones"
 """Why it must not be none."""
-
-
-def undisturbed_there(req: Any) -> str | None:
-    """Why a request is never preempted on a decode server; None if it can be."""
-    sampling = req.sampling_params
-    if (
-        sampling.frequency_penalty
-        or sampling.presence_penalty
-        or sampling.repetition_penalty != 1.0
-        or sampling.min_new_tokens
-    ):
-        return "a decode server counts a token earlier after a resume, for penalties"
-    return None

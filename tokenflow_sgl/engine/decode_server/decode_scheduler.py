@@ -19,11 +19,11 @@ from tokenflow_sgl.engine.decode_server.compressed_copies import copy_with
 from tokenflow_sgl.engine.decode_server.decode_actuator import DecodeActuator
 from tokenflow_sgl.engine.decode_server.decode_loads import DecodeLoads, DecodeTransfers
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
-from tokenflow_sgl.engine.decode_server.decode_refusals import undisturbed_there
 from tokenflow_sgl.engine.flags import HOST_RATIO
 from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 from tokenflow_sgl.engine.telemetry.applied import trace
+from tokenflow_sgl.engine.unsupported import undisturbed_without_prefill
 from tokenflow_sgl.engine.view import View
 
 
@@ -71,7 +71,7 @@ class TokenFlowDecodeScheduler(TokenFlowScheduler):
         return arrived[-1].req if arrived else None
 
     def _tf_undisturbed(self, req: Any) -> str | None:
-        return undisturbed_there(req) or super()._tf_undisturbed(req)
+        return undisturbed_without_prefill(req) or super()._tf_undisturbed(req)
 
     def _tf_host_tokens(self) -> int:
         """Where SGLang keeps tensors of no fixed number there: as many as HiCache would take."""

@@ -15,7 +15,6 @@ from sglang.srt.managers.overlap_utils import RelayPayload
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.mem_cache.common import release_kv_cache
 
-from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.kv.preempt import Pauser
 
 
@@ -69,7 +68,6 @@ def decoding_again(scheduler: Any, requests: Sequence[Any]) -> Any:
     batch.prepare_for_prebuilt()
     for request, end in zip(requests, ends, strict=True):
         request.extend_end = end
-    rebuild_rows(batch, batch.reqs, overlap=scheduler.enable_overlap)
     last = torch.tensor([request.output_ids[-1] for request in requests], dtype=torch.int64)
     # The next step finds its input where those find theirs that were in the last one.
     payload = RelayPayload(bonus_tokens=last.to(batch.device))

@@ -14,6 +14,7 @@ from tokenflow_sgl.engine.layerwise.placed_adder import placed_adder_class
 from tokenflow_sgl.engine.layerwise.placed_pauser import PlacedPauser, decoding_again
 from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 from tokenflow_sgl.engine.telemetry.applied import trace
+from tokenflow_sgl.engine.unsupported import undisturbed_without_prefill
 from tokenflow_sgl.engine.view import View
 
 
@@ -42,6 +43,9 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
 
     def _tf_owners(self) -> list[Any]:
         return [*super()._tf_owners(), *self.tf_pauser.placed]
+
+    def _tf_undisturbed(self, req: Any) -> str | None:
+        return undisturbed_without_prefill(req) or super()._tf_undisturbed(req)
 
     # ---- one iteration --------------------------------------------------------------
 
