@@ -96,6 +96,12 @@ def test_the_device_has_what_fits_with_all_layers() -> None:
     assert actuator.total == 25 * PAGE
     assert actuator.free == (25 - 2 - 1) * PAGE, "each stream once, and whole pages"
     assert actuator.free_share == 22 / 25
+    assert actuator.left == actuator.free
+    scheduler.chunked_req = half = Request("c", 32)
+    half.seqlen, half.prefix_len = 100, 32
+    scheduler.tf_split = None
+    assert actuator.free == (25 - 2 - 1 - 2) * PAGE
+    assert actuator.left == actuator.free - 68, "what is left of the prompt"
 
 
 class Adding:

@@ -37,6 +37,11 @@ class PlacedActuator(EngineActuator):
         return self.total - page * sum(taken)
 
     @property
+    def left(self) -> int:
+        """Of these, what the rest of a prompt under way leaves."""
+        return self.free - self.promised
+
+    @property
     def writes(self) -> bool:
         """No copy is made before a pause."""
         return False

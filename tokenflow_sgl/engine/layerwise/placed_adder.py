@@ -13,11 +13,11 @@ from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 def placed_adder_class(limits: AdmissionLimits, free: Callable[[], int]) -> type[PrefillAdder]:
     """An adder that follows `limits` and the device's memory, of which SGLang has pages beyond.
 
-    free: KV tokens of the device that no running stream has.
+    free: KV tokens of the device that no running stream has, nor the rest of a prompt under way.
     """
-    needed_based = adder_class(limits)
+    need_based = adder_class(limits)
 
-    class PlacedAdder(needed_based):  # type: ignore[misc, valid-type]
+    class PlacedAdder(need_based):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._left = free() if limits.active else 0

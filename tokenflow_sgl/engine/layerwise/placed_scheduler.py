@@ -35,7 +35,7 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
         self.tf_view = View(
             self, self.tf_table, self.tf_actuator, self.tf_clock, self.tf_timer, self.tf_transfers
         )
-        self.tf_adder = placed_adder_class(self.tf_limits, lambda: self.tf_actuator.free)
+        self.tf_adder = placed_adder_class(self.tf_limits, lambda: self.tf_actuator.left)
 
     def _tf_host_tokens(self) -> int:
         """Of SGLang's pages those that do not fit the device."""
@@ -62,7 +62,7 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
         if not placed:
             return running_batch
         again: list[Any] = []
-        left = body.free
+        left = body.left
         rows = int(self.max_running_requests) - len(running_batch.reqs)
         for req in body.offered:
             if req not in placed:
