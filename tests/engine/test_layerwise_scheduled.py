@@ -140,7 +140,8 @@ FEATURES: dict[str, dict[str, Any]] = {
 def test_what_a_request_asks_for_survives_pauses(start, models, prompts, tmp_path) -> None:
     """Where a token would be counted too early, there are none.
 
-    Without overlap: with it, what SGLang counts for penalties depends on who is served beside.
+    Without overlap: with it, stock SGLang's own answers with penalties depend on what else it
+    serves (9 of the 12 are others than those given alone).
     """
     own = ("--disable-overlap-schedule",)
     with start(*PLAIN, *own, "--max-total-tokens", "4000", model=models / "qwen3") as stock:

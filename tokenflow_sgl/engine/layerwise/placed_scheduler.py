@@ -99,9 +99,11 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
 
         SGLang would retract streams that run, and end the last one.
         """
-        placed = sorted(self.tf_pauser.placed, key=self.tf_table.rank)
-        while placed and not batch.is_empty() and not batch.check_decode_mem():
-            self.tf_pauser.compute_anew([placed.pop()])
+        if not batch.is_empty() and not batch.check_decode_mem():
+            for req in sorted(self.tf_pauser.placed, key=self.tf_table.rank, reverse=True):
+                self.tf_pauser.compute_anew([req])
+                if batch.check_decode_mem():
+                    break
         return super().update_running_batch(batch)
 
     # ---- requests end, and the engine is paused -------------------------------------
