@@ -203,7 +203,7 @@ def test_a_batch_that_does_not_fit_takes_what_the_solver_says(monkeypatch) -> No
     for row in every:
         bench.grow(row, tokens)
     took = [bench.step(every) for _ in range(12)]
-    chosen = [layout_of(bench.executor._masks[row]) for row in every]
+    chosen = [layout_of(bench.executor.plans.masks[row]) for row in every]
     layouts = Layouts(layers, tuple(dict.fromkeys(chosen)))
     machine = Machine(np.full(layers, layer * PAGE_S), 1.0 / PAGE_S, cells, Staging.stream)
     said = decode_step(

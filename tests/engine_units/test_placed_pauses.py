@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 
 from tokenflow_sgl.engine.kv import preempt
 from tokenflow_sgl.engine.layerwise import placed_pauser
+from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
 from tokenflow_sgl.engine.layerwise.placed_actuator import PlacedActuator
 from tokenflow_sgl.engine.layerwise.placed_adder import placed_adder_class
 from tokenflow_sgl.engine.layerwise.placed_pauser import PlacedPauser
@@ -21,10 +23,10 @@ PAGE = 16
 class Request:
     """One that runs, with so many tokens."""
 
-    def __init__(self, rid: str, tokens: int = 20) -> None:
+    def __init__(self, rid: str, tokens: int = 20, row: int = 1) -> None:
         self.rid = rid
         self.origin_input_ids, self.output_ids = [7] * (tokens - 1), [8]
-        self.kv = SimpleNamespace(holds_kv=True, kv_allocated_len=tokens)
+        self.kv = SimpleNamespace(holds_kv=True, kv_allocated_len=tokens, req_pool_idx=row)
         self.retraction_count = 0
         self.return_logprob = False
 
@@ -39,8 +41,7 @@ class Request:
 @pytest.fixture
 def pauser(monkeypatch) -> PlacedPauser:
     def release(request: Any, _tree: Any, *, checkpoint: bool) -> None:
-        assert not checkpoint
-        request.kv.holds_kv = False
+        request.kv.holds_kv, request.kept = False, checkpoint
 
     monkeypatch.setattr(placed_pauser, "release_kv_cache", release)
     monkeypatch.setattr(preempt, "release_kv_cache", release)
@@ -68,24 +69,31 @@ def test_where_the_weights_change_no_kv_is_kept(pauser) -> None:
     assert not pauser.draining
     assert [*pauser.paused] == [paused, drains], "they wait to be computed again"
     assert not paused.kv.holds_kv
+    assert not paused.kept
+    assert not drains.kept
     assert paused.retraction_count == 1, "the engine threw it away"
 
 
-def test_what_was_computed_anew_is_not_placed(pauser) -> None:
+def test_a_stream_that_lost_its_pages_is_not_placed(pauser) -> None:
+    """The prefix tree has them until others need them."""
     first, second = Request("a"), Request("b")
     pauser.preempt([first, second], batch(), set())
-    pauser.compute_anew([second])
+    pauser.give_up(second)
+    assert second.kept
     assert pauser.placed == [first]
     assert [*pauser.paused] == [first, second]
 
 
 def test_the_device_has_what_fits_with_all_layers() -> None:
     places = SimpleNamespace(device=SimpleNamespace(count=103), layers=4)
-    pool = SimpleNamespace(executor=SimpleNamespace(places=places))
-    runs, drains = Request("a", 20), Request("b", 16)
+    owners, plans = PageOwners(40), SimpleNamespace(paused=frozenset())
+    executor = SimpleNamespace(places=places, owners=owners, plans=plans)
+    pool = SimpleNamespace(executor=executor, page_size=PAGE)
+    runs, drains = Request("a", 20, row=1), Request("b", 16, row=2)
     scheduler = SimpleNamespace(
         token_to_kv_pool_allocator=SimpleNamespace(get_kvcache=lambda: pool),
         page_size=PAGE,
+        tree_cache=None,
         chunked_req=None,
         result_queue=[(SimpleNamespace(reqs=[runs, drains]), None)],
     )
@@ -97,18 +105,33 @@ def test_the_device_has_what_fits_with_all_layers() -> None:
     assert actuator.free == (25 - 2 - 1) * PAGE, "each stream once, and whole pages"
     assert actuator.free_share == 22 / 25
     assert actuator.left == actuator.free
-    scheduler.chunked_req = half = Request("c", 32)
+    scheduler.chunked_req = half = Request("c", 32, row=3)
     half.seqlen, half.prefix_len = 100, 32
     scheduler.tf_split = None
     assert actuator.free == (25 - 2 - 1 - 2) * PAGE
     assert actuator.left == actuator.free - 68, "what is left of the prompt"
+    owners.read(1, np.array([5, 6]), ())
+    owners.read(2, np.array([5]), ())
+    assert actuator.shared(drains) == PAGE
+    assert actuator.free == (25 - 2 - 2) * PAGE, "what two of them read is counted once"
+    plans.paused = frozenset({1})
+    drains.kv.holds_kv, drains.prefix_len = False, 16
+    assert actuator.free == (25 - 2 - 2) * PAGE, "a result of what was thrown out is in flight"
+    drains.kv.holds_kv = True
+    assert actuator.shared(drains) == 0, "the other one is paused, and has no claim"
 
 
 class Adding:
     """An adder with so many tokens free on the device, on an engine whose pages are many."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, free: int, *, active: bool = True, running: int = 0
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        free: int,
+        *,
+        active: bool = True,
+        running: int = 0,
+        shared: int = 0,
     ) -> None:
         def add(adder: Any, request: Any) -> AddReqResult:
             adder.can_run_list.append(request)
@@ -118,7 +141,7 @@ class Adding:
         monkeypatch.setattr(PrefillAdder, "add_one_req", add)
         limits = AdmissionLimits(active=active)
         self.headroom = limits.growth.headroom
-        self.adder = placed_adder_class(limits, lambda: free)(*[1] * 8)
+        self.adder = placed_adder_class(limits, lambda: free, lambda req: shared)(*[1] * 8)
         self.adder.can_run_list, self.adder.is_hybrid_swa = [], False
         self.adder.running_batch = SimpleNamespace(reqs=[Request("runs")] * running)
 
@@ -133,6 +156,13 @@ def test_prompts_are_admitted_as_far_as_the_device_has_room(monkeypatch) -> None
     assert add(most - 100 - add.headroom)
     assert not add(101)
     assert add(100)
+
+
+def test_what_a_running_stream_has_takes_no_room(monkeypatch) -> None:
+    add = Adding(monkeypatch, 400, running=1, shared=50)
+    most = 400 - add.headroom
+    assert not add(most + 51)
+    assert add(most + 50)
 
 
 def test_alone_a_prompt_may_be_longer_than_the_device(monkeypatch) -> None:

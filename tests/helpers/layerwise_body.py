@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -100,14 +100,19 @@ class RandomLayouts:
 
 @dataclass
 class Stream:
+    """Where its tokens are, and a number for each that no other content has."""
+
     row: int
     places: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
 
 
 class MadeUpEngine:
     """Streams with pages, and steps that read all that they should have.
 
-    What a layer reads of a token says which layer, stream and position it is of.
+    What a layer reads of a token says which layer and which token it is of. Beginnings of streams
+    can be kept when these have ended, and while they run, and others can begin with them, as in a
+    prefix tree.
     """
 
     def __init__(
@@ -135,34 +140,59 @@ class MadeUpEngine:
         )
         self.free = list(range(1, pages + 1))
         self.streams: dict[int, Stream] = {}
+        self.kept: list[Stream] = []
+        self._holders: Counter[int] = Counter()  # of each page: streams, and what is kept
         self._freed_late: list[int] = []
+        self._ended: list[int] = []
         self._born = 0
-        self._age: dict[int, int] = {}
 
-    def arrive(self) -> int:
+    def arrive(self, beginning: Stream | None = None) -> int:
+        """A stream comes, which may begin with whole pages of something that is kept."""
         row = min(set(range(1, len(self.streams) + 2)) - set(self.streams))
-        self._born += 1
-        self.streams[row], self._age[row] = Stream(row), self._born
+        self.streams[row] = Stream(row)
+        if beginning is not None:
+            self.streams[row] = Stream(row, [*beginning.places], [*beginning.tokens])
+            self._holders.update(self._pages(beginning.places))
         return row
 
-    def end(self, row: int) -> None:
-        places = np.array(self.streams.pop(row).places, dtype=np.int64)
-        pages = np.unique(places // self.page)
-        if pages.size and self._chance.random() < 0.3:
-            # SGLang frees the page of a token that it submitted too much one step later.
-            self._freed_late.append(int(pages[-1]))
-            pages = pages[:-1]
-        self._free(pages)
+    def keep(self, row: int) -> Stream:
+        """The whole pages of a stream outlive it."""
+        stream = self.streams[row]
+        whole = len(stream.places) // self.page * self.page
+        kept = Stream(0, stream.places[:whole], stream.tokens[:whole])
+        self._holders.update(self._pages(kept.places))
+        self.kept.append(kept)
+        return kept
 
-    def _free(self, pages: IntArray) -> None:
-        self.executor.freed(pages)
-        self.free += pages.tolist()
+    def forget(self, kept: Stream) -> None:
+        """What was kept is given up; streams that have begun with it go on."""
+        self.kept.remove(kept)
+        self._let_go(self._pages(kept.places))
+
+    def end(self, row: int) -> None:
+        pages = self._pages(self.streams.pop(row).places)
+        self._ended.append(row)
+        if pages and self._holders[pages[-1]] == 1 and self._chance.random() < 0.3:
+            # SGLang frees the page of a token that it submitted too much one step later.
+            self._freed_late.append(pages.pop())
+        self._let_go(pages)
+
+    def _pages(self, places: Sequence[int]) -> list[int]:
+        return [place // self.page for place in places[:: self.page]]
+
+    def _let_go(self, pages: Sequence[int]) -> None:
+        self._holders.subtract(pages)
+        self._free([page for page in pages if not self._holders[page]])
+
+    def _free(self, pages: list[int]) -> None:
+        self.executor.freed(np.array(pages, dtype=np.int64))
+        self.free += pages
         self._chance.shuffle(self.free)
 
     def free_late(self) -> None:
         """The pages that were not freed with their streams."""
-        self._free(np.array(self._freed_late, dtype=np.int64))
-        self._freed_late = []
+        late, self._freed_late = self._freed_late, []
+        self._let_go(late)
 
     def step(self, new: dict[int, int]) -> bool:
         """Compute so many tokens of each of these streams; false: there are too few pages."""
@@ -174,23 +204,28 @@ class MadeUpEngine:
         if needed > len(self.free):
             return False
         for row, number in new.items():
-            places = self.streams[row].places
+            stream = self.streams[row]
             for _ in range(number):
-                if len(places) % self.page == 0:
-                    places.append(self.free.pop() * self.page)
+                if len(stream.places) % self.page == 0:
+                    stream.places.append(self.free.pop() * self.page)
+                    self._holders[stream.places[-1] // self.page] += 1
                 else:
-                    places.append(places[-1] + 1)
+                    stream.places.append(stream.places[-1] + 1)
+                self._born += 1
+                stream.tokens.append(self._born)
         rows = [
             StepRow(row, np.array(self.streams[row].places, dtype=np.int64), number)
             for row, number in new.items()
         ]
-        self.executor.begin(rows)
+        ended, self._ended = self._ended, []
+        self.executor.begin(rows, ended)
         for layer in range(self.layers):
             self.executor.before(layer)
             for row in rows:
                 at = self._where(layer, row.places)
-                self.copies.device[at[-row.new :]] = self._content(layer, row)[-row.new :]
-                assert np.array_equal(self.copies.device[at], self._content(layer, row))
+                content = np.array(self.streams[row.row].tokens) * self.layers + layer
+                self.copies.device[at[-row.new :]] = content[-row.new :]
+                assert np.array_equal(self.copies.device[at], content)
             self.executor.after(layer)
         self.free_late()
         return True
@@ -199,7 +234,3 @@ class MadeUpEngine:
         cells = self.places.table[layer, places // self.page]
         assert (cells > 0).all()
         return cells * self.page + places % self.page
-
-    def _content(self, layer: int, row: StepRow) -> IntArray:
-        position = np.arange(row.places.size)
-        return (self._age[row.row] * self.layers + layer) * 100_000 + position

@@ -12,6 +12,7 @@ from layerwise_body import MadeUpEngine, RandomLayouts
 
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
+from tokenflow_sgl.engine.layerwise.layer_plans import StreamsInStep
 from tokenflow_sgl.placement import every
 
 
@@ -25,16 +26,34 @@ class Fixed:
         return [self.of.get(row, ()) for row in streams.rows.tolist()]
 
 
+class Asked(Fixed):
+    """Notes what it was shown."""
+
+    def __init__(self, **layouts) -> None:
+        super().__init__(**layouts)
+        self.seen: list[StreamsInStep] = []
+
+    def layouts(self, streams):
+        self.seen.append(streams)
+        return super().layouts(streams)
+
+
 def random_operations(engine: MadeUpEngine, chance: random.Random, number: int) -> None:
     for _ in range(number):
         rows = list(engine.streams)
         if chance.random() < 0.2:  # paused ones are in no step, but for those that are resumed
-            engine.executor.paused = frozenset(chance.sample(rows, chance.randint(0, len(rows))))
+            engine.executor.plans.paused = frozenset(
+                chance.sample(rows, chance.randint(0, len(rows)))
+            )
         what = chance.random()
         if not rows or (what < 0.08 and len(rows) < 12):
-            engine.arrive()
+            engine.arrive(chance.choice([None, *engine.kept]))
         elif what < 0.14:
             engine.end(chance.choice(rows))  # finished, retracted or aborted: alike
+        elif what < 0.2:
+            engine.keep(chance.choice(rows))
+        elif what < 0.26 and engine.kept:
+            engine.forget(chance.choice(engine.kept))
         else:
             chosen = chance.sample(rows, chance.randint(1, len(rows)))
             kind = chance.random()
@@ -46,11 +65,15 @@ def random_operations(engine: MadeUpEngine, chance: random.Random, number: int) 
                 new[row] = chunk if fresh or kind < 0.15 else 1
             if not engine.step(new):
                 engine.end(chance.choice(rows))
+                if engine.kept:
+                    engine.forget(chance.choice(engine.kept))
 
 
 def assert_nothing_left(engine: MadeUpEngine) -> None:
     for row in list(engine.streams):
         engine.end(row)
+    for kept in list(engine.kept):
+        engine.forget(kept)
     engine.free_late()
     assert engine.places.audit() is None
     assert engine.places.device.used == engine.places.host.used == 0
@@ -117,32 +140,106 @@ def test_what_rests_gives_way_first() -> None:
     assert engine.step({first: 6})  # 24 of 32 cells
     assert engine.step({second: 7})  # 28 more
     assert all(engine.places.on_host(layer, np.array([16])).all() for layer in range(4))
-    assert engine.executor._masks[first].all()
-    assert not engine.executor._masks[second].any()
+    assert engine.executor.plans.masks[first].all()
+    assert not engine.executor.plans.masks[second].any()
     assert engine.step({first: 1})
     assert_nothing_left(engine)
 
 
 def test_no_planner_is_asked_about_what_is_paused_and_it_stays_where_it_is() -> None:
-    class Asked(Fixed):
-        def layouts(self, streams):
-            seen.append(streams.rows.tolist())
-            return super().layouts(streams)
-
-    seen: list[list[int]] = []
+    asked = Asked(r1=(2,))
     engine = MadeUpEngine(
-        layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1), planner=Asked(r1=(2,))
+        layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1), planner=asked
     )
     first, second = engine.arrive(), engine.arrive()
     assert engine.step({first: 3})
-    engine.executor.paused = frozenset({first})
+    engine.executor.plans.paused = frozenset({first})
     assert engine.step({second: 2})
-    assert seen == [[first], [second]]
+    assert [each.rows.tolist() for each in asked.seen] == [[first], [second]]
     assert not engine.executor.is_resident(first)
     assert engine.executor.is_resident(second)
-    assert engine.executor._masks[first].tolist() == [False, True, False, False]
+    assert engine.executor.plans.masks[first].tolist() == [False, True, False, False]
     assert engine.step({first: 1}), "resumed"
-    assert seen[-1] == [first, second]
+    assert asked.seen[-1].rows.tolist() == [first, second]
+    assert_nothing_left(engine)
+
+
+def test_streams_that_begin_alike_have_one_copy() -> None:
+    """The first of them says where its layers lie; what a prefill reads of it is staged."""
+    asked = Asked(r1=(2, 3), r2=(1,))
+    engine = MadeUpEngine(
+        layers=4, pages=16, ratio=2.0, page=2, chance=random.Random(1), planner=asked
+    )
+    first = engine.arrive()
+    assert engine.step({first: 9})
+    second = engine.arrive(engine.keep(first))
+    assert engine.step({second: 3}), "a prefill, without the other one"
+    assert asked.seen[-1].rows.tolist() == [second, first]
+    assert asked.seen[-1].pages.tolist() == [2, 5]
+    assert asked.seen[-1].read.tolist() == [2, 4], "but for the last page, which is not shared"
+    assert engine.step({first: 1, second: 1})
+    assert asked.seen[-1].pages.tolist() == asked.seen[-1].read.tolist() == [5, 2]
+    shared = np.array(engine.streams[second].places[:8:2]) // 2
+    assert engine.places.on_host(1, shared).all()
+    assert not engine.places.on_host(0, shared).any()
+    assert_nothing_left(engine)
+
+
+def test_what_outlives_its_stream_leaves_first_and_is_read_from_the_host() -> None:
+    asked = Asked()
+    engine = MadeUpEngine(
+        layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1), planner=asked
+    )
+    first = engine.arrive()
+    assert engine.step({first: 6})  # 24 of 32 cells
+    kept = engine.keep(first)
+    engine.end(first)
+    second = engine.arrive()
+    assert engine.step({second: 5}), "20 more"
+    assert asked.seen[-1].rows.tolist() == [second], "no planner is asked about it"
+    assert engine.executor.is_resident(second)
+    away = engine.places.on_host(0, np.array(kept.places))
+    assert 3 <= away.sum() < 6, "no more of it leaves than has to"
+    engine.end(second)
+    third = engine.arrive(kept)
+    fetched = engine.executor.fetched
+    assert engine.step({third: 1}), "its layers come back, since nothing else needs the device"
+    assert engine.executor.fetched == fetched
+    assert not engine.places.on_host(0, np.array(kept.places)).any()
+    assert_nothing_left(engine)
+
+
+def test_a_beginning_longer_than_the_device_is_read_layer_by_layer() -> None:
+    engine = MadeUpEngine(
+        layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1), planner=EvenSpread()
+    )
+    first = engine.arrive()
+    assert engine.step({first: 12})  # 48 cells, of 32
+    kept = engine.keep(first)
+    engine.end(first)
+    fetched = engine.executor.fetched
+    second = engine.arrive(kept)
+    assert engine.step({second: 2})
+    assert engine.executor.fetched >= fetched + 12
+    assert_nothing_left(engine)
+
+
+def test_a_paused_stream_gives_up_what_another_reads() -> None:
+    """Else the planner would not be asked where the pages lie that the step reads."""
+    asked = Asked(r1=(1, 2, 3, 4))
+    engine = MadeUpEngine(
+        layers=4, pages=16, ratio=2.0, page=1, chance=random.Random(1), planner=asked
+    )
+    first = engine.arrive()
+    assert engine.step({first: 4})
+    second = engine.arrive(engine.keep(first))
+    engine.executor.plans.paused = frozenset({first})
+    assert engine.step({second: 1})
+    assert asked.seen[-1].rows.tolist() == [second]
+    assert asked.seen[-1].pages.tolist() == [5]
+    assert not engine.places.on_host(0, np.array(engine.streams[second].places)).any()
+    assert engine.step({first: 1, second: 1}), "resumed"
+    assert asked.seen[-1].pages.tolist() == [1, 6]
     assert_nothing_left(engine)
 
 

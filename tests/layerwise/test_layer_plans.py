@@ -30,10 +30,12 @@ from tokenflow_sgl.policy import ConfigError
 def streams(pages, *, layers=4, cells=40, running=None, fresh=(), paused=()) -> StreamsInStep:
     """fresh, paused: rows."""
     pages = np.array(pages)
+    running = np.ones(pages.size, bool) if running is None else np.array(running)
     return StreamsInStep(
         rows=np.arange(pages.size),
         pages=pages,
-        running=np.ones(pages.size, bool) if running is None else np.array(running),
+        read=pages * running,
+        running=running,
         fresh=np.isin(np.arange(pages.size), fresh),
         paused=np.isin(np.arange(pages.size), paused),
         layouts=((),) * pages.size,
@@ -57,7 +59,7 @@ def test_needed_cells_are_those_of_the_planner_with_a_buffer_for_each_stream(siz
     chance = random.Random(seed)
     chosen = np.array([chance.randrange(len(layouts)) for _ in sizes])
     masks = masks_of([layouts.choices[n] for n in chosen], 6)
-    found = needed_cells(masks, np.array(sizes), np.ones(len(sizes), bool))
+    found = needed_cells(masks, np.array(sizes), np.array(sizes))
     floats = np.array(sizes, dtype=float)
     expected = resident_blocks(floats, chosen, layouts)
     assert found == expected + staging_blocks(floats, chosen, layouts, Staging.stream)
@@ -75,7 +77,7 @@ def test_the_largest_that_rests_goes_first_then_the_largest_of_the_step() -> Non
     def whole(cells: int) -> list[bool]:
         view = dataclasses.replace(given, cells=cells)
         found = fitting(masks, view)
-        assert needed_cells(found, given.pages, given.running) <= cells
+        assert needed_cells(found, given.pages, given.read) <= cells
         return found.all(axis=0).tolist()
 
     assert whole(72) == [False] * 4
@@ -111,7 +113,7 @@ def test_a_step_always_fits_a_cell_for_each_of_its_pages(sizes, seed, more) -> N
     view = streams(pages, cells=cells, running=running)
     for masks in (masks_of(layouts, 4), masks_of(EvenSpread().layouts(view), 4)):
         found = fitting(masks, view)
-        assert needed_cells(found, view.pages, view.running) <= cells
+        assert needed_cells(found, view.pages, view.read) <= cells
 
 
 def test_the_shipped_planner_takes_as_few_layers_as_fit() -> None:
@@ -139,7 +141,7 @@ def test_the_solver_plans_once_speeds_are_known_and_keeps_its_plan() -> None:
     made = planner.layouts(known)
     assert len({*made}) > 1, "not the same for all"
     masks = masks_of(made, 6)
-    assert needed_cells(masks, given.pages + 16, given.running) <= 600
+    assert needed_cells(masks, given.pages + 16, given.read + 16) <= 600
     assert planner.layouts(dataclasses.replace(known, pages=given.pages + 1)) == made
     assert planner.plans == 1
     for changed in (

@@ -60,7 +60,11 @@ def runner(page: int, pool_class: type) -> SimpleNamespace:
         device="cpu",
         token_to_kv_pool=pool,
         token_to_kv_pool_allocator=telling(plain),
-        req_to_token_pool=SimpleNamespace(req_to_token=table),
+        req_to_token_pool=SimpleNamespace(
+            req_to_token=table,
+            free_slots=[],
+            req_generation=torch.ones(ROWS + 1, dtype=torch.int64),
+        ),
     )
 
 

@@ -21,7 +21,7 @@ EVEN = LayerwiseSettings("even", 2.0)
 
 
 def args(**other: object) -> SimpleNamespace:
-    plain = {"disable_radix_cache": True, "attention_backend": None}
+    plain = {"disable_radix_cache": False, "attention_backend": None}
     return SimpleNamespace(**{**plain, **other})
 
 
@@ -57,7 +57,8 @@ def test_it_rides_on_the_servers_options() -> None:
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        ({"disable_radix_cache": False}, "--disable-radix-cache"),
+        ({"radix_cache_backend": "mine"}, "--radix-cache-backend mine"),
+        ({"enable_session_radix_cache": True}, "--enable-session-radix-cache True"),
         ({"enable_hierarchical_cache": True}, "--enable-hierarchical-cache True"),
         ({"speculative_algorithm": "EAGLE"}, "--speculative-algorithm EAGLE"),
         ({"kv_cache_dtype": "fp8_e5m2"}, "--kv-cache-dtype fp8_e5m2"),
@@ -79,15 +80,17 @@ def test_what_it_cannot_work_with_is_refused_in_a_sentence(other, named) -> None
     assert layerwise_of(server) is None
 
 
-def test_our_scheduler_leaves_the_prefix_cache_out() -> None:
-    server = args()
+@pytest.mark.parametrize("without", [False, True])
+def test_our_scheduler_needs_no_prefix_cache_and_no_copies(without) -> None:
+    server = args(disable_radix_cache=without)
     attach(server, TokenFlowConfig(layerwise="even"))
     assert layerwise_of(server) is not None
     assert not getattr(server, "enable_hierarchical_cache", False), "paused KV is not copied"
-    with pytest.raises(UnsupportedError, match="add --disable-radix-cache"):
-        attach(args(disable_radix_cache=False), TokenFlowConfig(layerwise="even"))
+
+
+def test_without_layers_it_needs_one() -> None:
     with pytest.raises(UnsupportedError, match="--disable-radix-cache True: preempted KV is kept"):
-        attach(args(), TokenFlowConfig())
+        attach(args(disable_radix_cache=True), TokenFlowConfig())
 
 
 @pytest.mark.parametrize("name", ["restore", "block_groups", "host_room"])
@@ -132,8 +135,8 @@ def test_the_offline_engine_takes_it_with_sglangs_scheduler(monkeypatch) -> None
     monkeypatch.setattr(offline.Engine, "server_args_class", staticmethod(args))
     offline.Engine(tokenflow_layerwise="even", tokenflow_layerwise_ratio=3.0)
     assert layerwise_of(started["server_args"]) == LayerwiseSettings("even", 3.0)
-    with pytest.raises(UnsupportedError, match="--disable-radix-cache"):
-        offline.Engine(tokenflow_layerwise="even", disable_radix_cache=False)
+    with pytest.raises(UnsupportedError, match="--pp-size 2"):
+        offline.Engine(tokenflow_layerwise="even", pp_size=2)
     offline.Engine(tokenflow_layerwise="off", model_path="m")
     assert started["model_path"] == "m"
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from layerwise_body import MadeUpEngine
@@ -137,6 +138,8 @@ def request(
         output_ids=[7] * answered,
         sampling_params=SimpleNamespace(max_new_tokens=limit, ignore_eos=whole),
         to_finish="aborted" if aborted else None,
+        kv=SimpleNamespace(holds_kv=False),
+        prefix_len=0,
     )
     made.rid = str(id(made))
     return made
@@ -151,6 +154,7 @@ def adder(planner, running=(), admitted=()) -> SimpleNamespace:
         can_run_list=list(admitted),
         preempt_list=[],
         new_token_ratio=0.5,
+        tree_cache=None,
     )
     offset = PrefillAdder._get_running_request_total_token_offset
     made._get_running_request_total_token_offset = lambda req: offset(made, req)
@@ -228,6 +232,21 @@ def test_a_prompt_waits_for_half_of_the_streams_at_most(admitted) -> None:
         of.running_batch.reqs = [*running[gone:], *(request(60) for _ in range(gone))]
         expected = AddReqResult.NO_TOKEN if gone < 3 else AddReqResult.CONTINUE
         assert admitted(of, new)[0] == expected, gone
+
+
+def test_what_a_running_stream_has_is_not_counted_again(admitted) -> None:
+    planner, (first, second) = Says(False), (request(30, 2, limit=10), request(20))
+    of, new = adder(planner, running=[first, second]), request(40)
+    owners = of.token_to_kv_pool_allocator.get_kvcache().executor.owners
+    for row, each, pages in ((1, first, range(1, 9)), (2, second, [1, 2, 11, 12, 13])):
+        each.kv = SimpleNamespace(holds_kv=True, req_pool_idx=row)
+        owners.read(row, np.array(pages), ())
+    new.prefix_len = 12
+    prefix = torch.arange(4, 4 + 12)  # pages 1 to 3
+    of.tree_cache = SimpleNamespace(prefix_device_indices=lambda _: prefix)
+    assert admitted(of, new) == (AddReqResult.NO_TOKEN, [])
+    (asked,) = planner.asked
+    assert (asked.joined.tolist(), asked.pages) == ([9, 6 - 2], 11 - 3)
 
 
 def test_another_pool_is_none_of_its_business(admitted) -> None:

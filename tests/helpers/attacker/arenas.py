@@ -49,7 +49,7 @@ PAGES_OF_256 = (
 EVICT_OFTEN = {"SGLANG_SWA_EVICTION_INTERVAL": "8"}
 """SGLang frees what has left a window in bundles of 128 tokens: longer than most answers."""
 LAYERS = (
-    *("--tokenflow-layerwise", "layer_plans_made_up:AnyLayers", "--disable-radix-cache"),
+    *("--tokenflow-layerwise", "layer_plans_made_up:AnyLayers"),
     *("--tokenflow-layerwise-ratio", "2", "--max-total-tokens", "640"),
 )
 """The device holds what 320 tokens take in both layers."""
@@ -181,6 +181,9 @@ ARENAS = {
         expects=IN_CHUNKS,
     ),
     "layers": Arena(LAYERS, env=UNNOTED, expects=(), without=NO_READERS),
+    "layers, nothing shared": Arena(
+        (*FORCED, *LAYERS, "--disable-radix-cache"), env=UNNOTED, expects=("preemptions_total",)
+    ),
     "layers, forced": Arena((*FORCED, *LAYERS), env=UNNOTED, expects=("preemptions_total",)),
     "layers, shipped, two ranks": Arena(
         (*TOKENFLOW, *LAYERS), ranks=2, env=UNNOTED, expects=("preemptions_total",)
@@ -200,7 +203,7 @@ SLOW = (
     ("compressed", "compressed and drafts"),
     ("DP attention", "layers"),
     ("layers, forced", "layers, shipped, two ranks"),
-    ("pair",),
+    ("pair", "layers, nothing shared"),
     ("host room, small host", "host room, page 16, two ranks"),
     ("convolutions, few", "deltas, few, page 16", "deltas and drafts"),
 )

@@ -11,6 +11,7 @@ from sglang.srt.distributed.parallel_state import get_tp_group
 from sglang.srt.managers.schedule_policy import AddReqResult
 
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool
+from tokenflow_sgl.engine.layerwise.shared_pages import shared_pages
 
 _WAITED_FOR = "tokenflow_waited_for"
 """Attribute of a request that waits: ids of the streams that ran when it was first told to."""
@@ -42,7 +43,7 @@ def _carried(pool: LayerwisePool, adder: Any, req: Any) -> bool:
     others = [each for each in (*running, *adder.can_run_list) if _decodes(each)]
     if len(others) < 2:
         return True
-    pages = np.array([_pages(adder, each, pool.page_size) for each in (*others, req)])
+    pages = np.array([_pages(adder, each, pool) for each in (*others, req)])
     if pool.executor.all_fit(pages):
         return True
     carried = _on_all_ranks(pool.executor.carries(pages[:-1], int(pages[-1])))
@@ -58,11 +59,14 @@ def _has_waited(req: Any, others: set[str]) -> bool:
     return len(first & others) <= LONGEST_SHARE * len(first)
 
 
-def _pages(adder: Any, req: Any, page: int) -> int:
-    """Of a stream, with the share of its answer's limit that SGLang expects it to use."""
+def _pages(adder: Any, req: Any, pool: LayerwisePool) -> int:
+    """Of a stream, with the share of its answer's limit that SGLang expects it to use.
+
+    What streams share is counted for one of them.
+    """
     answer = max(adder._get_running_request_total_token_offset(req), 0)
     tokens = len(req.origin_input_ids) + len(req.output_ids) + int(answer)
-    return int(-(-tokens // page))
+    return int(-(-tokens // pool.page_size)) - shared_pages(pool, adder.tree_cache, req)
 
 
 def _on_all_ranks(carried: bool) -> bool:

@@ -29,7 +29,7 @@ class EvenSpread:
         for number, layout in enumerate(choices):
             masks = masks_of([layout], streams.layers).repeat(streams.rows.size, axis=1)
             spare = SPARE if number < self._number else 0.0
-            needed = needed_cells(masks, streams.pages, streams.running)
+            needed = needed_cells(masks, streams.pages, streams.read)
             if needed <= streams.cells * (1.0 - spare):
                 break
         self._number = number

@@ -1,36 +1,33 @@
 """Carries plans out: before a step KV moves, in it each layer waits for what it reads.
 
 One step: the staging cells of the last one are free. The streams that hold KV get their layouts;
-what leaves the device is copied first, since its cells take what comes. Then each layer waits for
-its KV on the host to be in the staging cells, computes, and the new tokens of what lies on the host
-follow to the host. Between steps no copy into a staging cell is under way, so that pages may be
-freed, and plans may change, at any time.
+what leaves the device is copied first, since its cells take what comes. What only SGLang's prefix
+tree has gives way before any stream does, and comes back when a stream begins with it. Then each
+layer waits for its KV on the host to be in the staging cells, computes, and the new tokens of what
+lies on the host follow to the host. Between steps no copy into a staging cell is under way, so that
+pages may be freed, and plans may change, at any time.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, IntArray
-from tokenflow_sgl.engine.layerwise.cells import NONE
 from tokenflow_sgl.engine.layerwise.layer_copies import LayerCopies, Ticket
-from tokenflow_sgl.engine.layerwise.layer_plans import (
-    LayerPlanner,
-    StreamsInStep,
-    fitting,
-    layout_of,
-    masks_of,
-)
+from tokenflow_sgl.engine.layerwise.layer_plans import LayerPlanner
 from tokenflow_sgl.engine.layerwise.layer_speeds import LayerSpeeds, StepMoments
 from tokenflow_sgl.engine.layerwise.link_clock import LinkClock
+from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
-from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer
+from tokenflow_sgl.engine.layerwise.planned_layers import PlannedLayers
 from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue, groups
 
-logger = logging.getLogger(__name__)
+AT_ONCE = 1 / 64
+"""Of the device's cells those that the tree's pages leave at once, beyond what a step needs: else
+some would leave before each step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,9 +58,10 @@ class LayerExecutor:
             hand: for debugging.
 
     Attributes:
+        owners: Of all pages.
+        plans: Where the layers of each stream are to lie.
         switches: Streams whose layout has changed so far.
         fetched: Pages of one layer that were copied into staging cells so far.
-        paused: Rows of streams that will be in no step until they are resumed.
     """
 
     def __init__(
@@ -78,11 +76,15 @@ class LayerExecutor:
     ) -> None:
         self.places = places
         self._size = page_size
-        self._planner, self._fallback = planner, fallback
         self._copies = copies
         self._audits = audits
-        self._owner = np.full(places.alive.size, NONE, dtype=np.int64)  # row of each live page
-        self._masks: dict[int, BoolArray] = {}
+        self.owners = PageOwners(places.alive.size)
+        self.plans = PlannedLayers(
+            *(planner, fallback, self.owners),
+            layers=places.layers,
+            cells=places.device.count,
+            page=page_size,
+        )
         self._new = np.zeros(0, dtype=np.int64)  # where the tokens of this step are put
         self._queue = StagingQueue(())
         self._clock = LinkClock(None)
@@ -93,15 +95,19 @@ class LayerExecutor:
         self._layer = 0
         self.switches = 0
         self.fetched = 0
-        self.paused: frozenset[int] = frozenset()
 
     def is_resident(self, row: int) -> bool:
         """Whether no layer of the stream with this row lies on the host."""
-        mask = self._masks.get(row)
+        mask = self.plans.masks.get(row)
         return mask is None or not mask.any()
 
-    def begin(self, rows: list[StepRow]) -> None:
-        """A step begins: place its streams, and start to fetch."""
+    def begin(self, rows: list[StepRow], ended: Sequence[int] = ()) -> None:
+        """A step begins: place its streams, and start to fetch.
+
+        Args:
+            rows: The streams of the step.
+            ended: Rows whose streams have ended since the last step; they may be others' now.
+        """
         places = self.places
         if self._measured is not None:
             self._speeds.add(self._measured)
@@ -111,17 +117,16 @@ class LayerExecutor:
         self._audit()
         # A token has its page's number at its place: each page once, in order.
         pages = [row.places[:: self._size] // self._size for row in rows]
-        for row, own in zip(rows, pages, strict=True):
-            self._owner[own] = row.row
+        came = self._owned(rows, pages, ended)
         running = np.zeros(places.alive.size, dtype=np.bool_)
         running[np.concatenate(pages)] = True
         places.unstage(places.staged()[np.logical_not(running[places.staged()])])
         held = running & places.alive
-        self._place(rows, pages, running)
+        self._place(rows, came, running)
         places.stage(np.flatnonzero(running))
         self._new = np.concatenate([row.places[-row.new :] for row in rows])
         content = np.flatnonzero(held)
-        self._queue = StagingQueue(groups(content, self._owner[content], self._masks))
+        self._queue = StagingQueue(groups(content, self.owners.row[content], self.plans.masks))
         self._landing, self._layer = {}, 0
         decodes = all(row.new == 1 for row in rows)
         self._clock = LinkClock(self._speeds.known if decodes else None)
@@ -163,7 +168,7 @@ class LayerExecutor:
     def freed(self, pages: IntArray) -> None:
         """SGLang has taken pages back, of shape (n,)."""
         self.places.remove(pages)
-        self._owner[pages] = NONE
+        self.owners.freed(pages)
         self._audit()
 
     def all_fit(self, pages: IntArray) -> bool:
@@ -171,25 +176,8 @@ class LayerExecutor:
         return int(pages.sum()) * self.places.layers <= self.places.device.count
 
     def carries(self, joined: IntArray, pages: int) -> bool:
-        """Whether a prompt may join these streams, whose KV does not fit with it.
-
-        The planner says; where it does not, or nothing was measured yet, it may.
-
-        Args:
-            joined: Pages of each in one layer, with what its answer is expected to take; of shape
-                (streams,), at least two.
-            pages: Of the prompt, likewise.
-        """
-        speeds, says = self._speeds.known, getattr(self._planner, "carries", None)
-        if says is None or speeds is None or not speeds.layer:
-            return True
-        places = self.places
-        newcomer = Newcomer(pages, joined, places.layers, places.device.count, speeds)
-        try:
-            return bool(says(newcomer))
-        except Exception:
-            self._fell_back()
-            return True
+        """Whether a prompt may join these streams; arguments as of `PlannedLayers.carries`."""
+        return self.plans.carries(joined, pages, self._speeds.known)
 
     def clear(self) -> None:
         """SGLang has taken all pages back."""
@@ -203,81 +191,47 @@ class LayerExecutor:
         """Of the step's new tokens: whether the layer lies on the host."""
         return self.places.on_host(layer, self._new // self._size)
 
-    def _place(self, rows: list[StepRow], pages: list[IntArray], running: BoolArray) -> None:
+    def _owned(self, rows: list[StepRow], pages: list[IntArray], ended: Sequence[int]) -> IntArray:
+        """Say whose the pages of a step are; returns those that had another owner."""
+        self.owners.left(ended)
+        self.plans.left(ended)
+        resting = self.plans.paused.difference(row.row for row in rows)
+        came = [
+            self.owners.read(row.row, own, resting) for row, own in zip(rows, pages, strict=True)
+        ]
+        return np.concatenate(came)
+
+    def _place(self, rows: list[StepRow], came: IntArray, running: BoolArray) -> None:
         """Bring all streams into their layouts, and give new pages their places."""
-        places, copies = self.places, self._copies
+        places, copies, owner = self.places, self._copies, self.owners.row
         live = np.flatnonzero(places.alive)
-        # Pages of each row, with those that its last stream has not given back yet.
-        held = np.bincount(self._owner[live], minlength=max(row.row for row in rows) + 1)
-        in_step = {row.row: None for row in rows}
-        old = {row: self._masks[row] for row in np.flatnonzero(held).tolist()}
-        resting = [row for row in old if row not in in_step]
-        fresh = np.flatnonzero(running & np.logical_not(places.alive))
-        sizes = held[[*in_step, *resting]]
-        sizes[: len(rows)] += [int(np.logical_not(places.alive[own]).sum()) for own in pages]
-        self._masks = self._planned([*in_step, *resting], sizes, len(rows), old)
-        changed = [row for row in old if not np.array_equal(old[row], self._masks[row])]
+        changed, needed = self.plans.plan(
+            [row.row for row in rows], np.flatnonzero(running), self._speeds.known
+        )
         self.switches += len(changed)
-        moving = live[np.isin(self._owner[live], changed)]
+        leaving = self._leaving(places.device.count - needed)
+        moving = np.unique(np.concatenate([live[np.isin(owner[live], changed)], came, leaving]))
         places.unstage(moving)
-        wanted = self._wanted(moving)
+        wanted = self.plans.wanted(moving)
         leaves = places.evict(moving, wanted)
         if len(leaves):
             self._stored = copies.to_host(leaves.device, leaves.host)
             copies.wait(self._stored)  # their cells get other content now
-        places.add(fresh, self._wanted(fresh))
+        fresh = np.flatnonzero(running & np.logical_not(places.alive))
+        places.add(fresh, self.plans.wanted(fresh))
         comes = places.load(moving, wanted)
         if len(comes):
             copies.wait(copies.to_device(comes.device, comes.host, self._stored))
 
-    def _planned(
-        self, rows: list[int], pages: IntArray, running: int, old: dict[int, BoolArray]
-    ) -> dict[int, BoolArray]:
-        """Masks of the streams as they are to be; the first `running` ones are in the step."""
-        layers = self.places.layers
-        none = np.zeros(layers, dtype=np.bool_)
-        in_step = np.arange(len(rows)) < running
-        streams = StreamsInStep(
-            rows=np.array(rows),
-            pages=pages,
-            running=in_step,
-            fresh=np.array([row not in old for row in rows]),
-            layouts=tuple(layout_of(old.get(row, none)) for row in rows),
-            layers=layers,
-            cells=self.places.device.count,
-            page=self._size,
-            speeds=self._speeds.known,
-            paused=np.array([row in self.paused for row in rows]) & ~in_step,
-        )
-        masks = masks_of(streams.layouts, layers)  # the paused stay while they are in no one's way
-        masks[:, ~streams.paused] = self._proposed(streams.of(~streams.paused))
-        masks = fitting(masks, streams)
-        return dict(zip(rows, masks.T, strict=True))
-
-    def _proposed(self, streams: StreamsInStep) -> BoolArray:
-        try:
-            said = self._planner.layouts(streams)
-            if len(said) != streams.rows.size:
-                raise ValueError(f"{len(said)} layouts for {streams.rows.size} streams")
-            return masks_of(said, streams.layers)
-        except Exception:
-            if self._planner is self._fallback:
-                raise
-            self._fell_back()
-            return self._proposed(streams)
-
-    def _fell_back(self) -> None:
-        """The planner has just raised something."""
-        logger.exception("tokenflow: the planner of layers failed; the shipped one goes on")
-        self._planner = self._fallback
-
-    def _wanted(self, pages: IntArray) -> BoolArray:
-        """Masks of the streams that have these pages, of shape (layers, n)."""
-        if not pages.size:
-            return np.zeros((self.places.layers, 0), dtype=np.bool_)
-        rows, of = np.unique(self._owner[pages], return_inverse=True)
-        masks: BoolArray = np.stack([self._masks[row] for row in rows.tolist()], axis=1)
-        return masks[:, of]
+    def _leaving(self, room: int) -> IntArray:
+        """Pages of the tree that leave the device, so that the rest has so many cells at most."""
+        tree = self.owners.of_tree()
+        cells = self.places.on_device(tree)
+        over = int(cells.sum()) - room
+        if over <= 0:
+            return tree[:0]
+        over += int(AT_ONCE * self.places.device.count)
+        return tree[: int(np.searchsorted(cells.cumsum(), over)) + 1]
 
     def _fetch(self, fetches: list[Fetch]) -> None:
         """Copies into staging cells begin, in this order."""

@@ -16,6 +16,8 @@ from tokenflow_sgl.contract import BoolArray, IntArray
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
 from tokenflow_sgl.placement import Layout
 
+_COLUMNS = "rows", "pages", "read", "running", "fresh", "paused"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamsInStep:
@@ -23,7 +25,10 @@ class StreamsInStep:
 
     Attributes:
         rows: SGLang's number of each: its row in the table of requests.
-        pages: Of each in one layer, at the end of the step.
+        pages: Of each in one layer, at the end of the step. What several streams read is counted
+            for one of them.
+        read: Of these, those that the step reads: of a stream in the step all of them, of another
+            one those that one in the step shares with it.
         running: Those that are in the step.
         fresh: Those that are in a step for the first time; a row may have been another stream's.
         paused: Those that will be in no step until they are resumed. No planner is asked about
@@ -37,6 +42,7 @@ class StreamsInStep:
 
     rows: IntArray
     pages: IntArray
+    read: IntArray
     running: BoolArray
     fresh: BoolArray
     paused: BoolArray
@@ -48,13 +54,12 @@ class StreamsInStep:
 
     def __post_init__(self) -> None:
         # What a planner says is cut down to what fits by these sizes: they must stay what they are.
-        for column in (self.rows, self.pages, self.running, self.fresh, self.paused):
-            column.setflags(write=False)
+        for name in _COLUMNS:
+            getattr(self, name).setflags(write=False)
 
     def of(self, some: BoolArray) -> StreamsInStep:
         """These of the streams; `some`: of shape (streams,)."""
-        names = "rows", "pages", "running", "fresh", "paused"
-        columns = {name: getattr(self, name)[some] for name in names}
+        columns = {name: getattr(self, name)[some] for name in _COLUMNS}
         layouts = tuple(layout for layout, kept in zip(self.layouts, some, strict=True) if kept)
         return replace(self, **columns, layouts=layouts)
 
@@ -91,35 +96,34 @@ def layout_of(mask: BoolArray) -> Layout:
     return tuple((np.flatnonzero(mask) + 1).tolist())
 
 
-def needed_cells(masks: BoolArray, pages: IntArray, running: BoolArray) -> int:
+def needed_cells(masks: BoolArray, pages: IntArray, read: IntArray) -> int:
     """Cells of the device that a plan takes.
 
     Args:
         masks: As of `masks_of`.
         pages: Of each stream in one layer, of shape (streams,).
-        running: Those in the step, of shape (streams,): only they have staging cells.
+        read: Those of them that the step reads, of shape (streams,): only they have staging cells.
     """
-    staged = running & masks.any(axis=0)
     stays = np.logical_not(masks).sum(axis=0)
-    return int((pages * (stays + staged)).sum())
+    return int((pages * stays + read * masks.any(axis=0)).sum())
 
 
 def fitting(masks: BoolArray, streams: StreamsInStep) -> BoolArray:
     """A plan that fits the device: streams lie on the host wholly until it does.
 
     Those that are paused come first, then others that are not in the step, and of these the
-    largest. If all lie on the host, the
-    streams of the step need a cell for each page, and the pool has as many.
+    largest. If all lie on the host, the step needs a cell for each page that it reads, and the
+    device has as many as there are pages.
     """
-    left = needed_cells(masks, streams.pages, streams.running) - streams.cells
+    left = needed_cells(masks, streams.pages, streams.read) - streams.cells
     if left <= 0:
         return masks
     masks = masks.copy()
     for stream in np.lexsort((-streams.pages, streams.running, ~streams.paused)):
         one = slice(stream, stream + 1)
-        before = needed_cells(masks[:, one], streams.pages[one], streams.running[one])
+        before = needed_cells(masks[:, one], streams.pages[one], streams.read[one])
         masks[:, stream] = True
-        after = needed_cells(masks[:, one], streams.pages[one], streams.running[one])
+        after = needed_cells(masks[:, one], streams.pages[one], streams.read[one])
         left -= before - after
         if left <= 0:
             break

@@ -20,6 +20,7 @@ from tokenflow_sgl.engine.layerwise.layerwise_settings import (
     LAYERWISE_ATTENTION,
     LayerwiseSettings,
 )
+from tokenflow_sgl.engine.layerwise.row_watch import RowWatch
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 
@@ -100,6 +101,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         self._executor = pool.executor
         self._size = pool.page_size
         self._table = runner.req_to_token_pool.req_to_token
+        self._watch = RowWatch(runner.req_to_token_pool)
         self._places = PlacesOfLayer(self._table, pool)
         self._inner = ATTENTION_BACKENDS[name](RunnerInArena(runner, self._places))
         if not isinstance(self._inner, TorchNativeAttnBackend):
@@ -120,7 +122,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
                 StepRow(row, self._table[row, :length].numpy().astype(np.int64), tokens)
                 for row, length, tokens in zip(rows.tolist(), lengths, new, strict=True)
             ]
-            self._executor.begin(step)
+            self._executor.begin(step, self._watch.ended(rows.tolist()))
             self._places.begin(rows, max(lengths))
         self._inner.init_forward_metadata(forward_batch)
 

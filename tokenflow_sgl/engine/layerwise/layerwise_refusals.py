@@ -18,6 +18,8 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("enable_lmcache", False, _ELSEWHERE),
     ("enable_flexkv", False, _ELSEWHERE),
     ("enable_hisparse", False, _ELSEWHERE),
+    ("radix_cache_backend", None, "only SGLang's own prefix cache has been tried"),
+    ("enable_session_radix_cache", False, "sessions own their KV"),
     ("enable_unified_memory", False, _ANOTHER_POOL),
     ("enable_page_major_kv_layout", False, _ANOTHER_POOL),
     ("enable_kv_cache_sharding", False, _ANOTHER_POOL),
@@ -48,12 +50,6 @@ def refused_layerwise(server_args: Any) -> Iterator[Refusal]:
             flag = "--" + name.replace("_", "-")
             sentence = f"{OURS} does not work with {flag} {value}: {reason}; remove one of the two."
             yield Refusal(flag, sentence)
-    if not getattr(server_args, "disable_radix_cache", False):
-        yield Refusal(
-            "prefix cache",
-            f"{OURS} does not work with SGLang's prefix cache: streams whose layers lie "
-            "differently would share pages; add --disable-radix-cache.",
-        )
 
 
 def check_layerwise(server_args: Any) -> None:

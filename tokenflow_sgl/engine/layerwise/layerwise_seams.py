@@ -27,6 +27,18 @@ LAYERWISE: tuple[Seam, ...] = (
         "all ranks admit the same prompts",
     ),
     Seam(
+        "sglang.srt.mem_cache.memory_pool:ReqToTokenPool.alloc_rows",
+        "call",
+        "takes rows from free_slots, and counts in req_generation: which streams have ended",
+        ("need_size",),
+    ),
+    Seam(
+        "sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache.prefix_device_indices",
+        "call",
+        "the pages that a prompt finds in the prefix tree, which a running stream may have",
+        ("req",),
+    ),
+    Seam(
         f"{_BATCH}.init_new",
         "call",
         "paused streams whose KV was placed decode on in a batch of their own",

@@ -164,6 +164,11 @@ class PagePlaces:
         found: IntArray = self._host[layer, pages]
         return found
 
+    def on_device(self, pages: IntArray) -> IntArray:
+        """In how many layers each of these pages, all alive, lies on the device; of shape (n,)."""
+        found: IntArray = self.layers - self._away[pages]
+        return found
+
     def audit(self) -> str | None:
         """What is wrong with the accounting; None: every cell is in one hand."""
         for name, memory, held in (

@@ -7,8 +7,12 @@ need the cells. A step can have more than fits; it only takes longer.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
+from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool
+from tokenflow_sgl.engine.layerwise.shared_pages import shared_pages
 from tokenflow_sgl.lifecycle import Missing
 
 
@@ -18,10 +22,15 @@ class PlacedActuator(EngineActuator):
     mirrored = False
 
     @property
+    def pool(self) -> LayerwisePool:
+        """SGLang's pool, which is ours."""
+        found: LayerwisePool = self._scheduler.token_to_kv_pool_allocator.get_kvcache()
+        return found
+
+    @property
     def executor(self) -> LayerExecutor:
         """Where the layers lie."""
-        found: LayerExecutor = self._scheduler.token_to_kv_pool_allocator.get_kvcache().executor
-        return found
+        return self.pool.executor
 
     @property
     def total(self) -> int:
@@ -33,8 +42,17 @@ class PlacedActuator(EngineActuator):
     def free(self) -> int:
         """Of these, what the streams that compute leave; below 0: they do not all fit."""
         page = int(self._scheduler.page_size)
-        taken = (-(-int(req.kv.kv_allocated_len) // page) for req in dict.fromkeys(self._computing))
+        taken = (
+            -(-int(req.kv.kv_allocated_len) // page) - self.shared(req) // page
+            for req in dict.fromkeys(self._computing)
+            if req.kv.holds_kv  # one that was thrown out has a result in flight, and no pages
+        )
         return self.total - page * sum(taken)
+
+    def shared(self, req: Any) -> int:
+        """KV tokens of a request that a running stream has, so that it takes no memory for them."""
+        page = int(self._scheduler.page_size)
+        return page * shared_pages(self.pool, self._scheduler.tree_cache, req)
 
     @property
     def left(self) -> int:

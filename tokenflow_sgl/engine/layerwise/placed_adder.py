@@ -10,10 +10,16 @@ from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 
 
-def placed_adder_class(limits: AdmissionLimits, free: Callable[[], int]) -> type[PrefillAdder]:
+def placed_adder_class(
+    limits: AdmissionLimits, free: Callable[[], int], shared: Callable[[Any], int]
+) -> type[PrefillAdder]:
     """An adder that follows `limits` and the device's memory, of which SGLang has pages beyond.
 
-    free: KV tokens of the device that no running stream has, nor the rest of a prompt under way.
+    Args:
+        limits: Of the policy.
+        free: KV tokens of the device that no running stream has, nor the rest of a prompt under
+            way.
+        shared: Those of a request that a running stream has.
     """
     need_based = adder_class(limits)
 
@@ -26,6 +32,7 @@ def placed_adder_class(limits: AdmissionLimits, free: Callable[[], int]) -> type
             if not limits.active:
                 return super().add_one_req(req, *args, **kwargs)
             wanted = len(req.origin_input_ids) + len(req.output_ids) + limits.growth.headroom
+            wanted -= shared(req)
             batch = self.running_batch
             # Alone it may have more than the device: its layers leave while it is computed.
             others = self.can_run_list or (batch is not None and batch.reqs)

@@ -29,16 +29,20 @@ class PlacedPauser(Pauser):
     def drop_draining(self) -> None:
         """The weights may change now: no KV is kept."""
         super().drop_draining()
-        self.compute_anew(self.placed)
-
-    def compute_anew(self, requests: list[Any]) -> None:
-        """These paused streams lose their KV, and have it computed when they go on."""
-        for request in requests:
+        for request in self.placed:
             self.drop(request)
             self.lose(request)
 
+    def give_up(self, request: Any) -> None:
+        """A paused stream loses its pages to others.
+
+        Those that SGLang's prefix tree still has when it goes on are not computed again.
+        """
+        release_kv_cache(request, self._tree_cache, checkpoint=True)
+        self.lose(request)
+
     def drop(self, request: Any) -> None:
-        """Give its row and its pages back."""
+        """Give its row and its pages back, and keep nothing."""
         release_kv_cache(request, self._tree_cache, checkpoint=False)
 
     def _release(self, request: Any, keep: bool = True) -> None:

@@ -35,7 +35,8 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
         self.tf_view = View(
             self, self.tf_table, self.tf_actuator, self.tf_clock, self.tf_timer, self.tf_transfers
         )
-        self.tf_adder = placed_adder_class(self.tf_limits, lambda: self.tf_actuator.left)
+        body = self.tf_actuator
+        self.tf_adder = placed_adder_class(self.tf_limits, lambda: body.left, body.shared)
 
     def _tf_host_tokens(self) -> int:
         """Of SGLang's pages those that do not fit the device."""
@@ -52,7 +53,7 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
     def _tf_launched(self, plan: Any) -> None:
         """Layers of paused streams leave the device first."""
         rows = frozenset(int(req.kv.req_pool_idx) for req in self.tf_pauser.placed)
-        self.tf_actuator.executor.paused = rows
+        self.tf_actuator.executor.plans.paused = rows
         super()._tf_launched(plan)
 
     def _tf_rejoined(self, running_batch: Any) -> Any:
@@ -67,7 +68,7 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
         for req in body.offered:
             if req not in placed:
                 continue
-            wanted = int(req.seqlen) + body.growth.headroom
+            wanted = int(req.seqlen) + body.growth.headroom - body.shared(req)
             alone = not (again or running_batch.reqs or self.chunked_req)
             if len(again) == rows or (wanted > left and not alone):
                 break
@@ -101,7 +102,7 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
         """
         if not batch.is_empty() and not batch.check_decode_mem():
             for req in sorted(self.tf_pauser.placed, key=self.tf_table.rank, reverse=True):
-                self.tf_pauser.compute_anew([req])
+                self.tf_pauser.give_up(req)
                 if batch.check_decode_mem():
                     break
         return super().update_running_batch(batch)

@@ -92,8 +92,7 @@ class SolvedLayers:
             if abs(now - then) > MISMATCH * then:
                 return False
         masks = masks_of([self._of[row] for row in rows], streams.layers)
-        every = np.ones(len(rows), dtype=np.bool_)
-        return needed_cells(masks, streams.pages, every) <= streams.cells
+        return needed_cells(masks, streams.pages, streams.pages) <= streams.cells
 
     def _made(
         self, streams: StreamsInStep, speeds: StepSpeeds, rows: list[int]
