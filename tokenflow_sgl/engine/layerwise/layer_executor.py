@@ -226,12 +226,13 @@ class LayerExecutor:
     def _leaving(self, room: int) -> IntArray:
         """Pages of the tree that leave the device, so that the rest has so many cells at most."""
         tree = self.owners.of_tree()
-        cells = self.places.on_device(tree)
-        over = int(cells.sum()) - room
+        over = int(self.places.on_device(tree).sum()) - room
         if over <= 0:
             return tree[:0]
+        tree = self.owners.longest_first(tree)
         over += int(AT_ONCE * self.places.device.count)
-        return tree[: int(np.searchsorted(cells.cumsum(), over)) + 1]
+        cells = self.places.on_device(tree).cumsum()
+        return tree[: int(np.searchsorted(cells, over)) + 1]
 
     def _fetch(self, fetches: list[Fetch]) -> None:
         """Copies into staging cells begin, in this order."""

@@ -64,14 +64,11 @@ class PageOwners:
 
     def count(self, pages: IntArray, rows: Sequence[int]) -> IntArray:
         """How many of these pages each of these streams owns, of shape (rows,)."""
-        owners = self.row[pages]
-        counts = np.bincount(owners[owners > TREE], minlength=max(rows, default=0) + 1)
-        found: IntArray = counts[list(rows)]
-        return found
+        return _counted(self.row[pages], rows)
 
     def owned(self, rows: Sequence[int]) -> IntArray:
         """How many pages each of these streams owns, of shape (rows,)."""
-        return self.count(np.arange(self.row.size), rows)
+        return _counted(self.row, rows)
 
     def shared(self, pages: IntArray, resting: Collection[int], row: int = TREE) -> int:
         """How many of these pages another stream that runs owns.
@@ -90,7 +87,18 @@ class PageOwners:
         return self._read.get(row, self.row[:0])
 
     def of_tree(self) -> IntArray:
-        """Pages of the tree, those that it has had for the longest first."""
-        pages = np.flatnonzero(self.row == TREE)
+        """Pages of the tree."""
+        found: IntArray = np.flatnonzero(self.row == TREE)
+        return found
+
+    def longest_first(self, pages: IntArray) -> IntArray:
+        """Pages of the tree, those that it has had for the longest first; of shape (n,)."""
         found: IntArray = pages[np.argsort(self._since[pages], kind="stable")]
         return found
+
+
+def _counted(owners: IntArray, rows: Sequence[int]) -> IntArray:
+    """How often each row is among these owners, of shape (rows,)."""
+    counts = np.bincount(owners - NONE, minlength=max(rows, default=0) + 1 - NONE)
+    found: IntArray = counts[np.array(rows, dtype=np.int64) - NONE]
+    return found

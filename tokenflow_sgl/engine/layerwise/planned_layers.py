@@ -79,13 +79,13 @@ class PlannedLayers:
         """
         layers, old, owners = self._layers, self.masks, self._owners
         none = np.zeros(layers, dtype=np.bool_)
-        has = owners.owned([*old])
-        resting = [row for row, n in zip(old, has, strict=True) if n and row not in in_step]
-        rows = [*in_step, *resting]
+        known = [*dict.fromkeys([*in_step, *old])]
+        owned = owners.owned(known)
+        rows = [row for n, row in enumerate(known) if n < len(in_step) or owned[n]]
         first = np.arange(len(rows)) < len(in_step)
         streams = StreamsInStep(
             rows=np.array(rows),
-            pages=owners.owned(rows),
+            pages=owners.owned(rows) if len(rows) < len(known) else owned,
             read=owners.count(running, rows),
             running=first,
             fresh=np.array([row not in old for row in rows]),
