@@ -2,11 +2,12 @@
 
     python benchmarks/layerwise/live.py longest
     python benchmarks/layerwise/live.py arrivals --rate 1.2 --rate 1.6
+    python benchmarks/layerwise/live.py conversations --rate 0.6 --rate 1.2
 
 Time is virtual: figures repeat, whatever else runs. Stock SGLang and `--tokenflow-layerwise auto`
-have the same KV memory on the device, and neither has a prefix cache. The servers see the client's
-limit of each answer and not its length. The figures go to benchmarks/results/layerwise/, and from
-there into the tables of README.md beside this file.
+have the same KV memory on the device; only conversations are served with a prefix cache. The
+servers see the client's limit of each answer and not its length. The figures go to
+benchmarks/results/layerwise/, and from there into the tables of README.md beside this file.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from table import replace_table
 
 from tokenflow_sgl.demo.server import SglangServer
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
+from tokenflow_sgl.traces.generators.sessions import SessionConfig
 from tokenflow_sgl_emulator.timed.virtual_arrivals import ARRIVAL_KEY, STAMP_KEY
 
 PAGE = Path(__file__).with_name("README.md")
@@ -41,7 +44,8 @@ MORE_TOKENS = 100_000
 """Those of a device on which every prompt fits: what a prefill takes that moves nothing."""
 ALONE, TOGETHER = (2.0, 4.0), (1.25, 1.5, 2.0)
 """KV tokens that SGLang hands out, over those that fit: for one prompt, and for many."""
-NO_CACHE = ("--disable-radix-cache", "--page-size", "16")
+CACHE = ("--page-size", "16")
+NO_CACHE = ("--disable-radix-cache", *CACHE)
 LENGTHS = (0.5, 0.9, 1.2, 1.4, 1.9, 3.8)
 """Tokens of prompts, over those that fit."""
 ANSWER = 64
@@ -49,15 +53,20 @@ PROMPT, LIMIT, READER, SECONDS = 1024, 512, 5.0, 60.0
 """Of the arrivals: tokens of a prompt, of the longest answer, tokens per second that each reader
 reads (LayerKV's objective, 200 ms), and for how long they come."""
 
-RATES = (1.2, 1.6)
-"""Arrivals per second: memory is just enough for the first."""
+RATES = {"arrivals": (1.2, 1.6), "conversations": (0.6, 1.2)}
+"""Arrivals per second: memory is just enough for the first. And conversations that begin."""
+TALK = SessionConfig(turns=4.0, think_s=20.0, system_tokens=500, groups=2)
+SAYS = (32, 512)
+"""Of conversations: tokens of a message, evenly spread; answers are as those of the arrivals."""
+HOST = 4.0
+"""Tokens on the host of those servers, over those on the device."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("longest", "arrivals"))
+    parser.add_argument("what", choices=("longest", *RATES))
     parser.add_argument("--rate", type=float, action="append", help="arrivals per second")
     parser.add_argument("--output", type=Path, default=Path("layerwise-results"))
     args = parser.parse_args()
@@ -69,8 +78,9 @@ def main() -> None:
         kept = {"commit": commit(), "runs": found}
         (RESULTS / "longest.json").write_text(json.dumps(kept, indent=1) + "\n")
     else:
-        for rate in args.rate or RATES:
-            arrive(rate, args.output)
+        serve = arrive if args.what == "arrivals" else converse
+        for rate in args.rate or RATES[args.what]:
+            serve(rate, args.output)
     write()
 
 
@@ -80,28 +90,39 @@ Contenders = dict[str, tuple[str, ...]]
 
 def contenders(ratios: tuple[float, ...]) -> Contenders:
     """Stock SGLang, and layer-wise KV with these ratios."""
-    layerwise = ("--tokenflow-layerwise", "auto", "--tokenflow-layerwise-ratio")
-    return {
-        "stock": NO_CACHE,
-        **{
-            f"layer-wise, {ratio:g}x": (
-                *NO_CACHE,
-                *layerwise,
-                f"{ratio:g}",
-                *memory(int(ratio * KV_TOKENS)),
-            )
-            for ratio in ratios
-        },
-    }
+    placed = {f"layer-wise, {ratio:g}x": (*NO_CACHE, *layered(ratio)) for ratio in ratios}
+    return {"stock": NO_CACHE, **placed}
+
+
+def layered(ratio: float) -> tuple[str, ...]:
+    """SGLang's options for layer-wise KV with this ratio."""
+    named = ("--tokenflow-layerwise", "auto", "--tokenflow-layerwise-ratio", f"{ratio:g}")
+    return *named, *memory(int(ratio * KV_TOKENS))
+
+
+OURS = ("--scheduler", "tokenflow")
 
 
 def scheduled() -> Contenders:
     """`--scheduler tokenflow`, with HiCache as it comes, and with layer-wise KV in its place."""
-    layered = contenders((2.0,))["layer-wise, 2x"]
-    ours = ("--scheduler", "tokenflow")
     return {
-        "tokenflow": (*ours, "--page-size", "16"),
-        "tokenflow, layer-wise, 2x": (*ours, *layered),
+        "tokenflow": (*OURS, *CACHE),
+        "tokenflow, layer-wise, 2x": (*OURS, *NO_CACHE, *layered(2.0)),
+    }
+
+
+def cached() -> Contenders:
+    """For conversations: with prefix caches, and hosts of one size."""
+    host = ("--hicache-ratio", f"{HOST:g}")
+    name = f"layer-wise, {HOST:g}x"
+    return {
+        "stock": CACHE,
+        "stock, HiCache": (*CACHE, "--enable-hierarchical-cache", *host),
+        f"{name}, no prefix cache": (*NO_CACHE, *layered(HOST)),
+        name: (*CACHE, *layered(HOST)),
+        "tokenflow": (*OURS, *CACHE, *host),
+        f"tokenflow, {name}, no prefix cache": (*OURS, *NO_CACHE, *layered(HOST)),
+        f"tokenflow, {name}": (*OURS, *CACHE, *layered(HOST)),
     }
 
 
@@ -160,22 +181,49 @@ def alone(url: str, tokens: int) -> list[float] | None:
 def arrive(rate: float, output: Path) -> None:
     """The same prompts for each contender, at Poisson times."""
     chance = np.random.default_rng(0)
-    times = np.cumsum(chance.exponential(1.0 / rate, int(2 * rate * SECONDS)))
-    times = times[times < SECONDS]
+    times = poisson(chance, rate)
     answers = chance.integers(LIMIT // 4, LIMIT + 1, len(times))
     requests = tuple(
         TraceRequest(float(time), PROMPT, int(tokens), READER, limit_tokens=LIMIT)
         for time, tokens in zip(times, answers, strict=True)
     )
+    serve_all("arrivals", rate, requests, {**contenders(TOGETHER), **scheduled()}, output)
+
+
+def converse(rate: float, output: Path) -> None:
+    """The same conversations for each contender, which begin at Poisson times."""
+    chance = np.random.default_rng(0)
+    starts = poisson(chance, rate)
+
+    class Lengths:
+        def pairs(self, drawn: np.random.Generator, number: int) -> tuple[Any, Any]:
+            low, high = SAYS
+            return drawn.integers(low, high, number), drawn.integers(LIMIT // 4, LIMIT + 1, number)
+
+    turns = TALK.requests(chance, starts, Lengths())
+    requests = tuple(replace(turn, rate=READER, limit_tokens=LIMIT) for turn in turns)
+    serve_all("conversations", rate, requests, cached(), output)
+
+
+def poisson(chance: np.random.Generator, rate: float) -> Any:
+    """Times below `SECONDS`, so many per second."""
+    times = np.cumsum(chance.exponential(1.0 / rate, int(2 * rate * SECONDS)))
+    return times[times < SECONDS]
+
+
+def serve_all(
+    what: str, rate: float, requests: tuple[TraceRequest, ...], served: Contenders, output: Path
+) -> None:
+    """Each contender serves the requests; what came of it is kept."""
     name = f"{60 * rate:g} per minute"
-    path = output / f"{name.replace(' ', '-')}.jsonl"
+    path = output / f"{what}-{name.replace(' ', '-')}.jsonl"
     write_native(path, Trace(name, requests, Accounting(len(requests), len(requests))))
     load = Load(str(path), DEVICE, KV_TOKENS, 1.0)
-    for contender, options in {**contenders(TOGETHER), **scheduled()}.items():
-        folder = output / f"{name}-{contender}".translate(str.maketrans(" .", "--", ","))
+    for contender, options in served.items():
+        folder = output / f"{what}-{name}-{contender}".translate(str.maketrans(" .", "--", ","))
         measure(load, str(path), contender, options, folder, None)
         keep(
-            RESULTS / f"arrivals-{60 * rate:g}.json",
+            RESULTS / f"{what}-{60 * rate:g}.json",
             name,
             load,
             str(path),
@@ -192,9 +240,10 @@ def write() -> None:
     path = RESULTS / "longest.json"
     if path.exists():
         page = replace_table(page, "longest", _longest_table(json.loads(path.read_text())["runs"]))
-    found = sorted(RESULTS.glob("arrivals-*.json"))
-    if found:
-        page = replace_table(page, "arrivals", _arrivals_table(found))
+    for what in RATES:
+        found = sorted(RESULTS.glob(f"{what}-*.json"))
+        if found:
+            page = replace_table(page, what, _arrivals_table(found))
     PAGE.write_text(page)
 
 
