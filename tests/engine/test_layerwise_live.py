@@ -154,3 +154,16 @@ def test_two_ranks(start, model, prompts, resident, tmp_path) -> None:
     with layered(start, tmp_path, f"{PLANS}:AnyLayers", *own, model=model["qwen3"]) as served:
         assert [tokens for tokens, _ in ask(served, prompts)] == [t for t, _ in resident["qwen3"]]
         served.assert_clean()
+
+
+@pytest.mark.slow
+def test_what_moves_is_counted(start, model, prompts, resident, tmp_path) -> None:
+    """On the metrics page of SGLang's own scheduler."""
+    own = (*ON, "--page-size", "1", "--enable-metrics")
+    with layered(start, tmp_path, f"{PLANS}:AnyLayers", *own, model=model["qwen3"]) as served:
+        assert ask(served, prompts) == resident["qwen3"]
+        deadline = time.monotonic() + 20
+        while not served.total("tokenflow:layers_staged_tokens_total"):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        assert served.total("tokenflow:layers_moved_tokens_total") > 0

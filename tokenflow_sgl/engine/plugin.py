@@ -133,7 +133,7 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
 
         register_layerwise(layers, admits=config is None)
         HookRegistry.apply_hooks()
-    if config is None and (planner == NO_PLANNER or layers is not None):
+    if config is None and planner == NO_PLANNER and layers is None:
         return
     check_seams()
     kind = "layers" if layers is not None else server_args.disaggregation_mode
@@ -181,6 +181,10 @@ def _scheduler(policed: bool, kind: str) -> type:
         from tokenflow_sgl.engine.layerwise.placed_scheduler import TokenFlowPlacedScheduler
 
         return TokenFlowPlacedScheduler
+    if kind == "layers":
+        from tokenflow_sgl.engine.layerwise.layered_scheduler import LayeredScheduler
+
+        return LayeredScheduler
     if policed and kind == "decode":
         from tokenflow_sgl.engine.decode_server.decode_scheduler import TokenFlowDecodeScheduler
 

@@ -7,7 +7,7 @@ Dashboards, rules and the live view name only metrics that are in it.
 from __future__ import annotations
 
 from tokenflow_sgl.metrics.declared_metric import Metric
-from tokenflow_sgl.metrics.kv_metrics import LINK, RESTORATION, SWITCHES
+from tokenflow_sgl.metrics.kv_metrics import LAYERS, LINK, RESTORATION, SWITCHES
 from tokenflow_sgl.metrics.reader_metrics import LONGER, READERS, STREAMS
 from tokenflow_sgl.metrics.scheduling_metrics import SCHEDULING
 
@@ -20,6 +20,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Context switches": SWITCHES,
     "Link to host memory": LINK,
     "Restoration from storage": RESTORATION,
+    "KV layer by layer": LAYERS,
 }
 METRICS: dict[str, Metric] = {metric.name: metric for group in GROUPS.values() for metric in group}
 """By name without the prefix."""

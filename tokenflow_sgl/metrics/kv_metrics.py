@@ -80,6 +80,38 @@ LINK = (
 )
 """SGLang counts the copies themselves: sglang:hicache_backup_*, sglang:load_back_*."""
 
+LAYERS = (
+    Metric(
+        "layers_host_share",
+        "gauge",
+        "Share of all KV, counted by layers, that lies in host memory; NaN: there is none.",
+        "",
+    ),
+    Metric(
+        "layers_staged_tokens_total",
+        "counter",
+        "KV tokens that steps fetched from the host while they computed, a token of one layer "
+        "counted as one of as many parts as there are layers.",
+        "tokens",
+    ),
+    Metric(
+        "layers_moved_tokens_total",
+        "counter",
+        "KV tokens, counted likewise, that moved to the host (store) or back (load) for good, "
+        "because their streams' layers are placed otherwise now.",
+        "tokens",
+        DIRECTION,
+    ),
+    Metric(
+        "layers_wait_seconds_total",
+        "counter",
+        "Time that the device waited for KV from the host in a step (staging), and before one for "
+        "KV that moved for good (moves).",
+        "seconds",
+        ("cause",),
+    ),
+)
+
 RESTORATION = (
     Metric(
         "restorations_total",

@@ -24,6 +24,7 @@ from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 from tokenflow_sgl.engine.layerwise.planned_layers import PlannedLayers
 from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue, groups
+from tokenflow_sgl.engine.layerwise.wait_times import WaitTimes
 
 AT_ONCE = 1 / 64
 """Of the device's cells those that the tree's pages leave at once, beyond what a step needs: else
@@ -62,6 +63,8 @@ class LayerExecutor:
         plans: Where the layers of each stream are to lie.
         switches: Streams whose layout has changed so far.
         fetched: Pages of one layer that were copied into staging cells so far.
+        stored, loaded: Likewise those that moved for good, to the host and back.
+        waits: For copies.
     """
 
     def __init__(
@@ -94,7 +97,8 @@ class LayerExecutor:
         self._stored: Ticket | None = None  # the last copy to the host
         self._layer = 0
         self.switches = 0
-        self.fetched = 0
+        self.fetched = self.stored = self.loaded = 0
+        self.waits = WaitTimes(copies)
 
     def is_resident(self, row: int) -> bool:
         """Whether no layer of the stream with this row lies on the host."""
@@ -112,6 +116,7 @@ class LayerExecutor:
         if self._measured is not None:
             self._speeds.add(self._measured)
         self._speeds.learn()
+        self.waits.learn()
         if self._stored is not None:  # the cells from which it comes may get other content now
             self._copies.wait(self._stored)
         self._audit()
@@ -143,10 +148,9 @@ class LayerExecutor:
         self._clock.starts(layer)
         self._fetch(self._queue.ahead(self._clock.most()))
         if layer in self._landing:
-            before = self._copies.moment()
-            self._copies.wait(self._landing.pop(layer))
+            waited = self.waits.wait(self._landing.pop(layer), "staging")
             if self._measured is not None:
-                self._measured.waits.append((before, self._copies.moment()))
+                self._measured.waits.append(waited)
         if self._stored is not None and self._on_host(layer).any():
             # The tokens of a layer before this one leave the staging cells that it writes to, also
             # where a stream is new and nothing was fetched into them.
@@ -215,13 +219,16 @@ class LayerExecutor:
         wanted = self.plans.wanted(moving)
         leaves = places.evict(moving, wanted)
         if len(leaves):
+            self.stored += len(leaves)
             self._stored = copies.to_host(leaves.device, leaves.host)
-            copies.wait(self._stored)  # their cells get other content now
+            self.waits.wait(self._stored, "moves")  # their cells get other content now
         fresh = np.flatnonzero(running & np.logical_not(places.alive))
         places.add(fresh, self.plans.wanted(fresh))
         comes = places.load(moving, wanted)
         if len(comes):
-            copies.wait(copies.to_device(comes.device, comes.host, self._stored))
+            self.loaded += len(comes)
+            loaded = copies.to_device(comes.device, comes.host, self._stored)
+            self.waits.wait(loaded, "moves")
 
     def _leaving(self, room: int) -> IntArray:
         """Pages of the tree that leave the device, so that the rest has so many cells at most."""

@@ -164,6 +164,12 @@ class PagePlaces:
         found: IntArray = self._host[layer, pages]
         return found
 
+    @property
+    def host_share(self) -> float:
+        """Of the cells that pages have, staging cells apart, those on the host; NaN: none has."""
+        every = self.layers * int(np.count_nonzero(self.alive))
+        return self.host.used / every if every else float("nan")
+
     def on_device(self, pages: IntArray) -> IntArray:
         """In how many layers each of these pages, all alive, lies on the device; of shape (n,)."""
         found: IntArray = self.layers - self._away[pages]

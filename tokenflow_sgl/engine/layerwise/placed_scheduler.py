@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tokenflow_sgl.contract import Phase
+from tokenflow_sgl.engine.layerwise.layer_report import LayerReport
 from tokenflow_sgl.engine.layerwise.placed_actuator import PlacedActuator
 from tokenflow_sgl.engine.layerwise.placed_adder import placed_adder_class
 from tokenflow_sgl.engine.layerwise.placed_pauser import PlacedPauser, decoding_again
@@ -36,6 +37,7 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
             self, self.tf_table, self.tf_actuator, self.tf_clock, self.tf_timer, self.tf_transfers
         )
         body = self.tf_actuator
+        self.tf_layer_report = LayerReport(body.executor, int(self.page_size), self.tf_recorder)
         self.tf_adder = placed_adder_class(self.tf_limits, lambda: body.left, body.shared)
 
     def _tf_host_tokens(self) -> int:
@@ -54,6 +56,7 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
         """Layers of paused streams leave the device first."""
         rows = frozenset(int(req.kv.req_pool_idx) for req in self.tf_pauser.placed)
         self.tf_actuator.executor.plans.paused = rows
+        self.tf_layer_report.look()
         super()._tf_launched(plan)
 
     def _tf_rejoined(self, running_batch: Any) -> Any:

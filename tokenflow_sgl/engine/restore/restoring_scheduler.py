@@ -28,7 +28,6 @@ from tokenflow_sgl.engine.restore.splitting_scheduler import SplittingScheduler
 from tokenflow_sgl.engine.restore.utilisation import Utilisation
 from tokenflow_sgl.engine.shared_clock import local_time
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
-from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.unsupported import check_prefill
 
 UNKNOWN = -1.0
@@ -44,7 +43,6 @@ class RestoringScheduler(SplittingScheduler):
     # SGLang's own, which this class also assigns.
     waiting_queue: list[Any]
 
-    tf_recorder: Recorder
     tf_restoring_adder: Any = None
 
     @cached_property
@@ -53,11 +51,8 @@ class RestoringScheduler(SplittingScheduler):
         return decides_alone(get_parallel())
 
     def init_metrics_collector(self) -> None:
-        """Add our metrics to SGLang's."""
+        """Say how busy device and link are while prefixes are restored."""
         super().init_metrics_collector()
-        self.tf_recorder = Recorder()
-        if self.metrics_collector_context.current_scheduler_metrics_enabled:
-            self.tf_recorder = PrometheusRecorder(self.metrics_collector.labels)
         self.tf_utilisation = Utilisation(self.tf_recorder)
 
     def _tf_restore(self, planner: str, log: DecisionLog | None = None) -> None:

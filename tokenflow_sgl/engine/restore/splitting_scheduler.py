@@ -12,7 +12,6 @@ from typing import Any
 
 from sglang.srt.managers.overlap_utils import resolve_forward_inputs
 from sglang.srt.managers.schedule_batch import NextBatchPlan
-from sglang.srt.managers.scheduler import Scheduler
 
 from tokenflow_sgl.costs import Work
 from tokenflow_sgl.engine.batch_work import work_of
@@ -24,9 +23,10 @@ from tokenflow_sgl.engine.restore.split_prefill import (
     split_of,
 )
 from tokenflow_sgl.engine.shared_clock import local_time
+from tokenflow_sgl.engine.telemetry.recording_scheduler import RecordingScheduler
 
 
-class SplittingScheduler(Scheduler):  # type: ignore[misc]
+class SplittingScheduler(RecordingScheduler):
     """Restorations by layers; subclasses say what else becomes of a request (`_tf_began`)."""
 
     # SGLang's own, which this class also assigns.

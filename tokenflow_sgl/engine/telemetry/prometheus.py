@@ -77,6 +77,9 @@ class Recorder:
     def headroom(self, tokens: float) -> None:
         """So many tokens of newcomers' work can be taken."""
 
+    def layers_on_host(self, share: float) -> None:
+        """Of all KV, counted by layers, this share lies on the host now."""
+
     def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
         """Unread output of each reader of a class now, and how many of them stand still."""
 
@@ -175,6 +178,10 @@ class PrometheusRecorder(Recorder):
     def headroom(self, tokens: float) -> None:
         """So many tokens of newcomers' work can be taken."""
         self._at("headroom_tokens").set(tokens)
+
+    def layers_on_host(self, share: float) -> None:
+        """Of all KV, counted by layers, this share lies on the host now."""
+        self._at("layers_host_share").set(share)
 
     def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
         """Unread output of each reader of a class now, and how many of them stand still."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tokenflow_sgl.observe.dashboards.layers_row import LAYERS
 from tokenflow_sgl.observe.dashboards.overview_board import VARIABLES
 from tokenflow_sgl.observe.dashboards.panels import (
     SERVER,
@@ -252,5 +253,5 @@ SCHEDULER_BOARD = Board(
     "Scheduler and memory",
     "What the scheduler does with the streams, and what that costs in memory, copies and time.",
     VARIABLES,
-    (SCHEDULER, MEMORY, SWITCHES, RESTORATION),
+    (SCHEDULER, MEMORY, SWITCHES, RESTORATION, LAYERS),
 )

@@ -1,0 +1,20 @@
+"""SGLang's scheduler with our metrics beside its own."""
+
+from __future__ import annotations
+
+from sglang.srt.managers.scheduler import Scheduler
+
+from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
+
+
+class RecordingScheduler(Scheduler):  # type: ignore[misc]
+    """Subclasses count in `tf_recorder`, which hears nothing without `--enable-metrics`."""
+
+    tf_recorder: Recorder
+
+    def init_metrics_collector(self) -> None:
+        """Add our metrics to SGLang's."""
+        super().init_metrics_collector()
+        self.tf_recorder = Recorder()
+        if self.metrics_collector_context.current_scheduler_metrics_enabled:
+            self.tf_recorder = PrometheusRecorder(self.metrics_collector.labels)
