@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from statistics import median
 
 import torch
 from timing import graphed, seconds, wait
 from torch import Tensor
 
-try:
-    from cuda.bindings import runtime
-except ImportError:  # torch for CPUs comes without it
-    runtime = None
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tokenflow_sgl.engine.layerwise.batched_copies import copy_batch, has_batched_copies
 
 WAYS = ("load", "store")
 ROUNDS = 4
@@ -95,7 +96,7 @@ def by_piece(buffers: Buffers, pieces: Iterable[int]) -> list[dict[str, float | 
                 graphed(buffers.copy(kind, size, piece), buffers.device), buffers.device
             )
             row["graph_bytes_per_second"] = size / taken
-            if buffers.device == "cuda" and runtime is not None:
+            if buffers.device == "cuda" and has_batched_copies():
                 row["batch_bytes_per_second"] = size / _batched(buffers, kind, size, piece)
             found.append(row)
     return found
@@ -114,26 +115,11 @@ def _batched(buffers: Buffers, kind: str, size: int, piece: int) -> float:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda._sleep(HIDDEN_CYCLES)
             begin.record()
-            copy_batch(targets, sources, piece)
+            copy_batch(targets, sources, [piece] * count, torch.cuda.current_stream().cuda_stream)
             end.record()
             end.synchronize()
             taken.append(begin.elapsed_time(end) / 1e3)
     return median(taken)
-
-
-def copy_batch(targets: list[int], sources: list[int], piece: int) -> None:
-    """Copies pieces of so many bytes from and to these addresses by one call.
-
-    On the current stream, which cannot be the default one. Needs the package `cuda-bindings`.
-    """
-    attributes = runtime.cudaMemcpyAttributes()
-    attributes.srcAccessOrder = runtime.cudaMemcpySrcAccessOrder.cudaMemcpySrcAccessOrderStream
-    count, stream = len(targets), torch.cuda.current_stream().cuda_stream
-    (error,) = runtime.cudaMemcpyBatchAsync(
-        targets, sources, [piece] * count, count, [attributes], [0], 1, stream
-    )
-    if error != runtime.cudaError_t.cudaSuccess:
-        raise RuntimeError(f"cudaMemcpyBatchAsync: {error.name}")
 
 
 def beside(

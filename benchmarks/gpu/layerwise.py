@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import layer_kernels as kernels
 from aliasing import mapped
 from command import arguments
-from copies import copy_batch
 from timing import graphed, seconds
 
+from tokenflow_sgl.engine.layerwise.batched_copies import copy_batch
 from tokenflow_sgl.engine.layerwise.link_clock import LinkClock, StepSpeeds
 from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue
 from tokenflow_sgl.placement import Machine, decode_step, half_phases
@@ -273,7 +273,8 @@ class Steps:
             kernels.copy_by_few(self._host, cells, self._arena, cells, FEW)
         elif self._link is not None:
             targets, sources = (each[first : first + pages] for each in self._addresses)
-            copy_batch(targets, sources, self._page_bytes)
+            stream = torch.cuda.current_stream().cuda_stream
+            copy_batch(targets, sources, [self._page_bytes] * pages, stream)
         else:
             inside = slice(first + 1, first + pages + 1)
             self._arena[inside].copy_(self._host[inside])

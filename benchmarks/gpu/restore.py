@@ -28,10 +28,10 @@ from scipy.interpolate import RegularGridInterpolator
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from command import arguments
-from copies import copy_batch, runtime
 from llama import TOY, Llama, Step
 from timing import seconds, wait
 
+from tokenflow_sgl.engine.layerwise.batched_copies import copy_batch, has_batched_copies
 from tokenflow_sgl.profiles import MODELS, Model
 from tokenflow_sgl.restoration import MeetingPoint, best_split, in_chunks, next_head
 
@@ -132,16 +132,16 @@ class Restored:
             (each[:, begin:end], stored[:, begin:end])
             for each, stored in zip(self.memory, self.stored, strict=True)
         ]
-        if self.link is None or runtime is None:
+        if self.link is None or not has_batched_copies():
             for target, source in pairs:
                 target.copy_(source)
             return
         # Of each head the tokens follow each other.
         rows = [(a.data_ptr(), b.data_ptr()) for pair in pairs for a, b in zip(*pair, strict=True)]
         targets, sources = (list(each) for each in zip(*rows, strict=True))
-        with torch.cuda.stream(self.link):
-            copy_batch(targets, sources, pairs[0][0][0].nbytes)
-            self.link.record_event().synchronize()
+        sizes = [pairs[0][0][0].nbytes] * len(rows)
+        copy_batch(targets, sources, sizes, self.link.cuda_stream)
+        self.link.record_event().synchronize()
 
     def _computed(self, begin: int, end: int) -> torch.Tensor:
         for at in range(begin, end, self.sizes.chunk):

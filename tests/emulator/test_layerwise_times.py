@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     from tokenflow_sgl_emulator import platform
     from tokenflow_sgl_emulator.archs import emulated
 
+from tokenflow_sgl.engine.layerwise.copiers import TorchCopier
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.kv_on_both_sides import KvOnBothSides
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor, StepRow
@@ -99,7 +100,7 @@ class Bench:
             value=(1, 2),
             dtype=torch.float32,
             device="cpu",
-            run=platform.EmulatorPlatform().kv_copy,
+            copier=TorchCopier(platform.EmulatorPlatform().kv_copy),
         )
         self.executor = LayerExecutor(
             PagePlaces(layers, 4001, cells, 4000 * layers), 1, planner, EvenSpread(), memory

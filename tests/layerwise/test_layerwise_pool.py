@@ -74,10 +74,9 @@ def test_tokens_are_kept_layer_by_layer_whatever_lies_on_the_host(page) -> None:
             new, content = slice(done - 4, done), written[layer]
             made.set_kv_buffer(own, places[new], content[new], -content[new])
             at = made.where(layer, places[:done])
-            made.in_layer = True
-            assert torch.equal(made.get_key_buffer(layer)[at], content[:done])
-            assert torch.equal(made.get_value_buffer(layer)[at], -content[:done])
-            made.in_layer = False
+            with made.read_by_attention():
+                assert torch.equal(made.get_key_buffer(layer)[at], content[:done])
+                assert torch.equal(made.get_value_buffer(layer)[at], -content[:done])
             executor.after(layer)
     assert executor.places.host.used == 2 * 8 // page
     assert executor.fetched == 2 * 4 // page

@@ -66,6 +66,9 @@ def test_it_rides_on_the_servers_options() -> None:
         ({"disaggregation_mode": "decode"}, "--disaggregation-mode decode"),
         ({"enable_memory_saver": True}, "--enable-memory-saver True"),
         ({"decode_attention_backend": "triton"}, "--decode-attention-backend triton"),
+        ({"enable_torch_compile": True}, "--enable-torch-compile True"),
+        ({"enable_deterministic_inference": True}, "--enable-deterministic-inference True"),
+        ({"rl_on_policy_target": "fsdp"}, "--rl-on-policy-target fsdp"),
     ],
 )
 def test_what_it_cannot_work_with_is_refused_in_a_sentence(other, named) -> None:
@@ -100,11 +103,18 @@ def test_what_makes_copies_larger_or_fetches_them_is_refused(name) -> None:
         attach(args(), TokenFlowConfig(layerwise="even", **given))
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "npu"])
-def test_other_devices_are_refused(device) -> None:
-    with pytest.raises(UnsupportedError, match=f"does not work on {device}: it is experimental"):
-        check_device(device)
-    check_device("cpu")
+@pytest.mark.parametrize(
+    ("device", "rocm", "name"),
+    [("npu", False, "npu"), ("xpu:1", False, "xpu:1"), ("cuda", True, "AMD GPUs")],
+)
+def test_other_devices_are_refused(device, rocm, name) -> None:
+    with pytest.raises(UnsupportedError, match=f"does not work on {name}: it is experimental"):
+        check_device(device, rocm=rocm)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
+def test_the_cpu_and_nvidias_gpus_are_served(device) -> None:
+    check_device(device)
 
 
 @pytest.mark.parametrize(

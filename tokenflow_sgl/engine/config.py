@@ -140,11 +140,12 @@ class TokenFlowConfig:
     )
     layerwise: str = setting(
         NO_LAYERS,
-        "experimental, on the CPU only, with either scheduler: auto: where streams hold "
-        "more KV than fits the device, some layers' KV of each lies in host memory and is fetched "
-        "while the layers before it compute, those with which decode steps are shortest; even: the "
-        "same layers of all streams; off: all KV in use lies on the device; or "
-        "package.module:Class of your own, which decides which layers of which stream lie there",
+        "experimental, run on the CPU only (written for NVIDIA GPUs, too), with either scheduler: "
+        "auto: where streams hold more KV than fits the device, some layers' KV of each lies in "
+        "host memory and is fetched while the layers before it compute, those with which decode "
+        "steps are shortest; even: the same layers of all streams; off: all KV in use lies on the "
+        "device; or package.module:Class of your own, which decides which layers of which stream "
+        "lie there",
     )
     layerwise_ratio: float = setting(
         USUAL_RATIO,

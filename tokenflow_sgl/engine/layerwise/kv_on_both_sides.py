@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from tokenflow_sgl.contract import IntArray
-from tokenflow_sgl.engine.layerwise.layer_copies import Ticket
-
-RunCopy = Callable[[Callable[[], None], int, bool], None]
-"""Does a copy on the current stream: what it is, its tokens, and whether it goes to the device."""
-
-
-def do(copy: Callable[[], None], _tokens: int, _to_device: bool) -> None:
-    """The copy, as it is."""
-    copy()
+from tokenflow_sgl.engine.layerwise.copiers import Copier, Pieces, Sides
+from tokenflow_sgl.engine.layerwise.layer_copies import Moment, Ticket
 
 
 class KvOnBothSides:
@@ -30,7 +21,7 @@ class KvOnBothSides:
         key, value: Shape of a token's key and value in one layer: heads and width.
         dtype: Of the tensors.
         device: As torch names it.
-        run: Does the copies; a platform may have its own way.
+        copier: Does the copies, and has the host's memory.
         poison: Make what a copy will bring unreadable until it is there, so that a reader that does
             not wait shows: for debugging.
 
@@ -48,19 +39,18 @@ class KvOnBothSides:
         value: tuple[int, int],
         dtype: torch.dtype,
         device: str,
-        run: RunCopy = do,
+        copier: Copier,
         poison: bool = False,
     ) -> None:
-        self._size, self._run, self._poison = page_size, run, poison
+        self._size, self._copier, self._poison = page_size, copier, poison
 
-        def room(cells: int, shape: tuple[int, int], where: str) -> torch.Tensor:
-            return torch.zeros(((cells + 1) * page_size, *shape), dtype=dtype, device=where)
+        def sides(shape: tuple[int, int]) -> Sides:
+            arena = ((device_cells + 1) * page_size, *shape)
+            store = ((host_cells + 1) * page_size, *shape)
+            return torch.zeros(arena, dtype=dtype, device=device), copier.room(store, dtype)
 
-        self.key, self.value = room(device_cells, key, device), room(device_cells, value, device)
-        self._sides = [
-            (self.key, room(host_cells, key, "cpu")),
-            (self.value, room(host_cells, value, "cpu")),
-        ]
+        self._sides = [sides(key), sides(value)]
+        self.key, self.value = (arena for arena, _ in self._sides)
         self._module: Any = torch.get_device_module(device)
         self._in, self._out = self._module.Stream(), self._module.Stream()
 
@@ -68,56 +58,41 @@ class KvOnBothSides:
         """Copy whole cells to the device."""
         if after is not None:
             self._in.wait_event(after.end)
-        to, source = self._tokens(device), self._tokens(host)
+        pieces = self._cells(device, host)
         if self._poison:
             for arena, _ in self._sides:
-                arena[to] = torch.nan
-
-        def load() -> None:
-            for arena, store in self._sides:
-                arena[to] = store[source].to(arena.device, non_blocking=True)
-
-        return self._submit(self._in, load, to, True)
+                arena[pieces.on_device] = torch.nan
+        return self._submit(self._in, pieces, True)
 
     def to_host(self, device: IntArray, host: IntArray) -> Ticket:
         """Copy whole cells to the host."""
-        return self._store(self._tokens(device), self._tokens(host))
+        return self._submit(self._out, self._cells(device, host), False)
 
     def tokens_to_host(self, device: IntArray, host: IntArray) -> Ticket:
         """Copy single tokens to the host."""
-        return self._store(torch.from_numpy(device), torch.from_numpy(host))
+        return self._submit(self._out, Pieces(device, host, 1), False)
 
     def wait(self, ticket: Ticket) -> None:
         """What is computed from now on comes after this copy."""
         self._module.current_stream().wait_event(ticket.end)
 
-    def moment(self) -> Any:
+    def moment(self) -> Moment:
         """When what has been computed so far is done."""
-        return self._module.current_stream().record_event()
+        return self._copier.moment(self._module.current_stream())
 
-    def seconds(self, begin: Any, end: Any) -> float | None:
+    def seconds(self, begin: Moment, end: Moment) -> float | None:
         """From one moment to a later one; torch's events on a CPU do not tell."""
         if not hasattr(end, "elapsed_time") or not end.query():
             return None
         return float(begin.elapsed_time(end)) / 1e3
 
-    def _store(self, source: torch.Tensor, to: torch.Tensor) -> Ticket:
-        def store() -> None:
-            for arena, kept in self._sides:
-                kept[to] = arena[source].to("cpu", non_blocking=True)
-
-        return self._submit(self._out, store, to, False)
-
-    def _submit(
-        self, stream: Any, copy: Callable[[], None], tokens: torch.Tensor, to_device: bool
-    ) -> Ticket:
+    def _submit(self, stream: Any, pieces: Pieces, to_device: bool) -> Ticket:
         computed = self._module.current_stream().record_event()
         stream.wait_event(computed)
-        begin = stream.record_event()
+        begin = self._copier.moment(stream)
         with self._module.stream(stream):
-            self._run(copy, tokens.numel(), to_device)
-        return Ticket(begin, stream.record_event())
+            self._copier.copy(self._sides, pieces, to_device)
+        return Ticket(begin, self._copier.moment(stream))
 
-    def _tokens(self, cells: IntArray) -> torch.Tensor:
-        """All places of these cells."""
-        return torch.from_numpy((cells[:, None] * self._size + np.arange(self._size)).reshape(-1))
+    def _cells(self, device: IntArray, host: IntArray) -> Pieces:
+        return Pieces(device * self._size, host * self._size, self._size)

@@ -4,34 +4,52 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from sglang.srt.layers.attention.attention_registry import (
-    ATTENTION_BACKENDS,
-    register_attention_backend,
-)
+from sglang.srt.layers.attention.attention_registry import register_attention_backend
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
-from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.platforms import current_platform
 
-from tokenflow_sgl.engine.layerwise.layer_executor import StepRow
+from tokenflow_sgl.engine.layerwise.attention_view import AttentionView, refused_backend
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool, TellingAllocator
 from tokenflow_sgl.engine.layerwise.layerwise_settings import (
     LAYERWISE_ATTENTION,
     LayerwiseSettings,
 )
+from tokenflow_sgl.engine.layerwise.native_view import NativeView
 from tokenflow_sgl.engine.layerwise.row_watch import RowWatch
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.layerwise.start_check import check_attention
+from tokenflow_sgl.engine.layerwise.step_rows import step_rows
+from tokenflow_sgl.engine.layerwise.triton_view import TRITON, TritonView
 
 
 def register_layerwise_attention(settings: LayerwiseSettings) -> None:
     """Make it known to SGLang, in the scheduler's process."""
 
     def make(runner: Any) -> LayerwiseAttention:
-        name = settings.attention or current_platform.get_default_attention_backend()
-        return LayerwiseAttention(runner, name)
+        return LayerwiseAttention(runner, settings.attention or _usual(runner.device))
 
     register_attention_backend(LAYERWISE_ATTENTION)(make)
+
+
+def _usual(device: str) -> str:
+    """The backend where the options name none: the platform's, but on GPUs."""
+    if _on_gpu(device):
+        return TRITON
+    name: str = current_platform.get_default_attention_backend()
+    return name
+
+
+def _on_gpu(device: str) -> bool:
+    kind: str = torch.device(device).type
+    return kind == "cuda"
+
+
+def _view(runner: Any, name: str) -> AttentionView:
+    if name == TRITON:
+        return TritonView(runner)
+    if _on_gpu(runner.device):
+        raise refused_backend(name, f"on GPUs only {TRITON} can be told where a layer has KV")
+    return NativeView(runner, name)
 
 
 def _check_ours(found: Any, ours: type) -> None:
@@ -43,52 +61,13 @@ def _check_ours(found: Any, ours: type) -> None:
         )
 
 
-class PlacesOfLayer:
-    """Stands for SGLang's table of the places of tokens, in one layer of one step.
-
-    Args:
-        table: SGLang's, of shape (rows, context).
-        pool: Knows where a layer has its tokens.
-
-    Attributes:
-        req_to_token: Of shape (rows, longest context of the step); only rows of the step have
-            content.
-    """
-
-    def __init__(self, table: torch.Tensor, pool: LayerwisePool) -> None:
-        self._table, self._pool = table, pool
-        self._rows = torch.zeros(0, dtype=torch.int64)
-        self.req_to_token = table[:, :0].long()
-
-    def begin(self, rows: torch.Tensor, longest: int) -> None:
-        """A step of these rows begins, none of which has more tokens than `longest`."""
-        self._rows = rows
-        self._logical = self._table[rows, :longest].long()
-        # Not zeros: most rows are never touched, and all of them together can be 600 MB.
-        self.req_to_token = torch.empty((self._table.shape[0], longest), dtype=torch.int64)
-
-    def look(self, layer: int) -> None:
-        """From now on in this layer."""
-        self.req_to_token[self._rows] = self._pool.where(layer, self._logical)
-
-
-class RunnerInArena:
-    """SGLang's model runner as the inner backend sees it: with other places of tokens."""
-
-    def __init__(self, runner: Any, places: PlacesOfLayer) -> None:
-        self._runner = runner
-        self.req_to_token_pool = places
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runner, name)
-
-
 class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
     """Lets SGLang's backend compute in each layer as soon as the layer's KV is there.
 
     Raises:
-        UnsupportedError: The backend looks for KV in another way than SGLang's torch backend.
-        RuntimeError: The pool or its allocator is not ours.
+        UnsupportedError: The backend looks for KV in a way that cannot be changed.
+        RuntimeError: The pool or its allocator is not ours, or attention through the table is not
+            what it should be.
     """
 
     def __init__(self, runner: Any, name: str) -> None:
@@ -99,32 +78,23 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         # SGLang and its models ask the backend for these two.
         self.token_to_kv_pool, self.req_to_token_pool = pool, runner.req_to_token_pool
         self._executor = pool.executor
-        self._size = pool.page_size
         self._table = runner.req_to_token_pool.req_to_token
         self._watch = RowWatch(runner.req_to_token_pool)
-        self._places = PlacesOfLayer(self._table, pool)
-        self._inner = ATTENTION_BACKENDS[name](RunnerInArena(runner, self._places))
-        if not isinstance(self._inner, TorchNativeAttnBackend):
-            raise UnsupportedError(
-                f"--tokenflow-layerwise does not work with --attention-backend {name}: only "
-                "backends that are like torch_native look for KV layer by layer; remove one of the "
-                "two."
-            )
+        self._view = _view(runner, name)
+        if _on_gpu(runner.device):
+            check_attention(self._view.inner, pool)
+        # Of steps at start that are no stream's.
+        inner = self._view.inner
+        self.extend_dummy_seqs_capped_by_req_pool = inner.extend_dummy_seqs_capped_by_req_pool
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         """A step begins."""
-        if not forward_batch.forward_mode.is_idle():
-            rows, lengths = forward_batch.req_pool_indices, forward_batch.seq_lens.tolist()
-            new = [1] * len(lengths)
-            if not forward_batch.forward_mode.is_decode():
-                new = forward_batch.extend_seq_lens.tolist()
-            step = [
-                StepRow(row, self._table[row, :length].numpy().astype(np.int64), tokens)
-                for row, length, tokens in zip(rows.tolist(), lengths, new, strict=True)
-            ]
-            self._executor.begin(step, self._watch.ended(rows.tolist()))
-            self._places.begin(rows, max(lengths))
-        self._inner.init_forward_metadata(forward_batch)
+        idle = forward_batch.forward_mode.is_idle()
+        step = [] if idle else step_rows(forward_batch, self._table)
+        if step:
+            self._executor.begin(step, self._watch.ended([row.row for row in step]))
+        self.token_to_kv_pool.cells.update()
+        self._view.begin(forward_batch, step)
 
     def forward_extend(
         self,
@@ -137,7 +107,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         **kwargs: Any,
     ) -> torch.Tensor:
         """One layer of a prefill, of a chunk, or of both mixed with decoding streams."""
-        compute = self._inner.forward_extend
+        compute = self._view.inner.forward_extend
         return self._layer(compute, (q, k, v, layer, forward_batch, save_kv_cache), kwargs)
 
     def forward_decode(
@@ -151,7 +121,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         **kwargs: Any,
     ) -> torch.Tensor:
         """One layer of a decode step."""
-        compute = self._inner.forward_decode
+        compute = self._view.inner.forward_decode
         return self._layer(compute, (q, k, v, layer, forward_batch, save_kv_cache), kwargs)
 
     def before_layer(self, layer: int) -> None:
@@ -164,15 +134,25 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
 
     def support_triton(self) -> bool:
         """As the inner backend."""
-        supported: bool = self._inner.support_triton()
+        supported: bool = self._view.inner.support_triton()
         return supported
 
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        """As the inner backend; SGLang asks for it where it tunes kernels at start, too."""
+        value: int = self._view.inner.get_cuda_graph_seq_len_fill_value()
+        return value
+
     def _layer(self, compute: Any, given: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        number = given[3].layer_id
+        _, key, _, layer, _, save_kv_cache = given
+        if key is None or not save_kv_cache:
+            raise RuntimeError(
+                "--tokenflow-layerwise: the model or an option stores KV beside SGLang's "
+                "attention, or shares a layer's with another; start without one of the two."
+            )
+        number = layer.layer_id
         self.before_layer(number)
-        self._places.look(number)
-        self.token_to_kv_pool.in_layer = True
-        output: torch.Tensor = compute(*given, **kwargs)
-        self.token_to_kv_pool.in_layer = False
+        self._view.look(number)
+        with self.token_to_kv_pool.read_by_attention():
+            output: torch.Tensor = compute(*given, **kwargs)
         self.after_layer(number)
         return output

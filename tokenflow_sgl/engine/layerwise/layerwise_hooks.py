@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 from sglang.srt.platforms import current_platform
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -14,6 +15,7 @@ from tokenflow_sgl.engine.layerwise.layerwise_attention import register_layerwis
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool, telling
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_device, check_layers
 from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
+from tokenflow_sgl.engine.layerwise.on_cuda import prepare_cuda
 
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
 _ADMISSION = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
@@ -24,9 +26,18 @@ _POOL_CLASS = "sglang.srt.platforms.interface.SRTPlatform.get_kv_pool_cls"
 def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
     """Declare the hooks and the attention, in the scheduler's process before it has a pool.
 
-    admits: Prompts wait where they would cost more than they give; else a policy says who waits.
+    Args:
+        settings: Of the launch.
+        admits: Prompts wait where they would cost more than they give; else a policy says who
+            waits.
+
+    Raises:
+        UnsupportedError: It does not work on this device, or not with these options there.
     """
-    check_device(current_platform.get_device())
+    device = str(current_platform.get_device())  # a torch.device on GPUs
+    check_device(device, rocm=torch.version.hip is not None)
+    if torch.device(device).type == "cuda":
+        prepare_cuda()
     pool = type("LayerwisePool", (LayerwisePool,), {"settings": settings})
 
     def bytes_of_all(found: int, *_args: Any, **_kwargs: Any) -> int:

@@ -6,6 +6,8 @@ KV of a layer lies is looked up in `PagePlaces.table`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -16,13 +18,17 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.platforms import current_platform
 
+from tokenflow_sgl.engine.layerwise.cell_table import CellTable
+from tokenflow_sgl.engine.layerwise.copiers import Copier, RunCopy, TorchCopier, do
+from tokenflow_sgl.engine.layerwise.cuda_copier import CudaCopier
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
-from tokenflow_sgl.engine.layerwise.kv_on_both_sides import KvOnBothSides, do
+from tokenflow_sgl.engine.layerwise.kv_on_both_sides import KvOnBothSides
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.layerwise.layer_planners import make_layer_planner
 from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
+from tokenflow_sgl.engine.layerwise.start_check import check_copies
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 
@@ -32,13 +38,13 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
     Attributes:
         settings: Of the launch.
         executor: Places the pages, and moves them.
-        in_layer: Our attention computes a layer. At other times the arena is not what a reader of
-            SGLang's pool expects.
+        cells: Of each page, as attention finds them.
     """
 
     settings: ClassVar[LayerwiseSettings]
     executor: LayerExecutor
-    in_layer = False
+    cells: CellTable
+    _attention_reads = False
 
     def _create_buffers(self) -> None:
         # The tensors have the arena's tokens, not `size` of them.
@@ -57,6 +63,8 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
                 "only; leave out --kv-cache-dtype and SGLANG_USE_HND_KVCACHE, or this option."
             )
         strict = envs.SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY.get()
+        on_gpu = torch.device(self.device).type == "cuda"
+        copier: Copier = CudaCopier() if on_gpu else TorchCopier(_run_of_platform())
         memory = KvOnBothSides(
             cells,
             layers * pages,
@@ -65,16 +73,18 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
             value=(self.head_num, self.v_head_dim),
             dtype=self.store_dtype,
             device=self.device,
-            run=getattr(current_platform, "kv_copy", do),
+            copier=copier,
             poison=strict,
         )
+        if on_gpu:
+            check_copies(memory, page)
         places = PagePlaces(layers, pages + 1, cells, layers * pages)
         planner = make_layer_planner(self.settings.planner)
         if isinstance(planner, SolvedLayers):
             planner.compile()
         self.executor = LayerExecutor(places, page, planner, EvenSpread(), memory, audits=strict)
         self._memory = memory
-        self._table = torch.from_numpy(places.table)
+        self.cells = CellTable(places, page, self.device)
         self.k_buffer, self.v_buffer = [memory.key] * layers, [memory.value] * layers
         self._kv_buffer_descs: list[Any] = []  # for transfers between servers, which are refused
         self._init_data_ptrs_and_strides()
@@ -99,8 +109,17 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
         found: torch.Tensor = super().get_value_buffer(layer_id)
         return found
 
+    @contextmanager
+    def read_by_attention(self) -> Iterator[None]:
+        """For our attention: all else that reads expects SGLang's pool, and not an arena."""
+        self._attention_reads = True
+        try:
+            yield
+        finally:
+            self._attention_reads = False
+
     def _check_reader(self) -> None:
-        if not self.in_layer:
+        if not self._attention_reads:
             raise RuntimeError(
                 "--tokenflow-layerwise: the model or an option reads KV beside SGLang's attention, "
                 "and would read other tokens; start without one of the two."
@@ -108,14 +127,18 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
 
     def where(self, layer: int, places: torch.Tensor) -> torch.Tensor:
         """Where a layer has these tokens in the arena; of the same shape."""
-        cells: torch.Tensor = self._table[layer][places // self.page_size]
-        return cells * self.page_size + places % self.page_size
+        return self.cells.where(layer, places)
 
     def _store_kv_layer(
         self, layer_idx: int, loc: torch.Tensor, cache_k: torch.Tensor, cache_v: torch.Tensor
     ) -> None:
         tokens = self.where(layer_idx, loc)
         self._memory.key[tokens], self._memory.value[tokens] = cache_k, cache_v
+
+
+def _run_of_platform() -> RunCopy:
+    run: RunCopy = getattr(current_platform, "kv_copy", do)
+    return run
 
 
 class TellingAllocator(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
@@ -133,7 +156,7 @@ class LayerwiseTokenAllocator(TellingAllocator, TokenToKVPoolAllocator):  # type
     def free(self, free_index: torch.Tensor) -> None:
         """Take places back, at the end of SGLang's group of frees if there is one."""
         if self.free_group is None:
-            self.get_kvcache().executor.freed(free_index.numpy())
+            self.get_kvcache().executor.freed(free_index.cpu().numpy())
         super().free(free_index)
 
 
@@ -142,7 +165,7 @@ class LayerwisePagedAllocator(TellingAllocator, PagedTokenToKVPoolAllocator):  #
 
     def _release_page_ids(self, *page_ids: torch.Tensor) -> None:
         for pages in page_ids:
-            self.get_kvcache().executor.freed(pages.numpy())
+            self.get_kvcache().executor.freed(pages.cpu().numpy())
         super()._release_page_ids(*page_ids)
 
 

@@ -39,6 +39,9 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("enable_streaming_session", False, "sessions own their KV"),
     ("prefill_attention_backend", None, "one backend has to do prefill and decode steps"),
     ("decode_attention_backend", None, "one backend has to do prefill and decode steps"),
+    ("enable_torch_compile", False, "a compiled step would not look anew where its KV lies"),
+    ("enable_deterministic_inference", False, "its kernels read new tokens in SGLang's own pool"),
+    ("rl_on_policy_target", None, "its kernels read new tokens in SGLang's own pool"),
 )
 
 
@@ -58,15 +61,45 @@ def check_layerwise(server_args: Any) -> None:
         raise UnsupportedError(refusal.sentence)
 
 
-def check_device(device: str) -> None:
-    """Raise `UnsupportedError` on another device than the CPU.
+def check_device(device: str, *, rocm: bool = False) -> None:
+    """Raise `UnsupportedError` on another device than the CPU and NVIDIA's GPUs.
 
-    device: As torch names it.
+    Args:
+        device: As torch names it.
+        rocm: Torch is one for AMD's GPUs, which it calls `cuda`, too.
     """
-    if device.partition(":")[0] != "cpu":
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda") or rocm:
+        name = "AMD GPUs" if rocm else device
         raise UnsupportedError(
-            f"{OURS} does not work on {device}: it is experimental, and has run on the CPU only "
-            "(the emulator); start without it."
+            f"{OURS} does not work on {name}: it is experimental, and knows the CPU (the emulator) "
+            "and NVIDIA GPUs only; start without it."
+        )
+
+
+def check_graphs(decode: str, prefill: str) -> None:
+    """Raise `UnsupportedError` if steps are replayed: a CUDA graph would not wait for layers.
+
+    decode, prefill: What SGLang captures these steps with; `disabled`: it does not.
+    """
+    flags = {"--disable-decode-cuda-graph": decode, "--disable-prefill-cuda-graph": prefill}
+    missing = [flag for flag, backend in flags.items() if backend != "disabled"]
+    if missing:
+        raise UnsupportedError(
+            f"{OURS} does not work with CUDA graphs: each step waits for layers of its own; add "
+            f"{' and '.join(missing)}."
+        )
+
+
+def check_engine(*, there: bool) -> None:
+    """Raise `UnsupportedError` if the copy engine cannot be told what to copy.
+
+    there: Whether the package for it is installed.
+    """
+    if not there:
+        raise UnsupportedError(
+            f"{OURS} needs the package cuda-bindings on a GPU, 12.8 or newer and for the CUDA that "
+            "torch is for: its copies take one call for many pages; install it."
         )
 
 

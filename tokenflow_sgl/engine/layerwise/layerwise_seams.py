@@ -82,6 +82,28 @@ LAYERWISE: tuple[Seam, ...] = (
         ("model_runner",),
     ),
     Seam(
+        f"{_BACKEND}.triton_backend:TritonAttnBackend",
+        "call",
+        "computes on GPUs, and reads where forward_metadata.kv_indices says",
+        ("model_runner",),
+    ),
+    Seam(
+        f"{_BACKEND}.base_attn_backend:AttentionBackend.get_cuda_graph_seq_len_fill_value",
+        "override",
+        "what SGLang asks for where it tunes kernels at start",
+    ),
+    Seam(
+        "sglang.srt.models.utils:enable_fused_set_kv_buffer",
+        "hook",
+        "new tokens are stored by the attention alone, on GPUs",
+        ("forward_batch",),
+    ),
+    Seam(
+        "sglang.srt.runtime_context:get_exec",
+        "call",
+        "whether SGLang captures CUDA graphs, with which no layer can wait",
+    ),
+    Seam(
         f"{_BACKEND}.base_attn_backend:AttentionBackend.init_forward_metadata",
         "override",
         "a step begins",

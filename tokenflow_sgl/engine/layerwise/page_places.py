@@ -42,7 +42,9 @@ class PagePlaces:
         table: Cell of the device where a layer reads and writes a page, of shape (layers, pages):
             its own one, or the staging cell; 0, which is no page's: the layer lies on the host, and
             the page is not staged. It is changed in place.
-        alive: Pages that have places, of shape (pages,).
+        changed: Pages whose cells in `table` may have changed since this was last set to false, of
+            shape (pages,).
+        alive: Pages that have places, likewise.
     """
 
     def __init__(self, layers: int, pages: int, device: int, host: int) -> None:
@@ -50,6 +52,7 @@ class PagePlaces:
         self.device = Cells("device", device)
         self.host = Cells("host", host)
         self.table: IntArray = np.zeros((layers, pages), dtype=np.int64)
+        self.changed: BoolArray = np.zeros(pages, dtype=np.bool_)
         self.alive: BoolArray = np.zeros(pages, dtype=np.bool_)
         self._own: IntArray = np.full((layers, pages), NONE, dtype=np.int64)
         self._host: IntArray = np.full((layers, pages), NONE, dtype=np.int64)
@@ -223,3 +226,4 @@ class PagePlaces:
         own, staging = self._own[:, pages], np.maximum(self._staging[pages], 0)
         on_host = self._host[:, pages] != NONE
         self.table[:, pages] = np.where(on_host, staging, np.maximum(own, 0))
+        self.changed[pages] = True

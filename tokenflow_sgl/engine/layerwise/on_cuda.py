@@ -1,0 +1,37 @@
+"""What a server needs on an NVIDIA GPU, beside what it needs everywhere."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_exec
+
+from tokenflow_sgl.engine.layerwise.batched_copies import has_batched_copies
+from tokenflow_sgl.engine.layerwise.layerwise_refusals import OURS, check_engine, check_graphs
+
+logger = logging.getLogger(__name__)
+
+_FUSED_STORE = "sglang.srt.models.utils.enable_fused_set_kv_buffer"
+
+
+def prepare_cuda() -> None:
+    """In the scheduler's process, whose options SGLang has resolved.
+
+    Raises:
+        UnsupportedError: An option is missing, or a package.
+    """
+    graphs = get_exec().graph.cuda_graph_config
+    check_graphs(graphs.decode.backend, graphs.prefill.backend)
+    check_engine(there=has_batched_copies())
+    HookRegistry.register(_FUSED_STORE, store_in_attention, HookType.REPLACE)
+    logger.warning("%s is experimental on GPUs: no server has run with it on one yet.", OURS)
+
+
+def store_in_attention(_forward_batch: Any) -> bool:
+    """In place of SGLang's word on whether rotary embeddings store KV: the attention does.
+
+    They would store new tokens where SGLang's own pool has them.
+    """
+    return False
