@@ -140,11 +140,7 @@ class LayerExecutor:
 
     def before(self, layer: int) -> None:
         """A layer is about to read and write its KV; layers count from 0, in order."""
-        while self._layer < layer:
-            self._clock.ends()
-            self._queue.done(self._layer)
-            self._layer += 1
-        self._fetch(self._queue.due(layer))
+        self._come_to(layer)
         self._clock.starts(layer)
         self._fetch(self._queue.ahead(self._clock.most()))
         if layer in self._landing:
@@ -157,17 +153,20 @@ class LayerExecutor:
             self._copies.wait(self._stored)
 
     def after(self, layer: int) -> None:
-        """A layer has written the KV of the step's tokens, and read all that it needs."""
+        """A layer has written the KV of the step's tokens, and read all that it needs.
+
+        What the next one reads is fetched at once: a model computes more than attention meanwhile.
+        """
         if self._measured is not None:
             self._measured.end = self._copies.moment()
         on_host = self._on_host(layer)
-        if not on_host.any():
-            return
-        new = self._new[on_host]
-        pages, offsets = new // self._size, new % self._size
-        device = self.places.table[layer, pages] * self._size + offsets
-        host = self.places.host_cells(layer, pages) * self._size + offsets
-        self._stored = self._copies.tokens_to_host(device, host)
+        if on_host.any():
+            new = self._new[on_host]
+            pages, offsets = new // self._size, new % self._size
+            device = self.places.table[layer, pages] * self._size + offsets
+            host = self.places.host_cells(layer, pages) * self._size + offsets
+            self._stored = self._copies.tokens_to_host(device, host)
+        self._come_to(layer + 1)
 
     def freed(self, pages: IntArray) -> None:
         """SGLang has taken pages back, of shape (n,)."""
@@ -186,6 +185,14 @@ class LayerExecutor:
     def clear(self) -> None:
         """SGLang has taken all pages back."""
         self.freed(np.flatnonzero(self.places.alive))
+
+    def _come_to(self, layer: int) -> None:
+        """The layers before this one are done, and what it reads has to go now."""
+        while self._layer < layer:
+            self._clock.ends()
+            self._queue.done(self._layer)
+            self._layer += 1
+        self._fetch(self._queue.due(layer))
 
     def _audit(self) -> None:
         if self._audits and (trouble := self.places.audit()) is not None:
