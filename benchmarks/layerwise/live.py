@@ -16,6 +16,7 @@ import argparse
 import json
 import random
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from suite import SERVER, Load
 from table import replace_table
 
 from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.observe.metrics_page import scrape
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
 from tokenflow_sgl.traces.generators.sessions import SessionConfig
 from tokenflow_sgl_emulator.timed.virtual_arrivals import ARRIVAL_KEY, STAMP_KEY
@@ -58,6 +60,8 @@ RATES = {"arrivals": (1.2, 1.6), "conversations": (0.6, 1.2)}
 TALK = SessionConfig(turns=4.0, think_s=20.0, system_tokens=500, groups=2)
 SAYS = (32, 512)
 """Of conversations: tokens of a message, evenly spread; answers are as those of the arrivals."""
+COUNTED_SECONDS = 3.0
+"""After which a server has counted all that it has done."""
 HOST = 4.0
 """Tokens on the host of those servers, over those on the device."""
 
@@ -68,6 +72,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=("longest", *RATES))
     parser.add_argument("--rate", type=float, action="append", help="arrivals per second")
+    parser.add_argument("--only", action="append", help="of the servers, by name; default: all")
     parser.add_argument("--output", type=Path, default=Path("layerwise-results"))
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
@@ -78,9 +83,13 @@ def main() -> None:
         kept = {"commit": commit(), "runs": found}
         (RESULTS / "longest.json").write_text(json.dumps(kept, indent=1) + "\n")
     else:
-        serve = arrive if args.what == "arrivals" else converse
+        arrives = args.what == "arrivals"
+        served = {**contenders(TOGETHER), **scheduled()} if arrives else cached()
+        if args.only:
+            served = {name: served[name] for name in args.only}
         for rate in args.rate or RATES[args.what]:
-            serve(rate, args.output)
+            requests = prompts(rate) if arrives else conversations(rate)
+            serve_all(args.what, rate, requests, served, args.output)
     write()
 
 
@@ -178,20 +187,19 @@ def alone(url: str, tokens: int) -> list[float] | None:
         return None
 
 
-def arrive(rate: float, output: Path) -> None:
-    """The same prompts for each contender, at Poisson times."""
+def prompts(rate: float) -> tuple[TraceRequest, ...]:
+    """Prompts of one length, at Poisson times."""
     chance = np.random.default_rng(0)
     times = poisson(chance, rate)
     answers = chance.integers(LIMIT // 4, LIMIT + 1, len(times))
-    requests = tuple(
+    return tuple(
         TraceRequest(float(time), PROMPT, int(tokens), READER, limit_tokens=LIMIT)
         for time, tokens in zip(times, answers, strict=True)
     )
-    serve_all("arrivals", rate, requests, {**contenders(TOGETHER), **scheduled()}, output)
 
 
-def converse(rate: float, output: Path) -> None:
-    """The same conversations for each contender, which begin at Poisson times."""
+def conversations(rate: float) -> tuple[TraceRequest, ...]:
+    """Conversations that begin at Poisson times."""
     chance = np.random.default_rng(0)
     starts = poisson(chance, rate)
 
@@ -201,8 +209,7 @@ def converse(rate: float, output: Path) -> None:
             return drawn.integers(low, high, number), drawn.integers(LIMIT // 4, LIMIT + 1, number)
 
     turns = TALK.requests(chance, starts, Lengths())
-    requests = tuple(replace(turn, rate=READER, limit_tokens=LIMIT) for turn in turns)
-    serve_all("conversations", rate, requests, cached(), output)
+    return tuple(replace(turn, rate=READER, limit_tokens=LIMIT) for turn in turns)
 
 
 def poisson(chance: np.random.Generator, rate: float) -> Any:
@@ -221,7 +228,8 @@ def serve_all(
     load = Load(str(path), DEVICE, KV_TOKENS, 1.0)
     for contender, options in served.items():
         folder = output / f"{what}-{name}-{contender}".translate(str.maketrans(" .", "--", ","))
-        measure(load, str(path), contender, options, folder, None)
+        options = (*options, "--enable-metrics")
+        waits = measure(load, str(path), contender, options, folder, None, after=waited)
         keep(
             RESULTS / f"{what}-{60 * rate:g}.json",
             name,
@@ -231,7 +239,14 @@ def serve_all(
             options,
             folder,
             time="virtual",
+            waits=waits,
         )
+
+
+def waited(url: str) -> dict[str, float]:
+    """Virtual seconds that the device has waited for KV of layers since the server started."""
+    time.sleep(COUNTED_SECONDS)
+    return scrape(url).by("layers_wait_seconds_total", "cause")
 
 
 def write() -> None:

@@ -15,6 +15,7 @@ from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
 from tokenflow_sgl.engine.layerwise.placed_actuator import PlacedActuator
 from tokenflow_sgl.engine.layerwise.placed_adder import placed_adder_class
 from tokenflow_sgl.engine.layerwise.placed_pauser import PlacedPauser
+from tokenflow_sgl.engine.layerwise.placed_scheduler import LOOKED_STEPS, TokenFlowPlacedScheduler
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits
 
 PAGE = 16
@@ -84,15 +85,16 @@ def test_a_stream_that_lost_its_pages_is_not_placed(pauser) -> None:
     assert [*pauser.paused] == [first, second]
 
 
-def test_the_device_has_what_fits_with_all_layers() -> None:
-    places = SimpleNamespace(device=SimpleNamespace(count=103), layers=4)
+def test_what_steps_carry_counts_as_the_devices() -> None:
     owners, plans = PageOwners(40), SimpleNamespace(paused=frozenset())
-    executor = SimpleNamespace(places=places, owners=owners, plans=plans)
+    executor = SimpleNamespace(owners=owners, plans=plans)
     pool = SimpleNamespace(executor=executor, page_size=PAGE)
     runs, drains = Request("a", 20, row=1), Request("b", 16, row=2)
     scheduler = SimpleNamespace(
         token_to_kv_pool_allocator=SimpleNamespace(get_kvcache=lambda: pool),
         page_size=PAGE,
+        max_total_num_tokens=60 * PAGE,
+        tf_clock=SimpleNamespace(host_total=35 * PAGE),
         tree_cache=None,
         chunked_req=None,
         result_queue=[(SimpleNamespace(reqs=[runs, drains]), None)],
@@ -101,7 +103,7 @@ def test_the_device_has_what_fits_with_all_layers() -> None:
     actuator._scheduler, actuator.pools = scheduler, SimpleNamespace(window_total=0)
     actuator._pauser = SimpleNamespace(draining=[drains])
     actuator._batch = SimpleNamespace(reqs=[runs])
-    assert actuator.total == 25 * PAGE
+    assert actuator.total == 25 * PAGE, "what the leader says that steps carry"
     assert actuator.free == (25 - 2 - 1) * PAGE, "each stream once, and whole pages"
     assert actuator.free_share == 22 / 25
     assert actuator.left == actuator.free
@@ -119,6 +121,26 @@ def test_the_device_has_what_fits_with_all_layers() -> None:
     assert actuator.free == (25 - 2 - 2) * PAGE, "a result of what was thrown out is in flight"
     drains.kv.holds_kv = True
     assert actuator.shared(drains) == 0, "the other one is paused, and has no claim"
+
+
+def test_the_leader_says_now_and_then_what_steps_carry() -> None:
+    """Policy and ranks would see another memory in each pass."""
+    executor = SimpleNamespace(pages_at_once=25, steps=0)
+    scheduler: Any = SimpleNamespace(
+        tf_actuator=SimpleNamespace(executor=executor),
+        tf_looked=0,
+        tf_carried=0,
+        max_total_num_tokens=60 * PAGE,
+        page_size=PAGE,
+    )
+    host = TokenFlowPlacedScheduler._tf_host_tokens
+    assert host(scheduler) == 35 * PAGE
+    executor.pages_at_once, executor.steps = 31, LOOKED_STEPS - 1
+    assert host(scheduler) == 35 * PAGE
+    executor.steps += 1
+    assert host(scheduler) == 29 * PAGE
+    executor.pages_at_once, executor.steps = 80, 2 * LOOKED_STEPS
+    assert host(scheduler) == 0, "there are no more pages than SGLang has"
 
 
 class Adding:

@@ -243,6 +243,25 @@ def test_a_paused_stream_gives_up_what_another_reads() -> None:
     assert_nothing_left(engine)
 
 
+def test_the_links_speed_is_learned_from_a_resume_too() -> None:
+    """Where all that runs lies on the device, no step fetches anything."""
+    engine = MadeUpEngine(
+        layers=4, pages=24, ratio=2.0, page=1, chance=random.Random(1), planner=Fixed()
+    )
+    first, second = engine.arrive(), engine.arrive()
+    assert engine.step({first: 9})
+    engine.executor.plans.paused = frozenset({first})
+    assert engine.step({second: 8})
+    assert not engine.executor.is_resident(first)
+    engine.end(second)
+    engine.copies.seconds = lambda begin, end: 0.5
+    assert engine.executor._speeds.known is None
+    for _ in range(2):
+        assert engine.step({first: 1}), "resumed"
+    assert engine.executor.fetched == 0
+    assert engine.executor._speeds.known.pages == engine.executor.loaded / 0.5
+
+
 def test_a_page_that_is_freed_late_counts_although_its_row_has_another_stream() -> None:
     engine = MadeUpEngine(
         layers=2, pages=12, ratio=1.2, page=1, chance=random.Random(0), planner=Fixed()

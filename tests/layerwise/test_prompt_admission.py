@@ -22,9 +22,14 @@ with warnings.catch_warnings():
 
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
-from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer, pays
+from tokenflow_sgl.engine.layerwise.prompt_admission import (
+    Newcomer,
+    hidden_pages,
+    machine_of,
+    pays,
+)
 from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
-from tokenflow_sgl.placement import kernels_of
+from tokenflow_sgl.placement import for_batch, kernels_of, lower_bound
 
 LAYERS = 8
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=12)
@@ -271,3 +276,27 @@ def test_every_rank_has_to_agree(admitted, monkeypatch) -> None:
     of = adder(Says(True), running=[request(40)] * 2)
     assert admitted(of, request(40)) == (AddReqResult.NO_TOKEN, [])
     assert asked == [(1, distributed.ReduceOp.MIN, "the ranks' group")]
+
+
+def shortest(pages: list[int], cells: int, link: float) -> float:
+    """Seconds of a decode step of these streams, by the best placement, over computing alone."""
+    sizes, speeds = np.array(pages, dtype=float), StepSpeeds(1.0, link)
+    machine = machine_of(LAYERS, cells, speeds)
+    return lower_bound(sizes, for_batch(sizes.size)(LAYERS), machine) / LAYERS
+
+
+@given(st.integers(4, 60), st.integers(80, 400), st.floats(1.0, 400.0))
+def test_streams_that_the_link_hides_take_no_longer(number, cells, link) -> None:
+    carried = hidden_pages(LAYERS, cells, StepSpeeds(1.0, link))
+    assert carried >= cells // LAYERS == hidden_pages(LAYERS, cells, None)
+    number = min(number, carried)
+    even = [carried // number] * number
+    assert shortest(even, cells, link) < 1.0 + 1.0 / LAYERS, "a layer more, at most"
+
+
+def test_more_streams_than_the_link_hides_take_longer() -> None:
+    carried = hidden_pages(LAYERS, 800, StepSpeeds(1.0, 30.0))
+    assert carried == (800 + 210) // 9
+    assert hidden_pages(LAYERS, 800, StepSpeeds(1.0, 1000.0)) == 800 // 5, "half of the layers"
+    assert shortest([carried // 10] * 10, 800, 30.0) < 1.0 + 1e-6
+    assert shortest([carried // 10 + 2] * 10, 800, 30.0) > 1.05

@@ -23,6 +23,7 @@ from tokenflow_sgl.engine.layerwise.link_clock import LinkClock
 from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 from tokenflow_sgl.engine.layerwise.planned_layers import PlannedLayers
+from tokenflow_sgl.engine.layerwise.prompt_admission import hidden_pages
 from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue, groups
 from tokenflow_sgl.engine.layerwise.wait_times import WaitTimes
 
@@ -62,6 +63,7 @@ class LayerExecutor:
         owners: Of all pages.
         plans: Where the layers of each stream are to lie.
         switches: Streams whose layout has changed so far.
+        steps: So far.
         fetched: Pages of one layer that were copied into staging cells so far.
         stored, loaded: Likewise those that moved for good, to the host and back.
         waits: For copies.
@@ -97,7 +99,7 @@ class LayerExecutor:
         self._stored: Ticket | None = None  # the last copy to the host
         self._layer = 0
         self.switches = 0
-        self.fetched = self.stored = self.loaded = 0
+        self.steps = self.fetched = self.stored = self.loaded = 0
         self.waits = WaitTimes(copies)
 
     def is_resident(self, row: int) -> bool:
@@ -113,6 +115,7 @@ class LayerExecutor:
             ended: Rows whose streams have ended since the last step; they may be others' now.
         """
         places = self.places
+        self.steps += 1
         if self._measured is not None:
             self._speeds.add(self._measured)
         self._speeds.learn()
@@ -127,7 +130,7 @@ class LayerExecutor:
         running[np.concatenate(pages)] = True
         places.unstage(places.staged()[np.logical_not(running[places.staged()])])
         held = running & places.alive
-        self._place(rows, came, running)
+        copied = self._place(rows, came, running)
         places.stage(np.flatnonzero(running))
         self._new = np.concatenate([row.places[-row.new :] for row in rows])
         content = np.flatnonzero(held)
@@ -135,7 +138,8 @@ class LayerExecutor:
         self._landing, self._layer = {}, 0
         decodes = all(row.new == 1 for row in rows)
         self._clock = LinkClock(self._speeds.known if decodes else None)
-        self._measured = StepMoments(self._copies.moment()) if decodes else None
+        begin = self._copies.moment()
+        self._measured = StepMoments(begin, fetches=copied) if decodes else None
         self._fetch(self._queue.ahead(self._clock.most()))
 
     def before(self, layer: int) -> None:
@@ -178,6 +182,11 @@ class LayerExecutor:
         """Whether streams of so many pages in one layer lie on the device with all layers."""
         return int(pages.sum()) * self.places.layers <= self.places.device.count
 
+    @property
+    def pages_at_once(self) -> int:
+        """Pages of one layer with which streams can decode together at no layer's cost."""
+        return hidden_pages(self.places.layers, self.places.device.count, self._speeds.known)
+
     def carries(self, joined: IntArray, pages: int) -> bool:
         """Whether a prompt may join these streams; arguments as of `PlannedLayers.carries`."""
         return self.plans.carries(joined, pages, self._speeds.known)
@@ -212,8 +221,14 @@ class LayerExecutor:
         ]
         return np.concatenate(came)
 
-    def _place(self, rows: list[StepRow], came: IntArray, running: BoolArray) -> None:
-        """Bring all streams into their layouts, and give new pages their places."""
+    def _place(
+        self, rows: list[StepRow], came: IntArray, running: BoolArray
+    ) -> list[tuple[Ticket, int]]:
+        """Bring all streams into their layouts, and give new pages their places.
+
+        Returns:
+            Copies to the device, each with its pages.
+        """
         places, copies, owner = self.places, self._copies, self.owners.row
         live = np.flatnonzero(places.alive)
         changed, needed = self.plans.plan(
@@ -236,6 +251,8 @@ class LayerExecutor:
             self.loaded += len(comes)
             loaded = copies.to_device(comes.device, comes.host, self._stored)
             self.waits.wait(loaded, "moves")
+            return [(loaded, len(comes))]
+        return []
 
     def _leaving(self, room: int) -> IntArray:
         """Pages of the tree that leave the device, so that the rest has so many cells at most."""

@@ -1,8 +1,9 @@
-"""Carries decisions out where KV is placed layer by layer: what runs lies on the device as a whole.
+"""Carries decisions out where KV is placed layer by layer: what runs is what steps carry.
 
 SGLang counts pages of both sides. The policy sees the two apart: the device has the tokens that fit
-it with all layers, and paused streams lie on the host, though their layers leave only when others
-need the cells. A step can have more than fits; it only takes longer.
+it with all layers, and those of which the link fetches what lies on the host while layers compute.
+Paused streams lie on the host, though their layers leave only when others need the cells. A step
+can have more than that; it only takes longer.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ class PlacedActuator(EngineActuator):
 
     @property
     def total(self) -> int:
-        """KV tokens that fit the device with all layers."""
-        places = self.executor.places
-        return places.device.count // places.layers * int(self._scheduler.page_size)
+        """KV tokens of which steps take no longer than if all lay on the device.
+
+        As the leader has measured its link, for all ranks.
+        """
+        scheduler = self._scheduler
+        return int(scheduler.max_total_num_tokens) - int(scheduler.tf_clock.host_total)
 
     @property
     def free(self) -> int:

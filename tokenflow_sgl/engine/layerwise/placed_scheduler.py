@@ -18,12 +18,18 @@ from tokenflow_sgl.engine.telemetry.applied import trace
 from tokenflow_sgl.engine.unsupported import undisturbed_without_prefill
 from tokenflow_sgl.engine.view import View
 
+LOOKED_STEPS = 64
+"""After so many steps the leader says anew what a step carries."""
+
 
 class TokenFlowPlacedScheduler(TokenFlowScheduler):
     """What `--scheduler tokenflow` puts in place with `--tokenflow-layerwise`."""
 
     tf_pauser: PlacedPauser
     tf_actuator: PlacedActuator
+    tf_looked = 0
+    """Steps that there had been when the leader last looked at what they carry."""
+    tf_carried = 0
     tf_without_hicache = "off (paused KV is placed layer by layer)"
 
     def init_schedule_policy(self) -> None:
@@ -36,13 +42,21 @@ class TokenFlowPlacedScheduler(TokenFlowScheduler):
         self.tf_view = View(
             self, self.tf_table, self.tf_actuator, self.tf_clock, self.tf_timer, self.tf_transfers
         )
+        self.tf_clock.host_total = self._tf_host_tokens()  # before the leader's first word
         body = self.tf_actuator
         self.tf_layer_report = LayerReport(body.executor, int(self.page_size), self.tf_recorder)
         self.tf_adder = placed_adder_class(self.tf_limits, lambda: body.left, body.shared)
 
     def _tf_host_tokens(self) -> int:
-        """Of SGLang's pages those that do not fit the device."""
-        return max(int(self.max_total_num_tokens) - self.tf_actuator.total, 0)
+        """Of SGLang's pages those that no step carries without taking longer.
+
+        The leader measures, and its clock tells all ranks.
+        """
+        executor = self.tf_actuator.executor
+        if not self.tf_carried or executor.steps - self.tf_looked >= LOOKED_STEPS:
+            self.tf_looked = executor.steps
+            self.tf_carried = executor.pages_at_once * int(self.page_size)
+        return max(int(self.max_total_num_tokens) - self.tf_carried, 0)
 
     def _tf_owners(self) -> list[Any]:
         return [*super()._tf_owners(), *self.tf_pauser.placed]

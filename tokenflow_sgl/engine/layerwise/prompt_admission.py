@@ -49,6 +49,27 @@ def pays(newcomer: Newcomer, kernels: Kernels | None = None) -> bool:
     return bool(_rate(after, newcomer, kernels) >= _rate(newcomer.joined, newcomer, kernels))
 
 
+def hidden_pages(layers: int, cells: int, speeds: StepSpeeds | None) -> int:
+    """Pages of one layer with which streams decode together as fast as with all on the device.
+
+    While the layers of a step compute, but for the last, the link fetches pages of a layer from the
+    host. Each page of a stream that has layers there has a staging cell, into which the next one
+    comes when a layer is done: so half of the layers can be hidden at most. Steps may take a layer
+    longer all the same where few streams leave little to choose from.
+
+    Args:
+        layers: Of the model.
+        cells: Of the device, each for one page of one layer.
+        speeds: Of a decode step; None: not known, so that all have to lie on the device.
+    """
+    fit = cells // layers
+    if speeds is None:
+        return fit
+    fetched = int(speeds.layer * (layers - 1) * speeds.pages)
+    halved = cells // (layers - layers // 2 + 1)
+    return max(min((cells + fetched) // (layers + 1), halved), fit)
+
+
 def machine_of(layers: int, cells: int, speeds: StepSpeeds) -> Machine:
     """The device as the solver sees it, with one staging buffer for each stream."""
     compute: FloatArray = np.full(layers, speeds.layer)
