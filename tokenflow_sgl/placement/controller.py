@@ -20,6 +20,7 @@ from tokenflow_sgl.contract import IntArray
 from tokenflow_sgl.placement.chosen_pauses import MachineFor
 from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.instance import NEW, Installed
+from tokenflow_sgl.placement.layouts import Layouts
 from tokenflow_sgl.placement.machine import Machine, fits
 from tokenflow_sgl.placement.plan_terms import Batch, Terms, blocks_after
 from tokenflow_sgl.placement.planner import PAUSED, Plan, plan
@@ -111,6 +112,7 @@ def next_plan(
     settings: Settings,
     terms: Terms,
     kernels: Kernels | None = None,
+    layouts: Layouts | None = None,
 ) -> CurrentPlan:
     """The plan that takes the place of the one in force.
 
@@ -124,6 +126,7 @@ def next_plan(
         settings: When the controller asks.
         terms: What else decides.
         kernels: The inner loops; None: not compiled.
+        layouts: The choices; None: as of `plan`.
     """
     since = {} if force is None else force.paused_at
     pause = np.array([step - since.get(slot, step) for slot in slots])
@@ -139,6 +142,7 @@ def next_plan(
         batch.only(places),
         machine if isinstance(machine, Machine) else lambda runs: machine(places[runs]),
         terms,
+        layouts=layouts,
         installed=None if force is None else force.installed(chosen),
         last=pause[places] >= settings.longest_pause,
         kernels=kernels,

@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from tokenflow_sgl.placement import Terms, decode_step, every_kth
+from tokenflow_sgl.choices import Staging
+from tokenflow_sgl.placement import Terms, decode_step, every_kth, for_batch
 from tokenflow_sgl.placement.baselines import (
     deepspeed_seconds,
     dynamic_heuristic,
@@ -33,8 +34,8 @@ LIMITS = Limits(rows=4, batch_tokens=2000, device_tokens=1000, block=10)
 LAYOUTS = every_kth(10)
 
 
-def served(device, rows, placer, limits=LIMITS):
-    return serve_batch([TraceRequest(*row) for row in rows], device, limits, placer)
+def served(device, rows, placer, limits=LIMITS, admission=None):
+    return serve_batch([TraceRequest(*row) for row in rows], device, limits, placer, admission)
 
 
 class Recorded:
@@ -160,6 +161,72 @@ def test_a_new_placement_waits_for_the_kv_that_comes_back(device) -> None:
     rows = [(0.0, 700, 5), (0.0, 690, 40)]
     found = served(device, rows, AtChanges(10, LAYOUTS, flexgen_plus))
     assert found.migrating > 0.0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: AtChanges(10, LAYOUTS, flexgen_plus),
+        lambda: OrbitFlow(math.inf, Terms(block=10)),
+    ],
+)
+def test_what_leaves_the_device_is_waited_for_where_it_was_not_copied_before(device, make) -> None:
+    # One stream fits with all layers; layers of it leave when the other one joins.
+    rows = [(0.0, 700, 200), (0.8, 690, 30)]
+    plain, stored = Recorded(make()), Recorded(make())
+    free = served(device, rows, plain)
+    paid = served(device, rows, stored, dataclasses.replace(LIMITS, stores=True))
+    left, came = (
+        sum(getattr(placed, name) for _, placed in stored.seen) for name in ("leaving", "migrating")
+    )
+    assert left > 0.0
+    assert free.migrating == pytest.approx(sum(placed.migrating for _, placed in plain.seen))
+    assert paid.migrating == pytest.approx(came + left / 10_000)  # blocks per second
+
+
+def test_a_staging_buffer_for_each_stream_leaves_less_for_layers(device) -> None:
+    rows = [(0.0, 500, 60), (0.0, 400, 60), (0.0, 300, 60)]
+    one, several = (
+        served(
+            device,
+            rows,
+            OrbitFlow(math.inf, Terms(block=10)),
+            dataclasses.replace(LIMITS, staging=staging),
+        )
+        for staging in (Staging.layer, Staging.stream)
+    )
+    assert one.decoding < several.decoding
+
+
+def test_more_choices_make_steps_shorter(device) -> None:
+    # Four of the ten layers have to leave, and `half_phases` knows three or five.
+    rows = [(0.0, 1300, 60)]
+    few, many = (
+        served(device, rows, OrbitFlow(math.inf, Terms(block=10), choices=choices))
+        for choices in (None, for_batch)
+    )
+    assert many.decoding < few.decoding
+
+
+class Alone:
+    """Lets a request join an empty batch only."""
+
+    def __init__(self) -> None:
+        self.asked = []
+
+    def joins(self, newcomer) -> bool:
+        self.asked.append(newcomer)
+        return not newcomer.batch
+
+
+def test_a_request_joins_when_it_is_admitted(device) -> None:
+    admission = Alone()
+    rows = [(0.0, 100, 20), (0.0, 200, 5)]
+    found = served(device, rows, Static(10, LAYOUTS, 0), admission=admission)
+    assert found.times[1][0] == pytest.approx(found.times[0][-1] + 0.2)
+    asked = admission.asked[1]
+    assert (asked.slot, asked.tokens, asked.batch) == (1, 205, (0,))
+    assert (asked.held.tolist(), asked.whole.tolist()) == ([100], [120])
 
 
 def test_a_deposit_smooths_what_is_delivered(device) -> None:

@@ -16,14 +16,22 @@ from tokenflow_sgl.sim.layer_wise.placers import (
     Static,
     View,
 )
-from tokenflow_sgl.sim.layer_wise.step_loop import Limits, Served, serve_batch
+from tokenflow_sgl.sim.layer_wise.step_loop import (
+    Admission,
+    Limits,
+    Newcomer,
+    Served,
+    serve_batch,
+)
 
 __all__ = [
+    "Admission",
     "AtChanges",
     "Attained",
     "DeepSpeed",
     "EachStep",
     "Limits",
+    "Newcomer",
     "OrbitFlow",
     "Placed",
     "Placer",

@@ -22,6 +22,7 @@ from tokenflow_sgl.placement import (
     Terms,
     blocks_after,
     fits,
+    half_phases,
     step_seconds,
 )
 from tokenflow_sgl.placement.baselines import Baseline, deepspeed_seconds
@@ -67,12 +68,14 @@ class Placed:
         runs: Streams that are in the step, of shape (streams,); the others pause.
         seconds: Of a step.
         migrating: Seconds that the link takes before it, to bring KV to the device.
+        leaving: Blocks that leave the device before it.
         steps: Decode steps after which it wants to be asked again though no block is added.
     """
 
     runs: BoolArray
     seconds: float
     migrating: float = 0.0
+    leaving: float = 0.0
     steps: int = 1 << 30
 
 
@@ -117,14 +120,15 @@ class _Uniform:
         layout = self.chosen(view, sizes, old, machine)
         if layout is None:
             layout = np.full(len(view.slots), self._most)
-        moved = 0.0
+        moved = left = 0.0
         for place, slot in enumerate(view.slots):
             if slot in self._choice:
                 was, now = int(old[place]), int(layout[place])
                 moved += float(sizes[place]) * _moved(self._layouts, was, self._layouts, now)
+                left += float(sizes[place]) * _moved(self._layouts, now, self._layouts, was)
         self._choice = dict(zip(view.slots, layout.tolist(), strict=True))
         seconds = step_seconds(sizes, layout, self._layouts, machine, self._kernels)
-        return Placed(_all(view), seconds, moved / machine.bandwidth)
+        return Placed(_all(view), seconds, moved / machine.bandwidth, left)
 
     def chosen(
         self, view: View, sizes: FloatArray, old: IntArray, machine: Machine
@@ -205,6 +209,7 @@ class OrbitFlow:
         terms: What else decides.
         settings: When plans are made anew.
         kernels: The inner loops; None: not compiled.
+        choices: Of a batch of so many streams, by the model's layers; None: `half_phases` for all.
 
     Attributes:
         plans: Made so far.
@@ -216,9 +221,11 @@ class OrbitFlow:
         terms: Terms | None = None,
         settings: Settings | None = None,
         kernels: Kernels | None = None,
+        choices: Callable[[int], Callable[[int], Layouts]] | None = None,
     ) -> None:
         self._slo, self._terms = tbt_slo, terms or Terms()
         self._settings, self._kernels = settings or Settings(), kernels
+        self._choices = choices or (lambda _: half_phases)
         self._force: CurrentPlan | None = None
         self.plans = 0
 
@@ -226,27 +233,29 @@ class OrbitFlow:
         """By the plan in force, or a new one."""
         step, terms = view.step, self._terms
         why = trigger(self._force, view.slots, step, self._settings)
-        migrating = 0.0
+        moved = left = 0.0
         if why is None and self._force is not None:
             made = self._force.plan
             if stopgap(made, view.tokens, self._machine(view, made.layout), terms.block):
                 why = Trigger.EXPIRY
         if why is not None:
-            migrating = self._plan(view, why)
+            moved, left = self._plan(view, why)
         force = self._force
         assert force is not None
         plan, machine = force.plan, self._machine(view, force.plan.layout)
         runs = plan.layout != PAUSED
         sizes = blocks_after(view.tokens, 0, terms.block)[runs]
         seconds = step_seconds(sizes, plan.layout[runs], plan.layouts, machine, self._kernels)
-        left = max(force.made + plan.lasts - step, 1)
-        return Placed(runs, seconds, migrating / machine.bandwidth, left)
+        steps = max(force.made + plan.lasts - step, 1)
+        return Placed(runs, seconds, moved / machine.bandwidth, left, steps)
 
-    def _plan(self, view: View, why: Trigger) -> float:
-        """Make a plan; returns the blocks that it brings to the device."""
+    def _plan(self, view: View, why: Trigger) -> tuple[float, float]:
+        """Make a plan; returns the blocks that it brings to the device, and those that leave it."""
         before, self.plans = self._force, self.plans + 1
         slo = np.full(len(view.slots), self._slo)
         batch = Batch(view.tokens, view.deposit, slo)
+        rows = len(view.slots)
+        layers = view.machine(rows, int(view.tokens.sum())).layers
 
         def machine(places: IntArray) -> Machine:
             return view.machine(places.size, int(view.tokens[places].sum()))
@@ -261,17 +270,19 @@ class OrbitFlow:
             self._settings,
             self._terms,
             self._kernels,
+            self._choices(rows)(layers),
         )
         if before is None:
-            return 0.0
+            return 0.0, 0.0
         old = before.installed(view.slots)
         sizes = blocks_after(view.tokens, 0, self._terms.block)
         plan = self._force.plan
-        return sum(
-            float(sizes[place]) * _moved(old.layouts, int(was), plan.layouts, int(now))
-            for place, (was, now) in enumerate(zip(old.layout, plan.layout, strict=True))
-            if was >= 0 and now != PAUSED
-        )
+        moved = left = 0.0
+        for size, was, now in zip(sizes, old.layout.tolist(), plan.layout.tolist(), strict=True):
+            if was >= 0 and now != PAUSED:
+                moved += float(size) * _moved(old.layouts, was, plan.layouts, now)
+                left += float(size) * _moved(plan.layouts, now, old.layouts, was)
+        return moved, left
 
     def _machine(self, view: View, layout: IntArray) -> Machine:
         runs = layout != PAUSED
@@ -279,5 +290,5 @@ class OrbitFlow:
 
 
 def _moved(before: Layouts, old: int, after: Layouts, new: int) -> int:
-    """Layers that come to the device by a change of choice."""
+    """Layers that come to the device by a change of choice; exchanged, those that leave it."""
     return len(set(before.choices[old]) - set(after.choices[new]))

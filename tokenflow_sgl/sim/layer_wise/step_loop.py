@@ -4,16 +4,19 @@ First come first served, as vLLM, or those with the shortest answers first (Orbi
 SRTF): a request joins when the batch has a row for it and its tokens with those of the batch stay
 within a limit. A prefill is a step of its own, and the streams wait
 for it. Decode steps take what the fluid model says. KV that a new placement brings to the device is
-copied before its first step, which waits for it. Paused streams keep their row.
+copied before its first step, which waits for it. What leaves the device costs nothing, as in
+OrbitFlow, or is waited for, too, as `--tokenflow-layerwise` does. Paused streams keep their row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from tokenflow_sgl.choices import Staging
 from tokenflow_sgl.contract import FloatArray, IntArray
 from tokenflow_sgl.placement import Machine
 from tokenflow_sgl.placement.deposit import held_tokens
@@ -33,6 +36,9 @@ class Limits:
         block: Tokens of a block.
         deposit: Seconds between tokens that a token deposit delivers; None: each at once.
         shortest_first: Of the requests that wait the one with the shortest answer joins next.
+        staging: How the memory for copies is counted.
+        stores: KV that a new placement takes off the device is copied to the host before its first
+            step; else it was there before.
     """
 
     rows: int
@@ -41,6 +47,35 @@ class Limits:
     block: int = 16
     deposit: float | None = None
     shortest_first: bool = False
+    staging: Staging = Staging.layer
+    stores: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Newcomer:
+    """A request that has come, and the batch that it would join, which has a row and tokens for it.
+
+    Attributes:
+        slot: Of the request.
+        tokens: KV tokens that it comes to hold.
+        batch: Slots of the streams.
+        held: KV tokens of each now, of shape (streams,).
+        whole: Those that it comes to hold, likewise.
+    """
+
+    slot: int
+    tokens: int
+    batch: tuple[int, ...]
+    held: IntArray
+    whole: IntArray
+
+
+class Admission(Protocol):
+    """Says which requests join a batch that has a row and tokens for them."""
+
+    def joins(self, newcomer: Newcomer) -> bool:
+        """Whether it joins now; it is asked again before each prefill and decode step."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +86,7 @@ class Served:
         arrival: Of each request.
         times: When each of its tokens was generated, seconds.
         paused: Times that a stream was paused.
-        migrating: Seconds in which steps waited for a new placement.
+        migrating: Seconds in which steps waited for a new placement, either way of the link.
         decoding: Seconds of decode steps.
     """
 
@@ -70,13 +105,18 @@ def machine_of(profile: DeviceProfile, limits: Limits) -> MachineOf:
 
     def made(rows: int, tokens: int) -> Machine:
         seconds = profile.decode_seconds(rows, tokens)
-        return Machine(np.full(profile.layers, seconds / profile.layers), bandwidth, memory)
+        compute = np.full(profile.layers, seconds / profile.layers)
+        return Machine(compute, bandwidth, memory, limits.staging)
 
     return made
 
 
 def serve_batch(
-    requests: Sequence[TraceRequest], profile: DeviceProfile, limits: Limits, placer: Placer
+    requests: Sequence[TraceRequest],
+    profile: DeviceProfile,
+    limits: Limits,
+    placer: Placer,
+    admission: Admission | None = None,
 ) -> Served:
     """Serve requests in their order.
 
@@ -85,6 +125,7 @@ def serve_batch(
         profile: The device's times.
         limits: What it is given.
         placer: Decides where KV lies.
+        admission: Says which requests join; None: all for which the batch has a row and tokens.
 
     Raises:
         ValueError: A request has more tokens than the batch may.
@@ -95,7 +136,7 @@ def serve_batch(
                 f"request {index} has {each.prompt_tokens + each.output_tokens} tokens; allowed "
                 f"are {limits.batch_tokens}"
             )
-    return _Loop(requests, profile, limits, placer).run()
+    return _Loop(requests, profile, limits, placer, admission).run()
 
 
 class _Loop:
@@ -105,9 +146,13 @@ class _Loop:
         profile: DeviceProfile,
         limits: Limits,
         placer: Placer,
+        admission: Admission | None,
     ) -> None:
         self._requests, self._profile, self._limits = requests, profile, limits
         self._placer, self._machine = placer, machine_of(profile, limits)
+        self._admission = admission
+        block_bytes = limits.block * profile.kv_bytes_per_token / profile.layers
+        self._stores = block_bytes / profile.device_to_host.bandwidth if limits.stores else 0.0
         self._waiting = list(range(len(requests)))
         self._batch: list[int] = []
         self._pausing: set[int] = set()
@@ -139,7 +184,13 @@ class _Loop:
         first = self._next()
         held = sum(self._whole(stream) for stream in self._batch)
         fits = held + self._whole(first) <= self._limits.batch_tokens
-        return fits and self._requests[first].arrival_s <= self._now
+        if not fits or self._requests[first].arrival_s > self._now:
+            return False
+        return self._admission is None or self._admission.joins(self._newcomer(first))
+
+    def _newcomer(self, stream: int) -> Newcomer:
+        whole = np.array([self._whole(each) for each in self._batch], dtype=np.int64)
+        return Newcomer(stream, self._whole(stream), tuple(self._batch), self._held(), whole)
 
     def _next(self) -> int:
         """The request that joins next; there is one that waits."""
@@ -174,8 +225,9 @@ class _Loop:
         )
         placed = self._placer.place(view)
         self._changed = False
-        self._now += placed.migrating
-        self._migrating += placed.migrating
+        waited = placed.migrating + placed.leaving * self._stores
+        self._now += waited
+        self._migrating += waited
         rests = {stream for stream, runs in zip(self._batch, placed.runs, strict=True) if not runs}
         self._paused += len(rests - self._pausing)
         self._pausing = rests
@@ -192,7 +244,8 @@ class _Loop:
     def _held(self) -> IntArray:
         """KV tokens of each stream: of its last token there is none yet."""
         return np.array(
-            [self._requests[s].prompt_tokens + len(self._times[s]) - 1 for s in self._batch]
+            [self._requests[s].prompt_tokens + len(self._times[s]) - 1 for s in self._batch],
+            dtype=np.int64,
         )
 
     def _deposit(self) -> IntArray:
