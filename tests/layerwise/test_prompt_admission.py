@@ -24,6 +24,7 @@ from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
 from tokenflow_sgl.engine.layerwise.prompt_admission import (
     Newcomer,
+    has_waited,
     hidden_pages,
     machine_of,
     pays,
@@ -53,6 +54,13 @@ def test_the_solver_is_compiled_before_streams_run() -> None:
 def newcomer(pages: int, joined: list[int], cells: int, link: float) -> Newcomer:
     """Layers compute one second each, and the link moves `link` pages of one layer meanwhile."""
     return Newcomer(pages, np.array(joined), LAYERS, cells, StepSpeeds(1.0, link))
+
+
+def test_a_prompt_has_waited_when_half_of_the_streams_have_ended() -> None:
+    first = {1, 2, 3}
+    assert not has_waited(first, {1, 2, 3, 4})
+    assert not has_waited(first, {1, 2, 4})
+    assert has_waited(first, {1, 4, 5, 6})
 
 
 @given(SIZES, st.integers(1, 60))

@@ -11,13 +11,11 @@ from sglang.srt.distributed.parallel_state import get_tp_group
 from sglang.srt.managers.schedule_policy import AddReqResult
 
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool
+from tokenflow_sgl.engine.layerwise.prompt_admission import has_waited
 from tokenflow_sgl.engine.layerwise.shared_pages import shared_pages
 
 _WAITED_FOR = "tokenflow_waited_for"
 """Attribute of a request that waits: ids of the streams that ran when it was first told to."""
-LONGEST_SHARE = 0.5
-"""Of these streams, those that have to end at most: a prompt may cost more than it gives at any
-time, and the others behind it in the queue wait with it."""
 
 
 def admit(original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,7 +54,7 @@ def _has_waited(req: Any, others: set[str]) -> bool:
     if first is None:
         setattr(req, _WAITED_FOR, others)
         return False
-    return len(first & others) <= LONGEST_SHARE * len(first)
+    return has_waited(first, others)
 
 
 def _pages(adder: Any, req: Any, pool: LayerwisePool) -> int:

@@ -10,7 +10,9 @@ none, so that the rate of tokens decides here.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,6 +20,12 @@ from tokenflow_sgl.choices import Staging
 from tokenflow_sgl.contract import FloatArray, IntArray
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
 from tokenflow_sgl.placement import Kernels, Machine, for_batch, lower_bound
+
+Stream = TypeVar("Stream")
+"""What names a stream."""
+LONGEST_SHARE = 0.5
+"""Of the streams for which a prompt first waits, those that have to end at most: a prompt may cost
+more than it gives at any time, and the others behind it in the queue wait with it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +76,16 @@ def hidden_pages(layers: int, cells: int, speeds: StepSpeeds | None) -> int:
     fetched = int(speeds.layer * (layers - 1) * speeds.pages)
     halved = cells // (layers - layers // 2 + 1)
     return max(min((cells + fetched) // (layers + 1), halved), fit)
+
+
+def has_waited(first: Set[Stream], others: Set[Stream]) -> bool:
+    """Whether a prompt has waited long enough.
+
+    Args:
+        first: Streams that it was first told to wait for.
+        others: Those that it would join now.
+    """
+    return len(first & others) <= LONGEST_SHARE * len(first)
 
 
 def machine_of(layers: int, cells: int, speeds: StepSpeeds) -> Machine:
