@@ -29,6 +29,7 @@ from run import measure, warm_up_burst
 from suite import Load
 from table import replace_table
 
+from tokenflow_sgl.contract import FloatArray
 from tokenflow_sgl.placement.deposit import delivery_times
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.profiles import load_profile
@@ -159,9 +160,7 @@ def simulated(trace: Trace, name: str, asked: QosClass, burst: int) -> Run:
 
 def attained(run: Run, seconds: float) -> dict[str, float]:
     """What came of an objective of so many seconds per token."""
-    sent = run.requests["scheduled_s"].to_numpy()
-    owner, times = (run.tokens[name].to_numpy() for name in ("request", "time_s"))
-    answers = np.split(times, np.searchsorted(owner, np.arange(1, len(sent))))
+    sent, answers = answers_of(run)
     gaps = np.concatenate([np.diff(each) for each in answers])
     delivered = np.concatenate([np.diff(delivery_times(each, seconds)) for each in answers])
     ttft = np.array([each[0] for each in answers]) - sent
@@ -175,8 +174,15 @@ def attained(run: Run, seconds: float) -> dict[str, float]:
         "tpot": float((tpot <= within).mean()),
         "tbt p99": float(np.percentile(gaps, 99)),
         "tpot mean": float(tpot.mean()),
-        "tokens": len(times) / float(times.max() - sent.min()),
+        "tokens": sum(map(len, answers)) / float(max(each[-1] for each in answers) - sent.min()),
     }
+
+
+def answers_of(run: Run) -> tuple[FloatArray, list[FloatArray]]:
+    """When each request of a run was sent, and when each of its tokens came, seconds."""
+    sent = run.requests["scheduled_s"].to_numpy()
+    owner, times = (run.tokens[name].to_numpy() for name in ("request", "time_s"))
+    return sent, np.split(times, np.searchsorted(owner, np.arange(1, len(sent))))
 
 
 def write() -> None:
