@@ -72,14 +72,15 @@ def test_even_offloads_as_few_layers_as_fit(scripts) -> None:
 def test_a_prompt_waits_that_does_not_pay_until_half_have_ended(scripts) -> None:
     _, rules = scripts
 
-    def asked(*batch: int) -> Newcomer:
-        tokens = np.full(len(batch), 100)
-        return Newcomer(9, 100, batch, tokens, tokens)
+    def asked(*batch: int, held: int = 100) -> Newcomer:
+        whole = np.full(len(batch), 100)
+        return Newcomer(9, 100, batch, np.full(len(batch), held), whole)
 
     slow = rules.Pays(lambda rows, tokens: machine(150.0, rate=100.0), 10)
     assert slow.joins(asked(1)), "no prompt waits for a single stream"
+    assert slow.joins(asked(1, 2, 3, held=50)), "the link was not measured: nothing lay there yet"
     assert not slow.joins(asked(1, 2, 3))
-    assert not slow.joins(asked(1, 2, 4))
+    assert not slow.joins(asked(1, 2, 4, held=50))
     assert slow.joins(asked(1, 4, 5))
     fast = rules.Pays(lambda rows, tokens: machine(150.0), 10)
     assert fast.joins(asked(1, 2, 3)), "the link hides it"

@@ -45,7 +45,8 @@ class Even:
 class Pays:
     """A prompt waits where decode steps would give fewer tokens per second with it: an `Admission`.
 
-    The engine has measured its speeds; here they are the device's.
+    The engine measures its speeds, the link's when KV lies on the host for the first time. Until
+    then all join; from then on the speeds are the device's here.
 
     Args:
         machine: Makes the machine of a step.
@@ -57,6 +58,7 @@ class Pays:
         self._machine, self._block, self._kernels = machine, block, kernels
         self._first: dict[int, frozenset[int]] = {}
         self._said: tuple[int, frozenset[int]] | None = None
+        self._measured = False
 
     def joins(self, newcomer: Newcomer) -> bool:
         """As the engine says; it asks anew when a stream has come or gone."""
@@ -73,7 +75,9 @@ class Pays:
             return True
         pages = blocks_after(np.append(newcomer.whole, newcomer.tokens), 0, self._block)
         machine = self._machine(len(newcomer.batch), int(newcomer.held.sum()))
-        if pages.sum() * machine.layers <= machine.memory:
+        held = blocks_after(newcomer.held, 0, self._block).sum()
+        self._measured = self._measured or bool(held * machine.layers > machine.memory)
+        if not self._measured or pages.sum() * machine.layers <= machine.memory:
             return True
         speeds = StepSpeeds(machine.computing / machine.layers, machine.bandwidth)
         joined = pages[:-1].astype(np.int64)

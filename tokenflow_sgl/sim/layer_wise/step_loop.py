@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Newcomer:
-    """A request that has come, and the batch that it would join, which has a row and tokens for it.
+    """A request that has come, and the batch that it would join, which has a row for it.
 
     Attributes:
         slot: Of the request.
@@ -71,10 +71,10 @@ class Newcomer:
 
 
 class Admission(Protocol):
-    """Says which requests join a batch that has a row and tokens for them."""
+    """Says which requests may join a batch that has a row for them."""
 
     def joins(self, newcomer: Newcomer) -> bool:
-        """Whether it joins now; it is asked again before each prefill and decode step."""
+        """Whether it joins now if there are tokens; asked again before each prefill and step."""
         ...
 
 
@@ -182,11 +182,12 @@ class _Loop:
         if not self._waiting or len(self._batch) >= self._limits.rows:
             return False
         first = self._next()
-        held = sum(self._whole(stream) for stream in self._batch)
-        fits = held + self._whole(first) <= self._limits.batch_tokens
-        if not fits or self._requests[first].arrival_s > self._now:
+        if self._requests[first].arrival_s > self._now:
             return False
-        return self._admission is None or self._admission.joins(self._newcomer(first))
+        if self._admission is not None and not self._admission.joins(self._newcomer(first)):
+            return False
+        held = sum(self._whole(stream) for stream in self._batch)
+        return held + self._whole(first) <= self._limits.batch_tokens
 
     def _newcomer(self, stream: int) -> Newcomer:
         whole = np.array([self._whole(each) for each in self._batch], dtype=np.int64)
