@@ -29,9 +29,11 @@ class Even:
     ) -> IntArray:
         """The choice of each stream; `layouts` has any number of layers."""
         every, none = np.ones(sizes.size, dtype=np.bool_), np.zeros(sizes.size, dtype=np.bool_)
+        pages = sizes.astype(np.int64)
         streams = StreamsInStep(
             rows=np.arange(sizes.size),
-            pages=sizes.astype(np.int64),
+            pages=pages,
+            read=pages.copy(),
             running=every,
             fresh=none.copy(),
             paused=none,
