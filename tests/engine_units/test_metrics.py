@@ -20,7 +20,7 @@ from tokenflow_sgl.metrics import GROUPS, METRICS
 from tokenflow_sgl.observe import Scrape, parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-MOST_SERIES, MOST_PER_CLASS = 101, 105
+MOST_SERIES, MOST_PER_CLASS = 102, 105
 """Of one scheduler, and of each rate class that its requests name; the page says so."""
 
 
@@ -65,7 +65,7 @@ def test_everything_declared_can_be_reported_and_the_series_are_bounded(recorder
     for direction in ("store", "load"):
         recorder.link(direction, 1000.0, 3)
         recorder.count("layers_moved_tokens_total", 8.0, direction=direction)
-    for cause in ("staging", "moves"):
+    for cause in ("staging", "stores", "moves"):
         recorder.count("layers_wait_seconds_total", 0.1, cause=cause)
     recorder.layers_on_host(0.5)
     recorder.levels(Levels(running=1, demand=10.0, capacity=20.0))

@@ -61,12 +61,7 @@ def runner(page: int, pool_class: type) -> SimpleNamespace:
         page_size=page,
         token_to_kv_pool=pool,
         token_to_kv_pool_allocator=allocator,
-        req_to_token_pool=SimpleNamespace(
-            req_to_token=table,
-            size=ROWS,
-            free_slots=[],
-            req_generation=torch.ones(ROWS + 1, dtype=torch.int64),
-        ),
+        req_to_token_pool=SimpleNamespace(req_to_token=table, size=ROWS),
         kv_index_translator=KVIndexTranslator(
             req_to_token=table,
             token_to_kv_pool_allocator=allocator,

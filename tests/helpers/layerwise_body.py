@@ -143,7 +143,6 @@ class MadeUpEngine:
         self.kept: list[Stream] = []
         self._holders: Counter[int] = Counter()  # of each page: streams, and what is kept
         self._freed_late: list[int] = []
-        self._ended: list[int] = []
         self._born = 0
 
     def arrive(self, beginning: Stream | None = None) -> int:
@@ -171,11 +170,11 @@ class MadeUpEngine:
 
     def end(self, row: int) -> None:
         pages = self._pages(self.streams.pop(row).places)
-        self._ended.append(row)
         if pages and self._holders[pages[-1]] == 1 and self._chance.random() < 0.3:
             # SGLang frees the page of a token that it submitted too much one step later.
             self._freed_late.append(pages.pop())
         self._let_go(pages)
+        self.executor.ended([row])
 
     def _pages(self, places: Sequence[int]) -> list[int]:
         return [place // self.page for place in places[:: self.page]]
@@ -217,8 +216,7 @@ class MadeUpEngine:
             StepRow(row, np.array(self.streams[row].places, dtype=np.int64), number)
             for row, number in new.items()
         ]
-        ended, self._ended = self._ended, []
-        self.executor.begin(rows, ended)
+        self.executor.begin(rows)
         for layer in range(self.layers):
             self.executor.before(layer)
             for row in rows:

@@ -107,11 +107,26 @@ def test_waits_are_added_up_when_they_are_over() -> None:
     assert waits.wait(Ticket(None, None), "staging") == (0.0, 1.0)
     waits.wait(Ticket(None, None), "moves")
     waits.learn()
-    assert waits.seconds == {"staging": 0.0, "moves": 0.0}
+    assert waits.seconds == {"staging": 0.0, "stores": 0.0, "moves": 0.0}
     copies.reached = 1.0
     waits.learn()
-    assert waits.seconds == {"staging": 1.0, "moves": 0.0}
+    assert waits.seconds == {"staging": 1.0, "stores": 0.0, "moves": 0.0}
     copies.reached = 2.0
     for _ in range(2):
         waits.learn()
-    assert waits.seconds == {"staging": 1.0, "moves": 1.0}
+    assert waits.seconds == {"staging": 1.0, "stores": 0.0, "moves": 1.0}
+
+
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_every_wait_is_noted(tokens) -> None:
+    engine = made(Turns((), (1, 2, 3, 4), (1, 2, 3, 4)))
+    wait, noted = engine.copies.wait, engine.executor.waits.wait
+    waits, causes = [], []
+    engine.copies.wait = lambda ticket: (waits.append(ticket), wait(ticket))
+    engine.executor.waits.wait = lambda *how: (causes.append(how[1]), noted(*how))[1]
+    row = engine.arrive()
+    for _ in range(3):
+        assert engine.step({row: tokens})
+    assert {*causes} == {"staging", "stores", "moves"}
+    held = sum(ticket is not None for ticket in waits)
+    assert held >= len(causes)

@@ -49,6 +49,13 @@ def test_a_row_may_be_another_streams(owners) -> None:
     assert owners.row[[1, 2, 3, 4]].tolist() == [TREE] * 4
 
 
+def test_what_has_ended_shares_with_no_one(owners) -> None:
+    """Also before the next step, when what follows is admitted."""
+    owners.left([1])
+    assert owners.shared(pages(1, 2, 3, 9), NOTHING) == 0
+    assert owners.shared(owners.read_by(2), NOTHING, 2) == 0
+
+
 def test_a_stream_that_rests_gives_up_what_another_reads(owners) -> None:
     assert owners.shared(pages(1, 2), frozenset({1})) == 0
     assert owners.read(2, pages(1, 2, 5), frozenset({1})).tolist() == [1, 2]

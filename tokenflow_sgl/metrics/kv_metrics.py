@@ -105,8 +105,8 @@ LAYERS = (
     Metric(
         "layers_wait_seconds_total",
         "counter",
-        "Time that the device waited for KV from the host in a step (staging), and before one for "
-        "KV that moved for good (moves).",
+        "Time that the device waited in a step for KV from the host (staging) and for new tokens "
+        "to leave for it (stores), and before one for KV that moved for good (moves).",
         "seconds",
         ("cause",),
     ),

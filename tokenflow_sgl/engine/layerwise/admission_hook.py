@@ -60,7 +60,7 @@ def _has_waited(req: Any, others: set[str]) -> bool:
 def _pages(adder: Any, req: Any, pool: LayerwisePool) -> int:
     """Of a stream, with the share of its answer's limit that SGLang expects it to use.
 
-    What streams share is counted for one of them.
+    What running streams share is counted for one of them, what only the prefix tree has for each.
     """
     answer = max(adder._get_running_request_total_token_offset(req), 0)
     tokens = len(req.origin_input_ids) + len(req.output_ids) + int(answer)

@@ -25,7 +25,7 @@ from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 from tokenflow_sgl.engine.layerwise.planned_layers import PlannedLayers
 from tokenflow_sgl.engine.layerwise.prompt_admission import hidden_pages
 from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue, groups
-from tokenflow_sgl.engine.layerwise.wait_times import WaitTimes
+from tokenflow_sgl.engine.layerwise.wait_times import Cause, WaitTimes
 
 AT_ONCE = 1 / 64
 """Of the device's cells those that the tree's pages leave at once, beyond what a step needs: else
@@ -94,7 +94,8 @@ class LayerExecutor:
         self._queue = StagingQueue(())
         self._clock = LinkClock(None)
         self._speeds = LayerSpeeds(places.layers, copies)
-        self._measured: StepMoments | None = None  # of the last step, if all of its streams decode
+        # Of the last step, if it computes a token of each stream.
+        self._measured: StepMoments | None = None
         self._landing: dict[int, Ticket] = {}  # the last copy for each layer
         self._stored: Ticket | None = None  # the last copy to the host
         self._layer = 0
@@ -103,17 +104,17 @@ class LayerExecutor:
         self.waits = WaitTimes(copies)
 
     def is_resident(self, row: int) -> bool:
-        """Whether no layer of the stream with this row lies on the host."""
-        mask = self.plans.masks.get(row)
-        return mask is None or not mask.any()
+        """Whether nothing that the stream with this row reads lies on the host."""
+        layers = self.places.on_device(self.owners.read_by(row))
+        return bool((layers == self.places.layers).all())
 
-    def begin(self, rows: list[StepRow], ended: Sequence[int] = ()) -> None:
-        """A step begins: place its streams, and start to fetch.
+    def ended(self, rows: Sequence[int]) -> None:
+        """The streams of these rows have ended: what is not freed of them is the prefix tree's."""
+        self.owners.left(rows)
+        self.plans.left(rows)
 
-        Args:
-            rows: The streams of the step.
-            ended: Rows whose streams have ended since the last step; they may be others' now.
-        """
+    def begin(self, rows: list[StepRow]) -> None:
+        """A step begins: place its streams, and start to fetch."""
         places = self.places
         self.steps += 1
         if self._measured is not None:
@@ -121,11 +122,11 @@ class LayerExecutor:
         self._speeds.learn()
         self.waits.learn()
         if self._stored is not None:  # the cells from which it comes may get other content now
-            self._copies.wait(self._stored)
+            self.waits.wait(self._stored, "stores")
         self._audit()
         # A token has its page's number at its place: each page once, in order.
         pages = [row.places[:: self._size] // self._size for row in rows]
-        came = self._owned(rows, pages, ended)
+        came = self._owned(rows, pages)
         running = np.zeros(places.alive.size, dtype=np.bool_)
         running[np.concatenate(pages)] = True
         places.unstage(places.staged()[np.logical_not(running[places.staged()])])
@@ -148,13 +149,11 @@ class LayerExecutor:
         self._clock.starts(layer)
         self._fetch(self._queue.ahead(self._clock.most()))
         if layer in self._landing:
-            waited = self.waits.wait(self._landing.pop(layer), "staging")
-            if self._measured is not None:
-                self._measured.waits.append(waited)
+            self._wait(self._landing.pop(layer), "staging")
         if self._stored is not None and self._on_host(layer).any():
             # The tokens of a layer before this one leave the staging cells that it writes to, also
             # where a stream is new and nothing was fetched into them.
-            self._copies.wait(self._stored)
+            self._wait(self._stored, "stores")
 
     def after(self, layer: int) -> None:
         """A layer has written the KV of the step's tokens, and read all that it needs.
@@ -194,6 +193,7 @@ class LayerExecutor:
     def clear(self) -> None:
         """SGLang has taken all pages back."""
         self.freed(np.flatnonzero(self.places.alive))
+        self.ended([*self.plans.masks])
 
     def _come_to(self, layer: int) -> None:
         """The layers before this one are done, and what it reads has to go now."""
@@ -211,10 +211,14 @@ class LayerExecutor:
         """Of the step's new tokens: whether the layer lies on the host."""
         return self.places.on_host(layer, self._new // self._size)
 
-    def _owned(self, rows: list[StepRow], pages: list[IntArray], ended: Sequence[int]) -> IntArray:
+    def _wait(self, ticket: Ticket, cause: Cause) -> None:
+        """In a step, which is not to seem to compute meanwhile."""
+        waited = self.waits.wait(ticket, cause)
+        if self._measured is not None:
+            self._measured.waits.append(waited)
+
+    def _owned(self, rows: list[StepRow], pages: list[IntArray]) -> IntArray:
         """Say whose the pages of a step are; returns those that had another owner."""
-        self.owners.left(ended)
-        self.plans.left(ended)
         resting = self.plans.paused.difference(row.row for row in rows)
         came = [
             self.owners.read(row.row, own, resting) for row, own in zip(rows, pages, strict=True)

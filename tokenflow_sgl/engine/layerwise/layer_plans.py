@@ -65,9 +65,10 @@ class StreamsInStep:
 
 
 class LayerPlanner(Protocol):
-    """What decides. On all ranks it has to come to the same answer, so it reads no clock.
+    """What decides.
 
-    One that has a method `carries(newcomer)` also says whether a prompt may join streams whose KV
+    Ranks that measure other speeds may come to other answers: all are right, but these ranks move
+    KV before other steps, and wait for each other. One that has a method `carries(newcomer)` also says whether a prompt may join streams whose KV
     does not fit the device with it (`prompt_admission.Newcomer`; true: it may). If a rank says no,
     the prompt waits until a stream has ended.
     """

@@ -16,7 +16,6 @@ from tokenflow_sgl.engine.layerwise.layerwise_settings import (
     LayerwiseSettings,
 )
 from tokenflow_sgl.engine.layerwise.native_view import NativeView
-from tokenflow_sgl.engine.layerwise.row_watch import RowWatch
 from tokenflow_sgl.engine.layerwise.start_check import check_attention
 from tokenflow_sgl.engine.layerwise.step_rows import step_rows
 from tokenflow_sgl.engine.layerwise.triton_view import TRITON, TritonView
@@ -79,7 +78,6 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         self.token_to_kv_pool, self.req_to_token_pool = pool, runner.req_to_token_pool
         self._executor = pool.executor
         self._table = runner.req_to_token_pool.req_to_token
-        self._watch = RowWatch(runner.req_to_token_pool)
         self._view = _view(runner, name)
         if _on_gpu(runner.device):
             check_attention(self._view.inner, pool)
@@ -92,7 +90,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         idle = forward_batch.forward_mode.is_idle()
         step = [] if idle else step_rows(forward_batch, self._table)
         if step:
-            self._executor.begin(step, self._watch.ended([row.row for row in step]))
+            self._executor.begin(step)
         self.token_to_kv_pool.cells.update()
         self._view.begin(forward_batch, step)
 

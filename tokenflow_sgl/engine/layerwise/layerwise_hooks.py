@@ -11,6 +11,7 @@ from sglang.srt.platforms import current_platform
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from tokenflow_sgl.engine.layerwise.admission_hook import admit
+from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.layerwise.layerwise_attention import register_layerwise_attention
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool, telling
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_device, check_layers
@@ -20,6 +21,7 @@ from tokenflow_sgl.engine.layerwise.on_cuda import prepare_cuda
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
 _ADMISSION = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
 _BEAMS = "sglang.srt.beam_search.coordinator.BeamCoordinator.validate_and_init"
+_ROWS_FREED = "sglang.srt.mem_cache.memory_pool.ReqToTokenPool.free_rows"
 _POOL_CLASS = "sglang.srt.platforms.interface.SRTPlatform.get_kv_pool_cls"
 
 
@@ -49,9 +51,22 @@ def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
 
     HookRegistry.register(f"{_CONFIGURATOR}._profile_available_bytes", bytes_of_all, HookType.AFTER)
     HookRegistry.register(_POOL_CLASS, pool_class, HookType.AROUND)
+    executors: list[LayerExecutor] = []  # of the process: one, when SGLang has made its pool
+
+    def built(result: Any, configurator: Any, *_args: Any, **_kwargs: Any) -> Any:
+        allocator = _built(result, configurator)
+        if isinstance(allocator.get_kvcache(), LayerwisePool):
+            executors.append(allocator.get_kvcache().executor)
+        return allocator
+
+    def rows_freed(found: None, _rows: Any, indices: list[int]) -> None:
+        for executor in executors:
+            executor.ended(indices)
+
     HookRegistry.register(
-        f"{_CONFIGURATOR}._build_token_to_kv_pool_allocator", _built, HookType.AFTER
+        f"{_CONFIGURATOR}._build_token_to_kv_pool_allocator", built, HookType.AFTER
     )
+    HookRegistry.register(_ROWS_FREED, rows_freed, HookType.AFTER)
     if admits:
         HookRegistry.register(_ADMISSION, admit, HookType.AROUND)
     HookRegistry.register(_BEAMS, refuse_beams, HookType.AROUND)
@@ -66,7 +81,7 @@ def refuse_beams(_original: Callable[..., Any], *_args: Any, **_kwargs: Any) -> 
     )
 
 
-def _built(result: Any, configurator: Any, *_args: Any, **_kwargs: Any) -> Any:
+def _built(result: Any, configurator: Any) -> Any:
     config = configurator.model_config
     check_layers(
         is_generation=bool(config.is_generation),

@@ -27,10 +27,10 @@ LAYERWISE: tuple[Seam, ...] = (
         "all ranks admit the same prompts",
     ),
     Seam(
-        "sglang.srt.mem_cache.memory_pool:ReqToTokenPool.alloc_rows",
-        "call",
-        "takes rows from free_slots, and counts in req_generation: which streams have ended",
-        ("need_size",),
+        "sglang.srt.mem_cache.memory_pool:ReqToTokenPool.free_rows",
+        "hook",
+        "a stream ends: what is not freed of it is the prefix tree's",
+        ("indices",),
     ),
     Seam(
         "sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache.prefix_device_indices",

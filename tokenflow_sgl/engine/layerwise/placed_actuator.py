@@ -45,13 +45,13 @@ class PlacedActuator(EngineActuator):
     @property
     def free(self) -> int:
         """Of these, what the streams that compute leave; below 0: they do not all fit."""
-        page = int(self._scheduler.page_size)
-        taken = (
-            -(-int(req.kv.kv_allocated_len) // page) - self.shared(req) // page
-            for req in dict.fromkeys(self._computing)
-            if req.kv.holds_kv  # one that was thrown out has a result in flight, and no pages
-        )
-        return self.total - page * sum(taken)
+        page, owners = int(self._scheduler.page_size), self.executor.owners
+        # One that was thrown out has a result in flight, and no pages.
+        holding = [req for req in dict.fromkeys(self._computing) if req.kv.holds_kv]
+        rows = [int(req.kv.req_pool_idx) for req in holding]
+        allocated = sum(-(-int(req.kv.kv_allocated_len) // page) for req in holding)
+        new = allocated - sum(owners.read_by(row).size for row in rows)  # since their last steps
+        return self.total - page * (int(owners.owned(rows).sum()) + new)
 
     def shared(self, req: Any) -> int:
         """KV tokens of a request that a running stream has, so that it takes no memory for them."""

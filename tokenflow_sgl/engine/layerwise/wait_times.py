@@ -7,9 +7,10 @@ from typing import Literal
 
 from tokenflow_sgl.engine.layerwise.layer_copies import LayerCopies, Moment, Ticket
 
-Cause = Literal["staging", "moves"]
-"""A layer's KV was not in the staging cells yet; or KV moved for good before a step."""
-CAUSES: tuple[Cause, ...] = ("staging", "moves")
+Cause = Literal["staging", "stores", "moves"]
+"""A layer's KV was not in the staging cells yet; new tokens had not left them for the host; or KV
+moved for good before a step."""
+CAUSES: tuple[Cause, ...] = ("staging", "stores", "moves")
 UNDER_WAY = 4096
 """Waits that are kept until they are over, at most: SGLang submits steps ahead of the device."""
 

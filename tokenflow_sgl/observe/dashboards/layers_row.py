@@ -39,7 +39,8 @@ LAYERS = Row(
         Panel(
             "Waits for KV",
             "Share of the time in which the device waits. staging: for a layer that a step reads "
-            "from the host. moves: before a step, for KV that moves for good.",
+            "from the host. stores: until new tokens have left for it. moves: before a step, for "
+            "KV that moves for good.",
             "percentunit",
             tuple(
                 Query(
@@ -47,7 +48,7 @@ LAYERS = Row(
                     cause,
                     NO_LAYERS,
                 )
-                for cause in ("staging", "moves")
+                for cause in ("staging", "stores", "moves")
             ),
             Kind.STACKED,
         ),
