@@ -9,10 +9,10 @@ from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 
 
 class CellTable:
-    """`PagePlaces.table`, as it was when a step began.
+    """`PagePlaces.table` where attention reads it.
 
-    The host changes its table while steps that were submitted before are still to be computed. So
-    a GPU has one of its own, whose changes are part of what the GPU is given to do.
+    On the CPU it is the table itself. The host changes that while a GPU has still to compute steps
+    that were submitted before. So a GPU has one of its own, as the table was when its step began.
 
     Args:
         places: Has the table.

@@ -11,7 +11,7 @@ from tokenflow_sgl.engine.telemetry.sampling import SAMPLE_SECONDS
 
 
 class LayerReport:
-    """Hands on what an executor has counted, once in `SAMPLE_SECONDS`.
+    """Reports what an executor has counted, every `SAMPLE_SECONDS`.
 
     By the machine's own clock: a virtual one stands still while nothing is served.
 
@@ -35,9 +35,9 @@ class LayerReport:
         now = time.monotonic()
         if now - self._sampled >= SAMPLE_SECONDS:
             self._sampled = now
-            self._hand_on()
+            self._report()
 
-    def _hand_on(self) -> None:
+    def _report(self) -> None:
         executor, recorder = self._executor, self._recorder
         pages = {"staged": executor.fetched, "load": executor.loaded, "store": executor.stored}
         more = {name: (pages[name] - self._pages[name]) * self._tokens for name in pages}
