@@ -77,18 +77,20 @@ def test_sglang_is_not_installed(monkeypatch):
     assert "pip install 'tokenflow-sgl[sglang]'" in verdict(output)
 
 
-def test_another_sglang_with_all_seams_would_start(monkeypatch):
-    # As the start-up check does: seams decide, not the number.
-    monkeypatch.setattr(seam_check, "installed_sglang", lambda: "0.9.9")
+@pytest.mark.parametrize("version", ["0.5.22", "0.5.24", "0.9.9"])
+def test_another_sglang_is_refused_as_the_start_does(monkeypatch, version):
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: version)
     code, output = run()
-    assert code == 0
-    assert f"0.9.9; supported is {seams.SUPPORTED_SGLANG}" in output
-    assert verdict(output).startswith("Active with --scheduler tokenflow. But it is tested with")
+    assert code == 1
+    assert f"{version}; supported is {seams.SUPPORTED_SGLANG}" in output
+    assert verdict(output).startswith(
+        f"Not active: SGLang {version} is installed, which tokenflow was not proved on."
+    )
+    assert f"pip install sglang=={seams.SUPPORTED_SGLANG}" in verdict(output)
 
 
-def test_another_sglang_with_a_broken_seam(monkeypatch):
+def test_a_broken_seam(monkeypatch):
     gone = seams.SEAMS[7]
-    monkeypatch.setattr(seam_check, "installed_sglang", lambda: "0.9.9")
     monkeypatch.setattr(
         seam_check,
         "problem",
@@ -98,7 +100,6 @@ def test_another_sglang_with_a_broken_seam(monkeypatch):
     assert code == 1
     assert f"1 of {len(seams.SEAMS)} broken" in output
     assert verdict(output).startswith(f"Not active: {gone.target} is missing (gone).")
-    assert f"install SGLang {seams.SUPPORTED_SGLANG}" in verdict(output)
     assert gone.why in output  # its row is shown without --seams
     assert seams.SEAMS[0].target not in output
 

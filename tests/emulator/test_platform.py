@@ -152,6 +152,19 @@ def test_missing_hooks_are_named() -> None:
         platform_plugin.check_active()
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("above", ["AROUND", "REPLACE"])
+def test_a_hook_of_another_plugin_is_none_of_ours(ours, above) -> None:
+    from sglang.srt.plugins.hook_registry import HookType, _wrap_fn
+
+    wrapped = lambda: None  # noqa: E731
+    if ours:
+        wrapped = _wrap_fn(wrapped, platform_plugin.without_reserve, HookType.AROUND)
+    wrapped = _wrap_fn(wrapped, lambda *_: None, HookType[above])
+    assert platform_plugin._is_hooked(wrapped) == (ours and above == "AROUND")
+
+
 def test_attention_is_causal_and_does_not_depend_on_the_cut() -> None:
     torch.manual_seed(0)
     tokens, heads, kv_heads, dim, scale = 600, 4, 2, 16, 0.25

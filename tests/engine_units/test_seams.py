@@ -72,6 +72,25 @@ def test_resolve_follows_the_path() -> None:
     assert resolve("tokenflow_sgl.engine.seam:Seam.__init__") is Seam.__init__
 
 
+@pytest.mark.parametrize(
+    "version", ["0.5.24", "0.5.22", "0.5.23.post1", "0.5.23rc1", "0.6.0", None]
+)
+def test_every_other_release_is_refused_in_a_sentence(monkeypatch, version) -> None:
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: version)
+    with pytest.raises(SeamError) as caught:
+        check_seams()
+    assert str(caught.value) == (
+        f"tokenflow cannot start on SGLang {version}, which it was not proved on. It supports "
+        f"SGLang {SUPPORTED_SGLANG}; install that version (pip install "
+        f"sglang=={SUPPORTED_SGLANG}) or start without --scheduler tokenflow"
+    )
+
+
+def test_a_build_of_the_release_is_not_another_one(monkeypatch) -> None:
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: f"{SUPPORTED_SGLANG}+cu130")
+    check_seams()
+
+
 def test_a_start_on_another_sglang_is_refused_with_the_seam_and_the_version(monkeypatch) -> None:
     broken = Seam(f"{SCHEDULER}.no_such_method", "override", "a test")
     monkeypatch.setattr(seam_check, "SEAMS", (*SEAMS, broken))

@@ -8,12 +8,14 @@ import secrets
 from types import SimpleNamespace
 
 import pytest
+from fastapi import FastAPI
 from ranks import Ranks
 
 from tokenflow_sgl.engine.config import LAUNCH_ATTRIBUTE
 from tokenflow_sgl.engine.frontend import stream_route
 from tokenflow_sgl.engine.frontend.stream_route import wanted
 from tokenflow_sgl.engine.frontend.terms import RateError
+from tokenflow_sgl.engine.seam_check import SeamError
 from tokenflow_sgl.engine.stream_messages import Change
 from tokenflow_sgl.qos.classes import LEAST_WEIGHT, MOST_WEIGHT, QosClass
 
@@ -129,3 +131,14 @@ def test_a_stream_is_not_ended_before_it_has_reached_the_scheduler(workers) -> N
     state.dispatched = True
     assert answer(manager, "early") == 204
     assert manager.aborted == ["early"]
+
+
+def test_a_route_of_another_plugin_with_the_same_path_is_refused() -> None:
+    app = FastAPI()
+    stream_route.add_routes(app)
+    stream_route.add_routes(app)  # a second engine of the process
+    assert sum(getattr(route, "path", None) == stream_route.PATH for route in app.routes) == 2
+    taken = FastAPI()
+    taken.post("/tokenflow/streams/{rid:any_text}")(lambda rid: rid)
+    with pytest.raises(SeamError, match="is a route of another plugin"):
+        stream_route.add_routes(taken)

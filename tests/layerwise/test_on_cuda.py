@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     from sglang.srt.arg_groups.model_override_base import resolved_view
     from sglang.srt.platforms.cuda import CudaSRTPlatform
     from sglang.srt.platforms.interface import SRTPlatform
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.plugins.hook_registry import HookType
     from sglang.srt.server_args import prepare_server_args
 
     from tokenflow_sgl.engine.layerwise import layerwise_hooks, on_cuda
@@ -23,14 +23,14 @@ with warnings.catch_warnings():
 from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
-FUSED = "sglang.srt.models.utils.enable_fused_set_kv_buffer"
+FUSED = "sglang.srt.models.utils:enable_fused_set_kv_buffer"
 
 
 @pytest.fixture
 def prepared(monkeypatch):
     """Prepare with these graphs; returns the hooks."""
     hooked: list[tuple] = []
-    monkeypatch.setattr(HookRegistry, "register", lambda *given: hooked.append(given))
+    monkeypatch.setattr(on_cuda, "hold", lambda *given: hooked.append(given))
     monkeypatch.setattr(on_cuda, "has_batched_copies", lambda: True)
 
     def prepare(decode: str, prefill: str) -> list[tuple]:

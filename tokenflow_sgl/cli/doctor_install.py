@@ -49,12 +49,13 @@ def _sglang() -> Check:
             "SGLang is not installed",
             f"{_INSTALL} installs SGLang {supported}",
         )
-    if version == supported:
+    if seam_check.supported():
         return Check("sglang", f"{version}, the supported version")
     return Check(
         "sglang",
         f"{version}; supported is {supported}",
-        note=f"But it is tested with SGLang {supported} only, and this is {version}.",
+        f"SGLang {version} is installed, which tokenflow was not proved on",
+        f"pip install sglang=={supported}",
     )
 
 

@@ -39,6 +39,8 @@ OFF_ATTRIBUTE = "_tokenflow_off"
 """The same for why the scheduler stays off although it was asked for."""
 LAUNCH_ATTRIBUTE = "_tokenflow_launch"
 """The same for a name of the launch that no other one on the machine has."""
+COMMAND_ATTRIBUTE = "_tokenflow_command"
+"""The same for whether a command line asked for it: then a refusal is a line, and no exception."""
 NO_PLANNER = "off"
 HIDDEN, SHOWN = "hidden", "shown"
 _OWN_CHOICES = {

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.environ import envs
@@ -49,18 +50,41 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "tokenflow_"
 SCHEDULERS = ("default", "tokenflow")
+SWITCHES = ("restore", "layerwise")
+"""Settings that do something with SGLang's own scheduler, too."""
 APP_VARIABLE = "SGLANG_HTTP_SERVER_APP_PATH"
 """Where SGLang's tokenizer workers find the application that they serve."""
 WORKER_APP = "tokenflow_sgl.engine.frontend.worker_app:app"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare our flags on SGLang's parser."""
+class _Switch(argparse.Action):
+    """Stores a value, and asks first whether what reads it is in place."""
+
+    def __init__(self, *args: Any, check: Callable[[], None], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._check = check
+
+    def __call__(
+        self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: Any = None
+    ) -> None:
+        self._check()
+        setattr(namespace, self.dest, values)
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser, check: Callable[[], None] = lambda: None
+) -> None:
+    """Declare our flags on SGLang's parser.
+
+    check: Called where one is given that switches something on, before it counts.
+    """
     group = parser.add_argument_group(
         "tokenflow", "Buffer-aware preemptive scheduling (tokenflow-sgl)"
     )
+    switch: dict[str, Any] = {"action": _Switch, "check": check}
     group.add_argument(
         "--scheduler",
+        **switch,
         choices=SCHEDULERS,
         default="default",
         help="tokenflow: the buffer-aware preemptive scheduler; default: SGLang's own.",
@@ -70,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{PREFIX}{name}".replace("_", "-"),
             # None tells "not given" from a value: only given values reach the record.
             default=None,
+            **switch if name in SWITCHES else {},
             **_argument(name, default, item),
         )
 

@@ -24,6 +24,26 @@ FRONT_END: tuple[Seam, ...] = (
         ("server_args",),
     ),
     Seam(
+        "sglang.srt.entrypoints.engine:Engine._launch_scheduler_processes",
+        "hook",
+        "waits until every scheduler has said that it is ours",
+        ("server_args",),
+    ),
+    Seam(
+        "sglang.srt.entrypoints.engine:SchedulerInitResult",
+        "call",
+        "what that returns",
+        ("scheduler_infos", "all_child_pids", "wait_for_ready"),
+    ),
+    Seam(
+        "sglang.srt.managers.data_parallel_controller:DataParallelController.get_init_info",
+        "hook",
+        "hands on what the schedulers of data-parallel replicas say",
+    ),
+    Seam(
+        "sglang.srt.utils:kill_process_tree", "call", "ends them where one is not", ("parent_pid",)
+    ),
+    Seam(
         "sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",
         "hook",
         "answers a bad rate with HTTP 400",

@@ -16,7 +16,7 @@ from tokenflow_sgl.engine.flags import (
     attach_restore,
     layers_of,
 )
-from tokenflow_sgl.engine.plugin import activate_front_end
+from tokenflow_sgl.engine.plugin import activate_front_end, activate_launch
 from tokenflow_sgl.policy import ConfigError
 
 
@@ -67,4 +67,6 @@ class Engine(SGLangEngine):  # type: ignore[misc]
             attach_restore(server_args, planner)
         if layers is not None:
             attach_layers(server_args, layers)
+        if planner != NO_PLANNER or layers is not None:
+            activate_launch()
         super().__init__(server_args=server_args)

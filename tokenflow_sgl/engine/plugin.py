@@ -11,9 +11,15 @@ import sys
 from typing import Any
 
 from sglang.srt.environ import envs
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.config import NO_PLANNER, config_of, restoring_planner
+from tokenflow_sgl.engine.announcement import CONTROLLER, hold_controller, hold_launch
+from tokenflow_sgl.engine.config import (
+    COMMAND_ATTRIBUTE,
+    NO_PLANNER,
+    config_of,
+    restoring_planner,
+)
 from tokenflow_sgl.engine.flags import (
     add_arguments,
     attach,
@@ -29,36 +35,55 @@ from tokenflow_sgl.engine.frontend.stream_route import add_routes
 from tokenflow_sgl.engine.frontend.token_deposit import deliver_evenly
 from tokenflow_sgl.engine.frontend.untold_routes import HANDLERS, refuse_terms
 from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
+from tokenflow_sgl.engine.hooking import (
+    check_in_place,
+    hold,
+    put_in_place,
+    standing,
+)
 from tokenflow_sgl.engine.kv.state_slots import register_states
 from tokenflow_sgl.engine.kv.thinking import owned_kv_len
 from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.overriding import check_overrides
 from tokenflow_sgl.engine.seam_check import SeamError, check_seams
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 from tokenflow_sgl.policy import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
+_SERVER_ARGS = "sglang.srt.server_args:ServerArgs"
 _SCHEDULER_MODULE = "sglang.srt.managers.scheduler"
-_SCHEDULER = f"{_SCHEDULER_MODULE}.Scheduler"
-_OWNED_KV = "sglang.srt.managers.schedule_batch.Req.owned_kv_len"
+_SCHEDULER = f"{_SCHEDULER_MODULE}:Scheduler"
+_MANAGER = "sglang.srt.managers.tokenizer_manager:TokenizerManager"
+_OPENAI = "sglang.srt.entrypoints.openai"
+_OWNED_KV = "sglang.srt.managers.schedule_batch:Req.owned_kv_len"
 
 
 def register() -> None:
     """Declare the hooks. SGLang applies them right after, and swallows exceptions here."""
-    HookRegistry.register(f"{_SERVER_ARGS}.add_cli_args", _after_add_cli_args, HookType.AFTER)
-    HookRegistry.register(f"{_SERVER_ARGS}.from_cli_args", _after_from_cli_args, HookType.AFTER)
+    hold(f"{_SERVER_ARGS}.add_cli_args", _after_add_cli_args, HookType.AFTER)
+    hold(f"{_SERVER_ARGS}.from_cli_args", _after_from_cli_args, HookType.AFTER)
     # Processes that never import the scheduler (the detokenizer) are spared its import.
     if _SCHEDULER_MODULE in sys.modules:
-        HookRegistry.register(
-            f"{_SCHEDULER_MODULE}.configure_scheduler_process",
+        hold(
+            f"{_SCHEDULER_MODULE}:configure_scheduler_process",
             _before_configure_scheduler,
             HookType.BEFORE,
         )
+    if CONTROLLER in sys.modules:
+        hold_controller()
 
 
 def _after_add_cli_args(_result: None, parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser)
+    add_arguments(parser, check_launch)
+
+
+def check_launch() -> None:
+    """Before any of our options is read: they are read in a hook, which may have been kept out."""
+    try:
+        check_in_place()
+    except SeamError as error:
+        raise SystemExit(f"tokenflow: {error}") from None
 
 
 def _after_from_cli_args(result: Any, _cls: type, args: argparse.Namespace) -> Any:
@@ -69,13 +94,25 @@ def _after_from_cli_args(result: Any, _cls: type, args: argparse.Namespace) -> A
             if config_of(result) is not None:
                 activate_front_end()
         else:
-            if (planner := planner_from(args)) != NO_PLANNER:
+            planner, layers = planner_from(args), layers_from(args)
+            if planner != NO_PLANNER:
                 attach_restore(result, planner)
-            if (layers := layers_from(args)) is not None:
+            if layers is not None:
                 attach_layers(result, layers)
+            if planner != NO_PLANNER or layers is not None:
+                activate_launch()
+        setattr(result, COMMAND_ATTRIBUTE, True)
     except (ConfigError, UnsupportedError, SeamError) as error:
         raise SystemExit(f"tokenflow: {error}") from None
     return result
+
+
+def activate_launch() -> None:
+    """In the process that launches schedulers: it goes on with ours only."""
+    check_seams()
+    standing(_SCHEDULER, "sglang.")  # plugins are the same here as in the scheduler's process
+    hold_launch()
+    put_in_place()
 
 
 def activate_front_end() -> None:
@@ -86,59 +123,39 @@ def activate_front_end() -> None:
     """
     from sglang.srt.entrypoints import http_server
 
-    check_seams()
-    HookRegistry.register(
-        "sglang.srt.managers.load_snapshot.snapshot_decoder", LoadDecoder, HookType.REPLACE
-    )
-    HookRegistry.register(
-        "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
-        check_generate,
-        HookType.BEFORE,
-    )
-    HookRegistry.register(
-        "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
-        watch_generate,
-        HookType.AROUND,
-    )
-    HookRegistry.register(
-        "sglang.srt.managers.tokenizer_manager.TokenizerManager._wait_one_response",
-        deliver_evenly,
-        HookType.AROUND,
-    )
-    HookRegistry.register(
-        "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._generate_chat_stream",
+    hold("sglang.srt.managers.load_snapshot:snapshot_decoder", LoadDecoder, HookType.REPLACE)
+    hold(f"{_MANAGER}.generate_request", check_generate, HookType.BEFORE)
+    hold(f"{_MANAGER}.generate_request", watch_generate, HookType.AROUND)
+    hold(f"{_MANAGER}._wait_one_response", deliver_evenly, HookType.AROUND)
+    hold(
+        f"{_OPENAI}.serving_chat:OpenAIServingChat._generate_chat_stream",
         watch_chat,
         HookType.AROUND,
     )
-    HookRegistry.register(
-        "sglang.srt.entrypoints.http_server.serve_generate_request", check_http, HookType.AROUND
-    )
-    HookRegistry.register(
-        "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase.handle_request",
-        check_openai,
-        HookType.AROUND,
-    )
+    hold("sglang.srt.entrypoints.http_server:serve_generate_request", check_http, HookType.AROUND)
+    hold(f"{_OPENAI}.serving_base:OpenAIServingBase.handle_request", check_openai, HookType.AROUND)
     for handler in HANDLERS:
-        HookRegistry.register(handler, refuse_terms, HookType.AROUND)
-    HookRegistry.apply_hooks()
+        hold(handler, refuse_terms, HookType.AROUND)
+    activate_launch()
     add_routes(http_server.app)
 
 
 def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
     """In the scheduler's process, before it builds one: put our classes in place."""
     config, planner = config_of(server_args), restoring_planner(server_args)
-    if (layers := layerwise_of(server_args)) is not None:
-        check_seams()
-        from tokenflow_sgl.engine.layerwise.layerwise_hooks import register_layerwise
-
-        register_layerwise(layers, admits=config is None)
-        HookRegistry.apply_hooks()
+    layers = layerwise_of(server_args)
     if config is None and planner == NO_PLANNER and layers is None:
         return
     check_seams()
+    if layers is not None:
+        from tokenflow_sgl.engine.layerwise.layerwise_hooks import register_layerwise
+
+        register_layerwise(layers, admits=config is None)
     kind = "layers" if layers is not None else server_args.disaggregation_mode
+    standing(_SCHEDULER, "sglang.")
     scheduler = _scheduler(config is not None, kind)
-    HookRegistry.register(_SCHEDULER, scheduler, HookType.REPLACE)
+    check_overrides(scheduler)
+    hold(_SCHEDULER, scheduler, HookType.REPLACE)
     if config is not None:
         register_states()
     if config is not None and server_args.disaggregation_mode == "decode":
@@ -148,7 +165,7 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
         register_copies()
         register_loads()
     if config is not None and server_args.strip_thinking_cache:
-        HookRegistry.register(_OWNED_KV, owned_kv_len, HookType.AROUND)
+        hold(_OWNED_KV, owned_kv_len, HookType.AROUND)
     if config is not None and config.block_groups:
         from tokenflow_sgl.engine.kv.group_hooks import register_groups
 
@@ -165,15 +182,7 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
         from tokenflow_sgl.engine.restore.restore_hooks import register_restorations
 
         register_restorations()
-    HookRegistry.apply_hooks()
-    placed = sys.modules[_SCHEDULER_MODULE].Scheduler
-    if placed is not scheduler:
-        # apply_hooks() logs its failures and goes on; a server without the scheduler that
-        # was asked for must not start.
-        raise SeamError(
-            f"tokenflow could not put its scheduler in place: {_SCHEDULER} is "
-            f"{placed.__module__}.{placed.__qualname__}. Another plugin may have replaced it."
-        )
+    put_in_place()
 
 
 def _scheduler(policed: bool, kind: str) -> type:

@@ -15,6 +15,7 @@ from typing import Any
 from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, AddReqResult, PrefillAdder
 
 from tokenflow_sgl.contract.reserve import Growth
+from tokenflow_sgl.engine.overriding import checked
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ def compute_anew(req: Any) -> None:
 def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
     """A PrefillAdder that follows `limits`; one class per scheduler."""
 
+    @checked
     class NeedBasedAdder(PrefillAdder):  # type: ignore[misc]
         def __init__(
             self,

@@ -50,13 +50,34 @@ def installed_sglang() -> str | None:
         return None
 
 
+def supported() -> bool:
+    """Whether the installed SGLang is the release that this package was proved on.
+
+    A build of it (0.5.23+cu130) is the same code; a development or post release is not.
+    """
+    installed = installed_sglang()
+    return installed is not None and installed.partition("+")[0] == SUPPORTED_SGLANG
+
+
+def of_version() -> str:
+    """How a sentence begins that refuses a start for what SGLang is."""
+    return f"tokenflow cannot start on SGLang {installed_sglang()}"
+
+
 def check_seams() -> None:
-    """Raise `SeamError` naming the first seam that does not hold."""
+    """Make sure that SGLang is the release that was proved, and that every seam holds.
+
+    Raises:
+        SeamError: It is another one, or a seam does not hold; the message names it.
+    """
+    remedy = (
+        f"It supports SGLang {SUPPORTED_SGLANG}; install that version (pip install "
+        f"sglang=={SUPPORTED_SGLANG}) or start without --scheduler tokenflow"
+    )
+    if not supported():
+        # With the same names a function may mean something else there, and answers be wrong.
+        raise SeamError(f"{of_version()}, which it was not proved on. {remedy}")
     for seam in SEAMS:
         trouble = problem(seam)
         if trouble is not None:
-            raise SeamError(
-                f"tokenflow cannot start on SGLang {installed_sglang()}: {trouble}. "
-                f"It supports SGLang {SUPPORTED_SGLANG}; install that version or start "
-                "without --scheduler tokenflow."
-            )
+            raise SeamError(f"{of_version()}: {trouble}. {remedy}")

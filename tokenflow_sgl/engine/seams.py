@@ -32,6 +32,7 @@ SEAMS: tuple[Seam, ...] = (
     *DECODE_SERVER,
     # Scheduler methods that we override
     Seam(f"{_SCHEDULER}.init_schedule_policy", "override", "builds the policy and the tables"),
+    Seam(f"{_SCHEDULER}.get_init_info", "override", "says that the scheduler is ours"),
     Seam(f"{_SCHEDULER}.init_request_dispatcher", "override", "registers the shared clock"),
     Seam(f"{_SCHEDULER}.init_metrics_collector", "override", "adds metrics to /metrics"),
     Seam(f"{_SCHEDULER}.init_invariant_checker", "override", "counts draining rows"),

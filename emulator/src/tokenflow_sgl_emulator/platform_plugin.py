@@ -1,5 +1,6 @@
 """Entry point ``sglang.srt.plugins``: what SGLang offers no platform hook for."""
 
+import inspect
 import os
 import pkgutil
 from collections.abc import Callable
@@ -147,7 +148,23 @@ def check_hooked(wanted: tuple[Seam, ...]) -> None:
 
 
 def _is_hooked(target: Any) -> bool:
-    return hasattr(target, "__wrapped__") or target.__module__.partition(".")[0] == _PACKAGE
+    """Whether ours runs when it is called, maybe inside hooks of other plugins."""
+    while target is not None:
+        # Of a wrapper that SGLang's registry has made: its hook, and what that goes around.
+        inside = inspect.getclosurevars(target).nonlocals if inspect.isfunction(target) else {}
+        if _is_ours(target) or _is_ours(inside.get("hook")):
+            return True
+        target = (
+            inside.get("original_fn") if "hook" in inside else getattr(target, "__wrapped__", None)
+        )
+    return False
+
+
+def _is_ours(function: Any) -> bool:
+    # A wrapper says that it is of the module that what it wraps is of.
+    names = getattr(function, "__globals__", None)
+    home = names["__name__"] if names else getattr(function, "__module__", "")
+    return str(home).partition(".")[0] == _PACKAGE
 
 
 def _choose_host_pool(original: Callable[[Any], type], buffer_info: Any) -> type:

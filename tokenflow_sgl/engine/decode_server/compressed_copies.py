@@ -13,12 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from sglang.srt.platforms import current_platform
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 _DRAFTS = "tokenflow_drafts"
-_POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool.DeepSeekV4TokenToKVPool"
+_POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool"
 
 Owner = Literal["page", "window page", "request"]
 
@@ -44,8 +45,8 @@ class Part(NamedTuple):
 
 def register_copies() -> None:
     """Declare the hooks, in the scheduler's process before it has a pool."""
-    HookRegistry.register(f"{_POOL}.get_cpu_copy", keep, HookType.REPLACE)
-    HookRegistry.register(f"{_POOL}.load_cpu_copy", give_back, HookType.REPLACE)
+    hold(f"{_POOL}.get_cpu_copy", keep, HookType.REPLACE)
+    hold(f"{_POOL}.load_cpu_copy", give_back, HookType.REPLACE)
 
 
 def parts_of(pool: Any) -> list[Part]:

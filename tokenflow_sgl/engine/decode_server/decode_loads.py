@@ -15,26 +15,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.costs import Links
+from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.shared_clock import SharedClock
 
 PASSES = 2
 """Passes after that of its submission before a copy is looked for: in the first the step that it
 waits for ends, in the second one that runs beside it."""
-_TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
-_ENGINE = "sglang.srt.mem_cache.l2_transfer.L2TransferEngine"
+_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+_ENGINE = "sglang.srt.mem_cache.l2_transfer:L2TransferEngine"
 _LOADS = "_tokenflow_decode_loads"
 
 
 def register_loads() -> None:
     """Declare the hooks, in the scheduler's process before it has a tree."""
-    HookRegistry.register(f"{_TREE}.restore_kv_cache", beside_steps, HookType.AROUND)
-    HookRegistry.register(f"{_TREE}.discard_kv_cache_backup", when_landed, HookType.AROUND)
+    hold(f"{_TREE}.restore_kv_cache", beside_steps, HookType.AROUND)
+    hold(f"{_TREE}.discard_kv_cache_backup", when_landed, HookType.AROUND)
     for name, hook in (("host_to_device", on_load), ("device_to_host", on_store)):
-        HookRegistry.register(f"{_ENGINE}.submit_{name}", hook, HookType.AFTER)
+        hold(f"{_ENGINE}.submit_{name}", hook, HookType.AFTER)
 
 
 class Ack(NamedTuple):

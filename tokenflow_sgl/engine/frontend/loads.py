@@ -12,7 +12,10 @@ from typing import Any
 import msgspec
 from sglang.srt.managers import load_snapshot
 
+from tokenflow_sgl.engine.overriding import checked
 
+
+@checked
 class LoadWithHeadroom(load_snapshot.LoadSnapshot):  # type: ignore[misc]
     """SGLang's load, and how much more can be taken.
 

@@ -21,6 +21,7 @@ from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
 from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, check_weight
 from tokenflow_sgl.engine.frontend.token_deposit import read_at
+from tokenflow_sgl.engine.seam_check import SeamError
 from tokenflow_sgl.engine.stream_messages import Change
 from tokenflow_sgl.engine.unsupported import has_workers
 from tokenflow_sgl.errors import shown
@@ -46,8 +47,16 @@ class _AnyText(Convertor[str]):
 
 
 def add_routes(app: FastAPI) -> None:
-    """Put the routes on SGLang's application, once."""
-    if any(getattr(route, "path", None) == PATH for route in app.routes):
+    """Put the routes on SGLang's application, once.
+
+    Raises:
+        SeamError: Another plugin has a route of this path.
+    """
+    there = [route for route in app.routes if getattr(route, "path", None) == PATH]
+    for route in there:
+        if getattr(route, "endpoint", None) not in (change_stream, end_stream):
+            raise SeamError(f"{PATH} is a route of another plugin; the two do not work together")
+    if there:
         return
     register_url_convertor("any_text", _AnyText())
     guarded = auth_level(AuthLevel.ADMIN_OPTIONAL)

@@ -17,10 +17,10 @@ from tokenflow_sgl.engine.frontend.validate import json_of
 from tokenflow_sgl.errors import shown
 
 HANDLERS = (
-    "sglang.srt.entrypoints.openai.serving_responses.OpenAIServingResponses.create_responses",
-    "sglang.srt.entrypoints.anthropic.serving.AnthropicServing.handle_messages",
-    "sglang.srt.entrypoints.ollama.serving.OllamaServing.handle_chat",
-    "sglang.srt.entrypoints.ollama.serving.OllamaServing.handle_generate",
+    "sglang.srt.entrypoints.openai.serving_responses:OpenAIServingResponses.create_responses",
+    "sglang.srt.entrypoints.anthropic.serving:AnthropicServing.handle_messages",
+    "sglang.srt.entrypoints.ollama.serving:OllamaServing.handle_chat",
+    "sglang.srt.entrypoints.ollama.serving:OllamaServing.handle_generate",
 )
 """What serves them. Each takes the parsed request, and Starlette's."""
 _PLACES = ("custom_params", "metadata", "sampling_params", "options")

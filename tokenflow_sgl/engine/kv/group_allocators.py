@@ -15,6 +15,7 @@ from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
 from tokenflow_sgl.engine.kv.stream_pages import Counts, StreamPages
+from tokenflow_sgl.engine.overriding import checked
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 
@@ -42,6 +43,7 @@ class _WithGroups(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
         """Nothing to do: what is freed is merged at once."""
 
 
+@checked
 class GroupTokenAllocator(_WithGroups, TokenToKVPoolAllocator):  # type: ignore[misc]
     """Pages of one token."""
 
@@ -59,6 +61,7 @@ class GroupTokenAllocator(_WithGroups, TokenToKVPoolAllocator):  # type: ignore[
             self.free_group.append(self._copy_for_free_group(free_index))
 
 
+@checked
 class GroupPagedAllocator(_WithGroups, PagedTokenToKVPoolAllocator):  # type: ignore[misc]
     """Pages of several tokens. SGLang's kernels place the tokens: in the pages of `free_pages`."""
 

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.kv.group_allocators import with_groups
 from tokenflow_sgl.engine.kv.stream_pages import StreamPages
 from tokenflow_sgl.lifecycle.table import StreamTable
 
 _ALLOCATION = "sglang.srt.mem_cache.allocation"
-_TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
+_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _BUILD = (
-    "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
+    "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"
     "._build_token_to_kv_pool_allocator"
 )
 
@@ -24,11 +25,11 @@ Function = Callable[..., Any]
 
 def register_groups() -> None:
     """Declare the hooks, in the scheduler's process before it has a pool."""
-    HookRegistry.register(_BUILD, _built, HookType.AFTER)
-    HookRegistry.register(f"{_ALLOCATION}.alloc_for_extend", _extend, HookType.AROUND)
-    HookRegistry.register(f"{_ALLOCATION}.alloc_for_decode", _decode, HookType.AROUND)
-    HookRegistry.register(f"{_TREE}.init_load_back", _load, HookType.AROUND)
-    HookRegistry.register(f"{_TREE}.on_release", _released, HookType.AFTER)
+    hold(_BUILD, _built, HookType.AFTER)
+    hold(f"{_ALLOCATION}:alloc_for_extend", _extend, HookType.AROUND)
+    hold(f"{_ALLOCATION}:alloc_for_decode", _decode, HookType.AROUND)
+    hold(f"{_TREE}.init_load_back", _load, HookType.AROUND)
+    hold(f"{_TREE}.on_release", _released, HookType.AFTER)
 
 
 def pages_of(allocator: Any) -> StreamPages:

@@ -18,16 +18,19 @@ from typing import Any
 import numpy as np
 import torch
 from sglang.srt.mem_cache.pool_host.base import HostKVCache
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.hooking import hold
+from tokenflow_sgl.engine.overriding import checked
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 from tokenflow_sgl.offload.block_groups import GROUP_TOKENS, Pages
 from tokenflow_sgl.offload.copy_room import CopyRoom
 
-_INPUTS = "sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler._mha_host_inputs"
-_BACKUP = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache._execute_kv_backup"
+_INPUTS = "sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler:_mha_host_inputs"
+_BACKUP = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._execute_kv_backup"
 
 
+@checked
 class RoomyHostPool(HostKVCache):  # type: ignore[misc]
     """To be mixed into one of SGLang's pools of plain pages."""
 
@@ -106,8 +109,8 @@ def with_room(pool_class: type) -> type:
 
 def register_room() -> None:
     """Declare the hooks, in the scheduler's process before it has a pool."""
-    HookRegistry.register(_INPUTS, _chosen, HookType.AFTER)
-    HookRegistry.register(_BACKUP, _backed_up, HookType.AROUND)
+    hold(_INPUTS, _chosen, HookType.AFTER)
+    hold(_BACKUP, _backed_up, HookType.AROUND)
 
 
 def check_room(tree_cache: Any) -> None:

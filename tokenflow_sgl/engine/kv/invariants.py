@@ -9,6 +9,7 @@ from typing import Any
 from sglang.srt.managers.scheduler_components.invariant_checker import SchedulerInvariantChecker
 
 from tokenflow_sgl.engine.kv.memory_ledger import MemoryLedger
+from tokenflow_sgl.engine.overriding import checked
 
 
 def checker_with_draining(
@@ -19,6 +20,7 @@ def checker_with_draining(
     Where its strict check runs after every pass, `ledger` looks at the pages.
     """
 
+    @checked
     class DrainingAwareChecker(SchedulerInvariantChecker):  # type: ignore[misc]
         def _requests_owning_rows(self) -> list[Any]:
             owners: list[Any] = super()._requests_owning_rows()

@@ -25,13 +25,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.kv.host_room import RoomyHostPool
 
 Pages = NDArray[np.int64]
 
-_ENGINE = "sglang.srt.mem_cache.l2_transfer.L2TransferEngine"
+_ENGINE = "sglang.srt.mem_cache.l2_transfer:L2TransferEngine"
 _ATTRIBUTE = "tokenflow_copies_under_way"
 _SHOWN = 8
 
@@ -55,7 +56,7 @@ class Copy(NamedTuple):
 def register_ledger() -> None:
     """Declare the hooks through which copies are heard of, in the scheduler's process."""
     for name in ("submit_device_to_host", "submit_host_to_device"):
-        HookRegistry.register(f"{_ENGINE}.{name}", _submitted, HookType.AFTER)
+        hold(f"{_ENGINE}.{name}", _submitted, HookType.AFTER)
 
 
 def _submitted(

@@ -12,14 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
-_TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
+from tokenflow_sgl.engine.hooking import hold
+
+_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 
 
 def register_states() -> None:
     """Declare the hook, in the scheduler's process before it has a cache."""
-    HookRegistry.register(f"{_TREE}.evict_for_alloc", _evict, HookType.AROUND)
+    hold(f"{_TREE}.evict_for_alloc", _evict, HookType.AROUND)
 
 
 def copy_left_out(tree: Any, node: Any) -> None:

@@ -19,6 +19,7 @@ from tokenflow_sgl.engine.layerwise.native_view import NativeView
 from tokenflow_sgl.engine.layerwise.start_check import check_attention
 from tokenflow_sgl.engine.layerwise.step_rows import step_rows
 from tokenflow_sgl.engine.layerwise.triton_view import TRITON, TritonView
+from tokenflow_sgl.engine.overriding import checked
 
 
 def register_layerwise_attention(settings: LayerwiseSettings) -> None:
@@ -60,6 +61,7 @@ def _check_ours(found: Any, ours: type) -> None:
         )
 
 
+@checked
 class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
     """Lets SGLang's backend compute in each layer as soon as the layer's KV is there.
 

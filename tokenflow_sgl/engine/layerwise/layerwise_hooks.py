@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 from sglang.srt.platforms import current_platform
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.layerwise.admission_hook import admit
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.layerwise.layerwise_attention import register_layerwise_attention
@@ -18,11 +19,11 @@ from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_device, chec
 from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.layerwise.on_cuda import prepare_cuda
 
-_CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
-_ADMISSION = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
-_BEAMS = "sglang.srt.beam_search.coordinator.BeamCoordinator.validate_and_init"
-_ROWS_FREED = "sglang.srt.mem_cache.memory_pool.ReqToTokenPool.free_rows"
-_POOL_CLASS = "sglang.srt.platforms.interface.SRTPlatform.get_kv_pool_cls"
+_CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"
+_ADMISSION = "sglang.srt.managers.schedule_policy:PrefillAdder.add_one_req"
+_BEAMS = "sglang.srt.beam_search.coordinator:BeamCoordinator.validate_and_init"
+_ROWS_FREED = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool.free_rows"
+_POOL_CLASS = "sglang.srt.platforms.interface:SRTPlatform.get_kv_pool_cls"
 
 
 def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
@@ -49,8 +50,8 @@ def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
     def pool_class(original: Callable[..., type | None], platform: Any, *, kind: str) -> Any:
         return pool if kind == "mha" else original(platform, kind=kind)
 
-    HookRegistry.register(f"{_CONFIGURATOR}._profile_available_bytes", bytes_of_all, HookType.AFTER)
-    HookRegistry.register(_POOL_CLASS, pool_class, HookType.AROUND)
+    hold(f"{_CONFIGURATOR}._profile_available_bytes", bytes_of_all, HookType.AFTER)
+    hold(_POOL_CLASS, pool_class, HookType.AROUND)
     executors: list[LayerExecutor] = []  # of the process: one, when SGLang has made its pool
 
     def built(result: Any, configurator: Any, *_args: Any, **_kwargs: Any) -> Any:
@@ -63,13 +64,11 @@ def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
         for executor in executors:
             executor.ended(indices)
 
-    HookRegistry.register(
-        f"{_CONFIGURATOR}._build_token_to_kv_pool_allocator", built, HookType.AFTER
-    )
-    HookRegistry.register(_ROWS_FREED, rows_freed, HookType.AFTER)
+    hold(f"{_CONFIGURATOR}._build_token_to_kv_pool_allocator", built, HookType.AFTER)
+    hold(_ROWS_FREED, rows_freed, HookType.AFTER)
     if admits:
-        HookRegistry.register(_ADMISSION, admit, HookType.AROUND)
-    HookRegistry.register(_BEAMS, refuse_beams, HookType.AROUND)
+        hold(_ADMISSION, admit, HookType.AROUND)
+    hold(_BEAMS, refuse_beams, HookType.AROUND)
     register_layerwise_attention(settings)
 
 

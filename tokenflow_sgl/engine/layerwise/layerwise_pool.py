@@ -29,9 +29,11 @@ from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
 from tokenflow_sgl.engine.layerwise.start_check import check_copies
+from tokenflow_sgl.engine.overriding import checked
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 
+@checked
 class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
     """Keys and values of all layers.
 
@@ -150,6 +152,7 @@ class TellingAllocator(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
         self.get_kvcache().executor.clear()
 
 
+@checked
 class LayerwiseTokenAllocator(TellingAllocator, TokenToKVPoolAllocator):  # type: ignore[misc]
     """Pages of one token."""
 
@@ -160,6 +163,7 @@ class LayerwiseTokenAllocator(TellingAllocator, TokenToKVPoolAllocator):  # type
         super().free(free_index)
 
 
+@checked
 class LayerwisePagedAllocator(TellingAllocator, PagedTokenToKVPoolAllocator):  # type: ignore[misc]
     """Pages of several tokens."""
 

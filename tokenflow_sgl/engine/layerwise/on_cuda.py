@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.runtime_context import get_exec
 
+from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.layerwise.batched_copies import has_batched_copies
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import OURS, check_engine, check_graphs
 
 logger = logging.getLogger(__name__)
 
-_FUSED_STORE = "sglang.srt.models.utils.enable_fused_set_kv_buffer"
+_FUSED_STORE = "sglang.srt.models.utils:enable_fused_set_kv_buffer"
 
 
 def prepare_cuda() -> None:
@@ -25,7 +26,7 @@ def prepare_cuda() -> None:
     graphs = get_exec().graph.cuda_graph_config
     check_graphs(graphs.decode.backend, graphs.prefill.backend)
     check_engine(there=has_batched_copies())
-    HookRegistry.register(_FUSED_STORE, store_in_attention, HookType.REPLACE)
+    hold(_FUSED_STORE, store_in_attention, HookType.REPLACE)
     logger.warning("%s is experimental on GPUs: no server has run with it on one yet.", OURS)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 
+from tokenflow_sgl.engine.overriding import checked
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 
 
@@ -23,6 +24,7 @@ def placed_adder_class(
     """
     need_based = adder_class(limits)
 
+    @checked
     class PlacedAdder(need_based):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.restore.tail_fetch import tail_of
 
-_CONTROLLER = "sglang.srt.managers.cache_controller.HiCacheController"
+_CONTROLLER = "sglang.srt.managers.cache_controller:HiCacheController"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +39,7 @@ def hand_on(controller: Any, turn: Turn) -> None:
 
 def register_turns() -> None:
     """Declare the hook, in the scheduler's process before it has a cache."""
-    HookRegistry.register(f"{_CONTROLLER}.prefetch_io_aux_func", _work, HookType.AROUND)
+    hold(f"{_CONTROLLER}.prefetch_io_aux_func", _work, HookType.AROUND)
 
 
 def _work(original: Callable[[Any], None], controller: Any) -> None:

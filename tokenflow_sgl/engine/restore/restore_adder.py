@@ -12,6 +12,7 @@ from sglang.srt.managers.schedule_policy import (
     PrefillAdder,
 )
 
+from tokenflow_sgl.engine.overriding import checked
 from tokenflow_sgl.engine.prefill_adder import whole_chunk
 from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED, keep_hits
 from tokenflow_sgl.engine.restore.restorations import Restorations
@@ -29,6 +30,7 @@ def restoring_adder(
     that is being filled have no decoding rows.
     """
 
+    @checked
     class RestoringAdder(base):  # type: ignore[misc]
         # SGLang's own, which this class also assigns.
         rem_chunk_tokens: int

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.restore.fetch_ends import drained
 from tokenflow_sgl.engine.restore.layer_fetch import take_layers
 from tokenflow_sgl.engine.restore.link_thread import register_turns
@@ -15,12 +16,12 @@ from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import handing_over
 from tokenflow_sgl.engine.restore.tail_fetch import register_fetches
 
-_TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
-_CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController"
+_TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
+_CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController"
 _POOL_STATS = (
-    "sglang.srt.managers.scheduler_components.pool_stats_observer.SchedulerPoolStatsObserver"
+    "sglang.srt.managers.scheduler_components.pool_stats_observer:SchedulerPoolStatsObserver"
 )
-_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater:SchedulerWeightUpdaterManager"
 _ATTRIBUTE = "tokenflow_restorations"
 
 Function = Callable[..., Any]
@@ -30,13 +31,13 @@ def register_restorations() -> None:
     """Declare the hooks, in the scheduler's process before it has a cache."""
     register_fetches()
     register_turns()
-    HookRegistry.register(f"{_TREE}.check_prefetch_progress", _progress, HookType.AROUND)
-    HookRegistry.register(f"{_TREE}._handle_prefetch_result", _fetched, HookType.AROUND)
-    HookRegistry.register(f"{_TREE}._drain_storage_control_queues_impl", _drained, HookType.AROUND)
-    HookRegistry.register(f"{_CONTROLLER}.load", _load, HookType.AROUND)
-    HookRegistry.register(f"{_TREE}._component_available_size", _available, HookType.AROUND)
-    HookRegistry.register(f"{_POOL_STATS}.session_held_tokens", _held, HookType.AROUND)
-    HookRegistry.register(f"{_UPDATER}.release_memory_occupation", _released, HookType.AROUND)
+    hold(f"{_TREE}.check_prefetch_progress", _progress, HookType.AROUND)
+    hold(f"{_TREE}._handle_prefetch_result", _fetched, HookType.AROUND)
+    hold(f"{_TREE}._drain_storage_control_queues_impl", _drained, HookType.AROUND)
+    hold(f"{_CONTROLLER}.load", _load, HookType.AROUND)
+    hold(f"{_TREE}._component_available_size", _available, HookType.AROUND)
+    hold(f"{_POOL_STATS}.session_held_tokens", _held, HookType.AROUND)
+    hold(f"{_UPDATER}.release_memory_occupation", _released, HookType.AROUND)
 
 
 def attach_restorations(tree_cache: Any, restorations: Restorations) -> None:

@@ -16,16 +16,17 @@ from typing import Any
 
 from sglang.srt.managers.cache_controller import PrefetchAck
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.costs import LatestRate
+from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.restore.fetch_ends import fetches_of
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.shared_clock import local_time
 
 logger = logging.getLogger(__name__)
 
-_CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController"
+_CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController"
 _ATTRIBUTE = "tokenflow_tail"
 BATCH_SECONDS = 0.006
 """Time that a batch should take: what the head may have to wait for the tail at most."""
@@ -145,10 +146,8 @@ def tail_of(operation: Any) -> TailFetch | None:
 
 def register_fetches() -> None:
     """Declare the hooks, in the scheduler's process before it has a cache."""
-    HookRegistry.register(f"{_CONTROLLER}.allocate_storage_hit", _allocate, HookType.AROUND)
-    HookRegistry.register(
-        f"{_CONTROLLER}._page_transfer_with_stable_layout", _transfer, HookType.AROUND
-    )
+    hold(f"{_CONTROLLER}.allocate_storage_hit", _allocate, HookType.AROUND)
+    hold(f"{_CONTROLLER}._page_transfer_with_stable_layout", _transfer, HookType.AROUND)
 
 
 def _allocate(

@@ -15,6 +15,7 @@ from sglang.srt.managers.load_snapshot import LoadSnapshot
 from sglang.srt.managers.scheduler_components.load_inquirer import SchedulerLoadInquirer
 
 from tokenflow_sgl.engine.frontend.loads import LoadWithHeadroom
+from tokenflow_sgl.engine.overriding import checked
 
 Requests = Callable[[], Collection[Any]]
 
@@ -35,6 +36,7 @@ def inquirer_with_paused(
         headroom: In tokens; None: it is not known.
     """
 
+    @checked
     class PausedAwareInquirer(SchedulerLoadInquirer):  # type: ignore[misc]
         def get_loads(self) -> LoadSnapshot:
             loads = super().get_loads()

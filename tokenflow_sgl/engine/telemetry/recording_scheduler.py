@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sglang.srt.managers.scheduler import Scheduler
 
+from tokenflow_sgl.engine.announcement import announcement
 from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
 
 
@@ -18,3 +21,7 @@ class RecordingScheduler(Scheduler):  # type: ignore[misc]
         self.tf_recorder = Recorder()
         if self.metrics_collector_context.current_scheduler_metrics_enabled:
             self.tf_recorder = PrometheusRecorder(self.metrics_collector.labels)
+
+    def get_init_info(self) -> dict[str, Any]:
+        """Say that this scheduler is ours, now that all of it is built."""
+        return {**super().get_init_info(), **announcement(type(self))}

@@ -1,0 +1,101 @@
+"""Schedulers of ours say so when they are ready, and no port is opened before all have.
+
+What SGLang's schedulers tell their parent when they are ready goes on to the process that serves
+HTTP, or to the offline engine. Ours add their name. A scheduler in whose process this plugin was
+not loaded, or was kept out, is SGLang's, and adds nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.plugins.hook_registry import HookType
+from sglang.srt.utils import kill_process_tree
+
+from tokenflow_sgl.engine.config import (
+    COMMAND_ATTRIBUTE,
+    NO_PLANNER,
+    config_of,
+    restoring_planner,
+)
+from tokenflow_sgl.engine.hooking import check_in_place, hold
+from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.seam_check import SeamError
+
+NAME = "tokenflow_scheduler"
+"""Of the entry: the class of the scheduler that runs; /server_info has it, too."""
+CONTROLLER = "sglang.srt.managers.data_parallel_controller"
+_LAUNCH = "sglang.srt.entrypoints.engine:Engine._launch_scheduler_processes"
+
+Launched = tuple[Any, Any]
+
+
+def announcement(scheduler: type) -> dict[str, Any]:
+    """What a scheduler of ours says when it is ready.
+
+    Raises:
+        SeamError: Something of ours is not in place any more; the message names it.
+    """
+    check_in_place()
+    return {NAME: scheduler.__name__}
+
+
+def hold_controller() -> None:
+    """In the process of the controller of data-parallel replicas: it hands on what all say."""
+    hold(f"{CONTROLLER}:DataParallelController.get_init_info", _hand_on, HookType.AFTER)
+
+
+def hold_launch() -> None:
+    """In the process that launches schedulers: wait until all have said that they are ours."""
+    hold(_LAUNCH, _launch, HookType.AROUND)
+
+
+def _launch(
+    original: Callable[..., Launched], engine: type, server_args: Any, *args: Any, **more: Any
+) -> Launched:
+    result, processes = original(engine, server_args, *args, **more)
+    if not _asked_for(server_args):
+        return result, processes
+
+    def wait_for_ours() -> None:
+        result.wait_for_ready()
+        try:
+            check_all(result.scheduler_infos)
+            check_in_place()
+        except SeamError as error:
+            for pid in result.all_child_pids:
+                kill_process_tree(pid)
+            if getattr(server_args, COMMAND_ATTRIBUTE, False):
+                raise SystemExit(f"tokenflow: {error}") from None
+            raise
+
+    return dataclasses.replace(result, wait_for_ready=wait_for_ours), processes
+
+
+def check_all(said: list[dict[str, Any]]) -> None:
+    """Make sure that each scheduler has said that it is ours.
+
+    Raises:
+        SeamError: One has not.
+    """
+    if not said or any(NAME not in each for each in said):
+        raise SeamError(
+            "SGLang's own scheduler runs where tokenflow's was asked for: this plugin was not "
+            "loaded in the scheduler's process, or another one kept it out; the log above says "
+            "which plugins were loaded there"
+        )
+
+
+def _asked_for(server_args: Any) -> bool:
+    return (
+        config_of(server_args) is not None
+        or restoring_planner(server_args) != NO_PLANNER
+        or layerwise_of(server_args) is not None
+    )
+
+
+def _hand_on(said: dict[str, Any], controller: Any) -> dict[str, Any] | None:
+    names = {each.get(NAME) for each in controller._scheduler_init_infos}
+    return {**said, NAME: names.pop()} if len(names) == 1 and None not in names else None
