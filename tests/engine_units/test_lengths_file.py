@@ -214,9 +214,12 @@ def test_a_failure_is_logged_once_and_tried_again(tmp_path, caplog) -> None:
     assert str(path) in line
     assert "No such file or directory" in line
     folder.mkdir()
-    lengths.ended(0, 50, cut_off=False)
-    file.close()
-    assert count(path.read_text()) == pytest.approx(4.0, rel=0.01)
+    caplog.clear()
+    for number in (4, 5):
+        lengths.ended(0, 50, cut_off=False)
+        saved(file, number * INTERVAL)
+    assert count(path.read_text()) == pytest.approx(5.0, rel=0.01)
+    assert caplog.messages == [f"tokenflow: lengths_file {str(path)!r} is written again"]
 
 
 def test_what_failed_is_written_at_the_end_though_nothing_has_ended_since(tmp_path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from tokenflow_sgl.contract import (
 )
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.engine.telemetry.decision_log import MOST_CANDIDATES, DecisionLog
+from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.observe import stream_events
 from tokenflow_sgl.observe.stream_events import LogError, events, read_log, short_names
 
@@ -97,6 +99,7 @@ EXCHANGE = Decision(Mode.WORKING_SET, admit=(2,), preempt=(Preempt(0, Cause.EXCH
 def test_a_pass_becomes_sentences(log, state) -> None:
     made, _, path = log
     made.write(state, EXCHANGE)
+    made.close()
     found = {event.rid: event for event in events(read_log(path))}
     assert {rid: event.what for rid, event in found.items()} == {
         "req-0": "paused",
@@ -122,6 +125,7 @@ def test_nothing_is_written_where_nothing_happens(log, state) -> None:
         made.write(state, decision)
     clock.now += 1.0
     made.write(state, dataclasses.replace(EXCHANGE, admit=(), preempt=()))  # as before
+    made.close()
     assert len(path.read_text().splitlines()) == 1
 
 
@@ -130,6 +134,7 @@ def test_a_busy_server_leaves_lines_out_but_no_preemption(log, state) -> None:
     for number in range(10):
         made.write(state, Decision(Mode.WORKING_SET, admit=(number % 3,)))
     made.write(state, EXCHANGE)
+    made.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["left_out"] for line in lines] == [0, 9]
 
@@ -139,6 +144,7 @@ def test_a_clock_that_is_set_back_silences_nothing(log, state) -> None:
     for hour in range(3):
         clock.now = NOON - 3600.0 * hour
         made.write(state, Decision(Mode.WORKING_SET, admit=(hour,)))
+    made.close()
     assert [event.rid for event in events(read_log(path))] == ["req-0", "req-1", "req-2"]
 
 
@@ -153,18 +159,35 @@ def test_another_stream_in_the_same_slot_is_scheduled_anew(tmp_path, state) -> N
     assert [event.rid for event in events(read_log(tmp_path / "log"))] == ["first", "second"]
 
 
-def test_a_log_that_fails_raises_nothing(tmp_path, state, capsys) -> None:
+def test_a_log_that_fails_raises_nothing(tmp_path, state, caplog) -> None:
     def nameless(slot: int) -> str:
         raise RuntimeError("no name")
 
     made = DecisionLog(tmp_path / "log", nameless)
-    made.write(state, EXCHANGE)
-    assert "no name" in capsys.readouterr().err
-    (tmp_path / "gone").mkdir()
-    made = DecisionLog(tmp_path / "gone" / "log", str)
-    (tmp_path / "gone").rmdir()
-    made.write(state, EXCHANGE)
-    assert "No such file" in capsys.readouterr().err
+    for _ in range(3):
+        made.write(state, EXCHANGE)
+    assert [record.exc_text.count("RuntimeError: no name") for record in caplog.records] == [1]
+
+
+class Counting(Recorder):
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def count(self, name: str, amount: float, **labels: str) -> None:
+        self.counts[name] += int(amount)
+
+
+def test_a_full_disk_is_told_once_and_counted(tmp_path, state, caplog, capsys) -> None:
+    (tmp_path / "log").symlink_to("/dev/full")
+    told = Counting()
+    made = DecisionLog(tmp_path / "log", str, recorder=told)
+    for _ in range(115):
+        made.write(state, EXCHANGE)
+    made.close()
+    assert caplog.text.count("No space left on device") == 1
+    assert len(caplog.records) == 1
+    assert capsys.readouterr().err == ""
+    assert told.counts == {"decision_log_lost_lines_total": 115}
 
 
 def test_a_line_is_bounded(log) -> None:
@@ -174,6 +197,7 @@ def test_a_line_is_bounded(log) -> None:
         for slot in range(200)
     ]
     made.write(make_state(*streams), EXCHANGE)
+    made.close()
     (line,) = read_log(path)
     assert len(line["candidates"]) <= 2 * MOST_CANDIDATES + 3
     assert line["streams"]["running"] == 100
@@ -237,6 +261,7 @@ def explained(log, state):
     made.write(state, EXCHANGE)
     clock.now += 60.0
     made.write(state, dataclasses.replace(EXCHANGE, admit=(), run=(2,)))
+    made.close()
 
     def run(*options: str):
         result = CliRunner().invoke(app, ["explain", str(path), *options], env={"COLUMNS": "400"})
@@ -288,6 +313,7 @@ def test_a_restoration_says_why_it_went_its_way(log, told, why) -> None:
     made, _, path = log
     seconds = {"compute": 0.047, "fetch": 0.026, "took": 0.0234}
     made.restored({"rid": "req-7", "failed": False, "seconds": seconds} | told)
+    made.close()
     (event,) = events(read_log(path))
     assert (event.rid, event.what, event.why) == ("req-7", "restored", why)
     result = CliRunner().invoke(app, ["explain", str(path)], env={"COLUMNS": "400"})

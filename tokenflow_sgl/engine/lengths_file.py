@@ -161,6 +161,10 @@ class LengthsFile:
             with contextlib.suppress(OSError):
                 scratch.unlink(missing_ok=True)
             self._fail(str(error.strerror))
+            return
+        if self._failed:
+            logger.warning("tokenflow: lengths_file %r is written again", str(self._path))
+        self._failed = False
 
     def _fail(self, why: str) -> None:
         """What is learned is still to be written."""
@@ -168,7 +172,7 @@ class LengthsFile:
         if not self._failed:
             logger.error(
                 "tokenflow: lengths_file %r cannot be written: %s; it is tried again every %g s, "
-                "and further failures are not logged",
+                "and until it is written, further failures are not logged",
                 str(self._path),
                 why,
                 self._interval,

@@ -97,7 +97,7 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_view = View(
             self, self.tf_table, self.tf_actuator, self.tf_clock, self.tf_timer, self.tf_transfers
         )
-        log = open_log(config.decision_log, ranks, self.tf_table.request)
+        log = open_log(config.decision_log, ranks, self.tf_table.request, self.tf_recorder)
         if config.block_groups:
             size_groups(self.token_to_kv_pool_allocator, self.tf_table)
         if config.host_room:

@@ -62,4 +62,10 @@ SCHEDULING = (
         "Policy passes that failed; the engine's own policy ran instead.",
         "passes",
     ),
+    Metric(
+        "decision_log_lost_lines_total",
+        "counter",
+        "Lines of the decision log that were lost, most often because the disk is full or slow.",
+        "lines",
+    ),
 )

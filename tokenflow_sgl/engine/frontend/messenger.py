@@ -19,8 +19,10 @@ from tokenflow_sgl.engine.stream_messages import (
     passed_on_message,
     stands_alone,
 )
+from tokenflow_sgl.engine.telemetry.sparing import Sparing
 
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 
 class Messenger:

@@ -19,9 +19,11 @@ from functools import lru_cache
 from typing import Any
 
 from tokenflow_sgl.engine.config import LAUNCH_ATTRIBUTE
+from tokenflow_sgl.engine.telemetry.sparing import Sparing
 from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of a sender, as the kernel states them."""

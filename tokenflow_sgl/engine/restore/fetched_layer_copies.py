@@ -14,8 +14,10 @@ from sglang.srt.managers.cache_controller import CacheOperation
 from sglang.srt.utils import get_device_module
 
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
+from tokenflow_sgl.engine.telemetry.sparing import Sparing
 
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 
 class LayerCopies(TailCopies):

@@ -20,8 +20,10 @@ from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
 from tokenflow_sgl.engine.restore.layer_reads import read_layers
 from tokenflow_sgl.engine.restore.tail_fetch import BATCH_TOKENS, TailFetch, set_tail, tail_of
 from tokenflow_sgl.engine.shared_clock import local_time
+from tokenflow_sgl.engine.telemetry.sparing import Sparing
 
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 LAYER_SECONDS = 0.002
 """Time that a batch of layers should take, unless one takes longer: what a short prefix, which is

@@ -15,7 +15,10 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
+from tokenflow_sgl.engine.telemetry.sparing import Sparing
+
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 _LAYOUTS = ("layer_first", "page_first_direct")
 

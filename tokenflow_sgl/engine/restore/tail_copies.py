@@ -25,7 +25,10 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.utils import get_device_module
 
+from tokenflow_sgl.engine.telemetry.sparing import Sparing
+
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 _ATTRIBUTE = "tokenflow_copies"
 

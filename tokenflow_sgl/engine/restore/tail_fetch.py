@@ -23,8 +23,10 @@ from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.restore.fetch_ends import fetches_of
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.shared_clock import local_time
+from tokenflow_sgl.engine.telemetry.sparing import Sparing
 
 logger = logging.getLogger(__name__)
+logger.addFilter(Sparing())
 
 _CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController"
 _ATTRIBUTE = "tokenflow_tail"

@@ -6,9 +6,7 @@ nowhere else. It is rotated, and busy servers leave lines out rather than slow d
 
 from __future__ import annotations
 
-import json
 import logging
-import logging.handlers
 import math
 import time
 from collections.abc import Callable
@@ -19,12 +17,12 @@ import numpy as np
 
 from tokenflow_sgl.contract import Decision, Mode, Phase, State, When
 from tokenflow_sgl.engine.ranks import place_in_group, rank_path
+from tokenflow_sgl.engine.telemetry.line_file import LineFile
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.qos import noticed
 
-MOST_BYTES = 32 * 1024 * 1024
-KEPT_FILES = 4
-"""Of these sizes, the present one not counted."""
+logger = logging.getLogger(__name__)
+
 LINES_PER_SECOND = 20.0
 MOST_CANDIDATES = 8
 """Streams that are shown of each kind beside those that something happened to."""
@@ -37,6 +35,7 @@ class DecisionLog:
         path: Of the present file; older ones get a number behind it.
         name_of: The request id of the stream in a slot.
         clock: Wall clock, Unix seconds.
+        recorder: Counts the lines that are lost.
     """
 
     def __init__(
@@ -44,20 +43,22 @@ class DecisionLog:
         path: Path,
         name_of: Callable[[int], str],
         clock: Callable[[], float] = time.time,
+        recorder: Recorder | None = None,
     ) -> None:
         self._name_of = name_of
         self._clock = clock
         self._written = -math.inf
         self._left_out = 0
         self._taken_up: list[str] = []
-        self._handler = logging.handlers.RotatingFileHandler(
-            path, maxBytes=MOST_BYTES, backupCount=KEPT_FILES, encoding="utf-8", delay=True
-        )
+        self._recorder = recorder or Recorder()
+        self._failed = False
+        self._file = LineFile(path, self._lost)
 
     def write(self, state: State, decision: Decision) -> None:
         """A pass has decided; says nothing where nothing happens to anybody.
 
-        Never raises: what goes wrong (a full disk) is told on stderr, as `logging` does it.
+        Never raises and never waits for the disk. What goes wrong is logged once, and the lines
+        that are lost are counted.
         """
         if decision.mode is Mode.WORKING_SET:
             self._guarded(lambda: self._write(state, decision))
@@ -83,17 +84,23 @@ class DecisionLog:
         self._left_out = 0
 
     def _append(self, line: dict[str, Any]) -> None:
-        self._handler.handle(_record(json.dumps(line, separators=(",", ":"))))
+        self._file.append(line)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except Exception:
-            self._handler.handleError(_record(""))
+            self._lost()
+            if not self._failed:
+                self._failed = True
+                logger.exception("tokenflow: a line of the decision log failed; told once")
+
+    def _lost(self) -> None:
+        self._recorder.count("decision_log_lost_lines_total", 1)
 
     def close(self) -> None:
-        """Close the file."""
-        self._handler.close()
+        """Wait until all is written, and close the file."""
+        self._file.close()
 
     def _line(self, now: float, state: State, decision: Decision) -> dict[str, Any]:
         streams, memory = state.streams, state.memory
@@ -146,10 +153,6 @@ class DecisionLog:
         }
 
 
-def _record(text: str) -> logging.LogRecord:
-    return logging.LogRecord(__name__, logging.INFO, "", 0, text, None, None)
-
-
 class DecisionListener:
     """Hears the decider: counts in the metrics, and writes the log if there is one.
 
@@ -169,13 +172,16 @@ class DecisionListener:
             self._log.write(state, decision)
 
 
-def open_log(path: str, ranks: Any, request: Callable[[int], Any]) -> DecisionLog | None:
+def open_log(
+    path: str, ranks: Any, request: Callable[[int], Any], recorder: Recorder
+) -> DecisionLog | None:
     """The log of decisions, if there is to be one: on one of the ranks, which decide alike.
 
     Args:
         path: As configured; empty: none is kept.
         ranks: SGLang's, of this process.
         request: The request in a slot.
+        recorder: Counts the lines that are lost.
     """
     if not path or place_in_group(ranks):
         return None
@@ -183,4 +189,5 @@ def open_log(path: str, ranks: Any, request: Callable[[int], Any]) -> DecisionLo
     def name(slot: int) -> str:
         return str(getattr(request(slot), "rid", slot))
 
-    return DecisionLog(rank_path(path, ranks.dp_rank, ranks.pp_rank), name)
+    where = rank_path(path, ranks.dp_rank, ranks.pp_rank)
+    return DecisionLog(where, name, recorder=recorder)

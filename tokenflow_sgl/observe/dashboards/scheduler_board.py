@@ -81,13 +81,15 @@ SCHEDULER = Row(
             thresholds=((0.01, "orange"),),
         ),
         Panel(
-            "Policy failures",
+            "Failures",
             "Passes per second in which the policy failed and SGLang's own policy decided; streams "
-            "per second that SGLang ended without telling the scheduler.",
+            "per second that SGLang ended without telling the scheduler; lines per second that the "
+            "decision log lost, because the disk is full or slow.",
             "short",
             (
                 Query(rate("tokenflow:policy_errors_total"), "failures"),
                 Query(rate("tokenflow:lost_streams_total"), "lost streams"),
+                Query(rate("tokenflow:decision_log_lost_lines_total"), "lines of the log"),
             ),
             thresholds=((0.01, "red"),),
         ),
