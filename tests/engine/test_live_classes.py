@@ -158,7 +158,7 @@ def test_a_bad_objective_in_a_header_is_refused(served, stream) -> None:
 def test_objectives_of_headers_reach_the_scheduler(served) -> None:
     # A time per token is a rate of its own, and so a class that no other request here has.
     custom = ("tokenflow:ttft_seconds_count", (("qos_class", "custom"),))
-    asked = {"x-slo-tpot-ms": "50", "x-slo-ttft-ms": "2000", "x-slo-tbt-ms": "900"}
+    asked = {"x-llm-d-slo-tpot-ms": "50", "x-slo-ttft-ms": "2000", "x-slo-tbt-ms": "900"}
     streamed = {**OURS, "stream": True}
     before = served.total("tokenflow:ttft_seconds_count")
     plain = served.post("/generate", streamed).body[-1]["output_ids"]

@@ -123,6 +123,13 @@ def test_a_bad_objective(key, value) -> None:
             {"x-slo-tpot-ms": " 2e2 ", "x-slo-tbt-ms": "1500", "x-slo": "1"},
             {"tokenflow_tpot_slo": 0.2, "tokenflow_tbt_slo": 1.5},
         ),
+        (
+            {"x-llm-d-slo-ttft-ms": "3000", "x-llm-d-slo-tpot-ms": "200", "x-slo-tbt-ms": "1500"},
+            {"tokenflow_ttft_slo": 3.0, "tokenflow_tpot_slo": 0.2, "tokenflow_tbt_slo": 1.5},
+        ),
+        # The new name holds, whatever the deprecated one says.
+        ({"x-slo-ttft-ms": "9", "x-llm-d-slo-ttft-ms": "2000"}, {"tokenflow_ttft_slo": 2.0}),
+        ({"x-llm-d-slo-tpot-ms": "50", "x-slo-tpot-ms": "soon"}, {"tokenflow_tpot_slo": 0.05}),
     ],
 )
 def test_objectives_of_headers(headers, found) -> None:
@@ -130,9 +137,10 @@ def test_objectives_of_headers(headers, found) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "3 s", "0", "-5", "nan", "inf", "1e9"])
-def test_a_bad_header(text) -> None:
-    with pytest.raises(RateError, match=r"^x-slo-tpot-ms"):
-        objectives_of({"x-slo-tpot-ms": text})
+@pytest.mark.parametrize("name", ["x-slo-tpot-ms", "x-llm-d-slo-tpot-ms"])
+def test_a_bad_header(name, text) -> None:
+    with pytest.raises(RateError, match=f"^{name}"):
+        objectives_of({name: text})
 
 
 @pytest.mark.parametrize(

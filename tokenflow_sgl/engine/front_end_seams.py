@@ -130,13 +130,13 @@ FRONT_END: tuple[Seam, ...] = (
     Seam(
         "sglang.srt.entrypoints.http_server:serve_generate_request",
         "hook",
-        "answers a bad rate on a /generate stream before its HTTP 200; reads x-slo-* headers",
+        "answers a bad rate on a /generate stream before its HTTP 200; reads headers of objectives",
         ("obj", "request"),
     ),
     Seam(
         "sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request",
         "hook",
-        "answers a rate outside of custom_params with HTTP 400; reads x-slo-* headers",
+        "answers a rate outside of custom_params with HTTP 400; reads headers of objectives",
         ("request", "raw_request"),
     ),
     *(

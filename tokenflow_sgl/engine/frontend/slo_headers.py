@@ -1,9 +1,11 @@
 """Objectives that come as HTTP headers, as inference gateways send them.
 
-The Gateway API Inference Extension names them `x-slo-ttft-ms` and `x-slo-tpot-ms`; `x-slo-tbt-ms`
-is the same for the longest time between two tokens. They become keys of `custom_params`, in
-seconds: from there on it makes no difference where an objective stood. What a body states goes
-before a header, which a gateway may set for all.
+llm-d names them `x-llm-d-slo-ttft-ms` and `x-llm-d-slo-tpot-ms`; `x-slo-ttft-ms` and
+`x-slo-tpot-ms` are what it and the Gateway API Inference Extension called them before, and
+`x-slo-tbt-ms` is the same for the longest time between two tokens. Of two names for one objective
+the new one holds, as it does in llm-d. They become keys of `custom_params`, in seconds: from there
+on it makes no difference where an objective stood. What a body states goes before a header, which a
+gateway may set for all.
 """
 
 from __future__ import annotations
@@ -16,8 +18,18 @@ from typing import Any
 from tokenflow_sgl.engine.frontend.terms import OBJECTIVE_KEYS, RateError, check_objective
 from tokenflow_sgl.errors import shown
 
-HEADERS = {f"x-slo-{key.split('_')[1]}-ms": key for key in OBJECTIVE_KEYS}
-"""Header to key of custom_params."""
+RENAMED = ("ttft", "tpot")
+"""Objectives that have a name of llm-d's."""
+
+
+def _names(key: str) -> tuple[str, ...]:
+    objective = key.split("_")[1]
+    old = f"x-slo-{objective}-ms"
+    return (f"x-llm-d-slo-{objective}-ms", old) if objective in RENAMED else (old,)
+
+
+HEADERS = {key: _names(key) for key in OBJECTIVE_KEYS}
+"""Key of custom_params to its headers; the first one that a request has holds."""
 _DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 """A decimal number as JSON has it. Python's own reader takes more: 1_000, infinity, digits of other
 scripts. A number below 0 is one, though none that is allowed."""
@@ -33,8 +45,9 @@ def objectives_of(headers: Mapping[str, str]) -> dict[str, float]:
         RateError: A value is no number of milliseconds, or none that is allowed.
     """
     found = {}
-    for header, key in HEADERS.items():
-        text = headers.get(header)
+    for key, names in HEADERS.items():
+        said = ((name, headers.get(name)) for name in names)
+        header, text = next((each for each in said if each[1] is not None), ("", None))
         if text is None:
             continue
         number = text.strip(" \t")  # which are no part of a header's value
