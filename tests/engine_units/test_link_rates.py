@@ -97,3 +97,20 @@ def test_without_hicache_nothing_is_known() -> None:
     watch = TransferWatch(None, Recorder())
     assert all(math.isnan(rate) for rate in watch.look())
     assert math.isnan(watch.links(SharedClock()).store.rate)
+
+
+def test_what_lands_after_the_last_stream_is_told(watched) -> None:
+    """The clock stands then, and nobody asks for rates any more."""
+    controller, watch, told = watched
+    known, last = copy(100, 0.5), copy(11, 0.1)
+    known.finish_event.happened = True
+    controller.ack_write_queue[:] = [known, last]
+    watch.look()
+    assert told.links == [("store", 200.0, 11)]
+    watch.settle()
+    last.finish_event.happened = True
+    watch.settle()
+    assert [queued for *_, queued in told.links] == [11, 0]
+    controller.ack_write_queue.append(copy(5, 0.1))  # of none that was served
+    watch.settle()
+    assert [queued for *_, queued in told.links] == [11, 0]

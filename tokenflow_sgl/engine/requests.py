@@ -143,6 +143,13 @@ class TrackingScheduler(OfferingScheduler):
             passes=self.tf_agreement.report() if self.tf_agreement else None,
         )
 
+    def _tf_keep_time(self) -> None:
+        """A pass begins: go on with the clock, which stands still while nothing is served."""
+        if len(self.tf_table):
+            self._tf_tick(self._tf_measure())
+        else:
+            self.tf_transfers.settle()
+
     def _tf_host_tokens(self) -> int:
         """KV tokens that the host has room for."""
         host = getattr(self.tree_cache.cache_controller, "mem_pool_host", None)

@@ -185,9 +185,9 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_effort.end_pass(worked=plan.batch_to_run is not None)
 
     def _tf_begin(self, running_batch: Any, last_batch: Any) -> None:
-        if self.tf_alone and len(self.tf_table):
+        if self.tf_alone:
             # By itself: a message would be lost where --scheduler-recv-interval skips a turn.
-            self._tf_tick(self._tf_measure())
+            self._tf_keep_time()
         now = self.tf_clock.now
         self.tf_timer.begin(now)
         end_long_rests(self.tf_table, self.tf_longest_rest, now)

@@ -18,7 +18,12 @@ class Direction:
         self._recorder = recorder
         self._rate = TransferRate()
         self._seen: list[Any] = []
-        self._told = (math.nan, -1)
+        self._told = (math.nan, 0)
+
+    @property
+    def busy(self) -> bool:
+        """Whether copies that were told have not landed as far as is known."""
+        return self._told[1] > 0
 
     def look(self, acks: list[Any]) -> float:
         """Take in what has landed; `acks` are SGLang's, of copies that it has not looked after.
@@ -54,6 +59,11 @@ class TransferWatch:
         return self._store.look(controller.ack_write_queue), self._load.look(
             controller.ack_load_queue
         )
+
+    def settle(self) -> None:
+        """Nothing is served: look only after copies that were under way when it last was."""
+        if self._store.busy or self._load.busy:
+            self.look()
 
     def links(self, clock: SharedClock) -> Links:
         """What all ranks know: the leader's rates, and the queues, which are everywhere alike."""
