@@ -1,5 +1,6 @@
 """What can be checked without a server: activation, ledger, attention, host pool."""
 
+import inspect
 import itertools
 import os
 import pkgutil
@@ -24,6 +25,7 @@ with warnings.catch_warnings():
     from sglang.srt.mem_cache import host_memory
     from sglang.srt.mem_cache.pool_host import base
     from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig
+    from sglang.srt.platforms.interface import SRTPlatform
 
     from tokenflow_sgl_emulator import attention, host_pool, mla_pool, platform
     from tokenflow_sgl_emulator.speculation import draft_hooks
@@ -144,6 +146,23 @@ def test_ledger_matches_the_installed_sglang() -> None:
     draft_hooks.stand_in_library()
     for seam in emulator_seams.SEAMS:
         assert callable(pkgutil.resolve_name(seam.target)), seam
+
+
+def test_every_method_of_the_platform_answers() -> None:
+    """Of SGLang's interface all that it calls without knowing that the platform has none of it."""
+    made = platform.EmulatorPlatform()
+    refuses = "get_default_speculative_draft_attention_backend"  # SGLang says then what is missing
+    needs = {"set_device": (torch.device("cpu"),)}
+    asked = [
+        name
+        for name, method in inspect.getmembers(SRTPlatform, inspect.isfunction)
+        if "raise NotImplementedError" in inspect.getsource(method) and name != refuses
+    ]
+    assert {"get_torch_profiler_activity", "get_device_total_memory"} <= {*asked}
+    for name in asked:
+        getattr(made, name)(*needs.get(name, ()))
+    # Its own name would be recorded twice, by SGLang's other way of profiling.
+    assert not hasattr(torch.profiler.ProfilerActivity, made.get_torch_profiler_activity_str())
 
 
 def test_missing_hooks_are_named() -> None:

@@ -7,6 +7,7 @@ would look the same with wrong copies.
 
 import copy
 import random
+import urllib.error
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +163,52 @@ def test_http_api(hicache: HiCache) -> None:
     deltas = [e["choices"][0]["delta"] for e in server.stream("/v1/chat/completions", chat)]
     assert "".join(delta.get("content") or "" for delta in deltas) == answer
     assert len(answer.split()) == 8
+
+
+def test_operators_routes_leave_the_server_running(hicache: HiCache, tmp_path: Path) -> None:
+    """All that ask the device for something: on CUDA they would get it."""
+    server = hicache.server
+    (prompt,) = prompts(1, 20, seed=9)
+
+    def answers() -> list[int]:
+        (answer,) = server.generate([prompt], NEW)
+        said: list[int] = answer["output_ids"]
+        return said
+
+    def ask(path: str, body: dict[str, Any] | None = None) -> int:
+        """The status of an answer; the server goes on, whatever it is."""
+        try:
+            with server.open(path, {} if body is None else body) as response:
+                status = int(response.status)
+        except urllib.error.HTTPError as error:
+            status = error.code
+        assert answers() == expected, path
+        return status
+
+    expected = answers()
+    for activities in ({}, {"activities": ["CPU"]}):
+        assert ask("/start_profile", {"output_dir": str(tmp_path), **activities}) == 200
+        assert ask("/stop_profile") == 200
+    steps = {"num_steps": 2, "profile_by_stage": True}
+    assert ask("/start_profile", {"output_dir": str(tmp_path), **steps}) == 200  # ends by itself
+    names = [path.name for path in tmp_path.glob("*.trace.json.gz")]
+    assert len([name for name in names if "EXTEND" in name or "DECODE" in name]) == 2
+    assert len(names) == 4
+    for activity in ("GPU", "MEM", "CUDA_PROFILER", "RPD", "tokenflow_emu"):
+        assert ask("/start_profile", {"activities": [activity]}) == 500
+    assert ask("/stop_profile") == 500  # none is under way
+    server.flush_when_idle()
+    with server.open("/release_memory_occupation", {}) as response:
+        assert response.status == 200
+    assert ask("/resume_memory_occupation") == 200
+    for path in ("/freeze_gc", "/set_trace_level?level=1"):
+        assert ask(path) == 200
+    assert ask("/slow_down", {"forward_sleep_time": None}) == 200
+    for path in ("/pause_generation", "/continue_generation"):
+        server.open(path, {}).close()
+    assert ask("/weights_checker", {"action": "checksum"}) == 200
+    assert ask("/weights_checker", {"action": "snapshot"}) == 200
+    assert ask("/weights_checker", {"action": "compare"}) in (200, 400)
 
 
 def merge_lora(model: Any, adapter: Path, alpha: float = 8.0, rank: int = 4) -> None:

@@ -137,8 +137,20 @@ OVERLAP = Seam(
     "replace",
     "Speculation does not overlap on a CPU; the device that is emulated does.",
 )
+DEVICE_MODULE = Seam(
+    "torch.get_device_module",
+    "around",
+    "/release_memory_occupation waits for the device without asking the platform which one it is.",
+)
+PROFILE = Seam(
+    "sglang.srt.managers.scheduler_components.profiler_manager.SchedulerProfilerManager._profile",
+    "around",
+    "/start_profile can ask for CUDA's own records, which end a server without CUDA.",
+)
 
 HOOKED = (
+    DEVICE_MODULE,
+    PROFILE,
     HOST_POOL,
     HOST_MEMORY,
     MLA_MEMORY,

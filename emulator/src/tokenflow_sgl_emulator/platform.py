@@ -157,6 +157,9 @@ class EmulatorPlatform(SRTPlatform):
         """A string, although the interface suggests ``torch.device``: SGLang splits it at ':'."""
         return "cpu"
 
+    def set_device(self, device: torch.device) -> None:
+        """There is one."""
+
     def get_device_name(self, device_id: int = 0) -> str:
         """The name of the platform."""
         return PLATFORM_NAME
@@ -177,6 +180,18 @@ class EmulatorPlatform(SRTPlatform):
         """Used memory of the whole machine, so that total minus used is what is free."""
         memory = psutil.virtual_memory()
         return float(memory.total - memory.available)
+
+    def get_torch_profiler_activity_str(self) -> str:
+        """A name that none of SGLang's own activities has.
+
+        `/start_profile` asks for it. The device is the CPU, which is among SGLang's own: under
+        its name, what this device does would be recorded twice.
+        """
+        return PLATFORM_NAME
+
+    def get_torch_profiler_activity(self) -> torch.profiler.ProfilerActivity:
+        """What this device does is done by the CPU."""
+        return torch.profiler.ProfilerActivity.CPU
 
     def get_available_memory(self, device_id: int = 0) -> tuple[int, int]:
         """Free and total."""

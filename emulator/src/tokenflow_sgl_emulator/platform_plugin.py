@@ -18,6 +18,7 @@ from tokenflow_sgl_emulator.emulator_seams import (
     BATCH_INVARIANCE,
     BATCH_PINNING,
     CHECK_END,
+    DEVICE_MODULE,
     DEVICE_REPORT,
     END_ANSWERS,
     GATHER,
@@ -34,6 +35,7 @@ from tokenflow_sgl_emulator.emulator_seams import (
     NOTE_IDLE,
     OVERLAP,
     PREFETCH_WAIT,
+    PROFILE,
     ROW_COPY,
     SAMPLING_HASH,
     SCATTER,
@@ -62,7 +64,7 @@ def register() -> None:
     )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from tokenflow_sgl_emulator import mla_pool
+    from tokenflow_sgl_emulator import mla_pool, operator_routes
     from tokenflow_sgl_emulator.answer_ends import check_end, end_answers
     from tokenflow_sgl_emulator.kv_link import LocalTransferEngine
     from tokenflow_sgl_emulator.no_pinning import without_pinning
@@ -86,6 +88,8 @@ def register() -> None:
     HookRegistry.register(ROW_COPY.target, dp_attention.memcpy, HookType.REPLACE)
     HookRegistry.register(GATHER.target, dp_attention.all_gather_into_tensor, HookType.REPLACE)
     HookRegistry.register(SCATTER.target, dp_attention.reduce_scatter_tensor, HookType.REPLACE)
+    HookRegistry.register(DEVICE_MODULE.target, operator_routes.device_module, HookType.AROUND)
+    HookRegistry.register(PROFILE.target, operator_routes.profile, HookType.AROUND)
     HookRegistry.register(OVERLAP.target, _overlap_drafts, HookType.REPLACE)
     for seam in (*LORA_PINNING, BATCH_PINNING):
         HookRegistry.register(seam.target, without_pinning, HookType.AROUND)
