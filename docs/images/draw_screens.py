@@ -88,7 +88,7 @@ def prometheus(folder: Path, *urls: str) -> Iterator[str]:
     targets = ", ".join(f'"{url.removeprefix("http://")}"' for url in urls)
     text = (GRAFANA / "prometheus.yml").read_text()
     text = text.replace('"127.0.0.1:30000"', targets).replace(
-        "scrape_interval: 5s", "scrape_interval: 1s"
+        "scrape_interval: 15s", "scrape_interval: 1s"
     )
     (folder / "prometheus.yml").write_text(text)
     shutil.copy(GRAFANA / "rules.yml", folder)

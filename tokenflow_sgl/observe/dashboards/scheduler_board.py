@@ -121,8 +121,9 @@ MEMORY = Row(
         ),
         Panel(
             "KV memory of the host",
-            "Share of the host pool that is taken. When it is full, the least recently used copies "
-            "are evicted and their streams are recomputed.",
+            "Share of the host pool that is taken. It is a cache, so full is normal: the oldest "
+            "copies make place for newer ones. Where paused streams had them, they are recomputed "
+            "(Resumes: nowhere).",
             "percentunit",
             (
                 Query(
@@ -131,7 +132,6 @@ MEMORY = Row(
                     "used",
                 ),
             ),
-            thresholds=((0.95, "orange"),),
         ),
         Panel(
             "Copies",
