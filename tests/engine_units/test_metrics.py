@@ -112,6 +112,9 @@ def test_a_fresh_server_has_what_alerts_look_at(recorder) -> None:
     seen = page()
     assert seen.by("preemptions_total", "cause") == {cause.value: 0 for cause in Cause}
     assert seen.total("policy_errors_total") == 0
+    # A rate needs the zero from which it rises.
+    for name in ("resume_recomputed_tokens", "policy_pass_seconds"):
+        assert f"tokenflow:{name}_sum" in generate_latest(REGISTRY).decode()
     assert seen.by("mode", "mode") == {"idle": 1, "working-set": 0, "fallback": 0}
 
 

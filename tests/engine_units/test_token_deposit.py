@@ -15,7 +15,7 @@ import pytest
 from sglang.srt.managers.io_struct import EmbeddingReqInput, GenerateReqInput
 
 from tokenflow_sgl.engine.config import ATTRIBUTE, TokenFlowConfig
-from tokenflow_sgl.engine.frontend import deposited_stream, token_deposit
+from tokenflow_sgl.engine.frontend import deposited_stream, held_gauge, token_deposit
 from tokenflow_sgl.engine.frontend.held_gauge import HeldGauge, gauge_of
 from tokenflow_sgl.engine.frontend.token_deposit import deliver_evenly, interval_of
 
@@ -388,3 +388,20 @@ def test_a_server_without_metrics_counts_for_itself() -> None:
     gauge = gauge_of(Manager())
     gauge.add(3)
     assert gauge.tokens == 3
+
+
+def test_a_folder_of_metrics_that_is_gone_keeps_no_stream_from_its_deposit(
+    monkeypatch, caplog
+) -> None:
+    def gone(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/tmp/gone/gauge_livesum_7.db")
+
+    monkeypatch.setattr(held_gauge, "make_metric", gone)
+    manager = Manager()
+    manager.enable_metrics = True
+    manager.metrics_collector = SimpleNamespace(labels={"model_name": "m"})
+    for _ in range(3):
+        gauge = gauge_of(manager)
+        gauge.add(3)
+    assert gauge.tokens == 9
+    assert caplog.text.count("/tmp/gone/gauge_livesum_7.db") == 1

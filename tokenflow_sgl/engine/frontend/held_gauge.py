@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from typing import Any
 
 from tokenflow_sgl.engine.telemetry.prometheus import make_metric
 from tokenflow_sgl.metrics import METRICS
+
+logger = logging.getLogger(__name__)
 
 
 class HeldGauge:
@@ -36,4 +39,8 @@ def gauge_of(manager: Any) -> HeldGauge:
     if not manager.enable_metrics:
         return HeldGauge()
     labels = manager.metrics_collector.labels
-    return HeldGauge(make_metric(METRICS["deposit_tokens"], [*labels]).labels(**labels))
+    try:
+        return HeldGauge(make_metric(METRICS["deposit_tokens"], [*labels]).labels(**labels))
+    except OSError as error:  # the folder of the metrics is gone, or its disk full
+        logger.error("tokenflow:deposit_tokens is not shown: %s", error)
+        return HeldGauge()

@@ -109,7 +109,7 @@ class PrometheusRecorder(Recorder):
         self._last_mode: Mode | None = None
         # A series that exists from the start can be alerted on.
         for metric in METRICS.values():
-            if metric.kind == "counter" and not metric.labels:
+            if metric.kind != "gauge" and not metric.labels:
                 self._at(metric.name)
         for cause in Cause:
             self._at("preemptions_total", cause=cause.value)
