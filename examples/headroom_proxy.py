@@ -4,9 +4,10 @@
 
 The servers run `--scheduler tokenflow`. Once a second the proxy reads from `/v1/loads` how much
 more work each of them can take without making its readers wait. Between two readings it takes off
-what it has sent itself. Answers stream through unchanged. When a client goes away the proxy closes
-the connection to the server, which then ends the answer. A server that does not answer gets no
-requests until it does.
+what it has sent itself. Of a server with `--dp-size` it takes its number of ranks times the least
+that one of them has left. Answers stream through unchanged. When a client goes away the proxy
+closes the connection to the server, which then ends the answer. A server that does not answer gets
+no requests until it does; one whose rank stands still, only where no other is better.
 
 It passes on `/generate`, `/v1/completions`, `/v1/chat/completions`, questions about the model, and
 what `/tokenflow/streams/{rid}` is told: to the server that has the stream.
@@ -21,7 +22,9 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -42,6 +45,11 @@ CHARACTERS_PER_TOKEN = 4.0
 """Of a prompt that comes as text: an estimate, which the next reading replaces."""
 TIMEOUT_S = 5.0
 """For connecting, and for reading the headroom; an answer may take as long as it takes."""
+STALE_S = 10.0
+"""Longest that a rank goes without new figures. SGLang writes them with each prefill, every 15
+decode steps, and once a second or more often while there is nothing to compute."""
+STANDING_STILL = -NEW_SERVER
+"""Headroom of a rank without new figures: a server gets requests only where none is better."""
 LONGEST_REQUEST = 64 * 2**20
 DROPPED = {"connection", "keep-alive", "trailer", "transfer-encoding", "upgrade", "expect"}
 """Headers that are about one connection, and not about what is asked or answered."""
@@ -49,6 +57,55 @@ DROPPED = {"connection", "keep-alive", "trailer", "transfer-encoding", "upgrade"
 
 class ProxyError(Exception):
     """It cannot start; the message says why."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    """A data-parallel rank: its headroom, when it says that it wrote it, and when that was new."""
+
+    tokens: float
+    written: object
+    since: float
+
+
+class Ranks:
+    """The ranks of one server as `/v1/loads` tells them; without data parallelism there is one.
+
+    Args:
+        clock: Seconds, of any origin.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ranks: dict[int, _Rank] = {}
+
+    def read(self, loads: Sequence[Mapping[str, Any]]) -> float:
+        """Headroom of the server, tokens, with what its ranks tell now.
+
+        It is that of the rank with the least, times their number. By default SGLang gives ranks
+        requests in turn, whatever each has left, so every rank gets an equal part of what the
+        server gets, and the fullest is the first whose readers wait. (With another
+        `--load-balance-method` the server can take more than that, up to the sum.)
+
+        A rank that is missing has the headroom that it had. Where one has been missing, or without
+        new figures, for `STALE_S`, it stands still, and with it each request that it gets.
+
+        Raises:
+            LookupError, TypeError, ValueError: They tell no headroom.
+        """
+        now = self._clock()
+        for place, load in enumerate(loads):
+            told, written = load[FIELD], load.get("timestamp")
+            number, tokens = load.get("dp_rank", place), NEW_SERVER if told is None else float(told)
+            before, since = self._ranks.get(number), now
+            if before is not None and written is not None and before.written == written:
+                since = before.since
+            self._ranks[number] = _Rank(tokens, written, since)
+        if not self._ranks:
+            raise LookupError("no rank tells its load")
+        still = any(now - rank.since > STALE_S for rank in self._ranks.values())
+        least = min(rank.tokens for rank in self._ranks.values())
+        return len(self._ranks) * (min(least, STANDING_STILL) if still else least)
 
 
 class Proxy:
@@ -72,6 +129,7 @@ class Proxy:
         self.known = KnownHeadroom()
         self.streams: dict[str, int] = {}
         self._said: dict[int, str] = {}
+        self._ranks = [Ranks() for _ in urls]
         self._session: aiohttp.ClientSession
 
     def choose(self, work: float) -> int | None:
@@ -133,12 +191,14 @@ class Proxy:
                 elif answer.status != 200:
                     said = f"answers HTTP {answer.status}"
                 else:
-                    told = (await answer.json(content_type=None))["loads"][0][FIELD]
-                    tokens = NEW_SERVER if told is None else float(told)
+                    loads = (await answer.json(content_type=None))["loads"]
+                    tokens = self._ranks[server].read(loads)
         except (aiohttp.ClientError, TimeoutError) as error:
             said = f"does not answer: {str(error) or type(error).__name__}"
         except (LookupError, TypeError, ValueError):
             said = wrong = f"{url} has no {FIELD} in /v1/loads: does it run --scheduler tokenflow?"
+        if tokens is None:
+            self._ranks[server] = Ranks()  # it may come back with others
         self.known.read(server, tokens)
         self._say(server, said)
         return wrong

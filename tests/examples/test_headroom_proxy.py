@@ -14,7 +14,7 @@ import headroom_proxy
 import pytest
 from aiohttp import web
 from behind_proxy import OFTEN, ONCE, SECONDS, Server, proxied, serving, until
-from headroom_proxy import FIELD, NEW_SERVER, Proxy, work_of
+from headroom_proxy import FIELD, NEW_SERVER, STALE_S, STANDING_STILL, Proxy, Ranks, work_of
 
 from tokenflow_sgl.policy.headroom import WITHIN
 
@@ -50,6 +50,91 @@ def test_a_new_reading_replaces_what_was_known() -> None:
             await until(lambda: proxy.known.tokens[0] == 3000)
             await client.post("/generate", data=request())
             assert [len(each.asked) for each in servers] == [1, 0]
+
+    asyncio.run(main())
+
+
+def test_the_fullest_rank_says_what_a_server_can_take() -> None:
+    """Its readers wait first: SGLang gives ranks requests in turn."""
+
+    async def main() -> None:
+        servers = [Server(3207), Server(1500)]
+        servers[0].other_ranks = [{FIELD: 646, "dp_rank": 1}]
+        async with proxied(*servers) as (client, proxy):
+            assert proxy.known.tokens == {0: 2 * 646.0, 1: 1500.0}
+            await client.post("/generate", data=request())
+            assert [len(each.asked) for each in servers] == [0, 1]
+
+    asyncio.run(main())
+
+
+def load_of(tokens: int | None, rank: int = 0, written: float | None = None) -> dict:
+    return {FIELD: tokens, "dp_rank": rank, "timestamp": written}
+
+
+def test_a_rank_that_has_not_served_is_new_and_no_emptier_than_that() -> None:
+    assert Ranks().read([load_of(900), load_of(None, 1)]) == 2 * 900
+    assert Ranks().read([load_of(None), load_of(None, 1)]) == 2 * NEW_SERVER
+    assert Ranks().read([load_of(-50), load_of(900, 1), load_of(800, 2)]) == -150
+
+
+def test_a_rank_that_is_missing_is_remembered_until_it_counts_as_standing_still() -> None:
+    now = [0.0]
+    ranks = Ranks(lambda: now[0])
+    assert ranks.read([load_of(900, 0, 1.0), load_of(400, 1, 1.0)]) == 800
+    now[0] = STALE_S
+    assert ranks.read([load_of(700, 0, 2.0)]) == 800, "its place and its number are kept"
+    now[0] += 0.1
+    assert ranks.read([load_of(700, 0, 3.0)]) == 2 * STANDING_STILL
+    assert ranks.read([load_of(700, 0, 4.0), load_of(600, 1, 4.0)]) == 1200
+    assert ranks.read([load_of(700, 0, 5.0), load_of(500, 1, 5.0)]) == 1000
+
+
+def test_figures_that_do_not_change_get_old_with_the_time_that_they_were_written() -> None:
+    now = [0.0]
+    ranks = Ranks(lambda: now[0])
+    still = [load_of(900, 0, 7.0), load_of(400, 1, 7.0)]
+    assert ranks.read(still) == 800
+    now[0] = STALE_S + 0.1
+    assert ranks.read([load_of(900, 0, 8.0), load_of(400, 1, 7.0)]) == 2 * STANDING_STILL
+    assert ranks.read([load_of(900, 0, 9.0), load_of(400, 1, 9.0)]) == 800, "the same, but new"
+    untimed = Ranks(lambda: now[0])
+    assert untimed.read([load_of(5)]) == 5
+    now[0] *= 2
+    assert untimed.read([load_of(5)]) == 5
+
+
+def test_a_server_with_a_rank_that_stands_still_is_the_last_choice() -> None:
+    async def main() -> None:
+        now = 0.0
+        servers = [Server(5000), Server(-200)]
+        servers[0].load["timestamp"] = 3.0
+        async with proxied(*servers) as (client, proxy):
+            proxy._ranks[0] = Ranks(lambda: now)
+            await proxy._read(0)
+            now = STALE_S + 1.0
+            await proxy._read(0)
+            await client.post("/generate", data=request())
+            assert [len(each.asked) for each in servers] == [0, 1]
+            proxy.known.read(1, None)
+            async with client.post("/generate", data=request()) as answer:
+                assert (answer.status, len(servers[0].asked)) == (200, 1), "none is better"
+
+    asyncio.run(main())
+
+
+def test_a_server_that_comes_back_is_known_anew() -> None:
+    async def main() -> None:
+        server = Server(1000)
+        server.other_ranks = [{FIELD: 300, "dp_rank": 1}]
+        async with proxied(server) as (_, proxy):
+            assert proxy.known.tokens == {0: 600.0}
+            load, server.load = server.load, {}
+            await proxy._read(0)
+            assert proxy.known.tokens == {}
+            server.load, server.other_ranks = load, []
+            await proxy._read(0)
+            assert proxy.known.tokens == {0: 1000.0}, "it has one rank now"
 
     asyncio.run(main())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -11,11 +12,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
+from headroom_proxy import FIELD
 from servers.client import TOKENS, Served
 
 from tokenflow_sgl.demo.server import free_port
@@ -80,8 +84,7 @@ def wait_for_running(served, count: int, over: threading.Event) -> None:
     end = time.monotonic() + SECONDS
     while not over.is_set():
         assert time.monotonic() < end, f"{count} requests never ran together"
-        with urllib.request.urlopen(f"{served.server.url}/v1/loads", timeout=30) as response:
-            (load,) = json.load(response)["loads"]
+        (load,) = told(served, "/v1/loads")["loads"]
         if load["num_running_reqs"] >= count:
             return
         time.sleep(0.02)
@@ -194,34 +197,44 @@ def test_the_own_policy_preempts_and_changes_no_answer(start, served, prompts) -
         policed.assert_clean()
 
 
+@contextlib.contextmanager
+def proxied(*servers: Served) -> Iterator[Served]:
+    """The proxy in front of servers, once it knows all of them."""
+    port = free_port()
+    proxy = Served(SimpleNamespace(url=f"http://127.0.0.1:{port}"))
+    command = [sys.executable, EXAMPLES / "headroom_proxy.py", "--port", str(port)]
+    process = subprocess.Popen([*command, *(each.server.url for each in servers)])
+    try:
+        wait_for_health(proxy, servers=len(servers))
+        yield proxy
+    finally:
+        process.terminate()
+        process.wait()
+
+
 @pytest.fixture
 def fleet(start):
     """Two servers that have not served yet, and the proxy in front of them."""
     with start("--scheduler", "tokenflow") as one, start("--scheduler", "tokenflow") as two:
-        port = free_port()
-        proxy = Served(SimpleNamespace(url=f"http://127.0.0.1:{port}"))
-        command = [sys.executable, EXAMPLES / "headroom_proxy.py", "--port", str(port)]
-        process = subprocess.Popen([*command, one.server.url, two.server.url])
-        try:
-            wait_for_health(proxy, servers=2)
+        with proxied(one, two) as proxy:
             yield proxy, one, two
-        finally:
-            process.terminate()
-            process.wait()
         for server in (one, two):
             server.assert_clean()
+
+
+def told(server: Served, path: str) -> Any:
+    """What a server or the proxy answers to a question, as JSON."""
+    with urllib.request.urlopen(f"{server.server.url}{path}", timeout=30) as response:
+        return json.load(response)
 
 
 def wait_for_health(proxy, servers: int) -> None:
     """Until the proxy listens and knows so many servers."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        try:
-            with urllib.request.urlopen(f"{proxy.server.url}/health", timeout=30) as response:
-                if len(json.load(response)["servers"]) == servers:
-                    return
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            if len(told(proxy, "/health")["servers"]) == servers:
+                return
         time.sleep(0.1)
     raise AssertionError("the proxy never became healthy")
 
@@ -270,7 +283,7 @@ def test_what_is_said_of_a_stream_reaches_its_server_through_the_proxy(fleet, pr
     sampling = {"temperature": 0, "max_new_tokens": FAR, "ignore_eos": True}
     body = {"input_ids": prompts[0], "stream": True, "sampling_params": sampling, "rid": rid}
 
-    def told(method: str, name: str, **said: float) -> int:
+    def tell(method: str, name: str, **said: float) -> int:
         request = urllib.request.Request(
             f"{proxy.server.url}/tokenflow/streams/{name}",
             data=json.dumps(said).encode() if said else None,
@@ -292,10 +305,36 @@ def test_what_is_said_of_a_stream_reaches_its_server_through_the_proxy(fleet, pr
         first = json.loads(response.readline().removeprefix(b"data: "))
         name = first["meta_info"]["id"]
         assert rid in (None, name)
-        assert told("POST", name, rate=0, weight=2) == 204
-        assert told("POST", name, weight=20) == 400
-        assert told("DELETE", name) == 204
+        assert tell("POST", name, rate=0, weight=2) == 204
+        assert tell("POST", name, weight=20) == 400
+        assert tell("DELETE", name) == 204
         answer = [line for line in response.read().splitlines() if line.startswith(b"data: {")]
     ended = json.loads(answer[-1].removeprefix(b"data: "))
     assert ended["meta_info"]["finish_reason"]["type"] == "abort"
-    assert told("POST", name, rate=5) == 404
+    assert tell("POST", name, rate=5) == 404
+
+
+@pytest.mark.slow
+def test_of_a_server_with_two_ranks_the_proxy_knows_both(start, prompts) -> None:
+    """The ranks have measured costs of their own, so they seldom have the same headroom."""
+    with start("--scheduler", "tokenflow", "--dp-size", "2") as server:
+        for rank in (0, 1):
+            assert server.generate(prompts[rank], routed_dp_rank=rank).status == 200
+        with proxied(server) as proxy:
+            end = time.monotonic() + SECONDS
+            while True:  # the proxy reads once a second, and ranks that are idle stay as they are
+                loads = {load["dp_rank"]: load for load in told(server, "/v1/loads")["loads"]}
+                (tokens,) = told(proxy, "/health")["servers"].values()
+                left = [loads[rank][FIELD] for rank in (0, 1)]
+                if None not in left and tokens == 2 * min(left):
+                    break
+                assert time.monotonic() < end, f"{tokens} of {left}"
+                time.sleep(0.1)
+            since = {rank: load["timestamp"] for rank, load in loads.items()}
+            while not all(
+                load["timestamp"] > since[load["dp_rank"]]
+                for load in told(server, "/v1/loads")["loads"]
+            ):  # else it would take an idle rank for one that stands still
+                assert time.monotonic() < end, since
+                time.sleep(0.1)
+        server.assert_clean()

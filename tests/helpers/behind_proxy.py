@@ -29,6 +29,7 @@ class Server:
 
     def __init__(self, headroom: object = 1000, answer: Callable[..., Awaitable] = at_once):
         self.load: dict[str, object] = {FIELD: headroom}
+        self.other_ranks: list[dict[str, object]] = []
         self.asked: list[web.Request] = []
         self.bodies: list[bytes] = []
         self.streams: set[str] = set()
@@ -65,7 +66,7 @@ class Server:
         return web.Response(status=204)
 
     async def loads(self, request: web.Request) -> web.Response:
-        return web.json_response({"loads": [self.load]})
+        return web.json_response({"loads": [self.load, *self.other_ranks]})
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request)

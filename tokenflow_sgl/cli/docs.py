@@ -50,7 +50,9 @@ has work.
 **For routers.** `tokenflow:headroom_tokens` says how much more a server can take. It is the demand
 test of admission ([scheduler.md](scheduler.md)) read as an amount, with all waiting streams counted
 as admitted. `/v1/loads` has it, too, as `tokenflow_headroom_tokens`, with and without
-`--enable-metrics`; `null` until it is known.
+`--enable-metrics`; `null` until it is known. Each data-parallel rank has its own. By default SGLang
+gives them requests in turn, so a server with `--dp-size N` can take N times what the rank with the
+least can.
 The [proxy](../examples/README.md#a-proxy-in-front-of-several-servers) of the examples routes by it.
 
 **Stalls.** A stall is counted when the token that ends it arrives, if the stall was longer than
