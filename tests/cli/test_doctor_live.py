@@ -73,6 +73,23 @@ def test_what_a_server_does_not_know_yet(recorder, examined) -> None:
     assert line_of(lines, "back").startswith("not known yet")
 
 
+def test_of_ranks_each_copies_over_a_link_of_its_own(monkeypatch) -> None:
+    """What one stream needs does not get faster by the rank beside it."""
+    page = 'tokenflow:mode{mode="idle"} 1.0\n' + "".join(
+        f'tokenflow:link_tokens_per_second{{dp_rank="{rank}",direction="load"}} 100000.0\n'
+        f'tokenflow:resumes_total{{dp_rank="{rank}"}} 1.0\n'
+        f'tokenflow:resume_loaded_tokens_total{{dp_rank="{rank}"}} 2000.0\n'
+        for rank in (0, 1)
+    )
+    monkeypatch.setattr(metrics_page, "scrape", lambda url: parse(page))
+    result = CliRunner().invoke(
+        app, ["doctor", "--live", "http://127.0.0.1:1"], env={"COLUMNS": "200"}
+    )
+    lines = [" ".join(line.split()) for line in result.output.splitlines()]
+    assert line_of(lines, "loaded with a resume, mean (tau_load)") == "2,000 tokens, 20.00 ms"
+    assert line_of(lines, "back").startswith("200,000 tokens/s"), "of both links together"
+
+
 def test_a_failing_policy_is_an_error(recorder, examined) -> None:
     recorder.policy_error()
     code, lines = examined()

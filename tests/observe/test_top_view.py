@@ -51,7 +51,7 @@ def test_a_class_without_streams_has_no_percentile() -> None:
     assert "0.0 s" not in line and "-" in line
 
 
-def test_shares_and_percentiles_do_not_add_up_over_replicas() -> None:
+def test_shares_and_percentiles_do_not_add_up_over_ranks() -> None:
     seen = parse(
         "".join(
             f'sglang:token_usage{{dp_rank="{rank}"}} {used}\n'
@@ -62,7 +62,24 @@ def test_shares_and_percentiles_do_not_add_up_over_replicas() -> None:
     )
     text = shown(Look(seen, seen.since(seen), 2.0, deque()))
     assert "70%" in text and "120%" not in text
-    assert "4.0 s" in text and "7.0 s" not in text
+    assert "3.0 s" in text, "the readers who are nearest to a stall"
+    assert "4.0 s" not in text and "7.0 s" not in text
+
+
+def test_of_ranks_the_busiest_loop_is_shown() -> None:
+    """Each has one of its own: two that take 40 % and 30 % of their time do not take 70 %."""
+    before, after = (
+        parse(
+            "# TYPE tokenflow:scheduling_seconds counter\n"
+            + "".join(
+                f'tokenflow:scheduling_seconds_total{{dp_rank="{rank}"}} {value}\n'
+                for rank, value in enumerate(values)
+            )
+        )
+        for values in ((1.0, 2.0), (1.8, 2.6))
+    )
+    text = shown(Look(after, after.since(before), 2.0, deque()))
+    assert "40.0%" in text and "70.0%" not in text
 
 
 def test_panels_stand_side_by_side_in_120_columns(recorder) -> None:

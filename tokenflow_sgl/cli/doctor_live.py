@@ -132,8 +132,8 @@ def _scheduling(seen: Scrape) -> Table:
 
 
 def _took(tokens: float, seen: Scrape, direction: str) -> str:
-    """How long so many tokens take on the link, at its measured rate."""
-    rate = seen.total("link_tokens_per_second", direction=direction)
+    """How long so many tokens take on a link, at its measured rate; each rank has its own link."""
+    rate = seen.mean("link_tokens_per_second", direction=direction)
     seconds = tokens / rate if rate > 0 else math.nan
     return "" if math.isnan(seconds) else f", {_milliseconds(seconds)}"
 

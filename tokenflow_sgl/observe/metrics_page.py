@@ -30,8 +30,8 @@ class ScrapeError(FailedError):
 class Scrape:
     """The samples of one page, those of `tokenflow:*` without their prefix.
 
-    Series of several schedulers on one page (data-parallel replicas) count together, except in
-    `most`.
+    Series of several schedulers on one page (data-parallel ranks) count together, except in
+    `least`, `most` and `mean`.
     """
 
     samples: Mapping[str, tuple[Sample, ...]]
@@ -42,14 +42,21 @@ class Scrape:
 
     def total(self, name: str, **labels: str) -> float:
         """Sum of the series with these labels that are known, not NaN; NaN without any."""
-        values = [sample.value for sample in self._of(name, labels)]
-        known = [value for value in values if not math.isnan(value)]
+        known = self._known(name, labels)
         return math.fsum(known) if known else math.nan
+
+    def least(self, name: str, **labels: str) -> float:
+        """Smallest of the known series with these labels, for what does not add up; else NaN."""
+        return min(self._known(name, labels), default=math.nan)
 
     def most(self, name: str, **labels: str) -> float:
         """Largest of the known series with these labels, for what does not add up; else NaN."""
-        values = [sample.value for sample in self._of(name, labels)]
-        return max((value for value in values if not math.isnan(value)), default=math.nan)
+        return max(self._known(name, labels), default=math.nan)
+
+    def mean(self, name: str, **labels: str) -> float:
+        """Mean of the known series with these labels: what one scheduler has; NaN without any."""
+        known = self._known(name, labels)
+        return math.fsum(known) / len(known) if known else math.nan
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """Sums of a metric by the value of a label."""
@@ -94,6 +101,10 @@ class Scrape:
                 for sample in samples
             )
         return Scrape(gained)
+
+    def _known(self, name: str, labels: Mapping[str, str]) -> list[float]:
+        values = (sample.value for sample in self._of(name, labels))
+        return [value for value in values if not math.isnan(value)]
 
     def _of(self, name: str, labels: Mapping[str, str]) -> list[Sample]:
         return [

@@ -58,7 +58,7 @@ class Look:
         return 0.0 if math.isnan(total) else total
 
     def most(self, name: str, **labels: str) -> float:
-        """A gauge that does not add up over replicas: that of the highest; 0 where it is none."""
+        """A gauge that does not add up over ranks: that of the highest; 0 where it is none."""
         highest = self.now.most(name, **labels)
         return 0.0 if math.isnan(highest) else highest
 
@@ -98,7 +98,8 @@ def _readers(look: Look) -> Panel:
     classes = Table("class", "P10", "P50", "P90", box=None, pad_edge=False)
     for name in sorted(look.now.by("buffer_percentile_seconds", "qos_class")):
         values = (
-            look.now.most("buffer_percentile_seconds", qos_class=name, percentile=share)
+            # Of ranks the one whose readers are nearest to a stall.
+            look.now.least("buffer_percentile_seconds", qos_class=name, percentile=share)
             for share in ("10", "50", "90")
         )
         classes.add_row(name, *("-" if math.isnan(each) else f"{each:.1f} s" for each in values))
@@ -163,7 +164,9 @@ def _scheduler(look: Look) -> Panel:
         ]
         table.add_row(f"{title} per second", ", ".join(parts) or "none")
     table.add_row("policy pass, P50", _seconds(look.gained.quantile("policy_pass_seconds", 0.5)))
-    table.add_row("of the loop's time", f"{look.rate('scheduling_seconds_total'):.1%}")
+    # Each rank has a loop of its own.
+    busiest = look.gained.most("scheduling_seconds_total") / look.seconds
+    table.add_row("of the loop's time", f"{0.0 if math.isnan(busiest) else busiest:.1%}")
     errors = look.now.total("policy_errors_total")
     table.add_row("policy failures", Text(f"{errors:,.0f}", style="red" if errors else "green"))
     return Panel(table, title="Scheduler", title_align="left")
