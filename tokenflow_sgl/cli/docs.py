@@ -47,13 +47,17 @@ SGLang's; tokenizer workers add theirs up.
 **When they change.** Gauges and per-token counters are updated once a second while the scheduler
 has work.
 
-**For routers.** `tokenflow:headroom_tokens` says how much more a server can take. It is the demand
-test of admission ([scheduler.md](scheduler.md)) read as an amount, with all waiting streams counted
-as admitted. `/v1/loads` has it, too, as `tokenflow_headroom_tokens`, with and without
-`--enable-metrics`; `null` until it is known. Each data-parallel rank has its own. By default SGLang
-gives them requests in turn, so a server with `--dp-size N` can take N times what the rank with the
-least can.
-The [proxy](../examples/README.md#a-proxy-in-front-of-several-servers) of the examples routes by it.
+**How full a server is.** `tokenflow:headroom_tokens` says how much more a server can take. It is
+the demand test of admission ([scheduler.md](scheduler.md)) read as an amount, with all waiting
+streams counted as admitted. `/v1/loads` has it, too, as `tokenflow_headroom_tokens`, with and
+without `--enable-metrics`; `null` until it is known. Each data-parallel rank has its own. By
+default SGLang gives them requests in turn, so a server with `--dp-size N` can take N times what the
+rank with the least can. Use it to add servers before it comes near 0, and to send nothing more to a
+server that is below 0. It is no reason to change a router: one that goes by it starts answers at
+best 9 % sooner than round robin in simulation, and started them 47 % later on two unlike emulated
+servers ([fleet](../benchmarks/fleet/README.md)). The
+[proxy](../examples/README.md#a-proxy-in-front-of-several-servers) of the examples shows how it is
+read.
 
 **Stalls.** A stall is counted when the token that ends it arrives, if the stall was longer than
 0.1 s, the limit of what a person perceives as instantaneous, and than the class tolerates. Stalled
