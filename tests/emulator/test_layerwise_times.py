@@ -213,6 +213,5 @@ def test_a_batch_that_does_not_fit_takes_what_the_solver_says(monkeypatch) -> No
         layouts,
         machine,
     )
-    assert planner.plans >= 1
-    assert planner.seconds == pytest.approx(said.seconds, rel=0.05)
+    assert set(chosen) != {chosen[0]}, "the solver's: an even spread has the same for all"
     assert took[-1] == pytest.approx(said.seconds, rel=0.01)

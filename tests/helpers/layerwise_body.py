@@ -6,6 +6,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +106,19 @@ class Stream:
     row: int
     places: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+
+
+def switches_of(executor: LayerExecutor) -> list[int]:
+    """Gets, for each step that follows, the number of streams whose layout it changes."""
+    switches, plan = [], executor.plans.plan
+
+    def counting(*given: Any) -> Any:
+        changed, needed = plan(*given)
+        switches.append(len(changed))
+        return changed, needed
+
+    executor.plans.plan = counting  # type: ignore[method-assign]
+    return switches
 
 
 class MadeUpEngine:

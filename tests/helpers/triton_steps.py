@@ -15,6 +15,7 @@ import torch
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from attention_steps import HEADS, KV_HEADS, LAYERS, STEPS, TOKENS, WIDTH, Server, ours, runner
+    from layerwise_body import switches_of
     from sglang.srt.configs.model_config import AttentionArch
     from sglang.srt.layers.attention import triton_backend
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
@@ -102,11 +103,12 @@ def compared(page: int, as_on_gpu: bool) -> dict[str, float]:
         pool.cells = CellTable(pool.executor.places, page, "cpu", mirrored=True)
     backend = LayerwiseAttention(placed, "triton")
     start_check.check_attention(backend._view.inner, pool)
+    switches = switches_of(pool.executor)
     found = Server(placed, backend, known=as_on_gpu).run(steps)
     return {
         "from_torch": far(by_torch, found),
         "from_own_pool": far(own_pool, found),
-        "switches": pool.executor.switches,
+        "switches": sum(switches),
         "fetched": pool.executor.fetched,
     }
 

@@ -27,11 +27,7 @@ from tokenflow_sgl.contract import (
     Decision,
     Mode,
     Phase,
-    Place,
     Preempt,
-    Restore,
-    Way,
-    When,
     Write,
 )
 
@@ -158,25 +154,6 @@ def test_a_stream_is_not_restored_in_the_pass_that_preempts_it(rig) -> None:
     assert rig.offered == []
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        lambda slot: Restore(slot, Way.TOKENS, When.AHEAD, split=4),
-        lambda slot: Restore(slot, Way.LAYERS, When.AHEAD, split=1),
-        lambda slot: Restore(slot, Way.TOKENS, split=4),
-        lambda slot: Place(slot, (0, 1)),
-    ],
-)
-def test_what_no_body_can_do_yet_is_refused_and_the_stream_resumes(rig, asked) -> None:
-    slot = rig.add(Phase.PAUSED)
-    action = asked(slot)
-    placed = (action,) if isinstance(action, Place) else ()
-    restored = (action,) if isinstance(action, Restore) else ()
-    applied = rig.apply(working(place=placed, restore=restored, run=(slot,)))
-    assert applied.refused == (action,)
-    assert rig.offered == [slot]
-
-
 # ---- offer --------------------------------------------------------------------------
 
 
@@ -262,20 +239,6 @@ CONTROLS: dict[str, tuple[Break, Callable[..., None]]] = {
     "preempts in the middle of a prefill": (
         does("accepts", lambda self, action: True),
         test_a_stream_in_the_middle_of_its_prefill_stays,
-    ),
-    "places": (
-        does("accepts", lambda self, action: True),
-        partial(
-            test_what_no_body_can_do_yet_is_refused_and_the_stream_resumes,
-            asked=lambda slot: Place(slot, (0, 1)),
-        ),
-    ),
-    "restores by layer": (
-        does("accepts", lambda self, action: True),
-        partial(
-            test_what_no_body_can_do_yet_is_refused_and_the_stream_resumes,
-            asked=lambda slot: Restore(slot, Way.LAYERS, split=1),
-        ),
     ),
     "hides nothing": (
         hides_nothing,

@@ -130,7 +130,6 @@ MALFORMED: dict[str, Any] = {
     "preempt": (FIRST_SLOT,),
     "write": (Write(FIRST_SLOT, 0.5),),  # type: ignore[arg-type]
     "restore": FIRST_SLOT,
-    "place": (None,),
     "prefill": Prefill(limit=2.5),  # type: ignore[arg-type]
 }
 """By field: what is no part of a decision, and would end the server where it is carried out."""

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tokenflow_sgl.contract import Way
 from tokenflow_sgl.restoration import (
     Channel,
     IoOrder,
@@ -20,6 +19,7 @@ from tokenflow_sgl.restoration import (
     io_order,
     schedule,
 )
+from tokenflow_sgl.restoration.prefix_way import PrefixWay
 
 PIECE = 256
 COMPUTE = in_chunks(
@@ -88,7 +88,7 @@ def test_all_is_restored_once(gaps, rate, order) -> None:
     # Never later than by the better source alone, but for a chunk of each at the end.
     alone = [
         schedule([Job(gap, 32, way) for gap in gaps], machine(rate)).seconds
-        for way in (Way.RECOMPUTE, Way.LOAD)
+        for way in (PrefixWay.RECOMPUTE, PrefixWay.LOAD)
     ]
     assert outcome.seconds <= min(alone) + sum(COMPUTE(gap, 512) for gap in gaps)
 
@@ -120,7 +120,7 @@ def test_in_turn_has_the_lower_mean_and_largest_first_at_times_the_earlier_end()
 
 def test_a_deadline_is_served_first() -> None:
     def ttft(order: IoOrder, deadline: float) -> float:
-        jobs = [Job(4096, way=Way.LOAD, deadline=deadline), Job(32768)]
+        jobs = [Job(4096, way=PrefixWay.LOAD, deadline=deadline), Job(32768)]
         return schedule(jobs, machine(20_000.0, order=order)).served[0].ttft
 
     assert ttft(IoOrder.LARGEST, 0.3) < 0.5 * ttft(IoOrder.LARGEST, math.inf)
@@ -130,7 +130,7 @@ def test_stock_waits_gives_up_or_does_not_wait() -> None:
     gap, rate = 32768, 5_000.0
 
     def run(patience: float):
-        return schedule([Job(gap, 64, Way.LOAD, patience=patience)], machine(rate))
+        return schedule([Job(gap, 64, PrefixWay.LOAD, patience=patience)], machine(rate))
 
     wait = run(math.inf)
     assert wait.seconds == pytest.approx(gap / rate + 0.001 + COMPUTE(gap, 64), rel=1e-3)
@@ -155,14 +155,14 @@ def test_a_dead_channel_costs_nothing() -> None:
 
 def test_two_channels_load_at_the_same_time() -> None:
     both = (Channel("storage", 20_000.0), Channel("other", 20_000.0))
-    jobs = [Job(8192, way=Way.LOAD), Job(8192, way=Way.LOAD, channel=1)]
+    jobs = [Job(8192, way=PrefixWay.LOAD), Job(8192, way=PrefixWay.LOAD, channel=1)]
     outcome = schedule(jobs, machine(channels=both))
     assert outcome.seconds < 1.1 * 8192 / 20_000.0
     assert outcome.loading == pytest.approx((8192 / 20_000.0,) * 2)
 
 
 def test_later_arrivals_load_while_another_computes() -> None:
-    jobs = [Job(8192, way=Way.RECOMPUTE), Job(8192, arrival=0.05)]
+    jobs = [Job(8192, way=PrefixWay.RECOMPUTE), Job(8192, arrival=0.05)]
     outcome = schedule(jobs, machine(40_000.0))
     assert outcome.served[1].loaded > 6000
     assert outcome.served[1].ttft < 8192 / 40_000.0 + 0.1
@@ -181,6 +181,6 @@ def test_bad_batches_are_named(jobs, message) -> None:
     with pytest.raises(ValueError, match="gap is 0; allowed is 1 or more"):
         Job(0)
     with pytest.raises(ValueError, match="allowed is RECOMPUTE, LOAD or TOKENS"):
-        Job(1, way=Way.LAYERS)
+        Job(1, way=PrefixWay.LAYERS)
     with pytest.raises(ValueError, match="job 0 waits without end"):
-        schedule([Job(1, way=Way.LOAD)], machine(channels=(Channel("storage", 0.0),)))
+        schedule([Job(1, way=PrefixWay.LOAD)], machine(channels=(Channel("storage", 0.0),)))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.contract import Way
 from tokenflow_sgl.restoration import Channel, Reason, Stored, Terms, in_chunks, plan
+from tokenflow_sgl.restoration.prefix_way import PrefixWay
 
 COMPUTE = in_chunks(
     lambda n, prefix: max(0.006, 0.001 + 20e-6 * n + 0.6e-9 * n * (prefix + n / 2)), 4096
@@ -21,7 +21,7 @@ TERMS = Terms(COMPUTE, page=64, layers=32, overhead=0.001)
 
 def test_a_long_prefix_in_storage_takes_both() -> None:
     found = plan(Stored(32768, suffix=128), [STORAGE], TERMS)
-    assert (found.way, found.channel, found.reason) == (Way.TOKENS, "storage", Reason.BOTH)
+    assert (found.way, found.channel, found.reason) == (PrefixWay.TOKENS, "storage", Reason.BOTH)
     assert found.split % 64 == 0
     load = STORAGE.seconds(32768) + COMPUTE(32768, 128)
     compute = COMPUTE(0, 32768 + 128)
@@ -31,7 +31,7 @@ def test_a_long_prefix_in_storage_takes_both() -> None:
 
 def test_from_the_host_it_is_loaded() -> None:
     found = plan(Stored(8192, suffix=64), [HOST], Terms(COMPUTE, page=64, gain=0.002))
-    assert (found.way, found.split, found.channel) == (Way.LOAD, 0, "host")
+    assert (found.way, found.split, found.channel) == (PrefixWay.LOAD, 0, "host")
     assert found.saved == 0.0
     assert found.reason in (Reason.LOAD, Reason.SMALL_GAIN)
 
@@ -45,29 +45,29 @@ def test_of_two_sources_the_faster_one_loads() -> None:
 @pytest.mark.parametrize(
     ("stored", "channels", "terms", "way", "reason"),
     [
-        (Stored(0, 512, 64), [STORAGE], TERMS, Way.RECOMPUTE, Reason.NOTHING),
-        (Stored(4096), [], TERMS, Way.RECOMPUTE, Reason.NO_SOURCE),
-        (Stored(4096), [Channel("storage", 0.0)], TERMS, Way.RECOMPUTE, Reason.NO_SOURCE),
-        (Stored(4096), [Channel("storage", 25e3, 9.0)], TERMS, Way.RECOMPUTE, Reason.COMPUTE),
-        (Stored(64), [Channel("storage", 1e6)], Terms(COMPUTE, 64), Way.LOAD, Reason.LOAD),
+        (Stored(0, 512, 64), [STORAGE], TERMS, PrefixWay.RECOMPUTE, Reason.NOTHING),
+        (Stored(4096), [], TERMS, PrefixWay.RECOMPUTE, Reason.NO_SOURCE),
+        (Stored(4096), [Channel("storage", 0.0)], TERMS, PrefixWay.RECOMPUTE, Reason.NO_SOURCE),
+        (Stored(4096), [Channel("storage", 25e3, 9.0)], TERMS, PrefixWay.RECOMPUTE, Reason.COMPUTE),
+        (Stored(64), [Channel("storage", 1e6)], Terms(COMPUTE, 64), PrefixWay.LOAD, Reason.LOAD),
         (
             Stored(4096),
             [STORAGE],
             Terms(COMPUTE, 64, gain=1.0),
-            Way.RECOMPUTE,
+            PrefixWay.RECOMPUTE,
             Reason.SMALL_GAIN,
         ),
-        (Stored(4096), [STORAGE], Terms(COMPUTE, 64), Way.TOKENS, Reason.BOTH),
-        (Stored(4096), [STORAGE], Terms(COMPUTE, 64, 32, 8192), Way.LAYERS, Reason.BOTH),
-        (Stored(4096), [STORAGE], Terms(COMPUTE, 64, 32, 4096), Way.TOKENS, Reason.BOTH),
-        (Stored(256), [STORAGE], TERMS, Way.LAYERS, Reason.BOTH),
+        (Stored(4096), [STORAGE], Terms(COMPUTE, 64), PrefixWay.TOKENS, Reason.BOTH),
+        (Stored(4096), [STORAGE], Terms(COMPUTE, 64, 32, 8192), PrefixWay.LAYERS, Reason.BOTH),
+        (Stored(4096), [STORAGE], Terms(COMPUTE, 64, 32, 4096), PrefixWay.TOKENS, Reason.BOTH),
+        (Stored(256), [STORAGE], TERMS, PrefixWay.LAYERS, Reason.BOTH),
     ],
 )
 def test_the_reason_is_said(stored, channels, terms, way, reason) -> None:
     found = plan(stored, channels, terms)
     assert (found.way, found.reason) == (way, reason)
-    assert (found.split > 0) == (way in (Way.TOKENS, Way.LAYERS))
-    assert bool(found.channel) == (way is not Way.RECOMPUTE)
+    assert (found.split > 0) == (way in (PrefixWay.TOKENS, PrefixWay.LAYERS))
+    assert bool(found.channel) == (way is not PrefixWay.RECOMPUTE)
 
 
 @given(

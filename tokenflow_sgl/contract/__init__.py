@@ -6,7 +6,6 @@ bodies (the live engine and the simulator) and the lifecycle between them speak 
 
 from tokenflow_sgl.contract.actions import (
     Cause,
-    Place,
     Preempt,
     Prefill,
     Restore,
@@ -44,7 +43,6 @@ __all__ = [
     "Mode",
     "ModelShape",
     "Phase",
-    "Place",
     "Policy",
     "Pool",
     "Preempt",

@@ -46,10 +46,6 @@ class Way(enum.Enum):
     """Copied from the host."""
     RECOMPUTE = "recompute"
     """Computed from its tokens."""
-    TOKENS = "tokens"
-    """The first `split` tokens computed, the others copied (CacheFlow, token-wise)."""
-    LAYERS = "layers"
-    """The first `split` layers computed, the others copied (CacheFlow, layer-wise)."""
 
 
 class When(enum.Enum):
@@ -69,7 +65,6 @@ class Restore:
         slot: The stream.
         way: How.
         when: In the step that resumes it, or before.
-        split: Tokens or layers that are computed; of `Way.TOKENS` and `Way.LAYERS` only.
         part: Of a prefetch, tokens that are worth a copy of their own: where memory for all of it
             is missing, it may come in chunks of that many tokens or more. 0: it comes as a whole.
     """
@@ -77,16 +72,7 @@ class Restore:
     slot: int
     way: Way = Way.LOAD
     when: When = When.IN_STEP
-    split: int = 0
     part: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Keep the KV of these layers of a stream on the device, and that of the others on the host."""
-
-    slot: int
-    layers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

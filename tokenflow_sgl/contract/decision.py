@@ -6,7 +6,7 @@ import enum
 import math
 from dataclasses import dataclass, field
 
-from tokenflow_sgl.contract.actions import Place, Preempt, Prefill, Restore, Write
+from tokenflow_sgl.contract.actions import Preempt, Prefill, Restore, Write
 
 
 class Mode(enum.Enum):
@@ -37,7 +37,6 @@ class Decision:
             there is memory and a transfer slot for them. A stream that is loaded in part and has no
             entry gives its memory up.
         write: KV of running streams to copy to the host now, before any of them is preempted.
-        place: Which layers of a stream stay on the device.
         prefill: What the next prefill step may be.
         hidden: Streams that admission does not see in this pass, whatever the mode.
         until: Nothing changes before then while no stream arrives, ends or changes its phase, and
@@ -54,7 +53,6 @@ class Decision:
     run: tuple[int, ...] = ()
     restore: tuple[Restore, ...] = ()
     write: tuple[Write, ...] = ()
-    place: tuple[Place, ...] = ()
     prefill: Prefill = field(default_factory=Prefill)
     hidden: frozenset[int] = frozenset()
     until: float | None = None

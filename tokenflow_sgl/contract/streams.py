@@ -53,10 +53,9 @@ class Streams:
         resting: Its reader has looked away, and reads nothing until it is back: nothing is due.
             Policies do not see such streams (see `lifecycle.resting`). None: no reader rests.
         held: Output tokens that the server keeps back for the client (token deposit); None: none.
-        on_device, on_host, in_storage: Leading tokens of each waiting stream's prompt that are
-            cached: on the device; on the device or behind that on the host; or behind that in
-            storage. As of the body's last look, 0 before it and for streams that do not wait.
-            None: the body does not keep count.
+        on_device, on_host: Leading tokens of each waiting stream's prompt that are cached: on the
+            device; or on the device and behind that on the host. As of the body's last look, 0
+            before it and for streams that do not wait. None: the body does not keep count.
         shared: Leading tokens of its context that other streams, which run, hold on the device: to
             start or resume it takes no memory for these, and to preempt it frees none. None: none
             shares any.
@@ -90,7 +89,6 @@ class Streams:
     held: IntArray | None = None
     on_device: IntArray | None = None
     on_host: IntArray | None = None
-    in_storage: IntArray | None = None
     shared: IntArray | None = None
     ttft_slo: FloatArray | None = None
     tbt_slo: FloatArray | None = None

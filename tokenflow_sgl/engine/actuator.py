@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenflow_sgl.contract import Growth, Place, Preempt, Restore, Way, Write
+from tokenflow_sgl.contract import Growth, Preempt, Write
 from tokenflow_sgl.engine.kv.device_pools import DevicePools
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
@@ -167,14 +167,11 @@ class EngineActuator:
             )
         if isinstance(action, Write):
             return self._runs(req) and not req.skip_radix_cache_insert
-        if isinstance(action, Restore):
-            return (
-                action.way is Way.LOAD
-                and self._scheduler.enable_hierarchical_cache
-                and req in self._pauser.paused
-                and req.to_finish is None
-            )
-        return not isinstance(action, Place)
+        return (
+            self._scheduler.enable_hierarchical_cache
+            and req in self._pauser.paused
+            and req.to_finish is None
+        )
 
     def _runs(self, req: Any) -> bool:
         if self._running is None:  # most passes ask of no stream
@@ -189,9 +186,6 @@ class EngineActuator:
         """Take these streams out of the running batch."""
         victims = [self._table.request(slot) for slot in slots]
         self._pauser.preempt(victims, self._batch, self.in_flight)
-
-    def place(self, places: Sequence[Place]) -> None:
-        """Not reached: `accepts` refuses, SGLang has no KV by layer."""
 
     def missing(self, slot: int) -> Missing:
         """By SGLang's prefix tree."""

@@ -43,7 +43,6 @@ class Agreement:
             decision.run,
             decision.restore,
             decision.write,
-            decision.place,
             decision.prefill,
             decision.until,
         )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tokenflow_sgl.contract import Place, Preempt, Restore, Write
+from tokenflow_sgl.contract import Preempt, Restore, Write
 from tokenflow_sgl.offload import DeviceRoom
 
-Action = Preempt | Write | Restore | Place
+Action = Preempt | Write | Restore
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Actuator(Protocol):
     def accepts(self, action: Action) -> bool:
         """Whether the body can carry this action out now, by what only the body knows.
 
-        For example a stream in the middle of its prefill is not preempted, an aborted one is not
-        prefetched, and a body without layer-wise KV places nothing.
+        For example a stream in the middle of its prefill is not preempted, and an aborted one is
+        not prefetched.
         """
         ...
 
@@ -51,10 +51,6 @@ class Actuator(Protocol):
 
         Each is paused as soon as no result that it takes part in is in flight; that may be at once.
         """
-        ...
-
-    def place(self, places: Sequence[Place]) -> None:
-        """Change which layers of these streams' KV are on the device."""
         ...
 
     @property

@@ -1,6 +1,6 @@
 """The one place where a decision becomes deeds, for the live engine and for the simulator.
 
-The order: write, preempt, place, restore ahead, admit, offer. KV is written before its stream is
+The order: write, preempt, restore ahead, admit, offer. KV is written before its stream is
 preempted, so that the copy runs while the stream drains. Memory that a preemption frees is there
 for what is restored and offered after it.
 """
@@ -14,7 +14,6 @@ from tokenflow_sgl.contract import (
     Decision,
     Mode,
     Phase,
-    Place,
     Preempt,
     Restore,
     Way,
@@ -28,7 +27,6 @@ from tokenflow_sgl.lifecycle.prefetch import prefetch
 _MAY = {
     Write: (Phase.RUNNING,),
     Preempt: (Phase.RUNNING,),
-    Place: (Phase.RUNNING, Phase.PAUSED),
     Restore: (Phase.PAUSED,),
 }
 """The phases in which a stream can be the object of an action."""
@@ -89,10 +87,6 @@ def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> App
             preempted.append(preemption)
     if preempted:
         body.preempt([preemption.slot for preemption in preempted])
-
-    places = [place for place in decision.place if possible(place)]
-    if places:
-        body.place(places)
 
     recompute, ahead = set(), []
     for restore in decision.restore:

@@ -15,7 +15,6 @@ from tokenflow_sgl.contract import (
     Cause,
     Decision,
     Mode,
-    Place,
     Preempt,
     Prefill,
     Restore,
@@ -29,7 +28,6 @@ _ACTIONS: dict[str, tuple[type, dict[str, Any]]] = {
     "preempt": (Preempt, {"slot": _INTS, "cause": Cause}),
     "restore": (Restore, {"slot": _INTS, "way": Way, "when": When, "part": _INTS}),
     "write": (Write, {"slot": _INTS, "tokens": _INTS}),
-    "place": (Place, {"slot": _INTS}),
 }
 """By field of a decision: which actions it has, and of what types their fields are."""
 

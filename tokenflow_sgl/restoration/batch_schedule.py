@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tokenflow_sgl.contract.actions import Way
 from tokenflow_sgl.restoration.batch import Pending, io_order
 from tokenflow_sgl.restoration.jobs import IoOrder, Job, Machine, Outcome, Served
+from tokenflow_sgl.restoration.prefix_way import PrefixWay
 from tokenflow_sgl.restoration.token_wise import (
     Fetch,
     Seconds,
@@ -43,7 +43,7 @@ def schedule(jobs: Sequence[Job], machine: Machine) -> Outcome:
         if not 0 <= job.channel < len(machine.channels):
             raise ValueError(f"job {number}: channel is {job.channel}; there is no such channel")
         dead = machine.channels[job.channel].rate == 0.0
-        if dead and job.way is Way.LOAD and math.isinf(job.patience):
+        if dead and job.way is PrefixWay.LOAD and math.isinf(job.patience):
             raise ValueError(f"job {number} waits without end for a channel that loads nothing")
     return _Schedule(jobs, machine).run()
 
@@ -58,7 +58,7 @@ class _Progress:
     """
 
     job: Job
-    way: Way
+    way: PrefixWay
     suffix: int
     head: int = 0
     tail: int = 0
@@ -80,7 +80,7 @@ class _Progress:
     @property
     def loads(self) -> bool:
         """Whether a channel has something to do for it."""
-        return self.way is not Way.RECOMPUTE and not self.given_up and self.left > 0
+        return self.way is not PrefixWay.RECOMPUTE and not self.given_up and self.left > 0
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ class _Schedule:
     def _head(self, one: _Progress) -> int:
         """Tokens of its gap that the next chunk computes; 0: none."""
         job, machine = one.job, self.machine
-        if one.way is Way.LOAD and not one.given_up:
+        if one.way is PrefixWay.LOAD and not one.given_up:
             if self.now < job.arrival + job.patience:
                 return 0
             one.given_up = True
@@ -182,7 +182,7 @@ class _Schedule:
             one.tail = one.flying = 0
         if not one.missing:
             return 0
-        if one.way is not Way.TOKENS or machine.greedy:
+        if one.way is not PrefixWay.TOKENS or machine.greedy:
             return min(one.missing, machine.chunk)
         tokens = head_tokens(
             one.head,
@@ -199,7 +199,7 @@ class _Schedule:
         Asked for the request that is next. Of the others nothing is given up yet: what their
         channel does for those before them is not known well enough.
         """
-        if one.way is not Way.TOKENS or self.machine.greedy or not one.missing:
+        if one.way is not PrefixWay.TOKENS or self.machine.greedy or not one.missing:
             return
         if alone_is_sooner(
             one.head,
@@ -210,12 +210,12 @@ class _Schedule:
             fetch=self._fetch(one),
             page=self.machine.page,
         ):
-            one.way = Way.RECOMPUTE
+            one.way = PrefixWay.RECOMPUTE
             one.tail = one.flying = 0
 
     def _within(self, one: _Progress, tokens: int, limit: float) -> int:
         """As many of these tokens of a head as delay no request that comes before."""
-        if not tokens or one.way is not Way.TOKENS or self.machine.greedy:
+        if not tokens or one.way is not PrefixWay.TOKENS or self.machine.greedy:
             return tokens
         return tokens_within(one.head, tokens, limit, compute=self.compute, page=self.machine.page)
 

@@ -6,8 +6,8 @@ import enum
 import math
 from dataclasses import dataclass
 
-from tokenflow_sgl.contract.actions import Way
 from tokenflow_sgl.restoration.channel import Channel
+from tokenflow_sgl.restoration.prefix_way import PrefixWay
 from tokenflow_sgl.restoration.token_wise import Seconds
 
 PIECE = 256
@@ -32,18 +32,18 @@ class Job:
     Attributes:
         gap: Tokens whose KV is stored, >= 1.
         suffix: Tokens behind them, which are computed in any case, >= 1.
-        way: `Way.RECOMPUTE`; `Way.LOAD`, head first, as a stock prefetch; `Way.TOKENS`, both at
-            once, or computing alone where that is done sooner.
+        way: RECOMPUTE; LOAD, head first, as a stock prefetch; TOKENS, both at once, or computing
+            alone where that is done sooner.
         channel: Index of the channel that has it.
         arrival: Seconds, on the clock of the schedule.
         deadline: When its first token is due; infinite: never.
-        patience: Of `Way.LOAD`: seconds after its arrival from which on what has landed is enough,
-            and the rest is computed: 0.0 is SGLang's `best_effort`, infinite its `wait_complete`.
+        patience: Of a LOAD: seconds after its arrival from which on what has landed is enough, and
+            the rest is computed: 0.0 is SGLang's `best_effort`, infinite its `wait_complete`.
     """
 
     gap: int
     suffix: int = 1
-    way: Way = Way.TOKENS
+    way: PrefixWay = PrefixWay.TOKENS
     channel: int = 0
     arrival: float = 0.0
     deadline: float = math.inf
@@ -53,7 +53,7 @@ class Job:
         for name in ("gap", "suffix"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed is 1 or more")
-        if self.way not in (Way.RECOMPUTE, Way.LOAD, Way.TOKENS):
+        if self.way not in (PrefixWay.RECOMPUTE, PrefixWay.LOAD, PrefixWay.TOKENS):
             raise ValueError(f"way is {self.way!r}; allowed is RECOMPUTE, LOAD or TOKENS")
 
 

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tokenflow_sgl.contract.actions import Way
 from tokenflow_sgl.restoration.channel import Channel
 from tokenflow_sgl.restoration.layer_wise import best_layers
+from tokenflow_sgl.restoration.prefix_way import PrefixWay
 from tokenflow_sgl.restoration.token_wise import Seconds, best_split
 
 
@@ -83,14 +83,14 @@ class Plan:
 
     Attributes:
         way: How.
-        split: Tokens or layers that are computed; of `Way.TOKENS` and `Way.LAYERS` only.
+        split: Tokens or layers that are computed, where it is split by either; else 0.
         channel: Name of the channel that loads; empty: none does.
         seconds: From now until all of the prompt has its KV, the suffix included.
         saved: Seconds less than with the better single source.
         reason: Why.
     """
 
-    way: Way
+    way: PrefixWay
     split: int
     channel: str
     seconds: float
@@ -108,22 +108,22 @@ def plan(stored: Stored, channels: Sequence[Channel], terms: Terms) -> Plan:
     """
     if not stored.gap:
         seconds = terms.compute(stored.prefix, stored.suffix)
-        return Plan(Way.RECOMPUTE, 0, "", seconds, 0.0, Reason.NOTHING)
+        return Plan(PrefixWay.RECOMPUTE, 0, "", seconds, 0.0, Reason.NOTHING)
     computed = terms.compute(stored.prefix, stored.gap + stored.suffix)
-    alone = Plan(Way.RECOMPUTE, 0, "", computed, 0.0, Reason.COMPUTE)
+    alone = Plan(PrefixWay.RECOMPUTE, 0, "", computed, 0.0, Reason.COMPUTE)
     both: Plan | None = None
     for channel in channels:
         if channel.rate == 0.0:
             continue
         loaded = _load(stored, channel, terms)
         if loaded < alone.seconds:
-            alone = Plan(Way.LOAD, 0, channel.name, loaded, 0.0, Reason.LOAD)
+            alone = Plan(PrefixWay.LOAD, 0, channel.name, loaded, 0.0, Reason.LOAD)
         split = _both(stored, channel, terms)
         if split is not None and (both is None or split.seconds < both.seconds):
             both = split
     if both is None:
         if not any(channel.rate for channel in channels):
-            return Plan(Way.RECOMPUTE, 0, "", computed, 0.0, Reason.NO_SOURCE)
+            return Plan(PrefixWay.RECOMPUTE, 0, "", computed, 0.0, Reason.NO_SOURCE)
         return alone
     saved = alone.seconds - both.seconds
     if saved <= 0.0:
@@ -174,7 +174,7 @@ def _load(stored: Stored, channel: Channel, terms: Terms) -> float:
 def _both(stored: Stored, channel: Channel, terms: Terms) -> Plan | None:
     """The better of the two splits, or the one that the crossover asks for."""
     suffix = terms.compute(stored.prefix + stored.gap, stored.suffix)
-    found = [(math.inf, Way.TOKENS, 0)]
+    found = [(math.inf, PrefixWay.TOKENS, 0)]
     crossover = terms.crossover
     if crossover is None or stored.gap >= crossover or not terms.layers:
         tokens = best_split(
@@ -185,7 +185,7 @@ def _both(stored: Stored, channel: Channel, terms: Terms) -> Plan | None:
             page=terms.page,
         )
         if 0 < tokens.head < stored.gap:
-            found.append((tokens.seconds + suffix, Way.TOKENS, tokens.head))
+            found.append((tokens.seconds + suffix, PrefixWay.TOKENS, tokens.head))
     if terms.layers and (crossover is None or stored.gap < crossover):
         layers = best_layers(
             stored.prefix,
@@ -197,7 +197,7 @@ def _both(stored: Stored, channel: Channel, terms: Terms) -> Plan | None:
             suffix=stored.suffix,
         )
         if 0 < layers.layers < terms.layers:
-            found.append((layers.seconds, Way.LAYERS, layers.layers))
+            found.append((layers.seconds, PrefixWay.LAYERS, layers.layers))
     seconds, way, split = min(found, key=lambda item: item[0])
     if not split:
         return None

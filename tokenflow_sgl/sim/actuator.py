@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tokenflow_sgl.contract import Growth, IntArray, Phase, Place, Preempt, Restore, Way, Write
+from tokenflow_sgl.contract import Growth, IntArray, Phase, Preempt, Write
 from tokenflow_sgl.lifecycle.actuator import Action, Missing
 from tokenflow_sgl.offload import DeviceRoom
 from tokenflow_sgl.sim.core import Core
@@ -67,12 +67,8 @@ class SimActuator:
     # ---- the verbs ------------------------------------------------------------------
 
     def accepts(self, action: Action) -> bool:
-        """Not what is in the middle of its prefill; no KV is split by layers or by tokens."""
-        if isinstance(action, Preempt):
-            return action.slot != self._core.chunked
-        if isinstance(action, Restore):
-            return action.way is Way.LOAD
-        return not isinstance(action, Place)
+        """Not what is in the middle of its prefill."""
+        return not isinstance(action, Preempt) or action.slot != self._core.chunked
 
     def write(self, writes: Sequence[Write]) -> int:
         """Copy on the simulated link."""
@@ -93,9 +89,6 @@ class SimActuator:
         core.ended.drop(slots)
         self.draining += [slot for slot in slots if slot not in core.ended.unknown]
         self.counts.preempted += len(slots)
-
-    def place(self, places: Sequence[Place]) -> None:
-        """Not reached: `accepts` refuses."""
 
     @property
     def room(self) -> DeviceRoom:

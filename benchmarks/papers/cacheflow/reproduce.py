@@ -19,7 +19,6 @@ from pathlib import Path
 
 from rich.progress import track
 
-from tokenflow_sgl.contract import Way
 from tokenflow_sgl.profiles import DEVICES, MODELS, Device, Model, PrefillTable, aiconfigurator
 from tokenflow_sgl.profiles.launch import default_launch
 from tokenflow_sgl.profiles.pool import chunked_prefill_size, graph_rows
@@ -39,6 +38,7 @@ from tokenflow_sgl.restoration import (
     play_stages,
     schedule,
 )
+from tokenflow_sgl.restoration.prefix_way import PrefixWay
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))
 
@@ -89,7 +89,7 @@ SETUPS = tuple(
 class System:
     """How a system restores: the way of each request, and what differs on the machine."""
 
-    way: Way
+    way: PrefixWay
     patience: float = math.inf
     order: IoOrder = IoOrder.IN_TURN
     cake: bool = False
@@ -106,13 +106,13 @@ class System:
 TIMEOUT = -1.0
 """SGLang's default: 1 s and 0.25 s per 1,024 tokens."""
 SYSTEMS = {
-    "recompute (vLLM)": System(Way.RECOMPUTE),
-    "wait_complete": System(Way.LOAD),
-    "timeout": System(Way.LOAD, TIMEOUT),
-    "best_effort": System(Way.LOAD, 0.0),
-    "per request (Cake)": System(Way.TOKENS, cake=True),
-    "ours": System(Way.TOKENS),
-    "ours, largest first": System(Way.TOKENS, order=IoOrder.LARGEST),
+    "recompute (vLLM)": System(PrefixWay.RECOMPUTE),
+    "wait_complete": System(PrefixWay.LOAD),
+    "timeout": System(PrefixWay.LOAD, TIMEOUT),
+    "best_effort": System(PrefixWay.LOAD, 0.0),
+    "per request (Cake)": System(PrefixWay.TOKENS, cake=True),
+    "ours": System(PrefixWay.TOKENS),
+    "ours, largest first": System(PrefixWay.TOKENS, order=IoOrder.LARGEST),
 }
 SINGLE = ("recompute (vLLM)", "wait_complete")
 STOCK = (*SINGLE, "timeout", "best_effort")

@@ -62,7 +62,6 @@ class LayerExecutor:
     Attributes:
         owners: Of all pages.
         plans: Where the layers of each stream are to lie.
-        switches: Streams whose layout has changed so far.
         steps: So far.
         fetched: Pages of one layer that were copied into staging cells so far.
         stored, loaded: Likewise those that moved for good, to the host and back.
@@ -99,7 +98,6 @@ class LayerExecutor:
         self._landing: dict[int, Ticket] = {}  # the last copy for each layer
         self._stored: Ticket | None = None  # the last copy to the host
         self._layer = 0
-        self.switches = 0
         self.steps = self.fetched = self.stored = self.loaded = 0
         self.waits = WaitTimes(copies)
 
@@ -238,7 +236,6 @@ class LayerExecutor:
         changed, needed = self.plans.plan(
             [row.row for row in rows], np.flatnonzero(running), self._speeds.known
         )
-        self.switches += len(changed)
         leaving = self._leaving(places.device.count - needed)
         moving = np.unique(np.concatenate([live[np.isin(owner[live], changed)], came, leaving]))
         places.unstage(moving)

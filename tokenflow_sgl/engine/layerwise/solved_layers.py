@@ -43,10 +43,6 @@ class SolvedLayers:
 
     Args:
         kernels: The solver's inner loops; None: not compiled.
-
-    Attributes:
-        plans: Made so far.
-        seconds: Of a decode step of the streams as the last plan has them; 0.0: there is none.
     """
 
     def __init__(self, kernels: Kernels | None = None) -> None:
@@ -54,8 +50,6 @@ class SolvedLayers:
         self._of: dict[int, Layout] = {}
         self._speeds: StepSpeeds | None = None
         self._age = 0
-        self.plans = 0
-        self.seconds = 0.0
 
     def layouts(self, streams: StreamsInStep) -> Sequence[Layout]:
         """By the plan that stands, or a new one."""
@@ -101,7 +95,6 @@ class SolvedLayers:
         layouts = for_batch(len(rows))(layers)
         machine = machine_of(layers, streams.cells, speeds)
         self._speeds, self._age = speeds, 0
-        self.plans += 1
         installed = Installed(layouts, self._now(streams, layouts), float(AHEAD))
         grown = streams.pages + -(-AHEAD // streams.page)
         for pages in (grown, streams.pages):
@@ -113,10 +106,8 @@ class SolvedLayers:
                 kernels=self._kernels,
             )
             if found is not None:
-                self.seconds = found.seconds
                 chosen = [layouts.choices[choice] for choice in found.layout]
                 return dict(zip(rows, chosen, strict=True))
-        self.seconds = 0.0
         return dict(zip(rows, self._even.layouts(streams), strict=True))
 
     @staticmethod
