@@ -55,7 +55,7 @@ _QUERY_NORM = 3.0
 _DECAY = 0.05
 _OUTPUTS = tuple(f"{name}.weight" for name in ("o_proj", "out_proj", "down_proj", "w2"))
 """Weights of the layers' projections back to the residual stream."""
-# Logit of every token that must not be generated; ordinary logits stay within about +-10.
+# Added to the logit of every token that must not be generated; logits stay within about +-10.
 _BANNED_LOGIT = -60.0
 
 
@@ -247,7 +247,10 @@ def _remember(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def _ban_all_but(allowed: range, model: PreTrainedModel) -> None:
-    """Give every token outside ``allowed`` a logit near ``_BANNED_LOGIT``, whatever the context.
+    """Lower the logit of every token outside ``allowed`` by ``_BANNED_LOGIT``, in every context.
+
+    They keep their differences: a grammar may leave only such tokens, and among equal ones SGLang's
+    greedy choice depends on whether another request of the batch is sampled.
 
     A linear head without bias cannot do that on random features, so residual channel 0 is kept
     constant: every embedding starts it at 1 and no layer writes to it. After the final norm it is
@@ -261,8 +264,7 @@ def _ban_all_but(allowed: range, model: PreTrainedModel) -> None:
     probe = torch.tensor([[*allowed]])
     level = inner(probe).last_hidden_state[..., 0].mean()
     head = model.get_output_embeddings().weight
-    head[:, 0] = 0.0
     banned = torch.ones(head.shape[0], dtype=torch.bool)
     banned[allowed.start : allowed.stop] = False
-    head[banned] = 0.0
+    head[:, 0] = 0.0
     head[banned, 0] = _BANNED_LOGIT / level

@@ -55,6 +55,20 @@ def release_without_keeping(self, request, keep=True) -> None:
     kept(self, request, keep=False)
 
 
+def release_and_forget_a_token(self, request, keep=True) -> None:
+    """The grammar of a paused stream stands where the stream stood one token before."""
+    kept(self, request, keep)
+    if request.grammar is not None and request.output_ids:
+        request.grammar.rollback(1)
+
+
+def release_and_begin_anew(self, request, keep=True) -> None:
+    """The grammar of a paused stream stands at its beginning."""
+    kept(self, request, keep)
+    if request.grammar is not None:
+        request.grammar = request.grammar.copy()
+
+
 def copy_nothing(self, *args, **kwargs) -> None:
     """The host believes that it has the KV."""
 
@@ -300,6 +314,10 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         UnifiedRadixCache._track_write_through_node = write_unlocked
     case "no-drain":
         Pauser.preempt = release_without_draining
+    case "grammar-behind":
+        Pauser._release = release_and_forget_a_token
+    case "grammar-anew":
+        Pauser._release = release_and_begin_anew
     case "no-keep":
         Pauser._release = release_without_keeping
     case "no-copy":

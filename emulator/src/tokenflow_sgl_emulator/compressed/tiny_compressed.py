@@ -121,7 +121,6 @@ def _weights(seed: int) -> dict[str, torch.Tensor]:
     banned[words.start : words.stop] = False
     head = found["lm_head.weight"]
     head[:, 0] = 0.0
-    head[banned] = 0.0
     head[banned, 0] = _BANNED
     return found
 
