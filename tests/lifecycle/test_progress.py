@@ -7,12 +7,7 @@ import pytest
 from tracked import Request, running, track
 
 from tokenflow_sgl.contract import Phase
-from tokenflow_sgl.lifecycle.reader_updates import (
-    any_waits,
-    end_long_rests,
-    set_passed_on,
-    set_rate,
-)
+from tokenflow_sgl.lifecycle.reader_updates import set_passed_on
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 
@@ -20,33 +15,6 @@ from tokenflow_sgl.policy.predictors import LimitLengths
 @pytest.fixture
 def table() -> StreamTable[Request]:
     return StreamTable(LimitLengths(), capacity=4)
-
-
-def test_a_paused_stream_waits_unless_its_reader_has_looked_away(table) -> None:
-    one, other = running(table), running(table)
-    assert not any_waits(table)
-    table.move(one, Phase.PAUSED, 3.0)
-    assert any_waits(table)
-    set_rate(table, one, 0.0, 4.0)
-    assert not any_waits(table)
-    table.move(other, Phase.PAUSED, 5.0)
-    assert any_waits(table)
-    table.move(other, Phase.LOADING, 6.0)
-    assert any_waits(table), "it comes back, but it does not run yet"
-
-
-def test_a_rest_ends_by_itself(table) -> None:
-    stream = running(table, rate=20.0)
-    slot = table.slot(stream)
-    set_rate(table, stream, 0.0, 4.0)
-    set_rate(table, stream, 0.0, 9.0)
-    end_long_rests(table, 60.0, 64.0)
-    assert table.readers.resting[slot], "not for longer than that"
-    end_long_rests(table, 60.0, 64.5)
-    assert (table.readers.resting[slot], table.readers.rate[slot]) == (False, 20.0)
-    set_rate(table, stream, 0.0, 70.0)
-    end_long_rests(table, 60.0, 100.0)
-    assert table.readers.resting[slot], "since second 70"
 
 
 def test_what_is_taken_back_is_reported_once(table) -> None:

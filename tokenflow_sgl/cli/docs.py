@@ -40,7 +40,7 @@ beside SGLang's own `sglang:*`. Without `--enable-metrics` nothing is recorded.
 **Labels.** Every series has SGLang's own labels of the scheduler (`model_name`, `engine_type`,
 `tp_rank`, `pp_rank`, `moe_ep_rank`, ...). The column "labels" names the additional ones. Only
 `qos_class` comes from a request: it is one of the server's classes, `custom`, `default` or
-`not-streamed` ([rates.md](rates.md)). So the number of series is bounded: at most 103 per scheduler
+`not-streamed` ([rates.md](rates.md)). So the number of series is bounded: at most 105 per scheduler
 and 105 for each class. `tokenflow:deposit_tokens` is of the HTTP server, which has other labels of
 SGLang's; tokenizer workers add theirs up.
 
@@ -83,6 +83,11 @@ _METRICS_END = """
 | `park` | far ahead of its reader, while the others are faster without it; or `--tokenflow-pace` |
 | `rest` | its reader has looked away: its rate was set to 0 |
 | `policy` | any other reason of a policy of your own |
+
+| `reason` | meaning |
+| --- | --- |
+| `limit` | the stream had rested for `--tokenflow-longest-rest` seconds in all |
+| `awaited` | new weights, an adapter to unload, a flush, or the server's end waited for it |
 
 | `mode` | meaning |
 | --- | --- |

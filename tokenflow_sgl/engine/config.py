@@ -90,8 +90,8 @@ class TokenFlowConfig:
     )
     longest_rest: float = setting(
         600.0,
-        "seconds for which a stream may rest at a stretch (its reader's rate was set to 0); then "
-        "it goes on at the rate that it had",
+        "seconds for which a stream may rest (its reader's rate was set to 0), all its rests "
+        "together; then it goes on at the rate that it had",
         low=1.0,
         high=86400.0,
     )

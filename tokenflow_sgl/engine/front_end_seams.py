@@ -72,6 +72,24 @@ FRONT_END: tuple[Seam, ...] = (
         "notices text that parsers of tool calls hold back",
         ("adapted_request",),
     ),
+    Seam(
+        "sglang.srt.managers.tokenizer_manager:SignalHandler.sigterm_handler",
+        "hook",
+        "ends rests: the server waits for all streams before it ends",
+        ("self",),
+    ),
+    Seam(
+        "sglang.srt.utils.aio_rwlock:RWLock.acquire_writer",
+        "override",
+        "the same: new weights wait for all streams, and newcomers for them",
+        ("self",),
+    ),
+    Seam(
+        "sglang.srt.lora.lora_registry:LoRARegistry.wait_for_unload",
+        "override",
+        "the same: an adapter is unloaded when no stream uses it any more",
+        ("lora_id",),
+    ),
     Seam("sglang.srt.entrypoints.http_server:app", "call", "gets /tokenflow/streams"),
     Seam("sglang.srt.utils.auth:auth_level", "call", "guards it as /abort_request is guarded"),
     Seam(

@@ -29,6 +29,7 @@ from tokenflow_sgl.engine.flags import (
     layers_from,
     planner_from,
 )
+from tokenflow_sgl.engine.frontend.end_watch import server_ends
 from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
 from tokenflow_sgl.engine.frontend.loads import LoadDecoder
 from tokenflow_sgl.engine.frontend.stream_route import add_routes
@@ -119,7 +120,8 @@ def activate_front_end() -> None:
     """In the process of the HTTP server or the offline engine.
 
     Bad rates are refused there, the loads of the schedulers are read, text that is held back is
-    noticed, the rates of live streams can be changed, and token deposits deliver evenly.
+    noticed, the rates of live streams can be changed, token deposits deliver evenly, and what waits
+    for streams to end is told to the scheduler.
     """
     from sglang.srt.entrypoints import http_server
 
@@ -134,6 +136,11 @@ def activate_front_end() -> None:
     )
     hold("sglang.srt.entrypoints.http_server:serve_generate_request", check_http, HookType.AROUND)
     hold(f"{_OPENAI}.serving_base:OpenAIServingBase.handle_request", check_openai, HookType.AROUND)
+    hold(
+        "sglang.srt.managers.tokenizer_manager:SignalHandler.sigterm_handler",
+        server_ends,
+        HookType.AFTER,
+    )
     for handler in HANDLERS:
         hold(handler, refuse_terms, HookType.AROUND)
     activate_launch()

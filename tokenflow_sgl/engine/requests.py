@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sglang.srt.environ import envs
+from sglang.srt.managers.io_struct import FlushCacheReqInput
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.utils import is_health_check_generate_req
 
@@ -24,7 +25,7 @@ from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.offering import OfferingScheduler
 from tokenflow_sgl.engine.priority_scheduling import shown_priority
 from tokenflow_sgl.engine.reasoning import Reasoning
-from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
+from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
 from tokenflow_sgl.engine.stream_messages import is_ours, take
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
@@ -32,6 +33,7 @@ from tokenflow_sgl.engine.telemetry.sampling import Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.engine.unsupported_front_ends import grpc_alone
+from tokenflow_sgl.lifecycle.rest_ends import await_ends, use_adapter
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.qos.classes import QosClasses
 
@@ -190,6 +192,8 @@ class TrackingScheduler(OfferingScheduler):
             reader=asked.reader,
         )
         self.tf_table.ask(slot, asked)
+        if req.lora_id is not None:
+            use_adapter(self.tf_table, req, req.lora_id)
         self.tf_by_rid[req.rid] = req
         if (reason := self._tf_undisturbed(req)) is not None:
             self.tf_table.preemptible[slot] = False
@@ -206,6 +210,14 @@ class TrackingScheduler(OfferingScheduler):
             self.tf_clock.at_least(local_time())  # it stands while the engine is paused
         compiling = self.grammar_manager.grammar_queue
         return take(recv_req, self.tf_by_rid, compiling, self.tf_table, self.tf_clock.now)
+
+    def process_input_requests(self, recv_reqs: Any) -> None:
+        """A flush that waits ends all rests: it is done when no stream is left."""
+        waits = [each.timeout_s for each in recv_reqs if isinstance(each, FlushCacheReqInput)]
+        if longest := max((seconds or 0.0 for seconds in waits), default=0.0):
+            now = self.tf_clock.now
+            await_ends(self.tf_table, "flush", now, until=now + device_time(longest))
+        super().process_input_requests(recv_reqs)
 
     def _tf_owners(self) -> list[Any]:
         """Requests with memory that SGLang does not look for: they are in no batch."""

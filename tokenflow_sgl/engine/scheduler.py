@@ -47,7 +47,7 @@ from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider, apply
-from tokenflow_sgl.lifecycle.reader_updates import any_waits, end_long_rests
+from tokenflow_sgl.lifecycle.rest_ends import any_waits, end_rests
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import make_policy
 
@@ -81,7 +81,7 @@ class TokenFlowScheduler(TrackingScheduler):
         self.tf_lengths_file = open_lengths_file(config.lengths_file, ranks, lengths, local_time())
         self.tf_clock = SharedClock()
         self.tf_agreement = Agreement(place_in_group(ranks)) if config.check_ranks else None
-        self.tf_by_rid, self.tf_undated, self.tf_longest_rest = {}, [], config.longest_rest
+        self.tf_by_rid, self.tf_undated, self.tf_table.rests.longest = {}, [], config.longest_rest
         self.tf_drafts = Drafts(self)
         self.tf_timer = StepTimer(lag=self._tf_lag(), most=self.tf_drafts.most)
         self.tf_effort = Effort()
@@ -190,7 +190,7 @@ class TokenFlowScheduler(TrackingScheduler):
             self._tf_keep_time()
         now = self.tf_clock.now
         self.tf_timer.begin(now)
-        end_long_rests(self.tf_table, self.tf_longest_rest, now)
+        end_rests(self.tf_table, now)
         ended = self.tf_pauser.finish_draining(lambda: self.tf_actuator.in_flight)
         self.tf_reporter.iteration(now)
         # A dict, not a set: ranks must forget in the same order.

@@ -50,6 +50,18 @@ SEAMS: tuple[Seam, ...] = (
         ("req", "is_retracted"),
     ),
     Seam(
+        f"{_SCHEDULER}.process_input_requests",
+        "override",
+        "ends rests for a flush that waits",
+        ("recv_reqs",),
+    ),
+    Seam(
+        "sglang.srt.managers.io_struct:FlushCacheReqInput",
+        "call",
+        "the same: for how long it waits",
+        ("timeout_s",),
+    ),
+    Seam(
         f"{_SCHEDULER}._poll_timeout_aborts",
         "override",
         "sends the leader's clock; pauses do not count as running",

@@ -3,18 +3,20 @@
 SGLang's messages between its processes are of fixed types. The one with numbers that an operator
 may set while the server runs carries ours, too: under names of our own, each with the request's id
 behind it. So one message can speak of many streams, and SGLang answers every message. The answer's
-id, which SGLang leaves empty, has a digit for each name: 1 where it was understood.
+id, which SGLang leaves empty, has a digit for each name, see `Heard`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from sglang.srt.managers.io_struct import SetInternalStateReq, SetInternalStateReqOutput
 
 from tokenflow_sgl.lifecycle.reader_updates import set_passed_on, set_rate, set_weight
+from tokenflow_sgl.lifecycle.rest_ends import await_ends, no_longer_awaited
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.qos.classes import LEAST_WEIGHT, MOST_WEIGHT
 from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
@@ -25,10 +27,37 @@ WEIGHT = "tokenflow_weight:"
 PASSED_ON = "tokenflow_passed_on:"
 KNOWN = "tokenflow_known:"
 ALONE = "tokenflow_alone:"
+AWAITED = "tokenflow_awaited:"
 ALL = -1
 """Instead of a number of tokens: the front end holds nothing back."""
 MOST_TOKENS = 1 << 40
 """More than any answer has, and less than what a column holds."""
+
+
+class Heard(StrEnum):
+    """What a scheduler says to each name of a message."""
+
+    NO = "0"
+    YES = "1"
+    RESTED = "2"
+    """It knows the stream, which has rested for as long as it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A wait for streams to end.
+
+    Attributes:
+        name: Any that no other wait has; no colon in it.
+        adapter: It waits for the streams that use this adapter; "": for all.
+    """
+
+    name: str
+    adapter: str = ""
+
+    def __str__(self) -> str:
+        """As it stands in a message."""
+        return f"{self.name}:{self.adapter}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +98,13 @@ def passed_on_message(passed_on: Mapping[str, int | None]) -> SetInternalStateRe
     )
 
 
+def awaited_message(waits: Mapping[Awaited, bool]) -> SetInternalStateReq:
+    """Waits for streams to end: whether each goes on, or is over."""
+    return SetInternalStateReq(
+        server_args={f"{AWAITED}{wait}": int(goes_on) for wait, goes_on in waits.items()}
+    )
+
+
 def alone_message(rid: str) -> SetInternalStateReq:
     """Asks whether the stream is known, and whether no other request's id begins like its own."""
     return SetInternalStateReq(server_args={KNOWN + rid: 1, ALONE + rid: 1})
@@ -98,16 +134,19 @@ def take(
         table: Of the live streams.
         now: Seconds on the table's clock.
     """
-    understood = []
+    heard = []
     for name, value in message.server_args.items():
         kind, _, rid = name.partition(":")
-        if kind + ":" in (KNOWN, ALONE):
+        kind += ":"
+        if kind in (KNOWN, ALONE):
             ids = [*live, *(req.rid for req in compiling)]
-            understood.append(_holds(kind + ":", rid, ids))
+            heard.append(Heard.YES if _holds(kind, rid, ids) else Heard.NO)
+        elif kind == AWAITED:
+            heard.append(_awaited(rid, value, table, now))
         else:
-            understood.append(_noted(kind + ":", live.get(rid), value, table, now))
+            heard.append(_noted(kind, live.get(rid), value, table, now))
     return SetInternalStateReqOutput(
-        updated=all(understood), rid="".join("1" if each else "0" for each in understood)
+        updated=all(each is Heard.YES for each in heard), rid="".join(heard)
     )
 
 
@@ -117,36 +156,48 @@ def _holds(kind: str, rid: str, ids: Sequence[str]) -> bool:
     return not any(other != rid and other.startswith(rid) for other in ids)
 
 
-def _noted(kind: str, req: Any, value: Any, table: StreamTable[Any], now: float) -> bool:
+def _awaited(said: str, value: Any, table: StreamTable[Any], now: float) -> Heard:
+    name, _, adapter = said.partition(":")
+    if isinstance(value, bool) or value not in (0, 1) or not name:
+        return Heard.NO
+    if value:
+        await_ends(table, name, now, adapter=adapter or None)
+    else:
+        no_longer_awaited(table, name)
+    return Heard.YES
+
+
+def _noted(kind: str, req: Any, value: Any, table: StreamTable[Any], now: float) -> Heard:
     if req is None or isinstance(value, bool) or not isinstance(value, int | float):
-        return False
+        return Heard.NO
     if not req.stream:
-        return False  # it has no reader
+        return Heard.NO  # it has no reader
     if kind == RATE and (value == 0 or LOWEST_RATE <= value <= HIGHEST_RATE):
-        set_rate(table, req, float(value), now)
-    elif kind == WEIGHT and LEAST_WEIGHT <= value <= MOST_WEIGHT:
+        return Heard.YES if set_rate(table, req, float(value), now) else Heard.RESTED
+    if kind == WEIGHT and LEAST_WEIGHT <= value <= MOST_WEIGHT:
         set_weight(table, req, float(value))
     elif kind == PASSED_ON and isinstance(value, int) and ALL <= value <= MOST_TOKENS:
         set_passed_on(table, req, None if value == ALL else value, now)
     else:
-        return False
-    return True
+        return Heard.NO
+    return Heard.YES
 
 
-def known_streams(
+def heard_of(
     message: SetInternalStateReq, answers: Sequence[SetInternalStateReqOutput]
-) -> dict[str, bool]:
+) -> dict[str, Heard]:
     """Whether one of the schedulers has the stream, for each that a message changes.
 
     Args:
         message: What all schedulers were told.
         answers: Theirs.
     """
-    known: dict[str, bool] = {}
+    heard: dict[str, Heard] = {}
     for name, said in _said(message, answers):
-        rid = name.partition(":")[2]
-        known[rid] = known.get(rid, True) and "1" in said
-    return known
+        rid, one = name.partition(":")[2], Heard(max(said))  # of all ranks one has the stream
+        before = heard.get(rid, Heard.YES)
+        heard[rid] = Heard.NO if Heard.NO in (before, one) else max(before, one)
+    return heard
 
 
 def stands_alone(

@@ -39,6 +39,8 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "tpot_slo": np.float64,
     "priority": np.float64,
     "rests_since": np.float64,
+    "rested": np.float64,
+    "awaited_since": np.float64,
 }
 
 
@@ -107,6 +109,10 @@ class StreamColumns:
     """Index of the stream's rate class in `class_names`."""
     rests_since: NDArray[np.float64]
     """When its reader looked away; only while it rests."""
+    rested: NDArray[np.float64]
+    """Seconds for which it has rested, as they count, without the present rest."""
+    awaited_since: NDArray[np.float64]
+    """Since when something has waited for its end; infinite: nothing does."""
     last_token: NDArray[np.float64]
     """When the last token was delivered; NaN before the first."""
     weight: NDArray[np.float64]
@@ -141,7 +147,7 @@ class StreamColumns:
         self.generated[slot] = self.reasoning[slot] = self.past_held[slot] = 0
         self.on_host[slot] = self.written[slot] = 0
         self.passed_on[slot], self.counted[slot] = ALL, 0
-        self.last_token[slot] = math.nan
+        self.last_token[slot], self.rested[slot] = math.nan, 0.0
         self.ttft_slo[slot] = self.tbt_slo[slot] = self.tpot_slo[slot] = math.nan
 
     def look(

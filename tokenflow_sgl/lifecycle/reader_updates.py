@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 
-from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.lifecycle.columns import ALL
 from tokenflow_sgl.lifecycle.table import R, StreamTable
 from tokenflow_sgl.qos import change_rate, take_back
 
+LEAST_REST = 1.0
+"""Seconds for which a rest counts at least: each costs a switch, and a stream that rests again
+before it is back would not get on."""
 
-def set_rate(table: StreamTable[R], request: R, rate: float, now: float) -> None:
+
+def counted(seconds: float) -> float:
+    """What a rest of so many seconds counts for."""
+    return max(seconds, LEAST_REST)
+
+
+def set_rate(table: StreamTable[R], request: R, rate: float, now: float) -> bool:
     """The stream's reader reads `rate` tokens/s from now on.
 
     Args:
@@ -18,12 +26,21 @@ def set_rate(table: StreamTable[R], request: R, rate: float, now: float) -> None
         request: The stream.
         rate: Tokens/s; 0: its reader has looked away, and the stream rests until it has a rate.
         now: Seconds on the table's clock.
+
+    Returns:
+        False: the stream has rested for as long as it may, and goes on as it did.
     """
     slot = table.slot(request)
-    if not (rate == 0.0 and table.readers.resting[slot]):
+    resting = bool(table.readers.resting[slot])
+    if resting and rate != 0.0:
+        table.rested[slot] += counted(now - float(table.rests_since[slot]))
+    elif not resting and rate == 0.0:
+        if table.rested[slot] >= table.rests.longest:
+            return False
         table.rests_since[slot] = now
     change_rate(table.readers, slot, rate, now)
     table.phases.changed(slot)
+    return True
 
 
 def set_weight(table: StreamTable[R], request: R, weight: float) -> None:
@@ -31,32 +48,6 @@ def set_weight(table: StreamTable[R], request: R, weight: float) -> None:
     slot = table.slot(request)
     table.weight[slot] = weight
     table.phases.changed(slot)
-
-
-def end_long_rests(table: StreamTable[R], longest: float, now: float) -> None:
-    """Streams that have rested for more than `longest` seconds go on at the rate that they had.
-
-    So the engine comes to its end: a stream that never ends would hold up whatever waits for all
-    requests, such as a change of the weights.
-    """
-    if not table.readers.resting.any():
-        return
-    slots = table.order()
-    overdue = table.readers.resting[slots] & (now - table.rests_since[slots] > longest)
-    for slot in slots[overdue].tolist():
-        change_rate(table.readers, slot, float(table.readers.rate[slot]), now)
-        table.phases.changed(slot)
-
-
-def any_waits(table: StreamTable[R]) -> bool:
-    """Whether a paused stream waits for its turn: more are served than memory holds.
-
-    Streams whose readers have looked away do not wait.
-    """
-    slots = table.order()
-    phase = table.phases.phase[slots]
-    paused = (phase == Phase.PAUSED.value) | (phase == Phase.LOADING.value)
-    return bool((paused & ~table.readers.resting[slots]).any())
 
 
 def set_passed_on(table: StreamTable[R], request: R, tokens: int | None, now: float) -> None:

@@ -6,13 +6,16 @@ for all of them, and shared by their states.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tokenflow_sgl.contract import IntArray, Standing
+import numpy as np
+
+from tokenflow_sgl.contract import BoolArray, IntArray, Standing
 from tokenflow_sgl.contract.standing import sealed
 from tokenflow_sgl.lifecycle.columns import NEUTRAL, SETTLED, StreamColumns, unless
-from tokenflow_sgl.lifecycle.phases import Phases
+from tokenflow_sgl.lifecycle.phases import Phases, worth_preempting
 from tokenflow_sgl.qos import ReaderBank
 
 
@@ -38,6 +41,12 @@ class Settled:
     prompt: IntArray
 
 
+def rest(table: StreamColumns, readers: ReaderBank, slots: IntArray) -> BoolArray:
+    """Which of these streams rest: their readers have looked away, and nothing waits for them."""
+    found: BoolArray = readers.resting.take(slots) & np.isinf(table.awaited_since.take(slots))
+    return found
+
+
 def settle(table: StreamColumns, readers: ReaderBank, phases: Phases, order: IntArray) -> Settled:
     """What is settled now.
 
@@ -51,7 +60,7 @@ def settle(table: StreamColumns, readers: ReaderBank, phases: Phases, order: Int
     columns: dict[str, Any] = {
         "arrival": readers.arrival.take(order),
         "rate": readers.rate.take(order),
-        "resting": readers.resting.take(order),
+        "resting": rest(table, readers, order),
         **{name: getattr(table, name).take(order) for name in SETTLED},
     }
     for column in (standing.slot, standing.phase, standing.since, *columns.values()):
@@ -68,3 +77,30 @@ def settle(table: StreamColumns, readers: ReaderBank, phases: Phases, order: Int
         limit=table.limit.take(running),
         prompt=table.prompt.take(running),
     )
+
+
+def preemptible(
+    table: StreamColumns, settled: Settled, generated: IntArray, untouchable: Iterable[int]
+) -> BoolArray:
+    """Which streams run and can leave their batch, but for those in `untouchable` slots."""
+    order, running = settled.standing.slot, settled.standing.running_index
+    can = np.zeros(len(order), dtype=np.bool_)
+    can[running] = table.preemptible.take(settled.running) & worth_preempting(
+        generated.take(running), settled.limit
+    )
+    for slot in untouchable:
+        can &= order != slot
+    return can
+
+
+def unwritten(
+    table: StreamColumns, settled: Settled, generated: IntArray, *, writes: bool
+) -> IntArray:
+    """Tokens of running streams whose KV is not on the host, if it can be written there."""
+    order, running = settled.standing.slot, settled.standing.running_index
+    left = np.zeros(len(order), dtype=np.int64)
+    if writes:
+        # Of the last token so far the KV is being computed.
+        computed = settled.prompt + generated.take(running) - 1
+        left[running] = np.maximum(computed - table.on_host.take(settled.running), 0)
+    return left

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from tokenflow_sgl.contract import IntArray, LengthPredictor, Phase, Streams, Traits
 from tokenflow_sgl.contract.lengths import CERTAIN
 from tokenflow_sgl.lifecycle.columns import StreamColumns
-from tokenflow_sgl.lifecycle.phases import Phases, worth_preempting
+from tokenflow_sgl.lifecycle.phases import Phases
 from tokenflow_sgl.lifecycle.progress import Generating, Progress
-from tokenflow_sgl.lifecycle.settled import Settled, settle
+from tokenflow_sgl.lifecycle.rest_rules import RestRules
+from tokenflow_sgl.lifecycle.settled import Settled, preemptible, settle, unwritten
 from tokenflow_sgl.lifecycle.shared_prefixes import SharedPrefixes
 from tokenflow_sgl.qos import ReaderBank
 
@@ -49,6 +50,7 @@ class StreamTable(StreamColumns, Generic[R]):
         self.readers = ReaderBank(capacity)
         self.phases = Phases(capacity)
         """Where each stream stands."""
+        self.rests = RestRules()
         self._lengths = lengths
         self._known = CERTAIN
         self._requests: list[R | None] = []
@@ -136,6 +138,7 @@ class StreamTable(StreamColumns, Generic[R]):
         thinks = thinking and hidden and streaming and self._reasoning_of is not None
         self.thinking[slot], self._thinks = thinks, self._thinks or thinks
         self.blank(slot)
+        self.awaited_since[slot] = self.rests.since(slot)
         self.phases.arrive(slot, now)
         self._order = None
         return slot
@@ -152,6 +155,7 @@ class StreamTable(StreamColumns, Generic[R]):
         if length := len(request.output_ids):
             self._lengths.ended(int(self.kind[slot]), length, cut_off=cut_off)
         self.readers.close(slot)
+        self.rests.leave(slot)
         self._requests[slot] = None
         del self._rank_of[slot]
         self._free.append(slot)
@@ -263,36 +267,28 @@ class StreamTable(StreamColumns, Generic[R]):
         if settled is None or settled.version != self.phases.version:
             settled = settle(self, self.readers, self.phases, self.order())
             self._settled = settled
-        order, running = settled.standing.slot, settled.standing.running_index
+        order = settled.standing.slot
         generated = self.generated.take(order)
         self._known = self._lengths.lengths(settled.kind, generated)
-        length = generated.take(running)
-        can = np.zeros(len(order), dtype=np.bool_)
-        can[running] = self.preemptible.take(settled.running) & worth_preempting(
-            length, settled.limit
-        )
-        for slot in untouchable:
-            can &= order != slot
-        unwritten = np.zeros(len(order), dtype=np.int64)
-        if writes:
-            # Of the last token so far the KV is being computed.
-            computed = settled.prompt + length - 1
-            unwritten[running] = np.maximum(computed - self.on_host.take(settled.running), 0)
+        next_due = self.readers.next_due.take(order)
+        if self.rests.awaited:
+            since = np.maximum(self.awaited_since.take(order), settled.columns["arrival"])
+            next_due = np.minimum(next_due, since)
         on_device, on_host = (None, None) if cached is None else cached
         return Streams(
             standing=settled.standing,
             kind=settled.kind,
             **settled.columns,
-            next_due=self.readers.next_due.take(order),
+            next_due=next_due,
             first_text=self.readers.first_token.take(order),
             generated=generated,
             lengths=self._known,
             visible=generated - self.reasoning.take(order) if self._thinks else None,
             thinking=self.thinking.take(order) if self._thinks else None,
             admitted=self.phases.admitted.take(order),
-            preemptible=can,
+            preemptible=preemptible(self, settled, generated, untouchable),
             ready=self.phases.ready.take(order),
-            unwritten=unwritten,
+            unwritten=unwritten(self, settled, generated, writes=writes),
             to_load=self.phases.to_load(order),
             on_device=on_device,
             on_host=on_host,

@@ -16,6 +16,13 @@ SCHEDULING = (
         ("source",),
     ),
     Metric(
+        "rests_ended_total",
+        "counter",
+        "Rests that the server ended though no reader was back, by reason.",
+        "rests",
+        ("reason",),
+    ),
+    Metric(
         "demand_tokens_per_second",
         "gauge",
         "Sum of the reading rates of the working set.",

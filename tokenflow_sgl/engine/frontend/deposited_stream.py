@@ -10,6 +10,7 @@ from contextlib import aclosing
 from tokenflow_sgl.engine.frontend.held_gauge import HeldGauge
 from tokenflow_sgl.engine.frontend.held_output import Chunk, HeldOutput
 from tokenflow_sgl.engine.shared_clock import local_time, wall_seconds
+from tokenflow_sgl.lifecycle.reader_updates import counted
 from tokenflow_sgl.placement.deposit import Deposit
 
 
@@ -21,7 +22,8 @@ class DepositedStream:
         interval: Seconds between two tokens.
         gauge: Shows how many tokens wait.
         hidden: Whether reasoning is not read, so that it takes no interval.
-        longest_rest: Seconds after which a stream that rests is delivered as before.
+        longest_rest: Seconds for which a stream may rest, all its rests together; then it is
+            delivered as before.
     """
 
     def __init__(
@@ -39,19 +41,19 @@ class DepositedStream:
         self._last: Chunk | None = None
         self._changed = asyncio.Event()
         self._rest: asyncio.TimerHandle | None = None
+        self._rested = self._rests_since = 0.0
         self._over = False
 
     def read_at(self, rate: float) -> None:
         """The reader reads so many tokens per second from now on; 0: it has looked away."""
-        if not rate:
-            if self._rest is None:
-                interval = self._deposit.interval
-                self._rest = asyncio.get_running_loop().call_later(
-                    wall_seconds(self._longest_rest), self._deliver_each, interval
-                )
-            self._deposit.change(math.inf, local_time())
-        else:
+        if rate:
             self._deliver_each(1.0 / rate)
+        elif self._rest is None and (left := self._longest_rest - self._rested) > 0.0:
+            self._rests_since = local_time()
+            self._rest = asyncio.get_running_loop().call_later(
+                wall_seconds(left), self._deliver_each, self._deposit.interval
+            )
+            self._deposit.change(math.inf, self._rests_since)
 
     def unseen(self) -> None:
         """The client got no text for what was delivered last."""
@@ -66,6 +68,7 @@ class DepositedStream:
         if self._rest is not None:
             self._rest.cancel()
             self._rest = None
+            self._rested += counted(local_time() - self._rests_since)
 
     async def delivered(self, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
         """What the client is to be sent, when it is to be sent.

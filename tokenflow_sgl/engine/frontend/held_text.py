@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tokenflow_sgl.engine.config import config_of
+from tokenflow_sgl.engine.frontend.end_watch import watch_ends
 from tokenflow_sgl.engine.frontend.held_output import IDS
 from tokenflow_sgl.engine.frontend.messenger import Messenger, messenger_of
 from tokenflow_sgl.engine.frontend.token_deposit import unseen
@@ -151,6 +152,7 @@ def watch_generate(
     contents = original(manager, obj, *args, **kw)
     if config_of(manager.server_args) is None or not getattr(obj, "stream", False):
         return contents
+    watch_ends(manager)
     return _watched(contents, manager, obj)
 
 

@@ -12,10 +12,13 @@ from functools import lru_cache
 from typing import Any
 
 from tokenflow_sgl.engine.stream_messages import (
+    Awaited,
     Change,
+    Heard,
     alone_message,
+    awaited_message,
     changes_message,
-    known_streams,
+    heard_of,
     passed_on_message,
     stands_alone,
 )
@@ -36,7 +39,8 @@ class Messenger:
         self._manager = manager
         self._passed_on: dict[str, int | None] = {}
         self._changes: dict[str, Change] = {}
-        self._asked: dict[str, list[asyncio.Future[bool]]] = {}
+        self._asked: dict[str, list[asyncio.Future[Heard]]] = {}
+        self._awaited: dict[Awaited, bool] = {}
         self._sending: asyncio.Task[None] | None = None
 
     def passed_on(self, rid: str, tokens: int | None) -> None:
@@ -44,8 +48,13 @@ class Messenger:
         self._passed_on[rid] = tokens
         self._send()
 
-    async def change(self, rid: str, change: Change) -> bool:
-        """Change a request's rate or weight; returns whether the scheduler knows the stream.
+    def awaited(self, wait: Awaited, *, goes_on: bool) -> None:
+        """Something waits for streams to end, or no longer does."""
+        self._awaited[wait] = goes_on
+        self._send()
+
+    async def change(self, rid: str, change: Change) -> Heard:
+        """Change a request's rate or weight; returns what the scheduler says to that.
 
         Of several rates for one stream that come up together the last one holds, and so of weights.
         """
@@ -53,8 +62,8 @@ class Messenger:
         self._changes[rid] = self._changes.get(rid, Change()).then(change)
         self._asked.setdefault(rid, []).append(answer)
         self._send()
-        known: bool = await answer
-        return known
+        heard: Heard = await answer
+        return heard
 
     async def alone(self, rid: str) -> bool:
         """Whether a scheduler knows the stream, and no other request's id begins like it."""
@@ -66,26 +75,29 @@ class Messenger:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        while self._changes or self._passed_on:
+        while self._awaited or self._changes or self._passed_on:
+            awaited, self._awaited = self._awaited, {}
             changes, self._changes = self._changes, {}
             asked, self._asked = self._asked, {}
             passed_on, self._passed_on = self._passed_on, {}
             try:
+                if awaited:
+                    await self._ask(awaited_message(awaited))
                 if passed_on:
                     await self._ask(passed_on_message(passed_on))
-                for rid, known in (await self._known(changes)).items():
-                    _answer(asked[rid], known)
+                for rid, heard in (await self._heard(changes)).items():
+                    _answer(asked[rid], heard)
             except Exception as error:
                 logger.exception("tokenflow cannot tell the scheduler of live streams")
                 for each in asked.values():
                     _answer(each, error)
 
-    async def _known(self, changes: dict[str, Change]) -> dict[str, bool]:
-        """Send the changes; which streams the schedulers know."""
+    async def _heard(self, changes: dict[str, Change]) -> dict[str, Heard]:
+        """Send the changes; what the schedulers say of each stream."""
         if not changes:
             return {}
         message = changes_message(changes)
-        return known_streams(message, await self._ask(message))
+        return heard_of(message, await self._ask(message))
 
     async def _ask(self, message: Any) -> list[Any]:
         """The schedulers' answers: with data-parallel ranks each has streams of its own.
@@ -97,7 +109,7 @@ class Messenger:
         return answers
 
 
-def _answer(waiting: list[asyncio.Future[bool]], said: bool | Exception) -> None:
+def _answer(waiting: list[asyncio.Future[Heard]], said: Heard | Exception) -> None:
     for each in waiting:
         if each.done():
             continue  # who asked has gone

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from sglang.srt.utils.auth import AuthLevel, auth_level
 from starlette.convertors import Convertor, register_url_convertor
 
+from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.frontend.messenger import messenger_of
 from tokenflow_sgl.engine.frontend.number_texts import json_of_any_numbers
 from tokenflow_sgl.engine.frontend.refusals import refusal
@@ -22,7 +23,7 @@ from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
 from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, check_weight
 from tokenflow_sgl.engine.frontend.token_deposit import read_at
 from tokenflow_sgl.engine.seam_check import SeamError
-from tokenflow_sgl.engine.stream_messages import Change
+from tokenflow_sgl.engine.stream_messages import Change, Heard
 from tokenflow_sgl.engine.unsupported import has_workers
 from tokenflow_sgl.errors import shown
 
@@ -122,21 +123,29 @@ async def change_stream(rid: str, request: Request) -> Response:
         return _refused(404, f"Stream {shown(rid)} is unknown: it has ended, or never began.")
     if state is not None and not getattr(state.obj, "stream", False):
         return _refused(400, f"Request {shown(rid)} does not stream, so it has no reader.")
-    known = await messenger_of(manager).change(rid, change)
-    if known and change.rate is not None:
-        read_at(rid, change.rate)
-        if state is None:
-            siblings_of(manager).tell(rid, change.rate)
-    if not known and state is None:
+    heard = await messenger_of(manager).change(rid, change)
+    if heard is Heard.RESTED:
+        return _refused(409, f"Stream {shown(rid)} goes on: {_longest_rest(manager)}")
+    if heard is Heard.YES:
+        if change.rate is not None:
+            read_at(rid, change.rate)
+            if state is None:
+                siblings_of(manager).tell(rid, change.rate)
+        return Response(status_code=204)
+    if state is None:
         return _refused(
             404,
             f"Stream {shown(rid)} has ended, never began, or has no reader.",
         )
-    if not known:
-        return _refused(
-            409, f"Stream {shown(rid)} has not reached the scheduler yet, or has just ended."
-        )
-    return Response(status_code=204)
+    return _refused(
+        409, f"Stream {shown(rid)} has not reached the scheduler yet, or has just ended."
+    )
+
+
+def _longest_rest(manager: Any) -> str:
+    config = config_of(manager.server_args)
+    longest = "" if config is None else f" for {config.longest_rest:g} s in all,"
+    return f"it has rested{longest} as long as a stream may."
 
 
 async def end_stream(rid: str) -> Response:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.contract import Cause, Mode
+from tokenflow_sgl.lifecycle.rest_rules import REASONS
 from tokenflow_sgl.metrics import METRICS, Metric
 
 PERCENTILES = (10, 50, 90)
@@ -113,6 +114,8 @@ class PrometheusRecorder(Recorder):
                 self._at(metric.name)
         for cause in Cause:
             self._at("preemptions_total", cause=cause.value)
+        for reason in REASONS:
+            self._at("rests_ended_total", reason=reason)
         for source in SOURCES:
             self._at("resumes_total", source=source)
         for way in ("both", "computed", "fetched", "layers"):

@@ -105,6 +105,8 @@ class Reporter:
     def _hand_on(self) -> None:
         self._tally.hand_on()
         self._recorder.count("scheduling_seconds_total", self._effort.take())
+        for reason, rests in self._table.rests.take_ended().items():
+            self._recorder.count("rests_ended_total", rests, reason=reason)
 
     def _sample(self, now: float) -> None:
         table = self._table
