@@ -1,4 +1,4 @@
-"""Random attacks on live servers: whatever is asked, aborted, paused or flushed, in any order.
+"""Random attacks on live servers: whatever is asked, aborted, told to rest, paused or flushed.
 
 Every answer has the tokens that undisturbed SGLang gives, every request has its answer or its
 error, and afterwards nothing is left. In `make test` some seconds of it, with fixed seeds; in
@@ -160,6 +160,7 @@ LEFT_ALONE = {  # what might hide it
     "pause-abort",
     "pause-in-place",
     "pause-retract",
+    "rests",
     "sweep",
     "weights",
     "weights-sweep",

@@ -8,20 +8,28 @@ from types import SimpleNamespace
 
 import pytest
 from ranks import Ranks
-from sglang.srt.managers.io_struct import SetInternalStateReq, msgpack_decode, msgpack_encode
+from sglang.srt.managers.io_struct import (
+    FlushCacheReqInput,
+    SetInternalStateReq,
+    msgpack_decode,
+    msgpack_encode,
+)
 from tracked import Request, running
 
 from tokenflow_sgl.engine.frontend.messenger import Messenger
 from tokenflow_sgl.engine.stream_messages import (
+    AWAITED,
     PASSED_ON,
     RATE,
     WEIGHT,
     Change,
     changes_message,
+    flush_waits,
     is_ours,
     passed_on_message,
     take,
 )
+from tokenflow_sgl.lifecycle.rest_ends import end_rests
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 
@@ -132,12 +140,12 @@ def test_what_is_not_understood_changes_nothing(server, said) -> None:
 
 
 @pytest.mark.parametrize("value", ["20", None, True, [20], math.nan, 10**400])
-@pytest.mark.parametrize("kind", [RATE, WEIGHT, PASSED_ON])
+@pytest.mark.parametrize("kind", [RATE, WEIGHT, PASSED_ON, AWAITED])
 def test_a_value_of_another_type_changes_nothing(server, kind, value) -> None:
     """SGLang decodes messages by their types; where it pickles them it does not."""
     message = SetInternalStateReq(server_args={kind + "mine": value})
     answer = take(message, {"mine": server.stream}, (), server.table, 4.0)
-    assert not answer.updated
+    assert not answer.updated and not server.table.rests.awaited
     assert server.unread(4.0) == 20.0
 
 
@@ -180,6 +188,47 @@ def test_of_reasoning_nothing_is_read_anyway() -> None:
 def test_a_request_without_a_reader_has_no_rate(server) -> None:
     server.stream.stream = False
     assert not server.take(rate_message("mine", 4.0))
+
+
+@pytest.mark.parametrize(
+    ("timeout", "until"), [(2.5, 6.5), (math.inf, 2e9), (None, 4.0), (0.0, 4.0), (math.nan, 4.0)]
+)
+def test_a_flush_ends_rests_for_as_long_as_it_waits(server, timeout, until) -> None:
+    server.take(rate_message("mine", 0))
+    flush_waits(FlushCacheReqInput(timeout_s=timeout), server.table, 4.0)
+    for now, rests in ((4.0, until == 4.0), (min(until, 1e9), until < 1e9)):
+        end_rests(server.table, now)
+        assert server.table.streams(()).resting[0] == rests
+    server.table.forget(server.stream, cut_off=False)
+    end_rests(server.table, 1e9)
+    assert not server.table.rests.awaited
+
+
+def test_a_second_flush_waits_longer_than_one_that_gave_up(server) -> None:
+    server.take(rate_message("mine", 0))
+    flush_waits(FlushCacheReqInput(timeout_s=1.0), server.table, 4.0)
+    flush_waits(FlushCacheReqInput(timeout_s=9.0), server.table, 4.9)
+    end_rests(server.table, 5.0)
+    assert not server.table.streams(()).resting[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "understood"),
+    [
+        ({"tokenflow_awaited:one:": 1}, True),
+        ({"tokenflow_awaited:one": 1}, True),
+        ({"tokenflow_awaited:one:theirs": 1}, True),
+        ({"tokenflow_awaited:one:": 0}, True),
+        ({"tokenflow_awaited:one:": 2}, False),
+        ({"tokenflow_awaited:": 1}, False),
+        ({"tokenflow_awaited": 1}, False),
+    ],
+)
+def test_a_wait_is_noted_and_nothing_that_only_looks_like_one(server, said, understood) -> None:
+    server.take(rate_message("mine", 0))
+    assert server.take(SetInternalStateReq(server_args=said)) is understood
+    ends = understood and all(value == 1 for value in said.values()) and "theirs" not in str(said)
+    assert server.table.streams(()).resting[0] == (not ends)
 
 
 @pytest.mark.parametrize(

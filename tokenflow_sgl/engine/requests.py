@@ -25,15 +25,15 @@ from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.offering import OfferingScheduler
 from tokenflow_sgl.engine.priority_scheduling import shown_priority
 from tokenflow_sgl.engine.reasoning import Reasoning
-from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, device_time, local_time
-from tokenflow_sgl.engine.stream_messages import is_ours, take
+from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock, local_time
+from tokenflow_sgl.engine.stream_messages import flush_waits, is_ours, take
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
 from tokenflow_sgl.engine.telemetry.sampling import Reporter
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.engine.unsupported_front_ends import grpc_alone
-from tokenflow_sgl.lifecycle.rest_ends import await_ends, use_adapter
+from tokenflow_sgl.lifecycle.rest_ends import use_adapter
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.qos.classes import QosClasses
 
@@ -213,10 +213,9 @@ class TrackingScheduler(OfferingScheduler):
 
     def process_input_requests(self, recv_reqs: Any) -> None:
         """A flush that waits ends all rests: it is done when no stream is left."""
-        waits = [each.timeout_s for each in recv_reqs if isinstance(each, FlushCacheReqInput)]
-        if longest := max((seconds or 0.0 for seconds in waits), default=0.0):
-            now = self.tf_clock.now
-            await_ends(self.tf_table, "flush", now, until=now + device_time(longest))
+        for each in recv_reqs:
+            if isinstance(each, FlushCacheReqInput):
+                flush_waits(each, self.tf_table, self.tf_clock.now)
         super().process_input_requests(recv_reqs)
 
     def _tf_owners(self) -> list[Any]:

@@ -13,8 +13,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sglang.srt.managers.io_struct import SetInternalStateReq, SetInternalStateReqOutput
+from sglang.srt.managers.io_struct import (
+    FlushCacheReqInput,
+    SetInternalStateReq,
+    SetInternalStateReqOutput,
+)
 
+from tokenflow_sgl.engine.shared_clock import device_time
 from tokenflow_sgl.lifecycle.reader_updates import set_passed_on, set_rate, set_weight
 from tokenflow_sgl.lifecycle.rest_ends import await_ends, no_longer_awaited
 from tokenflow_sgl.lifecycle.table import StreamTable
@@ -30,6 +35,8 @@ ALONE = "tokenflow_alone:"
 AWAITED = "tokenflow_awaited:"
 ALL = -1
 """Instead of a number of tokens: the front end holds nothing back."""
+LONGEST_FLUSH = 1e9
+"""Seconds: what may give up has had its way when no stream is left; what may not waits on."""
 MOST_TOKENS = 1 << 40
 """More than any answer has, and less than what a column holds."""
 
@@ -113,6 +120,17 @@ def alone_message(rid: str) -> SetInternalStateReq:
 def is_ours(message: SetInternalStateReq) -> bool:
     """Whether it speaks of streams."""
     return any(name.startswith(PREFIX) for name in message.server_args)
+
+
+def flush_waits(flush: FlushCacheReqInput, table: StreamTable[Any], now: float) -> None:
+    """Note that SGLang's flush waits for all streams, if it does.
+
+    Ranks see its end by their own clocks, and rests by the shared one: until its time is over, or
+    no stream is left.
+    """
+    if (flush.timeout_s or 0.0) > 0.0:
+        until = now + min(device_time(flush.timeout_s), LONGEST_FLUSH)
+        await_ends(table, f"flush until {until}", now, until=until)
 
 
 def take(

@@ -12,6 +12,8 @@ LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 """Copies land as late as SGLang and we let them."""
 TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 TOKENFLOW = ("--scheduler", "tokenflow")
+SHORT_RESTS = ("--tokenflow-longest-rest", "3")
+"""Clients who look away do so for as long as they may."""
 FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
 CHUNKS = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptInChunks")
 IN_CHUNKS = ("preemptions_total", "loaded_ahead_chunks_total")
@@ -55,10 +57,13 @@ LAYERS = (
 """The device holds what 320 tokens take in both layers."""
 ROOM = ("--tokenflow-host-room",)
 UNNOTED = {"TOKENFLOW_TEST_LAYERS": "/dev/null"}
-NO_READERS = frozenset({"bad-rate", "unknown-class", "unknown-key"})
-"""Requests that only our scheduler refuses."""
-ONE_SERVER = frozenset({"samples", "weights", "weights-sweep", "in-place-weights", *NOT_AT_ONCE})
-"""Left out where there are two: each has weights of its own, and the front sends no lists."""
+NO_READERS = frozenset({"bad-rate", "unknown-class", "unknown-key", "rests"})
+"""Requests that only our scheduler refuses, and what only it does."""
+ONE_SERVER = frozenset(
+    {"samples", "rests", "weights", "weights-sweep", "in-place-weights", *NOT_AT_ONCE}
+)
+"""Left out where there are two: each has weights of its own, and the front sends no lists and no
+rates."""
 KV_IN_TIME = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "60"}
 """Seconds after which a decode server gives a stream up whose KV does not come, SGLang's 300 are
 longer than clients wait here: where a client leaves in a pause, SGLang loses the abort."""
@@ -101,7 +106,8 @@ class Arena:
     def all_flags(self, model: Path) -> tuple[str, ...]:
         """All that the server is started with; `model`: the folder of its model."""
         two = ("--tp-size", str(self.ranks), "--tokenflow-check-ranks") if self.ranks > 1 else ()
-        return (*(str(model) if flag == MODEL else flag for flag in self.flags), *two)
+        rests = () if "rests" in self.without else SHORT_RESTS
+        return (*(str(model) if flag == MODEL else flag for flag in self.flags), *two, *rests)
 
     def all_env(self) -> dict[str, str]:
         """The variables that it is started with."""

@@ -17,6 +17,10 @@ HUNG_UP, ABORTED = 0.12, 0.12
 """Shares of clients that hang up or abort."""
 SECONDS = 1.2
 """The longest that a client waits before it does so."""
+RESTED = 0.2
+"""Share of streams with an id whose client looks away again and again, as long as they last."""
+RENEWED = (0.01, 0.3)
+"""Seconds from one rest to the next."""
 RATES: tuple[dict[str, Any], ...] = (
     {},
     {"tokenflow_class": "agent"},
@@ -42,6 +46,7 @@ class Ask:
         refusal: Words that a refusal has to contain.
         hang_up: Seconds, after which the client is gone; None: it stays.
         abort: Seconds, after which it asks for the end; None: it does not.
+        rest: Seconds, after which it looks away, and between two rests; None: it does not.
     """
 
     path: str
@@ -56,13 +61,14 @@ class Ask:
     refusal: str = ""
     hang_up: float | None = None
     abort: float | None = None
+    rest: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         said = [self.path, "stream" if self.stream else "whole", self.rid]
         if self.subject is None:
             return " ".join([*said, f"to be refused: {self.payload[:80]!r}"])
         said.append(f"{self.tokens} tokens of {self.subject.name}")
-        for name in ("samples", "logprobs", "hang_up", "abort"):
+        for name in ("samples", "logprobs", "hang_up", "abort", "rest"):
             if (value := getattr(self, name)) not in (None, False, 1):
                 said.append(f"{name}={value}")
         return " ".join(said)
@@ -117,9 +123,11 @@ def draw(
     else:
         more |= {"model": "tiny", "temperature": 0, "max_tokens": limit, **options}
     payload = json.dumps(more).encode()
-    return Ask(
-        path, payload, subject, tokens, shown, samples, stream, logprobs, rid, "", hang_up, abort
-    )
+    rest = None
+    if rid and stream and rng.random() < RESTED and "rests" not in without:
+        rest = rng.random() * SECONDS, rng.uniform(*RENEWED)
+    ends = hang_up, abort, rest
+    return Ask(path, payload, subject, tokens, shown, samples, stream, logprobs, rid, "", *ends)
 
 
 def _generate(rng: random.Random, subject: Subject, refusal: str, **changed: Any) -> Ask:

@@ -9,7 +9,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attacker.asking import Ask, draw
@@ -80,6 +80,7 @@ class Client(threading.Thread):
             connection.request("POST", ask.path, ask.payload, HEADERS)
             hang_up = Delayed(ask.hang_up, lambda: _hang_up(connection))
             abort = Delayed(ask.abort, lambda: self._abort(ask.rid))
+            rests = Restless(ask.rest, lambda: self._rest(ask.rid))
             try:
                 reply = self._read(ask, connection)
             except (OSError, http.client.HTTPException, ValueError, AttributeError):
@@ -90,6 +91,7 @@ class Client(threading.Thread):
             finally:
                 hang_up.settle()
                 abort.settle()
+                rests.settle()
         if reply is None or hang_up.done:
             journal.count("hung up")
             return
@@ -125,6 +127,14 @@ class Client(threading.Thread):
         self._journal.note(rid, "abort")
         post(self._port, "/abort_request", {"rid": rid})
 
+    def _rest(self, rid: str) -> None:
+        """It is back for a moment, and looks away."""
+        for rate in (1000, 0):
+            status, text = post(self._port, f"/tokenflow/streams/{rid}", {"rate": rate})
+            self._journal.count(f"rate: HTTP {status}")
+            if status not in (204, 404, 409):
+                self._journal.accuse(rid, f"rate {rate}: HTTP {status} {text[:500]}")
+
 
 class Delayed:
     """Does something after a number of seconds, unless it is settled before.
@@ -149,6 +159,35 @@ class Delayed:
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()
+
+
+class Restless:
+    """Does something again and again, until it is settled.
+
+    Args:
+        seconds: After which it begins to, and from one time to the next; None: never.
+        what: It does.
+    """
+
+    def __init__(self, seconds: tuple[float, float] | None, what: Callable[[], None]) -> None:
+        self._seconds, self._what = seconds, what
+        self._settled = threading.Event()
+        self._thread = threading.Thread(target=self._do, daemon=True)
+        if seconds is not None:
+            self._thread.start()
+
+    def _do(self) -> None:
+        assert self._seconds is not None
+        wait, every = self._seconds
+        while not self._settled.wait(wait):
+            self._what()
+            wait = every
+
+    def settle(self) -> None:
+        """Enough; waits until it is done."""
+        self._settled.set()
+        if self._seconds is not None:
+            self._thread.join()
 
 
 def _hang_up(connection: http.client.HTTPConnection) -> None:
