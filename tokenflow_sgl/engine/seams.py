@@ -285,8 +285,7 @@ SEAMS: tuple[Seam, ...] = (
         ("req", "total_tokens"),
     ),
     Seam(f"{_ADDER}._update_prefill_budget", "override", "charges by need", ("max_new_tokens",)),
-    # With layer-wise KV a hook lets prompts wait; here it recomputes instead of loading.
-    Seam(f"{_ADDER}.add_one_req", "override", "admits one, or lets it wait", ("req",)),
+    Seam(f"{_ADDER}.add_one_req", "override", "recomputes, or lets it wait", ("req",)),
     Seam(f"{_ADDER}._lock_node", "call", "what a load will lock does not count as free"),
     Seam("sglang.srt.managers.schedule_policy:SchedulePolicy", "call", "keeps our order"),
     Seam("sglang.srt.managers.schedule_policy:CLIP_MAX_NEW_TOKENS", "call", "its reservation"),
