@@ -45,7 +45,7 @@ def test_demo_names_what_is_missing(monkeypatch):
     assert result.exit_code == 2
     assert result.output == (
         "The demo needs sglang, aiohttp, pyarrow: "
-        "pip install 'tokenflow-sgl[sglang]' 'tokenflow-sgl[replay]'\n"
+        "pip install sglang==0.5.23 'aiohttp>=3.10' 'pyarrow>=15'\n"
     )
 
 

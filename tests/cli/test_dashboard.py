@@ -99,8 +99,8 @@ def test_render_draws_one_server(monkeypatch, tmp_path) -> None:
     assert any('instance="b\\"2"' in url for url in asked), "of the replay comparison"
 
 
-def test_a_missing_extra_is_named(monkeypatch) -> None:
+def test_a_missing_package_is_named(monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["dashboard", "build"])
     assert result.exit_code == 2
-    assert "pip install 'tokenflow-sgl[grafana]'" in result.output
+    assert "pip install 'grafana-foundation-sdk==" in result.output

@@ -74,7 +74,7 @@ def test_sglang_is_not_installed(monkeypatch):
     code, output = run()
     assert code == 1
     assert verdict(output).startswith("Not active: SGLang is not installed.")
-    assert "pip install 'tokenflow-sgl[sglang]'" in verdict(output)
+    assert "pip install sglang==" in verdict(output)
 
 
 @pytest.mark.parametrize("version", ["0.5.22", "0.5.24", "0.9.9"])

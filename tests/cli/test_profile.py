@@ -101,14 +101,14 @@ def test_show_refuses_with_a_sentence(
     assert isinstance(result.exception, SystemExit)
 
 
-def test_a_picture_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_without_matplotlib_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "matplotlib" else real(name)
     )
     result = run("show", "rtx4090", "llama3-8b", "--plot", "p.png")
     assert result.exit_code == 2
-    assert "A picture needs matplotlib: pip install 'tokenflow-sgl[replay]'" in result.output
+    assert "A profile needs matplotlib: pip install 'matplotlib>=" in result.output
 
 
 def test_fit_writes_a_profile_and_its_residuals(tmp_path: Path) -> None:

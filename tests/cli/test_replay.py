@@ -257,4 +257,5 @@ def test_a_missing_module_is_named(monkeypatch):
     app.command()(module.replay)
     result = CliRunner().invoke(app, ["trace"])
     assert result.exit_code == 2
-    assert result.output == "A replay needs aiohttp, pyarrow: pip install 'tokenflow-sgl[replay]'\n"
+    packages = "'aiohttp>=3.10' 'pyarrow>=15'"
+    assert result.output == f"A replay needs aiohttp, pyarrow: pip install {packages}\n"

@@ -135,4 +135,4 @@ def test_names_what_is_missing(folders, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = run(folders[0])
     assert result.exit_code == 2
-    assert result.stderr == "A report needs aiohttp, pyarrow: pip install 'tokenflow-sgl[replay]'\n"
+    assert result.stderr == "A report needs pyarrow: pip install 'pyarrow>=15'\n"

@@ -78,5 +78,5 @@ def test_says_what_is_missing(executed: list[str], monkeypatch: pytest.MonkeyPat
     )
     result = runner.invoke(app, ["serve-emulated"])
     assert result.exit_code == 2
-    assert "pip install 'tokenflow-sgl-emulator'" in result.output
+    assert "An emulated server needs tokenflow_sgl_emulator: pip install " in result.output
     assert not executed

@@ -75,7 +75,7 @@ def test_plot_without_matplotlib(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = run("stats", "4090-a", "--plot", tmp_path / "p.png")
     assert result.exit_code == 2
-    assert "pip install 'tokenflow-sgl[replay]'" in result.output
+    assert "pip install 'matplotlib>=" in result.output
     assert run("stats", "4090-a").exit_code == 0
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from tokenflow_sgl.cli import chosen_engine, chosen_trace
-from tokenflow_sgl.cli.extras import PAGES, RUNS, need
+from tokenflow_sgl.cli.extras import PAGES, RAY, RUNS, need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import finite, output_folder
 from tokenflow_sgl.cli.shared_options import shares_options
@@ -72,7 +72,7 @@ def capacity(
     the goal. Prints a table and what it saves in GPUs, and draws the share by rate. Needs no GPU
     and no SGLang.
     """
-    need("A search", *RUNS, *PAGES)
+    need("A search", *RUNS, *PAGES, *server.needs, *(RAY if ray else ()))
     console = Console(stderr=True)
 
     # Only here: the CLI must start without what a simulation needs.

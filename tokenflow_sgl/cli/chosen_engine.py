@@ -185,6 +185,12 @@ Accepted = Annotated[
 ]
 
 
+def needed_for_times(device: str, profile: Path | None) -> tuple[str, ...]:
+    """Modules that the step times of a device come from, unless a file has them."""
+    known = profile is not None or DEVICES[device].system is None
+    return () if known else ("aiconfigurator_core",)
+
+
 def open_engine(
     device: str,
     model: str,
@@ -255,6 +261,11 @@ class StudiedServer:
     hicache_ratio: HicacheRatio = 2.0
     chunked_prefill_size: ChunkedPrefillSize = None
     known_lengths: KnownLengths = False
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Modules that `open` needs."""
+        return needed_for_times(self.device, self.profile)
 
     def open(self) -> tuple[DeviceProfile, EngineOptions]:
         """As `open_engine`."""

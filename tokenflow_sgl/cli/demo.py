@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tokenflow_sgl.cli.extras import RUNS, need
+from tokenflow_sgl.cli.extras import REPLAYS, need
 from tokenflow_sgl.cli.failing import Exit, failing
 from tokenflow_sgl.cli.option_checks import output_folder
 
@@ -56,7 +56,7 @@ def demo(
     figures are the same on every machine. Takes two minutes on two cores, and neither a GPU nor a
     download. Exits with 1 if an answer differs.
     """
-    need("The demo", "sglang", "tokenflow_sgl_emulator", "matplotlib", *RUNS)
+    need("The demo", "sglang", "tokenflow_sgl_emulator", "matplotlib", *REPLAYS)
     console = Console()
 
     # Only here: the CLI must start without what the demo needs.

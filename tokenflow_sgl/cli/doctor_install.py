@@ -6,12 +6,13 @@ import importlib.metadata
 import os
 from dataclasses import dataclass
 
+from tokenflow_sgl.pip_hints import pip_install
+
 PLUGIN = "tokenflow"
 """Name of our entry point in `PLUGIN_GROUP`."""
 PLUGIN_GROUP = "sglang.srt.plugins"
 PLATFORM_GROUP = "sglang.srt.platforms"
 _OURS = "tokenflow_sgl."
-_INSTALL = "pip install 'tokenflow-sgl[sglang]'"
 _REINSTALL = "install tokenflow-sgl again, into the environment that runs SGLang"
 
 
@@ -47,7 +48,7 @@ def _sglang() -> Check:
             "sglang",
             "not installed",
             "SGLang is not installed",
-            f"{_INSTALL} installs SGLang {supported}",
+            f"{pip_install('sglang')} installs the supported version",
         )
     if seam_check.supported():
         return Check("sglang", f"{version}, the supported version")

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 from tokenflow_sgl.cli.failing import Exit, fail
+from tokenflow_sgl.pip_hints import missing, pip_install
 
-_REPLAY = "tokenflow-sgl[replay]"
-_BROUGHT_BY = {
-    "aiohttp": _REPLAY,
-    "grafana_foundation_sdk": "tokenflow-sgl[grafana]",
-    "jinja2": _REPLAY,
-    "matplotlib": _REPLAY,
-    "optuna": "tokenflow-sgl[tune]",
-    "pyarrow": _REPLAY,
-    "sglang": "tokenflow-sgl[sglang]",
-    "tokenflow_sgl_emulator": "tokenflow-sgl-emulator",
-}
-RUNS = ("aiohttp", "pyarrow")
-"""Needed to replay traces and to read runs."""
+RUNS = ("pyarrow",)
+"""Needed to read and write runs."""
+REPLAYS = ("aiohttp", *RUNS)
+"""Needed to replay traces."""
 PAGES = ("jinja2", "matplotlib")
 """Needed for pages with plots."""
+RAY = ("ray",)
+"""Needed for --ray."""
 
 
 def need(what: str, *modules: str) -> None:
-    """Exit with 2 and the command that installs it, if a module is missing.
+    """Exit with 2 and the command that installs them, if modules are missing.
+
+    A command asks once, for all that its options need, so that one installation is enough.
 
     what: What needs the modules; the sentence begins with it.
     """
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        packages = " ".join(dict.fromkeys(f"'{_BROUGHT_BY[name]}'" for name in missing))
-        fail(f"{what} needs {', '.join(missing)}: pip install {packages}", Exit.usage)
+    absent = missing(modules)
+    if absent:
+        fail(f"{what} needs {', '.join(absent)}: {pip_install(*absent)}", Exit.usage)

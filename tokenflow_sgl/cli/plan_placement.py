@@ -79,8 +79,8 @@ def plan(
     while earlier layers compute. A plan only: a server with --tokenflow-layerwise, which is
     experimental, makes its own.
     """
-    if plot is not None:
-        need("A picture", "matplotlib")
+    times = chosen_engine.needed_for_times(device, profile)
+    need("A plan", *times, *(("matplotlib",) if plot is not None else ()))
     with failing("No plan"):
         lengths = _lengths(tokens)
         from tokenflow_sgl.cli.plan_output import planned

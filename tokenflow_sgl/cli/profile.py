@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tokenflow_sgl.cli.chosen_engine import DeviceName, ModelName
+from tokenflow_sgl.cli.chosen_engine import DeviceName, ModelName, needed_for_times
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import finite, output_file, picture
@@ -97,8 +97,8 @@ def show(
 ) -> None:
     """Show the step times of a model on a device."""
     console = Console()
-    if plot is not None:
-        need("A picture", "matplotlib")
+    times = needed_for_times(device, None)
+    need("A profile", *times, *(("matplotlib",) if plot is not None else ()))
     from tokenflow_sgl.profiles.load import load_profile
 
     with failing():

@@ -23,7 +23,7 @@ from tokenflow_sgl.cli.chosen_trace import (
     open_chosen,
     pair,
 )
-from tokenflow_sgl.cli.extras import RUNS, need
+from tokenflow_sgl.cli.extras import REPLAYS, need
 from tokenflow_sgl.cli.failing import Exit, failing
 from tokenflow_sgl.cli.option_checks import address, finite, output_folder, positive
 
@@ -167,7 +167,7 @@ def replay(
     server failed and there is no run, 2 if an option or the trace cannot be used, 3 if the run is
     invalid (for example because too little was served), 130 if it was interrupted.
     """
-    need("A replay", *RUNS)
+    need("A replay", *REPLAYS)
     console = Console()
 
     # Only here: the CLI must start without what a replay needs.

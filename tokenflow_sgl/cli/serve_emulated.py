@@ -10,7 +10,13 @@ from typing import Annotated
 
 import typer
 
-from tokenflow_sgl.cli.chosen_engine import DEFAULT_DEVICE, DEFAULT_MODEL, DeviceName, ModelName
+from tokenflow_sgl.cli.chosen_engine import (
+    DEFAULT_DEVICE,
+    DEFAULT_MODEL,
+    DeviceName,
+    ModelName,
+    needed_for_times,
+)
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 
@@ -62,7 +68,8 @@ def serve_emulated(
     """
     from tokenflow_sgl.profiles import DeviceProfile, load_profile
 
-    need("An emulated server", "sglang", "tokenflow_sgl_emulator")
+    times = needed_for_times(device, profile)
+    need("An emulated server", "sglang", "tokenflow_sgl_emulator", *times)
     from tokenflow_sgl_emulator.timed.dilation import parse_dilation
 
     try:

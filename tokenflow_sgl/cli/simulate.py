@@ -19,7 +19,7 @@ from tokenflow_sgl.choices import (
     WritePolicy,
 )
 from tokenflow_sgl.cli import chosen_engine, chosen_trace, storage_options
-from tokenflow_sgl.cli.extras import PAGES, RUNS, need
+from tokenflow_sgl.cli.extras import PAGES, RAY, RUNS, need
 from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import output_folder
 from tokenflow_sgl.cli.simulate_output import (
@@ -112,7 +112,8 @@ def simulate(
     Runs SGLang's scheduling in virtual time, with the device's step times and the same policy
     object that the server runs. Needs no GPU and no SGLang, and takes seconds instead of hours.
     """
-    need("A simulation", *RUNS, *PAGES)
+    times = chosen_engine.needed_for_times(device, profile)
+    need("A simulation", *RUNS, *PAGES, *times, *(RAY if ray else ()))
     console = Console(stderr=True)
 
     # Only here: the CLI must start without what a simulation needs.

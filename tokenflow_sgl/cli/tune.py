@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tokenflow_sgl.choices import Objective
 from tokenflow_sgl.cli import chosen_engine, chosen_trace
-from tokenflow_sgl.cli.extras import PAGES, RUNS, need
+from tokenflow_sgl.cli.extras import PAGES, RAY, RUNS, need
 from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import output_file
 from tokenflow_sgl.cli.shared_options import shares_options
@@ -83,7 +83,7 @@ def tune(
     are better by 3% on each of these; otherwise the answer is to keep the defaults. The best
     held-out trace is one of another day, named by --check.
     """
-    need("A search", "optuna", *RUNS, *PAGES)
+    need("A search", "optuna", *RUNS, *PAGES, *server.needs, *(RAY if ray else ()))
     console = Console(stderr=True)
 
     # Only here: the CLI must start without what a search needs.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokenflow_sgl.pip_hints import pip_install
 from tokenflow_sgl.profiles.document import ProfileError
 from tokenflow_sgl.profiles.model_shapes import Model
 from tokenflow_sgl.profiles.monotone import non_decreasing, rows
@@ -66,7 +67,7 @@ def engine(model: Model, system: str, ranks: int = 1) -> EngineHandle:
                 raise
             raise ProfileError(
                 "Step times of this device come from aiconfigurator-core, which is not installed: "
-                'pip install "tokenflow-sgl[profiles]".'
+                f"{pip_install(_PACKAGE)}."
             ) from None
         # By its shape and not by its name: that works for models that the package does not list.
         with tempfile.TemporaryDirectory(prefix="tokenflow-") as folder:

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from tokenflow_sgl.pip_hints import pip_install
 from tokenflow_sgl.sim.engine_options import SimulationError
 
 Function = Callable[[Any, Any], Any]
@@ -44,7 +45,7 @@ def on_ray(address: str | None = None) -> Iterator[Spread]:
         import ray
     except ImportError:
         raise SimulationError(
-            "Ray is not installed: pip install 'tokenflow-sgl[ray]', here and on the cluster"
+            f"Ray is not installed: {pip_install('ray')}, here and on the cluster"
         ) from None
     address = address or os.environ.get("RAY_ADDRESS")
     started = not ray.is_initialized()

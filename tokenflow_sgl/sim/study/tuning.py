@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.choices import Objective
+from tokenflow_sgl.pip_hints import pip_install
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.sim.engine_options import SimulationError
 from tokenflow_sgl.sim.study.spread import Spread
@@ -119,9 +120,7 @@ def _study(more: bool, seed: int) -> tuple[Any, dict[str, Any]]:
     try:
         import optuna
     except ImportError:
-        raise SimulationError(
-            "Optuna is not installed: pip install 'tokenflow-sgl[tune]'"
-        ) from None
+        raise SimulationError(f"Optuna is not installed: {pip_install('optuna')}") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=EXPLORED)
