@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli import doctor_install, doctor_launch
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.doctor_install import PLATFORM_GROUP, PLUGIN_GROUP, Check
-from tokenflow_sgl.engine import seam_check, seams
+from tokenflow_sgl.engine import seam_check, seam_source, seams
 
 
 def run(*args):
@@ -37,7 +37,7 @@ def healthy(monkeypatch):
     monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
     monkeypatch.delenv("SGLANG_PLATFORM", raising=False)
     monkeypatch.setattr(seam_check, "installed_sglang", lambda: seams.SUPPORTED_SGLANG)
-    monkeypatch.setattr(seam_check, "problem", lambda seam: None)
+    monkeypatch.setattr(seam_source, "problem", lambda seam: None)
     monkeypatch.setattr(doctor_launch, "launch_checks", lambda options: [Check("device", "cuda")])
     install(monkeypatch, PLUGIN, PLATFORM)
 
@@ -70,7 +70,7 @@ def test_seams_option_shows_every_row():
 
 def test_sglang_is_not_installed(monkeypatch):
     monkeypatch.setattr(seam_check, "installed_sglang", lambda: None)
-    monkeypatch.setattr(seam_check, "problem", lambda seam: pytest.fail("nothing to look at"))
+    monkeypatch.setattr(seam_source, "problem", lambda seam: pytest.fail("nothing to look at"))
     code, output = run()
     assert code == 1
     assert verdict(output).startswith("Not active: SGLang is not installed.")
@@ -92,7 +92,7 @@ def test_another_sglang_is_refused_as_the_start_does(monkeypatch, version):
 def test_a_broken_seam(monkeypatch):
     gone = seams.SEAMS[7]
     monkeypatch.setattr(
-        seam_check,
+        seam_source,
         "problem",
         lambda seam: f"{gone.target} is missing (gone)" if seam is gone else None,
     )
@@ -105,9 +105,13 @@ def test_a_broken_seam(monkeypatch):
 
 
 def test_sglang_that_fails_when_imported(monkeypatch):
+    def undecided(seam):
+        raise seam_source.UndecidedError
+
     def explode(seam):
         raise RuntimeError("no device")
 
+    monkeypatch.setattr(seam_source, "problem", undecided)
     monkeypatch.setattr(seam_check, "problem", explode)
     code, output = run()
     assert code == 1
@@ -169,7 +173,7 @@ def test_what_the_seams_say_meanwhile_is_not_shown(monkeypatch):
         logging.getLogger("third").error("third-party log line")
         print("third-party print", file=sys.stderr)
 
-    monkeypatch.setattr(seam_check, "problem", noisy)
+    monkeypatch.setattr(seam_source, "problem", noisy)
     code, output = run()
     assert code == 0
     assert "third-party" not in output

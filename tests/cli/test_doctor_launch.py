@@ -170,7 +170,7 @@ def test_without_an_accelerator_nothing_is_active() -> None:
         accelerated = torch.cuda.is_available()
     except ImportError:
         accelerated = False
-    assert done.stderr == "Importing SGLang ...\nTrying the launch ...\n"
+    assert done.stderr == "Reading SGLang ...\nTrying the launch ...\n"
     if accelerated:
         assert verdict(done.stdout) == "Active with --scheduler tokenflow."
         return
@@ -202,7 +202,7 @@ def test_a_terminal_sees_that_something_goes_on(warm, tmp_path) -> None:
     os.close(leader)
     assert process.wait(60) == 0
     text = seen.decode(errors="replace")
-    assert "Importing SGLang" in text and "Trying the launch" in text
+    assert "Reading SGLang" in text and "Trying the launch" in text
     assert "Active with --scheduler tokenflow." in text
 
 

@@ -109,7 +109,7 @@ def doctor(
     console.print(_overview(checks))
 
     if not any(check.name in ("sglang", "platform") and check.problem for check in checks):
-        with _working("Importing SGLang"):
+        with _working("Reading SGLang"):
             states = doctor_launch.seam_states()
         check = doctor_launch.seam_check(states)
         checks.append(check)

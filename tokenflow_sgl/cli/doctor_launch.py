@@ -25,10 +25,11 @@ REMOVE = "do what the sentence says"
 def launch_checks(options: list[str] | None) -> list[Check]:
     """Device and options, as a launch would find them; without options only the device."""
     from tokenflow_sgl.engine.launching import NO_MODEL, Launch, try_launch
+    from tokenflow_sgl.engine.light_sglang import uncollected
 
     given = options if options else ["--model-path", NO_MODEL, "--scheduler", "tokenflow"]
     try:
-        with silence():
+        with silence(), uncollected():
             launch = try_launch(given)
     except Exception as error:  # SGLang's modules run their own code when imported
         launch = Launch(refusal=f"SGLang cannot be asked: {type(error).__name__}: {error}")
@@ -60,6 +61,7 @@ def launch_checks(options: list[str] | None) -> list[Check]:
             )
         else:
             checks.append(Check("options", text, active=_active(launch)))
+            checks += [Check(*effect) for effect in launch.effects]
         if launch.storage is not None and refusal is None:
             checks.append(Check("restoration", _restoration(launch)))
     elif refusal is not None and not launch.no_device:
@@ -111,7 +113,20 @@ def elsewhere_checks(options: list[str]) -> list[Check]:
         Check(each.subject, "refused", f"tokenflow refuses: {each.sentence.rstrip('.')}", REMOVE)
         for each in verdict.refusals
     ]
-    return [*checks, Check("options", text)]
+    return [*checks, Check("options", text), *_effects_elsewhere(options)]
+
+
+def _effects_elsewhere(options: list[str]) -> list[Check]:
+    """What the scheduler changes of a launch that nothing refuses, but on another machine."""
+    with silence():
+        from tokenflow_sgl.engine.consequences import HostRoom
+        from tokenflow_sgl.engine.launching import RefusedError, effects
+
+        try:
+            found = effects(options, HostRoom(None, "the launch is for another machine"))
+        except RefusedError:
+            found = ()
+    return [Check(*effect) for effect in found]
 
 
 def _alone(reason: str) -> str:
@@ -119,16 +134,24 @@ def _alone(reason: str) -> str:
 
 
 def seam_states() -> list[tuple[Seam, str | None]]:
-    """Every SGLang internal that is used, with what is wrong with it or None. Imports SGLang."""
-    from tokenflow_sgl.engine import seam_check, seams
+    """Every SGLang internal that is used, with what is wrong with it or None.
+
+    Reads SGLang's source, and imports what that does not tell of.
+    """
+    from tokenflow_sgl.engine import seam_check, seam_source, seams
+    from tokenflow_sgl.engine.light_sglang import light, uncollected
 
     states: list[tuple[Seam, str | None]] = []
-    with silence():
+    with silence(), uncollected():
+        light()
         for seam in seams.SEAMS:
             try:
-                trouble = seam_check.problem(seam)
-            except Exception as error:  # SGLang's modules run their own code when imported
-                trouble = f"{seam.target} cannot be looked at: {type(error).__name__}: {error}"
+                trouble = seam_source.problem(seam)
+            except seam_source.UndecidedError:
+                try:
+                    trouble = seam_check.problem(seam)
+                except Exception as error:  # SGLang's modules run their own code when imported
+                    trouble = f"{seam.target} cannot be looked at: {type(error).__name__}: {error}"
             states.append((seam, trouble))
     return states
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookType
-from sglang.srt.utils import kill_process_tree
 
 from tokenflow_sgl.engine.config import (
     COMMAND_ATTRIBUTE,
@@ -65,6 +64,8 @@ def _launch(
             check_all(result.scheduler_infos)
             check_in_place()
         except SeamError as error:
+            from sglang.srt.utils import kill_process_tree  # the doctor is spared its import
+
             for pid in result.all_child_pids:
                 kill_process_tree(pid)
             if getattr(server_args, COMMAND_ATTRIBUTE, False):

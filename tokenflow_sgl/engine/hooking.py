@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,11 +82,20 @@ def put_in_place() -> None:
     Raises:
         SeamError: A hook is not there; the message names it, and the plugin that keeps it out.
     """
-    for held in _held:
-        if held.kind is HookType.REPLACE and (rivals := _replacing(held.target)):
-            raise SeamError(_both(held.target, f"replaced by {' and '.join(rivals)}, too"))
+    check_rivals(held.target for held in _held if held.kind is HookType.REPLACE)
     HookRegistry.apply_hooks()
     check_in_place()
+
+
+def check_rivals(targets: Iterable[str]) -> None:
+    """Make sure that no other plugin has declared to replace what we replace.
+
+    Raises:
+        SeamError: One has; the message names both.
+    """
+    for target in targets:
+        if rivals := _replacing(target):
+            raise SeamError(_both(target, f"replaced by {' and '.join(rivals)}, too"))
 
 
 def standing(target: str, home: str) -> None:

@@ -14,17 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sglang.srt.plugins import load_plugins
-
 from tokenflow_sgl.engine.config import config_of, off_reason
 from tokenflow_sgl.engine.launching import (
     NO_MODEL,
-    REFUSES,
     RefusedError,
     launch_step,
     model_refusal,
+    parsed,
 )
 from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.light_sglang import whole
 from tokenflow_sgl.engine.model_kinds import refused_model
 from tokenflow_sgl.engine.unsupported import Refusal, refused_options
 
@@ -56,18 +55,17 @@ def judge(options: Sequence[str]) -> Verdict:
 
     Changes this process (SGLang's hooks, logging) and downloads nothing.
     """
-    load_plugins()  # once: SGLang remembers
     asked = [*options]
     if not any(each.partition("=")[0] == "--scheduler" for each in asked):
         asked += ["--scheduler", "tokenflow"]
     try:
-        record = _parsed(asked)
+        record = parsed(asked)
         found: list[Refusal] = []
     except RefusedError as error:
         if not error.ours:
             return Verdict(sglang=str(error))
         try:
-            record = _parsed([*asked, "--scheduler", "default"])
+            record = parsed([*asked, "--scheduler", "default"])
         except RefusedError:
             return Verdict((_own(error),))
         layers = layerwise_of(record) is not None
@@ -81,16 +79,10 @@ def judge(options: Sequence[str]) -> Verdict:
     return Verdict(tuple([*found, refusal] if refusal else found), None, unseen)
 
 
-def _parsed(options: Sequence[str]) -> Any:
-    from sglang.srt.server_args import prepare_server_args
-
-    return launch_step(REFUSES, lambda: prepare_server_args([*options]))
-
-
 @cache
 def _plain() -> Any:
     """A record in which nothing was said."""
-    return _parsed(["--model-path", NO_MODEL])
+    return parsed(["--model-path", NO_MODEL])
 
 
 def _own(error: RefusedError) -> Refusal:
@@ -102,6 +94,7 @@ def _of_model(record: Any) -> tuple[Refusal | None, str | None]:
     """What is refused of the model, and its name if it was not looked at."""
     path: str = record.model_path
     if Path(path, "config.json").is_file():
+        whole()
         try:
             return launch_step("the model cannot be read", lambda: model_refusal(record)), None
         except RefusedError as error:

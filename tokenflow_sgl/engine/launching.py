@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.engine.config import NO_PLANNER, config_of, off_reason, restoring_planner
+from tokenflow_sgl.engine.consequences import UNREAD, HostRoom, consequences, host_room, kv_size
+from tokenflow_sgl.engine.judging import judged
+from tokenflow_sgl.engine.light_sglang import light, whole
 from tokenflow_sgl.engine.model_kinds import kind_of_model, refused_model
 from tokenflow_sgl.engine.unsupported import (
     Refusal,
@@ -50,6 +53,7 @@ class Launch:
         planner: Of `--tokenflow-restore`; None: it is off.
         restores: Whether the model's KV can be fetched page by page, as restorations do it; None:
             it was not looked at.
+        effects: What our scheduler changes of the server, as of `consequences`.
     """
 
     scheduler: bool = False
@@ -62,6 +66,7 @@ class Launch:
     storage: str | None = None
     planner: str | None = None
     restores: bool | None = None
+    effects: tuple[tuple[str, str], ...] = ()
 
 
 class RefusedError(Exception):
@@ -81,19 +86,16 @@ def try_launch(options: Sequence[str]) -> Launch:
 
     Changes this process (SGLang's hooks, the environment, logging): for one that ends soon.
     """
-    from sglang.srt.plugins import load_plugins
-    from sglang.srt.server_args import prepare_server_args
-
-    load_plugins()
     found = Launch()
     try:
-        record = launch_step(REFUSES, lambda: prepare_server_args([*options]))
+        record = parsed(options)
         planner = restoring_planner(record)
         found = Launch(
             scheduler=config_of(record) is not None,
             off=off_reason(record),
             storage=record.hicache_storage_backend if record.enable_hierarchical_cache else None,
             planner=None if planner == NO_PLANNER else planner,
+            effects=effects(options, host_room()),
         )
         try:
             found = replace(found, device=_device(record))
@@ -103,6 +105,8 @@ def try_launch(options: Sequence[str]) -> Launch:
         if not _is_here(record):
             return replace(found, model=f"{model}: {ELSEWHERE}", elsewhere=True)
         found = replace(found, model=model)
+        if model != NO_MODEL:
+            whole()  # its patches of transformers are for reading models
         launch_step(REFUSES, record.resolve_once)
         # None: a platform may set it where the server starts.
         if found.planner is not None and record.chunked_prefill_size is not None:
@@ -113,10 +117,48 @@ def try_launch(options: Sequence[str]) -> Launch:
                 "the model cannot be served", lambda: _check_model(record, found.scheduler)
             )
             read = f"{model}: its configuration was read, its weights were not"
-            found = replace(found, model=read, restores=restores)
+            seen = effects(options, host_room(), record, restores=restores)
+            found = replace(found, model=read, restores=restores, effects=seen)
     except RefusedError as error:
         return replace(found, refusal=str(error))
     return found
+
+
+def parsed(options: Sequence[str]) -> Any:
+    """The record that a launch with these options begins with; nothing of a server is put in place.
+
+    Raises:
+        RefusedError: SGLang's parser, or this package, refuses them.
+    """
+    light()
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
+
+    load_plugins()  # once: SGLang remembers
+    with judged():
+        return launch_step(REFUSES, lambda: prepare_server_args([*options]))
+
+
+def effects(
+    options: Sequence[str], room: HostRoom, resolved: Any = None, *, restores: bool = True
+) -> tuple[tuple[str, str], ...]:
+    """What our scheduler changes of a server with these options; none where it is off.
+
+    Args:
+        options: That can be parsed.
+        room: Of the machine that it will run on.
+        resolved: The record of these options, where the model is here; None: it is not.
+        restores: As of `Launch`.
+    """
+    record = parsed(options)
+    config = config_of(record)
+    if config is None:
+        return ()
+    plain = parsed([*options, "--scheduler", "default"])
+    kv = UNREAD
+    if resolved is not None:
+        kv = kv_size(resolved, _config_of_model(resolved), whole=restores)
+    return tuple(consequences(record, plain, config, kv, room))
 
 
 def launch_step(what: str, action: Callable[[], Any]) -> Any:

@@ -29,21 +29,14 @@ from tokenflow_sgl.engine.flags import (
     layers_from,
     planner_from,
 )
-from tokenflow_sgl.engine.frontend.end_watch import server_ends
-from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
-from tokenflow_sgl.engine.frontend.loads import LoadDecoder
-from tokenflow_sgl.engine.frontend.stream_route import add_routes
-from tokenflow_sgl.engine.frontend.token_deposit import deliver_evenly
-from tokenflow_sgl.engine.frontend.untold_routes import HANDLERS, refuse_terms
-from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
 from tokenflow_sgl.engine.hooking import (
     check_in_place,
+    check_rivals,
     hold,
     put_in_place,
     standing,
 )
-from tokenflow_sgl.engine.kv.state_slots import register_states
-from tokenflow_sgl.engine.kv.thinking import owned_kv_len
+from tokenflow_sgl.engine.judging import is_judged
 from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.overriding import check_overrides
 from tokenflow_sgl.engine.seam_check import SeamError, check_seams
@@ -56,6 +49,7 @@ _SERVER_ARGS = "sglang.srt.server_args:ServerArgs"
 _SCHEDULER_MODULE = "sglang.srt.managers.scheduler"
 _SCHEDULER = f"{_SCHEDULER_MODULE}:Scheduler"
 _MANAGER = "sglang.srt.managers.tokenizer_manager:TokenizerManager"
+_DECODER = "sglang.srt.managers.load_snapshot:snapshot_decoder"
 _OPENAI = "sglang.srt.entrypoints.openai"
 _OWNED_KV = "sglang.srt.managers.schedule_batch:Req.owned_kv_len"
 
@@ -110,6 +104,8 @@ def _after_from_cli_args(result: Any, _cls: type, args: argparse.Namespace) -> A
 
 def activate_launch() -> None:
     """In the process that launches schedulers: it goes on with ours only."""
+    if is_judged():
+        return check_rivals((_SCHEDULER,))
     check_seams()
     standing(_SCHEDULER, "sglang.")  # plugins are the same here as in the scheduler's process
     hold_launch()
@@ -123,9 +119,20 @@ def activate_front_end() -> None:
     noticed, the rates of live streams can be changed, token deposits deliver evenly, and what waits
     for streams to end is told to the scheduler.
     """
+    if is_judged():
+        return check_rivals((_SCHEDULER, _DECODER))
+    check_seams()  # before anything is imported that another SGLang may lack
     from sglang.srt.entrypoints import http_server
 
-    hold("sglang.srt.managers.load_snapshot:snapshot_decoder", LoadDecoder, HookType.REPLACE)
+    from tokenflow_sgl.engine.frontend.end_watch import server_ends
+    from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
+    from tokenflow_sgl.engine.frontend.loads import LoadDecoder
+    from tokenflow_sgl.engine.frontend.stream_route import add_routes
+    from tokenflow_sgl.engine.frontend.token_deposit import deliver_evenly
+    from tokenflow_sgl.engine.frontend.untold_routes import HANDLERS, refuse_terms
+    from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
+
+    hold(_DECODER, LoadDecoder, HookType.REPLACE)
     hold(f"{_MANAGER}.generate_request", check_generate, HookType.BEFORE)
     hold(f"{_MANAGER}.generate_request", watch_generate, HookType.AROUND)
     hold(f"{_MANAGER}._wait_one_response", deliver_evenly, HookType.AROUND)
@@ -164,6 +171,8 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
     check_overrides(scheduler)
     hold(_SCHEDULER, scheduler, HookType.REPLACE)
     if config is not None:
+        from tokenflow_sgl.engine.kv.state_slots import register_states
+
         register_states()
     if config is not None and server_args.disaggregation_mode == "decode":
         from tokenflow_sgl.engine.decode_server.compressed_copies import register_copies
@@ -172,6 +181,8 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
         register_copies()
         register_loads()
     if config is not None and server_args.strip_thinking_cache:
+        from tokenflow_sgl.engine.kv.thinking import owned_kv_len
+
         hold(_OWNED_KV, owned_kv_len, HookType.AROUND)
     if config is not None and config.block_groups:
         from tokenflow_sgl.engine.kv.group_hooks import register_groups

@@ -96,7 +96,7 @@ def refused_options(
         kept = name in NOT_OF_DECODING if decodes else layers and name == "disable_radix_cache"
         if value != plain and not kept:
             yield _excluded(ours, _flag(name), f"{_flag(name)} {value}", reason)
-    width, ranks = _attention_dp(server_args), getattr(server_args, "tp_size", 1)
+    width, ranks = attention_dp(server_args), getattr(server_args, "tp_size", 1)
     if 1 < width < ranks:
         shown = f"DP attention in {width} groups of {ranks // width} ranks"
         yield _excluded(ours, "--enable-dp-attention", shown, _DP_GROUPS)
@@ -108,7 +108,7 @@ def refused_options(
     yield from refused_speculation(server_args, getattr(server_args, "page_size", None), ours)
 
 
-def _attention_dp(server_args: Any) -> int:
+def attention_dp(server_args: Any) -> int:
     """Ranks with DP attention, in SGLang's present spelling or its old one; 1: it is off."""
     width: int = getattr(server_args, "attn_dp_size", None) or 1
     if width == 1 and getattr(server_args, "enable_dp_attention", False):

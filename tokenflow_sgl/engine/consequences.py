@@ -1,0 +1,205 @@
+"""What `--scheduler tokenflow` changes of a server besides its order, with sizes where known.
+
+For `tokenflow doctor`. Sizes follow SGLang's rules: `--hicache-size` as it is, or a ratio to the
+device's pool, which SGLang lowers until the pools of all ranks fit if nothing asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.unsupported import attention_dp, decodes_only
+
+HOST_RATIO = 2.0
+"""Tokens of the host's pool over the device's: SGLang's default."""
+RESERVE = 10 << 30
+"""Bytes of host memory that SGLang leaves free when it sizes HiCache."""
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class KvSize:
+    """KV of one token on one rank.
+
+    Attributes:
+        bytes: How many; None: not derived.
+        why: What that follows from, or what is missing.
+    """
+
+    bytes: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoom:
+    """What host memory there is.
+
+    Attributes:
+        free: Bytes that can be allocated, with the limits of control groups; None: not known.
+        why: Why not.
+    """
+
+    free: int | None
+    why: str = ""
+
+
+def host_room() -> HostRoom:
+    """Of this machine, as SGLang finds it."""
+    from sglang.srt.mem_cache.host_memory import available_host_memory_bytes
+
+    try:
+        return HostRoom(int(available_host_memory_bytes()))
+    except RuntimeError as error:
+        return HostRoom(None, str(error.__cause__ or error))
+
+
+UNREAD = KvSize(None, "the model's config.json was not read")
+
+
+def kv_size(record: Any, model: Any, *, whole: bool) -> KvSize:
+    """From SGLang's configuration of a model.
+
+    record: SGLang's ServerArgs, resolved.
+    whole: All of the model's KV is of whole prefixes: it has no windows and no states.
+    """
+    if not whole:
+        return KvSize(None, "windows or states have pools of their own, sized at the start")
+    width = _value_bytes(record.kv_cache_dtype, model.dtype)
+    if width is None:
+        return KvSize(None, f"--kv-cache-dtype {record.kv_cache_dtype} has scales of its own")
+    layers = int(model.num_attention_layers)
+    pieces = -(-layers // record.pp_size)
+    if getattr(model.attention_arch, "name", "") == "MLA":
+        values = int(model.kv_lora_rank) + int(model.qk_rope_head_dim)
+        shape = f"{pieces} layers of {values} values (MLA, whole on each rank)"
+    else:
+        heads = int(model.get_num_kv_heads(max(1, record.tp_size // attention_dp(record))))
+        each = int(model.head_dim) + int(model.v_head_dim)
+        values = heads * each
+        shape = f"{pieces} layers, {heads} KV heads of {each} values for key and value"
+    return KvSize(pieces * values * width, f"{shape}, {width} bytes each")
+
+
+def _value_bytes(name: str, dtype: Any) -> int | None:
+    if name == "auto":
+        return int(dtype.itemsize)
+    if name in ("bfloat16", "bf16", "float16"):
+        return 2
+    return 1 if name.startswith("fp8") else None
+
+
+def consequences(
+    record: Any, plain: Any, config: TokenFlowConfig, kv: KvSize, room: HostRoom
+) -> Iterator[tuple[str, str]]:
+    """Rows of a table: what is concerned, and what becomes of it.
+
+    Args:
+        record: SGLang's ServerArgs with our configuration, as it was parsed.
+        plain: The same without our scheduler.
+        config: That configuration.
+        kv: Of the model.
+        room: Of the machine that the server will run on.
+    """
+    yield "host memory", _host_memory(record, plain, config, kv, room)
+    yield "mixed chunks", _mixed(record, config)
+    chunk = config.working_set.prefill_chunk
+    if not decodes_only(record) and config.policy == "working-set":
+        limit = record.chunked_prefill_size
+        most = chunk if limit is None or limit <= 0 else min(chunk, limit)
+        yield (
+            "prefills",
+            f"at most {most} tokens a step while streams decode (--tokenflow-prefill-chunk), and "
+            "as --chunked-prefill-size says otherwise",
+        )
+    default = config.known_classes.default
+    yield (
+        "order",
+        f"policy {config.policy} decides who runs; --schedule-policy has no effect. Requests that "
+        f"state no rate count as read at {default.rate:g} tokens/s",
+    )
+
+
+def _host_memory(
+    record: Any, plain: Any, config: TokenFlowConfig, kv: KvSize, room: HostRoom
+) -> str:
+    decodes = decodes_only(record)
+    if not (decodes or record.enable_hierarchical_cache):
+        why = "--tokenflow-layerwise" if config.hicache == "auto" else "--tokenflow-hicache off"
+        return f"HiCache stays off ({why}): none is taken for it"
+    what = "a pool for KV of paused streams" if decodes else "HiCache"
+    before = not decodes and plain.enable_hierarchical_cache
+    how = f"{what} is on" if before else f"{what} is switched on by --scheduler tokenflow"
+    ranks = _local_ranks(record)
+    parts = [how, *_sizes(record, kv, room, ranks)]
+    if kv.bytes is None:
+        parts.append(f"bytes of KV per token are not known ({kv.why})")
+    else:
+        parts.append(f"a token has {kv.bytes:,} bytes of KV per rank ({kv.why})")
+    return "; ".join(parts)
+
+
+def _sizes(record: Any, kv: KvSize, room: HostRoom, ranks: int) -> Iterator[str]:
+    """Per rank and in all, and what of that this machine has."""
+    share = None if room.free is None else max(0, room.free - RESERVE) // ranks
+    size, ratio = record.hicache_size, record.hicache_ratio
+    fraction = record.hicache_host_memory_fraction
+    tokens = record.max_total_tokens
+    lowered = not size and ratio is None and fraction is not None
+    ratio = HOST_RATIO if ratio is None else ratio
+    wanted = None
+    if size:
+        wanted = int(size * GB)
+    elif tokens and kv.bytes is not None:
+        wanted = int(ratio * tokens) * kv.bytes
+    most = int(share * fraction) if lowered and share is not None and fraction else None
+    if wanted is not None:
+        taken = wanted if most is None else min(wanted, most)
+        source = f"--hicache-size {size}" if size else f"{ratio:g} times --max-total-tokens"
+        yield f"{_gb(taken)} of host memory per rank, {_gb(taken * ranks)} in all ({source})"
+    else:
+        yield f"{ratio:g} times the device's KV pool, whose size is known when the server starts"
+        if most is not None:
+            yield f"at most {_gb(most)} of host memory per rank, {_gb(most * ranks)} in all"
+    yield _of_machine(room, ranks)
+    if wanted is not None and most is None and share is not None and wanted > share:
+        yield f"SGLang will refuse that here: {_gb(share)} per rank are left"
+
+
+def _of_machine(room: HostRoom, ranks: int) -> str:
+    if room.free is None:
+        return f"free host memory is not known ({room.why})"
+    each = f", for {ranks} ranks" if ranks > 1 else ""
+    return (
+        f"this machine has {_gb(room.free)} free, limits of control groups counted, of which "
+        f"SGLang leaves {_gb(RESERVE)}{each}"
+    )
+
+
+def _local_ranks(record: Any) -> int:
+    ranks = record.tp_size * record.pp_size
+    # In its old spelling --dp-size counts groups of the same ranks.
+    if attention_dp(record) == record.attn_dp_size:
+        ranks *= record.dp_size
+    return max(1, int(ranks) // max(1, int(record.nnodes)))
+
+
+def _mixed(record: Any, config: TokenFlowConfig) -> str:
+    if record.enable_mixed_chunk:
+        return "on, by --enable-mixed-chunk"
+    if config.mixed_chunk != "auto":
+        return "off, by --tokenflow-mixed-chunk off"
+    if record.speculative_algorithm is not None:
+        return "off: a row of a prefill step verifies no drafts"
+    if decodes_only(record):
+        return "none: there are no prefills"
+    return (
+        "on under stress, as with --enable-mixed-chunk, where the prefill's graphs allow it: "
+        "running streams decode in the same step as a prefill"
+    )
+
+
+def _gb(size: float) -> str:
+    return f"{size / GB:,.1f} GB"

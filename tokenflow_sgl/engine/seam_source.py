@@ -1,0 +1,217 @@
+"""Holds the ledger of seams against SGLang's source, without importing it.
+
+Importing what the seams lie in takes ten times as long as parsing it. What the text alone does not
+decide (a base class of another package, a name that a call makes) is left to `seam_check`, which
+imports; every start is checked that way, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from tokenflow_sgl.engine.seam import Seam
+
+Node = ast.stmt
+"""A statement that binds a name: a definition, an assignment or an import."""
+
+
+class UndecidedError(Exception):
+    """The source alone does not tell."""
+
+
+class _MissingError(Exception):
+    """There is no such module or name."""
+
+
+def problem(seam: Seam) -> str | None:
+    """What is wrong with a seam in the source of the installed SGLang; None if it holds.
+
+    Raises:
+        UndecidedError: It has to be imported.
+    """
+    module, _, path = seam.target.partition(":")
+    try:
+        found = _resolve(module, path.split("."))
+    except _MissingError as error:
+        return f"{seam.target} is missing ({error})"
+    if seam.parameters:
+        taken = _parameters(found)
+        absent = [name for name in seam.parameters if name not in taken]
+        if absent and isinstance(found[1], ast.ClassDef):
+            raise UndecidedError  # a decorator or a base class may take them
+        if absent:
+            return f"{seam.target} no longer takes {', '.join(absent)}"
+    return None
+
+
+def _resolve(module: str, path: Sequence[str]) -> tuple[str, Node]:
+    """Where a name is bound, and by what: (module, statement)."""
+    name, *rest = path
+    where, node = _global(module, name)
+    for part in rest:
+        if not isinstance(node, ast.ClassDef):
+            raise UndecidedError
+        where, node = _member(where, node, part)
+    if isinstance(node, ast.AnnAssign) and node.value is None:
+        raise UndecidedError  # a field without a value is an attribute of some classes
+    return where, node
+
+
+def _global(module: str, name: str) -> tuple[str, Node]:
+    """A name of a module, followed through imports to where it is made."""
+    names = _names(module)
+    node = names.get(name)
+    if node is None:
+        if _source(f"{module}.{name}") is not None:
+            raise UndecidedError  # a module in a package
+        if "*" in names or "__getattr__" in names:
+            raise UndecidedError
+        raise _MissingError(f"{module} has no {name}")
+    if isinstance(node, ast.ImportFrom):
+        original = next(each.name for each in node.names if (each.asname or each.name) == name)
+        return _global(_imported(module, node), original)
+    if isinstance(node, ast.Import):
+        raise UndecidedError
+    return module, node
+
+
+def _member(module: str, owner: ast.ClassDef, name: str) -> tuple[str, Node]:
+    """An attribute of a class, its own or inherited."""
+    own = _bound(owner.body)
+    if name in own:
+        return module, own[name]
+    undecided = "__getattr__" in own or bool(owner.keywords)  # a metaclass may make it
+    for base in owner.bases:
+        inner = base.value if isinstance(base, ast.Subscript) else base
+        if not isinstance(inner, ast.Name):
+            undecided = True
+            continue
+        if inner.id in ("object", "Generic", "Protocol", "ABC"):
+            continue
+        try:
+            where, node = _global(module, inner.id)
+            if not isinstance(node, ast.ClassDef):
+                raise UndecidedError
+            return _member(where, node, name)
+        except UndecidedError:
+            undecided = True
+        except _MissingError:
+            continue
+    if undecided:
+        raise UndecidedError
+    raise _MissingError(f"{owner.name} has no {name}")
+
+
+def _parameters(found: tuple[str, Node]) -> set[str]:
+    where, node = found
+    if isinstance(node, ast.ClassDef):
+        if "__init__" not in (own := _bound(node.body)):
+            return _fields(where, node)
+        node = own["__init__"]
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        raise UndecidedError
+    taken = node.args
+    every = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs, taken.vararg, taken.kwarg]
+    return {each.arg for each in every if each is not None}
+
+
+def _fields(module: str, owner: ast.ClassDef) -> set[str]:
+    """Names that a class without a constructor of its own declares, and those of its bases."""
+    found = {name for name, each in _bound(owner.body).items() if isinstance(each, ast.AnnAssign)}
+    for base in owner.bases:
+        if isinstance(base, ast.Name) and base.id in _names(module):
+            try:
+                where, node = _global(module, base.id)
+            except (UndecidedError, _MissingError):
+                continue
+            if isinstance(node, ast.ClassDef):
+                found |= _fields(where, node)
+    return found
+
+
+@cache
+def _names(module: str) -> dict[str, Node]:
+    """What a module binds, by name; "*" for all of another module.
+
+    Raises:
+        _MissingError: There is no such module.
+        UndecidedError: It is not one of SGLang's, or has no source.
+    """
+    if module.partition(".")[0] != "sglang":
+        raise UndecidedError
+    path = _source(module)
+    if path is None:
+        raise _MissingError(f"No module named {module!r}")
+    try:
+        return _bound(ast.parse(path.read_bytes()).body)
+    except (OSError, SyntaxError, ValueError):
+        raise UndecidedError from None
+
+
+def _source(module: str) -> Path | None:
+    """The file of one of SGLang's modules; None: there is none."""
+    package, *parts = module.split(".")
+    spec = importlib.util.find_spec(package)  # of a top-level name: imports nothing
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        place = Path(folder, *parts)
+        for path in (place / "__init__.py", place.with_suffix(".py")):
+            if path.is_file():
+                return path
+    return None
+
+
+def _imported(module: str, node: ast.ImportFrom) -> str:
+    """The module that a statement imports from, by its whole name."""
+    if not node.level:
+        return node.module or ""
+    path = _source(module)
+    package = path is not None and path.name == "__init__.py"
+    parts = module.split(".")
+    kept = parts[: len(parts) - node.level + package]
+    return ".".join([*kept, *([node.module] if node.module else [])])
+
+
+def _bound(body: Sequence[ast.stmt]) -> dict[str, Node]:
+    """What statements bind, the last wins; of branches all, because which runs is not known."""
+    found: dict[str, Node] = {}
+    for node in body:
+        for name in _binds(node):
+            found[name] = node
+        for inner in _branches(node):
+            found.update(_bound(inner))
+    return found
+
+
+def _binds(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        node.body = []  # nearly all of a module's tree, which the cache need not keep
+        yield node.name
+    elif isinstance(node, ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        for alias in node.names:
+            yield alias.asname or alias.name
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(each, ast.Name):
+                    yield each.id
+
+
+def _branches(node: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
+    if isinstance(node, ast.If):
+        if "TYPE_CHECKING" not in ast.unparse(node.test):
+            yield node.body
+        yield node.orelse
+    elif isinstance(node, ast.Try):
+        yield node.body
+        for handler in node.handlers:
+            yield handler.body
+        yield node.orelse
+        yield node.finalbody
+    elif isinstance(node, ast.With):
+        yield node.body
