@@ -195,7 +195,7 @@ def test_a_request_without_a_reader_has_no_rate(server) -> None:
 )
 def test_a_flush_ends_rests_for_as_long_as_it_waits(server, timeout, until) -> None:
     server.take(rate_message("mine", 0))
-    flush_waits(FlushCacheReqInput(timeout_s=timeout), server.table, 4.0)
+    flush_waits([FlushCacheReqInput(timeout_s=timeout)], server.table, 4.0)
     for now, rests in ((4.0, until == 4.0), (min(until, 1e9), until < 1e9)):
         end_rests(server.table, now)
         assert server.table.streams(()).resting[0] == rests
@@ -206,8 +206,8 @@ def test_a_flush_ends_rests_for_as_long_as_it_waits(server, timeout, until) -> N
 
 def test_a_second_flush_waits_longer_than_one_that_gave_up(server) -> None:
     server.take(rate_message("mine", 0))
-    flush_waits(FlushCacheReqInput(timeout_s=1.0), server.table, 4.0)
-    flush_waits(FlushCacheReqInput(timeout_s=9.0), server.table, 4.9)
+    flush_waits([FlushCacheReqInput(timeout_s=1.0)], server.table, 4.0)
+    flush_waits([FlushCacheReqInput(timeout_s=9.0)], server.table, 4.9)
     end_rests(server.table, 5.0)
     assert not server.table.streams(()).resting[0]
 

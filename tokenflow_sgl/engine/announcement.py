@@ -64,7 +64,7 @@ def _launch(
             check_all(result.scheduler_infos)
             check_in_place()
         except SeamError as error:
-            from sglang.srt.utils import kill_process_tree  # the doctor is spared its import
+            from sglang.srt.utils.common import kill_process_tree  # the doctor is spared its import
 
             for pid in result.all_child_pids:
                 kill_process_tree(pid)

@@ -41,7 +41,10 @@ FRONT_END: tuple[Seam, ...] = (
         "hands on what the schedulers of data-parallel replicas say",
     ),
     Seam(
-        "sglang.srt.utils:kill_process_tree", "call", "ends them where one is not", ("parent_pid",)
+        "sglang.srt.utils.common:kill_process_tree",
+        "call",
+        "ends them where one is not",
+        ("parent_pid",),
     ),
     Seam(
         "sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",

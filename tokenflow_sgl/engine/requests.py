@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from sglang.srt.environ import envs
-from sglang.srt.managers.io_struct import FlushCacheReqInput
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.utils import is_health_check_generate_req
 
@@ -89,8 +88,7 @@ class TrackingScheduler(OfferingScheduler):
         if known and req.output_ids:
             # Thrown out by the engine itself (memory, or pause_generation): it waits as preempted
             # ones do, not in the queue, whose limit is for newcomers.
-            self.tf_pauser.hold(req)
-            return
+            return self.tf_pauser.hold(req)
         if not known:
             refuse_bad_terms(req, self.tf_classes, grpc_alone(self.server_args))
         with self._tf_whole_queue() as queue:
@@ -192,8 +190,7 @@ class TrackingScheduler(OfferingScheduler):
             reader=asked.reader,
         )
         self.tf_table.ask(slot, asked)
-        if req.lora_id is not None:
-            use_adapter(self.tf_table, req, req.lora_id)
+        use_adapter(self.tf_table, req, req.lora_id)
         self.tf_by_rid[req.rid] = req
         if (reason := self._tf_undisturbed(req)) is not None:
             self.tf_table.preemptible[slot] = False
@@ -213,9 +210,7 @@ class TrackingScheduler(OfferingScheduler):
 
     def process_input_requests(self, recv_reqs: Any) -> None:
         """A flush that waits ends all rests: it is done when no stream is left."""
-        for each in recv_reqs:
-            if isinstance(each, FlushCacheReqInput):
-                flush_waits(each, self.tf_table, self.tf_clock.now)
+        flush_waits(recv_reqs, self.tf_table, self.tf_clock.now)
         super().process_input_requests(recv_reqs)
 
     def _tf_owners(self) -> list[Any]:

@@ -122,15 +122,16 @@ def is_ours(message: SetInternalStateReq) -> bool:
     return any(name.startswith(PREFIX) for name in message.server_args)
 
 
-def flush_waits(flush: FlushCacheReqInput, table: StreamTable[Any], now: float) -> None:
-    """Note that SGLang's flush waits for all streams, if it does.
+def flush_waits(messages: Iterable[Any], table: StreamTable[Any], now: float) -> None:
+    """Note that a flush of SGLang's waits for all streams, if one of the messages does.
 
     Ranks see its end by their own clocks, and rests by the shared one: until its time is over, or
     no stream is left.
     """
-    if (flush.timeout_s or 0.0) > 0.0:
-        until = now + min(device_time(flush.timeout_s), LONGEST_FLUSH)
-        await_ends(table, f"flush until {until}", now, until=until)
+    for each in messages:
+        if isinstance(each, FlushCacheReqInput) and (each.timeout_s or 0.0) > 0.0:
+            until = now + min(device_time(each.timeout_s), LONGEST_FLUSH)
+            await_ends(table, f"flush until {until}", now, until=until)
 
 
 def take(

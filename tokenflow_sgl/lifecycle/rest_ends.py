@@ -74,8 +74,10 @@ def await_ends(
     table.rests.ended[AWAITED] += int(np.count_nonzero(before & ~after))
 
 
-def use_adapter(table: StreamTable[R], request: R, adapter: str) -> None:
-    """The stream uses an adapter, whose end may be waited for."""
+def use_adapter(table: StreamTable[R], request: R, adapter: str | None) -> None:
+    """The stream uses an adapter, whose end may be waited for; None: it uses none."""
+    if adapter is None:
+        return
     slot = table.slot(request)
     table.awaited_since[slot] = table.rests.arrive(slot, adapter)
 
