@@ -222,6 +222,23 @@ def test_rates_that_are_not_sent_may_be_any(ask, trace_file, command, stub_proce
         output_of(command(trace_file(ask(rate=5000.0)), "--url", url, "--no-send-rates"), 0)
 
 
+@pytest.mark.parametrize(("total", "code"), [(True, 0), (False, 3)])
+def test_several_tokens_per_chunk_are_shared_out_or_the_run_is_invalid(
+    ask, trace_file, command, stub_process, tmp_path, total, code
+):
+    behaviour = {"usage": False, "final_usage": total, "tokens_per_chunk": 4}
+    with stub_process(**behaviour) as url:
+        ran = command(trace_file(ask(output=40)), "--url", url, "--api", "chat")
+        text = output_of(ran, code)
+    run = read_run(tmp_path / "replay-results/small-1")
+    if total:
+        assert run.tokens.num_rows == 40
+        assert "40 tokens were shared among 10 chunks by their text" in text
+    else:
+        assert any("did not say how many tokens" in reason for reason in run.info.invalid)
+        assert "INVALID: The server did not say how many tokens 1 of 1 answers have" in text
+
+
 @pytest.mark.parametrize(
     ("failures", "requests", "code", "verdict"),
     [

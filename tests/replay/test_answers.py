@@ -53,7 +53,7 @@ def test_generate_counts_cumulative_and_incremental_chunks_alike(write, keep, cu
     assert (answer.tokens, answer.finish_reason, answer.prompt_tokens) == (4, "length", 7)
     assert answer.ids == ([7, 8, 9, 6] if keep else [])
     assert answer.take(b"[DONE]") == 0
-    assert not answer.estimated
+    assert not answer.uncounted
 
 
 @pytest.mark.parametrize("write", [compact, spaced])
@@ -137,7 +137,7 @@ def test_completions_counts_by_the_servers_usage():
     assert answer.take(compact({"choices": [], "usage": usage(4)})) == 0
     assert (answer.tokens, answer.finish_reason, answer.prompt_tokens) == (4, "stop", 9)
     assert (answer.ids, answer.text) == ([1, 2, 3, 4], "abc")
-    assert not answer.estimated
+    assert not answer.uncounted
 
 
 def test_chat_counts_by_the_servers_usage_and_keeps_no_reasoning():
@@ -154,19 +154,7 @@ def test_chat_counts_by_the_servers_usage_and_keeps_no_reasoning():
     # The last token had no text of its own; it came by now.
     assert answer.take(compact({"choices": [], "usage": usage(4)})) == 1
     assert (answer.tokens, answer.finish_reason, answer.text) == (4, "length", "yes")
-    assert not answer.estimated
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_without_usage_a_chunk_with_text_counts_as_one_token(keep):
-    answer = ChatAnswer(keep=keep)
-    for content, new in (("", 0), ("a", 1), ("bc", 1), (None, 0)):
-        delta = {"content": content}
-        assert answer.take(compact({"choices": [{"delta": delta, "finish_reason": None}]})) == new
-    # When the other tokens came cannot be known: the server's total is noted, not added.
-    assert answer.take(compact({"choices": [], "usage": usage(5)})) == 0
-    assert answer.estimated
-    assert (answer.tokens, answer.reported_tokens) == (2, 5)
+    assert not answer.uncounted
 
 
 @pytest.mark.parametrize("write", [compact, spaced])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -39,6 +41,32 @@ def test_a_run_from_before_reasoning_was_told_apart_is_read(pair, tmp_path):
     old = record(read_run(tmp_path))
     assert (old.reasoning_tokens == 0).all()
     assert (old.visible_counts == old.counts).all()
+
+
+OLD = (
+    "In 3 of 3 answers the server did not say how many tokens a chunk brings: each chunk with text "
+    "was counted as one."
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", "though it may have several: rates"),
+        (
+            " At their ends it reported 480 tokens; 120 were counted.",
+            "the server reported 480, not",
+        ),
+        (" At their ends it reported 120 tokens; 120 were counted.", None),
+    ],
+)
+def test_a_run_from_before_tokens_were_shared_among_chunks_is_invalid(pair, tmp_path, more, said):
+    info = pair[0].info
+    noted = dataclasses.replace(info, target={**info.target, "notes": [OLD + more]})
+    write_run(tmp_path, dataclasses.replace(pair[0], info=noted))
+    found = figures(read_run(tmp_path))
+    assert [said in reason for reason in found.info.invalid] == ([] if said is None else [True])
+    assert bool(found.warnings) == (said is not None)
 
 
 def test_through_the_files_and_back(pair, tmp_path):

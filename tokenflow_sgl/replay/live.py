@@ -35,6 +35,8 @@ class Snapshot:
             came; NaN: none came.
         ttft_p99_s: Its 99th percentile.
         stalled: Readers that have read all that came and have waited noticeably for more, now.
+        uncounted: Readers of whom that is not known: the server has not said how many tokens their
+            text has.
     """
 
     time_s: float
@@ -48,6 +50,7 @@ class Snapshot:
     ttft_p50_s: float
     ttft_p99_s: float
     stalled: int
+    uncounted: int = 0
 
     @property
     def done(self) -> int:
@@ -115,4 +118,6 @@ def _figures(snapshot: Snapshot) -> tuple[list[str], list[str]]:
     tokens = [f"{snapshot.tokens_per_s:,.0f} tokens/s"]
     if not math.isnan(snapshot.ttft_p50_s):
         tokens.append(f"TTFT P50 {snapshot.ttft_p50_s:.2f} s, P99 {snapshot.ttft_p99_s:.2f} s")
-    return requests, [*tokens, f"{snapshot.stalled:,} stalled for over {NOTICEABLE_STALL:g} s now"]
+    unknown = f" ({snapshot.uncounted:,} not known yet)" if snapshot.uncounted else ""
+    tokens.append(f"{snapshot.stalled:,} stalled for over {NOTICEABLE_STALL:g} s now{unknown}")
+    return requests, tokens

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tokenflow_sgl.choices import Api
+from tokenflow_sgl.replay.counting import how_counted
 from tokenflow_sgl.replay.pace import Pace
 from tokenflow_sgl.replay.records import Record, TraceClock, tables
 from tokenflow_sgl.replay.replay_options import ReplayOptions
@@ -64,6 +65,7 @@ def make_run(
         invalid: Reasons to distrust it that are known already, in sentences.
         pace: How an emulated device did.
     """
+    counting = how_counted(records)
     requests, tokens = tables(records, clock, server_counts=options.api is Api.chat)
     told = {name: value for name, value in target.device.items() if name != "at_dilation"}
     device = {"emulated_device": told} if told else {}
@@ -79,7 +81,7 @@ def make_run(
             "notes": [
                 *notes,
                 *_lengths(records, options, emulated=bool(target.device)),
-                *_estimates(records),
+                *counting.notes,
                 *_priorities(trace, options),
             ],
         },
@@ -89,6 +91,7 @@ def make_run(
         interrupted=interrupted,
         invalid=(
             *_hardly_served(records),
+            *counting.invalid,
             *invalid,
             *_late("requests were sent", send_lag_s),
             *_late("the client's event loop ran", loop_lag_s),
@@ -179,24 +182,6 @@ def _lengths(records: Sequence[Record], options: ReplayOptions, *, emulated: boo
             "because the server cut their limit or did not count all their tokens."
         )
     return notes
-
-
-def _estimates(records: Sequence[Record]) -> list[str]:
-    """Notes on answers whose tokens the server did not count."""
-    answers = [record.stream.answer for record in records if record.stream is not None]
-    guessed = [answer for answer in answers if answer.estimated]
-    if not guessed:
-        return []
-    text = (
-        f"In {len(guessed)} of {len(answers)} answers the server did not say how many tokens a "
-        "chunk brings: each chunk with text was counted as one."
-    )
-    told = [answer for answer in guessed if answer.reported_tokens is not None]
-    if told:
-        counted = sum(answer.tokens for answer in told)
-        reported = sum(answer.reported_tokens or 0 for answer in told)
-        text += f" At their ends it reported {reported} tokens; {counted} were counted."
-    return [text]
 
 
 def _priorities(trace: Trace, options: ReplayOptions) -> list[str]:

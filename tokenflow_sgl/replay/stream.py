@@ -134,6 +134,8 @@ class Stream(asyncio.Protocol):
             else:
                 for event in self._events.feed(body):
                     self._bring(arrival, self.answer.take(event))
+                    if self.answer.settled:
+                        self._settle()
         except (ChunkError, HttpError) as error:
             self.end(arrival, str(error))
             return
@@ -169,6 +171,15 @@ class Stream(asyncio.Protocol):
         if not self.answer.thinking:
             self.next_due = max(self.next_due, arrival) + tokens / self._rate
         self._client.tokens += tokens
+
+    def _settle(self) -> None:
+        """Give the latest chunks the tokens that they have, by what the server said after them."""
+        counts = self.answer.settled
+        stamps = self.times[-len(counts) :]
+        del self.times[-len(counts) :]
+        for arrival, tokens in zip(stamps, counts, strict=True):
+            self.times.extend([arrival] * tokens)
+        self._client.tokens += sum(counts) - len(counts)
 
     def _read_end(self, when: float, error: Exception | None) -> None:
         self._response.end_of_connection()

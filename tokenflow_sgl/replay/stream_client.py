@@ -120,9 +120,18 @@ class StreamClient:
             stream.end(now, f"given up: no token came for {timeout_s:g} s of the wall clock")
 
     def stalled(self, threshold_s: float) -> int:
-        """Number of readers that have read all tokens and have waited so many seconds for more."""
+        """Readers that have read all tokens and have waited so many seconds for more.
+
+        Those are left out whose text is not counted yet, see `uncounted`.
+        """
         due = time.monotonic() - threshold_s
-        return sum(1 for stream in self.running if 0.0 < stream.next_due < due)
+        return sum(
+            1 for each in self.running if 0.0 < each.next_due < due and not each.answer.uncounted
+        )
+
+    def uncounted(self) -> int:
+        """Readers of whom it is not known how much text they have: their server says it later."""
+        return sum(1 for stream in self.running if stream.answer.uncounted)
 
     def waiting(self) -> int:
         """Readers whose first visible token has not come."""

@@ -139,4 +139,5 @@ class WallReplayer(BaseReplayer):
             ttft_p50_s=p50,
             ttft_p99_s=p99,
             stalled=self._client.stalled(NOTICEABLE_STALL * self.clock.scale),
+            uncounted=self._client.uncounted(),
         )

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,8 @@ def read_run(folder: Path) -> Run:
         fields = json.loads((folder / INFO).read_text(encoding="utf-8"))
         if fields.get("format") != FORMAT:
             raise RunError(f"{folder}: format {fields.get('format')!r}, this reads {FORMAT}")
-        info = RunInfo(**{**fields, "invalid": tuple(fields["invalid"])})
+        invalid = (*fields["invalid"], *_miscounted(fields["target"].get("notes", ())))
+        info = RunInfo(**{**fields, "invalid": invalid})
         requests = _known(pq.read_table(folder / "requests.parquet")).cast(REQUEST_SCHEMA)
         tokens = pq.read_table(folder / "tokens.parquet").cast(TOKEN_SCHEMA)
     except RunError:
@@ -158,6 +160,25 @@ def read_run(folder: Path) -> Run:
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         raise RunError(f"{folder} is not a complete run: {reason}") from error
     return Run(info, requests, tokens)
+
+
+_CHUNKS_AS_TOKENS = "did not say how many tokens a chunk brings"
+"""In notes of replays that counted every chunk as one token and did not know better at the end."""
+_REPORTED = re.compile(r"reported (\d+) tokens; (\d+) were counted")
+
+
+def _miscounted(notes: Sequence[str]) -> list[str]:
+    """Why the counts of a run that an earlier version recorded must not be trusted."""
+    reasons = []
+    for note in notes:
+        reported = _REPORTED.search(note)
+        if _CHUNKS_AS_TOKENS in note and (reported is None or reported[1] != reported[2]):
+            told = f"; the server reported {reported[1]}, not {reported[2]}" if reported else ""
+            reasons.append(
+                "Every chunk of an answer was counted as one token, though it may have several"
+                f"{told}: rates, times between tokens and stalls are wrong. Next: replay again."
+            )
+    return reasons
 
 
 def _known(requests: pa.Table) -> pa.Table:

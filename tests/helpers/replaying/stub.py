@@ -42,6 +42,7 @@ class Behaviour:
     tokens_per_chunk: int = 1
     cumulative: bool = False
     usage: bool = True
+    final_usage: bool = True
     token_ids: bool = True
     stop_after: int | None = None
     prompt_factor: float = 1.0
@@ -242,7 +243,7 @@ class _Connection(asyncio.Protocol):
         if reason is not None and chat:
             end = {"index": 0, "delta": {}, "finish_reason": reason}
             self.event(_dump({**chunk, "choices": [end], "usage": None}), last=False)
-        if reason is not None and self.final_usage:
+        if reason is not None and self.final_usage and self.stub.behaviour.final_usage:
             self.event(_dump({"id": "x", "choices": [], "usage": usage}), last=False)
 
 
