@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from collections import deque
 
+import numpy as np
+import rich.screen
 from busy_server import page, work
 from prometheus_client import Gauge
 from rich.console import Console
@@ -13,12 +15,12 @@ from tokenflow_sgl.contract import Mode
 from tokenflow_sgl.engine.telemetry.prometheus import Levels
 from tokenflow_sgl.metrics import METRICS
 from tokenflow_sgl.observe import parse
-from tokenflow_sgl.observe.top_view import LEVELS, MODES, WIDTH, Look, _by_level, _curve, view
+from tokenflow_sgl.observe.top_view import LEVELS, MODES, WIDTH, Look, Screen, _by_level, _curve
 
 
 def shown(look: Look, width: int = 130) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(view("http://server:30000", look))
+    console.print(Screen("http://server:30000", look))
     return console.export_text()
 
 
@@ -35,7 +37,7 @@ def test_a_busy_server(recorder) -> None:
         "0.50 readers stalled on average",
         "0.5 exchange",
         "0.5 host",
-        "64 tokens under way",
+        "64 tokens, 0 back",
         "90%",
     ):
         assert wanted in text, text
@@ -87,7 +89,35 @@ def test_panels_stand_side_by_side_in_120_columns(recorder) -> None:
     work(recorder)
     lines = shown(Look(page(), page().since(before), 2.0, deque()), width=120).splitlines()
     assert any("Unread output" in line and "Throughput" in line for line in lines)
-    assert any("Scheduler" in line and "KV memory and link" in line for line in lines)
+    assert any("KV memory and link" in line for line in lines)
+
+
+def test_a_terminal_of_80_by_24_shows_everything(recorder) -> None:
+    """As the screen does it, which cuts what is below its last line."""
+    before = page()
+    work(recorder)
+    for name in ("listening", "agent", "unsaid"):
+        recorder.buffers(name, np.array([12.0, 345.0]), stalled=0)
+    Gauge("sglang:token_usage", "Used.").set(0.97)
+    history = deque([(1e5 * n, 1e5 * n) for n in range(60)])
+    url = "http://a-server.with-a-long-name.example:30000"
+    look = Look(page(), page().since(before), 2.0, history)
+    console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True)
+    picture = rich.screen.Screen(Screen(url, look, console.height))
+    lines = ["".join(part.text for part in line) for line in console.render_lines(picture)]
+    assert len(lines) == 24 and all(len(line) == 80 for line in lines)
+    text = "\n".join(lines)
+    for wanted in (
+        *("streams: 12 running", "scheduler: working-set", url),
+        *("nothing", "to 89 s", "reading", "2 more", "stalls/s for longer", "readers stalled on"),
+        *("tokens/s", "effective", "first token", "between tokens", "readers take 240 tokens/s"),
+        *("preempted per second", "resumed per second", "policy pass", "of the loop's time"),
+        *("policy failures", "KV memory and link", "97%", "to the host", "64 tokens, 0 back"),
+    ):
+        assert wanted in text, text
+    assert "…" not in text
+    closed = [line for line in lines if line.startswith("╰")]
+    assert len(closed) == 2, text  # the lowest panel's border is there, too
 
 
 def test_levels_are_the_samples_of_their_bounds(recorder) -> None:

@@ -45,7 +45,7 @@ def top(
     The server needs --scheduler tokenflow --enable-metrics. Ends with Ctrl-C.
     """
     # Only here: the CLI must start without numpy.
-    from tokenflow_sgl.observe.top_view import view
+    from tokenflow_sgl.observe.top_view import Screen
 
     console = Console()
     history: History = deque(maxlen=KEPT)
@@ -53,13 +53,14 @@ def top(
         before = _look(url)
         if once:
             time.sleep(interval)
-            console.print(view(url, _compare(before, _look(url), history)))
+            console.print(Screen(url, _compare(before, _look(url), history)))
             return
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(interval)
                 now = _look(url)
-                live.update(view(url, _compare(before, now, history)), refresh=True)
+                look = _compare(before, now, history)
+                live.update(Screen(url, look, console.height), refresh=True)
                 before = now
 
 
