@@ -61,6 +61,15 @@ def test_the_key_is_sent_and_not_shown(stub):
     assert "SECRET" not in repr(target)
 
 
+@pytest.mark.parametrize(
+    ("usage", "known"),
+    [({"kvcache": 12.5, "weight": 1.0}, 12.5), ({"kvcache": 0}, None), ("?", None), (None, None)],
+)
+def test_the_size_of_the_kv_memory_is_taken_over(stub, usage, known):
+    info = {"version": "1", "internal_states": [{"memory_usage": usage}]}
+    assert found(stub, server_info=info).known["server"].get("kv_cache_gb") == known
+
+
 def test_another_server_stays_unknown(stub):
     target = found(stub, vocabulary=None)
     assert (target.model, target.vocabulary, target.time_scale) == (None, None, 1.0)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import html
 import html.parser
 import re
 
 import pytest
 
-from tokenflow_sgl.report import ReportError, compare, figures
+from tokenflow_sgl.report import ReportError, Verdict, compare, figures
+from tokenflow_sgl.report.conclusion import conclusions
 from tokenflow_sgl.report.page import page
 
 pytestmark = pytest.mark.long
@@ -159,3 +161,42 @@ def test_too_many_runs_to_tell_apart(judged):
 
 def test_equal_runs_make_equal_pages(judged):
     assert page(judged[0]) == page(judged[0])
+
+
+def test_figures_without_a_clear_difference_are_folded(judged):
+    comparison = compare(judged[0], judged[1:])
+    unclear = [each for each in comparison.others[0].changes if each.verdict is Verdict.unclear]
+    text = page(comparison)
+    before, _, folded = text.partition("<details>")
+    folded, _, after = folded.partition("</details>")
+    assert f"No clear difference in {len(unclear)} of " in folded
+    assert folded.count(">no clear difference<") == len(unclear) > 0
+    assert "no clear difference" not in before + after
+
+
+def test_the_first_line_says_what_a_run_does(judged):
+    (found,) = conclusions(compare(judged[0], judged[1:]))
+    text = html.unescape(page(compare(judged[0], judged[1:])))
+    assert text.index(found.text) < text.index('class="tiles"')
+
+
+def test_a_phone_shows_every_column(judged):
+    """390 pixels: no table of a page may need more, and no verdict may be cut.
+
+    Looked at in Chromium; here stands what makes it so.
+    """
+    outline = Outline(page(compare(judged[0], judged[1:])))
+    tables = [value for *where, value in outline.attributes if where == ["table", "class"]]
+    css = page(judged[0]).partition("<style>")[2].partition("</style>")[0]
+    phone = css.partition("@media (max-width: 45rem)")[2]
+    assert {"against", "list"} < set(tables)
+    assert "table.against tr { display: grid" in phone
+    assert "table.against .verdict { grid-column: 4; grid-row: 1; }" in phone
+    # Units are in the names there, and heads beside their figures: no row of heads is above them.
+    assert "table.against td.unit" in phone and ".narrow { display: inline; }" in phone
+    assert "table.list tr.heads { display: none; }" in phone
+    heads = [value for tag, name, value in outline.attributes if (tag, name) == ("td", "data-head")]
+    assert {"mean", "P99.9", "count", "outcome"} <= set(heads)
+    # A picture is no wider than the page, or it scrolls in its own box.
+    assert "minmax(0, 1fr)" in css
+    assert page(judged[0]).count('<div class="scroll"><svg') == 8

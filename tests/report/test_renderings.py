@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 
 import pytest
 from rich.console import Console
@@ -40,7 +41,11 @@ def test_terminal_compares(judged):
     assert "tokenflow against stock" in text
     line = next(line for line in text.splitlines() if "TTFT, mean" in line)
     assert "better" in line and "x (" in line
-    assert "no clear difference" in text
+    folded = re.search(r"No clear difference in (\d+) of (\d+) figures; --all shows them", text)
+    assert "no clear difference" not in text
+    whole = printed(comparison_view(compare(judged[0], judged[1:]), everything=True))
+    assert whole.count("no clear difference") == int(folded[1]) > 0
+    assert len(re.findall("better|worse|no clear", whole)) == int(folded[2])
 
 
 @pytest.mark.parametrize(

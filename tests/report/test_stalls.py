@@ -128,7 +128,7 @@ def test_every_view_of_a_report_names_the_threshold(run, threshold) -> None:
     both = compare(judged, [judged])
     texts = [markdown_table(judged), markdown_table(both), page(judged), page(both)]
     console = Console(width=200)
-    for view in (run_view(judged), comparison_view(both)):
+    for view in (run_view(judged), comparison_view(both, everything=True)):
         with console.capture() as captured:
             console.print(view)
         texts.append(captured.get())

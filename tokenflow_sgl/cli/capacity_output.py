@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
+
+from tokenflow_sgl.cli.wide_output import table_console
 
 if TYPE_CHECKING:
     from tokenflow_sgl.sim.study.capacity_search import CapacitySetup, Carried
@@ -27,10 +28,7 @@ def print_capacity(found: Sequence[Carried], title: str) -> None:
         ratio = f"{each.rate / found[0].rate:.2f}" if found[0].rate else "-"
         good = "-" if each.best is None else f"{each.best.share:.2%}"
         table.add_row(each.policy, _rate(each), ratio, good, str(len(each.tried)))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 110
-    console.print(table)
+    table_console().print(table)
 
 
 def verdict(setup: CapacitySetup, found: Sequence[Carried]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from tokenflow_sgl.cli import chosen_engine
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import picture, positive
+from tokenflow_sgl.cli.wide_output import table_console
 from tokenflow_sgl.errors import InputError
 
 if TYPE_CHECKING:
@@ -134,9 +135,7 @@ def _print(found: Planned, *, as_json: bool, plot: Path | None) -> None:
 
         typer.echo(json.dumps(object_of(found), indent=2))
     else:
-        console = Console()
-        if not console.is_terminal:
-            console.width = 110
+        console = table_console()
         console.print(stream_table(found), highlight=False)
         for sentence in (*summary(found), *changes(found)):
             console.print(sentence, markup=False, highlight=False, soft_wrap=True)

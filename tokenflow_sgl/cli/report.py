@@ -15,11 +15,10 @@ from tokenflow_sgl.choices import TbtRule
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import finite, output_file, positive
+from tokenflow_sgl.cli.wide_output import Everything, table_console
 
 if TYPE_CHECKING:
     from tokenflow_sgl.report import Comparison, Figures, Options
-
-_FILE_WIDTH = 110
 
 
 def report(
@@ -43,6 +42,7 @@ def report(
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print a Markdown table instead of tables.")
     ] = False,
+    everything: Everything = False,
     ttft_slo: Annotated[
         float | None,
         typer.Option(
@@ -137,7 +137,7 @@ def report(
                 text = page(shown, status.update)
                 html.parent.mkdir(parents=True, exist_ok=True)
                 html.write_text(text, encoding="utf-8")
-    _print(shown, as_json=as_json, as_markdown=as_markdown)
+    _print(shown, as_json=as_json, as_markdown=as_markdown, everything=everything)
     if html is not None:
         size = html.stat().st_size / 1e6
         messages.print(
@@ -200,7 +200,9 @@ def _told_apart(folders: list[Path]) -> dict[Path, str]:
     return {folder: str(Path(*parts[-size:])) for folder, parts in ends.items()}
 
 
-def _print(shown: Figures | Comparison, *, as_json: bool, as_markdown: bool) -> None:
+def _print(
+    shown: Figures | Comparison, *, as_json: bool, as_markdown: bool, everything: bool
+) -> None:
     from tokenflow_sgl.report import Figures, markdown_table
 
     if as_json:
@@ -214,7 +216,8 @@ def _print(shown: Figures | Comparison, *, as_json: bool, as_markdown: bool) -> 
     else:
         from tokenflow_sgl.report.terminal import comparison_view, run_view
 
-        console = Console()
-        if not console.is_terminal:
-            console.width = _FILE_WIDTH  # into a file or a pipe: room for whole tables
-        console.print(run_view(shown) if isinstance(shown, Figures) else comparison_view(shown))
+        table_console().print(
+            run_view(shown)
+            if isinstance(shown, Figures)
+            else comparison_view(shown, everything=everything)
+        )

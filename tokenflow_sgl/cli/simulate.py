@@ -30,6 +30,7 @@ from tokenflow_sgl.cli.simulate_output import (
     print_storage,
     print_sweep,
 )
+from tokenflow_sgl.cli.wide_output import Everything
 
 if TYPE_CHECKING:
     from tokenflow_sgl.profiles import DeviceProfile
@@ -97,6 +98,7 @@ def simulate(
             help="Run the sweep on a Ray cluster: RAY_ADDRESS, or this machine's cores.",
         ),
     ] = False,
+    everything: Everything = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0,
     window: chosen_trace.Window = None,
     sample: chosen_trace.Sample = None,
@@ -194,7 +196,7 @@ def simulate(
             for name, simulation in zip(names, done, strict=True):
                 write_run(folder / name, simulation.run)
             shown = judge(done, folder / "report.html", console)
-    print_figures(shown)
+    print_figures(shown, everything=everything)
     print_notes(done)
     print_storage(done)
     if replicas == 1:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from tokenflow_sgl.cli.wide_output import table_console
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from tokenflow_sgl.sim import EngineOptions, Simulation
     from tokenflow_sgl.traces import Trace
 
-_FILE_WIDTH = 110
 _MOST_FORESEEN = 5000
 """Most requests of a trace for which the no-stall schedule is computed; takes a few seconds."""
 
@@ -41,25 +42,27 @@ def judge(done: list[Simulation], page_path: Path, console: Console) -> Figures 
     return shown
 
 
-def print_figures(shown: Figures | Comparison) -> None:
-    """Print the tables of one run, or of a comparison."""
+def print_figures(shown: Figures | Comparison, *, everything: bool) -> None:
+    """Print the tables of one run, or of a comparison: of all figures, or of those that differ."""
     from tokenflow_sgl.report import Figures
     from tokenflow_sgl.report.terminal import comparison_view, run_view
 
-    _wide(Console()).print(
-        run_view(shown) if isinstance(shown, Figures) else comparison_view(shown)
+    table_console().print(
+        run_view(shown)
+        if isinstance(shown, Figures)
+        else comparison_view(shown, everything=everything)
     )
 
 
 def print_notes(done: list[Simulation]) -> None:
     """Print what of the trace was not simulated; it is the same in all runs."""
     for note in done[0].run.info.target.get("notes", ()):
-        _wide(Console()).print(f"Note: {note}", highlight=False, markup=False)
+        table_console().print(f"Note: {note}", highlight=False, markup=False)
 
 
 def print_storage(done: list[Simulation]) -> None:
     """Print what came from a storage below the host pool, where there is one."""
-    console = _wide(Console())
+    console = table_console()
     for simulation in done:
         counts = simulation.storage
         if counts.fetched or counts.unused:
@@ -79,10 +82,10 @@ def print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -
     if any(request.turn for request in trace.requests):
         return  # when later turns come depends on the answers before them
     if options.speculates:
-        _wide(Console()).print("No bounds are known with speculation.")
+        table_console().print("No bounds are known with speculation.")
         return
     limit = bounds(trace, profile, options)
-    console = _wide(Console())
+    console = table_console()
     console.print(
         "No scheduler can do better here than "
         f"{limit.effective_throughput:,.0f} effective tokens/s, {limit.token_throughput:,.0f} "
@@ -106,17 +109,10 @@ def print_sweep(found: pa.Table, title: str) -> None:
         table.add_column(name.removesuffix("_s").replace("_", " "), justify="right")
     for row in found.to_pylist():
         table.add_row(*(_cell(value) for value in row.values()))
-    _wide(Console()).print(table)
+    table_console().print(table)
 
 
 def _cell(value: float | bool) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
-
-
-def _wide(console: Console) -> Console:
-    """A console that writes whole tables into a file or a pipe."""
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
-    return console

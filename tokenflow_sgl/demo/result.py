@@ -9,7 +9,8 @@ from rich.table import Table
 
 from tokenflow_sgl.errors import FailedError
 from tokenflow_sgl.report import Figures
-from tokenflow_sgl.report.catalogue import BY_KEY, Figure
+from tokenflow_sgl.report.catalogue import BY_KEY
+from tokenflow_sgl.report.figure_kind import Figure
 
 Answers = Mapping[int, Sequence[int]]
 """Token ids of each answer by the index of its request."""

@@ -130,6 +130,7 @@ async def find_target(url: str, *, api_key: str | None = None) -> Target:
     known = {name: model[name] for name in _MODEL_FIELDS if name in model}
     arguments = {name: server[name] for name in _SERVER_FIELDS if name in server}
     arguments |= {name: server[name] for name in server if name.startswith("tokenflow_")}
+    arguments |= _kv_memory(server)
     listed = names.get("data")
     first = listed[0] if isinstance(listed, list) and listed else {}
     return replace(
@@ -221,6 +222,15 @@ async def get_json(session: aiohttp.ClientSession, target: Target, path: str) ->
     except (aiohttp.ClientError, ValueError, RecursionError):
         return {}
     return answer if isinstance(answer, dict) else {}
+
+
+def _kv_memory(server: Mapping[str, Any]) -> dict[str, float]:
+    """Size of one rank's KV memory on the device, GB as SGLang counts them (2**30 bytes)."""
+    states = server.get("internal_states")
+    state = states[0] if isinstance(states, list) and states else {}
+    usage = state.get("memory_usage") if isinstance(state, dict) else None
+    size = usage.get("kvcache") if isinstance(usage, dict) else None
+    return {"kv_cache_gb": size} if isinstance(size, int | float) and size > 0 else {}
 
 
 def _context(*told: Any) -> int | None:

@@ -6,8 +6,9 @@ Markdown and the HTML page show what these two return.
 
 from __future__ import annotations
 
-from tokenflow_sgl.report.catalogue import CATALOGUE, Figure, Section
+from tokenflow_sgl.report.catalogue import CATALOGUE
 from tokenflow_sgl.report.compare import Against, Change, Comparison, Verdict, compare
+from tokenflow_sgl.report.figure_kind import Figure, Section
 from tokenflow_sgl.report.markdown import markdown_table
 from tokenflow_sgl.report.report_options import Options, ReportError
 from tokenflow_sgl.report.run_figures import Figures, figures

@@ -5,66 +5,13 @@ One list for the terminal, the page, the Markdown table and the comparison.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 
 from tokenflow_sgl.qos import Summary
-from tokenflow_sgl.report.report_options import Options
+from tokenflow_sgl.report.figure_kind import Figure, Section
 from tokenflow_sgl.report.run_figures import Figures
-from tokenflow_sgl.report.sample import GAP_RESOLUTION, Sample, divide
-from tokenflow_sgl.report.text import number
+from tokenflow_sgl.report.sample import Sample, divide
 from tokenflow_sgl.runs.recording import FloatArray
-
-
-class Section(StrEnum):
-    """Parts of a report."""
-
-    latency = "Latency"
-    throughput = "Throughput"
-    reader = "Reader"
-    slo = "SLO"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure.
-
-    Attributes:
-        key: Name for programs, unique.
-        label: Name for people; `title` fills in what it says of a report's options.
-        unit: Unit that it is shown in.
-        scale: Shown value per stored value: 1000 for seconds shown as ms, 100 for shares as %.
-        section: Where it is shown.
-        higher_is_better: Which way is better.
-        value: Where it is in `Figures`.
-        resampled: The same figure over resampled requests.
-        resolution: Relative differences up to this are unclear, whatever an interval says.
-        whole: Whether it counts things.
-    """
-
-    key: str
-    label: str
-    unit: str
-    scale: float
-    section: Section
-    higher_is_better: bool
-    value: Callable[[Figures], float]
-    resampled: Callable[[Sample], FloatArray]
-    resolution: float = 1e-6
-    whole: bool = False
-
-    def title(self, options: Options) -> str:
-        """Name for people: where stalls are counted, with the threshold of the report."""
-        return self.label.format(threshold=options.stall_threshold_s)
-
-    def show(self, value: float) -> str:
-        """Write a value in the figure's unit, without the unit."""
-        return (
-            f"{value:,.0f}" if self.whole and math.isfinite(value) else number(value * self.scale)
-        )
-
 
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 _WORDS = {"mean": "mean", "p50": "P50", "p90": "P90", "p95": "P95", "p99": "P99", "p999": "P99.9"}
@@ -100,7 +47,6 @@ def _summary(
             False,
             value(part),
             resampled(part),
-            *((GAP_RESOLUTION,) if name == "tbt" and part != "mean" else ()),
         )
 
 
@@ -137,6 +83,11 @@ def _rebuffer(sample: Sample) -> FloatArray:
 _BY_MAKESPAN = 0.01
 """Resolution of what is divided by T. T is when the *last* request ended: a bootstrap over requests
 knows little about that, and its intervals are too narrow."""
+
+_NO_STALL = 0.001
+"""Seconds: as far as a client's stamps are exact, see docs/replay.md."""
+_NO_SHARE = 1e-4
+"""The same of a share."""
 
 CATALOGUE: tuple[Figure, ...] = (
     *_summary("ttft", "TTFT", _SECONDS, lambda f: f.latency.ttft, _ALL),
@@ -183,6 +134,7 @@ CATALOGUE: tuple[Figure, ...] = (
         False,
         lambda f: f.readers.stall_seconds,
         lambda sample: sample.sum("stall"),
+        least=_NO_STALL,
     ),
     Figure(
         "stall_p99",
@@ -192,6 +144,7 @@ CATALOGUE: tuple[Figure, ...] = (
         False,
         lambda f: f.readers.stall.p99,
         lambda sample: sample.percentile("stall", 99.0),
+        least=_NO_STALL,
     ),
     Figure(
         "stall_count",
@@ -221,6 +174,7 @@ CATALOGUE: tuple[Figure, ...] = (
         False,
         lambda f: f.readers.rebuffer_share,
         _rebuffer,
+        least=_NO_SHARE,
     ),
     Figure(
         "andes_qoe_mean",

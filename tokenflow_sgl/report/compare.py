@@ -14,7 +14,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from tokenflow_sgl.report.catalogue import CATALOGUE, Figure
+from tokenflow_sgl.report.catalogue import CATALOGUE
+from tokenflow_sgl.report.figure_kind import Figure
 from tokenflow_sgl.report.report_options import Options, ReportError
 from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.sample import Columns, Sample
@@ -213,6 +214,8 @@ def _change(
         ratio_low, ratio_high = _interval(after / before, ends)
     if not before.size:
         verdict = Verdict.unknown
+    elif figure.alike(baseline, value):
+        verdict = Verdict.unclear
     elif math.isfinite(ratio_low):
         verdict = _verdict(ratio_low - 1, ratio_high - 1, 1.0, figure)
     else:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tokenflow_sgl.qos import Summary
 from tokenflow_sgl.report.compare import Against, Comparison
+from tokenflow_sgl.report.conclusion import conclusions
 from tokenflow_sgl.report.run_figures import Figures
 
 
@@ -61,7 +62,10 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
     return {
         "baseline": comparison.baseline.info.name,
         "runs": [run_object(figures) for figures in comparison.runs],
-        "comparisons": [_against(other) for other in comparison.others],
+        "comparisons": [
+            {**_against(other), "conclusion": _finite(dataclasses.asdict(found))}
+            for other, found in zip(comparison.others, conclusions(comparison), strict=True)
+        ],
     }
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenflow_sgl.report.catalogue import BY_KEY, CATALOGUE, Figure
+from tokenflow_sgl.report.catalogue import BY_KEY, CATALOGUE
 from tokenflow_sgl.report.compare import Change, Comparison, Verdict
+from tokenflow_sgl.report.figure_kind import Figure
 from tokenflow_sgl.report.overview import lengths_note
 from tokenflow_sgl.report.report_options import ReportError
 from tokenflow_sgl.report.run_figures import Figures

@@ -7,7 +7,8 @@ from typing import Any
 
 from tokenflow_sgl.choices import TbtRule
 from tokenflow_sgl.qos import Summary
-from tokenflow_sgl.report.catalogue import CATALOGUE, Section
+from tokenflow_sgl.report.catalogue import CATALOGUE
+from tokenflow_sgl.report.figure_kind import Section
 from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.text import number, plain
 

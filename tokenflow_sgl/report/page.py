@@ -11,8 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokenflow_sgl.report import plots
-from tokenflow_sgl.report.catalogue import BY_KEY, Section
-from tokenflow_sgl.report.compare import Against, Comparison, Verdict
+from tokenflow_sgl.report.catalogue import BY_KEY
+from tokenflow_sgl.report.compare import Against, Change, Comparison, Verdict
+from tokenflow_sgl.report.conclusion import conclusions
+from tokenflow_sgl.report.figure_kind import Section
 from tokenflow_sgl.report.overview import (
     LATENCY_COLUMNS,
     latency_rows,
@@ -25,7 +27,7 @@ from tokenflow_sgl.report.overview import (
 from tokenflow_sgl.report.page_plots import drawn
 from tokenflow_sgl.report.plots.canvas import RUN_COLOURS
 from tokenflow_sgl.report.reading import Reading, worst_rows
-from tokenflow_sgl.report.report_options import ReportError
+from tokenflow_sgl.report.report_options import Options, ReportError
 from tokenflow_sgl.report.run_figures import Figures
 from tokenflow_sgl.report.text import interval, number, plain
 
@@ -95,6 +97,7 @@ def page(runs: Figures | Comparison, progress: Callable[[str], None] = lambda st
         ],
         lengths=lengths_note(members) or "",
         any_state=any(figures.state for figures in members),
+        conclusions=[] if isinstance(runs, Figures) else conclusions(runs),
         tiles=_tiles(members, shown),
         plots=drawn(members, readings, progress),
         latency_columns=LATENCY_COLUMNS,
@@ -198,11 +201,25 @@ def _tiles(members: Sequence[Figures], shown: Sequence[dict[str, Any]]) -> list[
 
 
 def _against(other: Against, run: dict[str, Any]) -> dict[str, Any]:
+    clear = [each for each in other.changes if each.verdict in (Verdict.better, Verdict.worse)]
+    unclear = [each for each in other.changes if each.verdict is Verdict.unclear]
+    return {
+        "run": run,
+        "sections": _sections(clear, other.figures.options),
+        "folded": _sections(unclear, other.figures.options),
+        "judged": len(clear) + len(unclear),
+    }
+
+
+def _sections(
+    changes: Sequence[Change], options: Options
+) -> list[tuple[str, list[dict[str, str]]]]:
+    """The rows of a comparison, by section."""
     sections = []
     for section in Section:
         rows = [
             {
-                "label": change.figure.title(other.figures.options),
+                "label": change.figure.title(options),
                 "baseline": change.figure.show(change.baseline),
                 "value": change.figure.show(change.value),
                 "unit": change.figure.unit,
@@ -210,9 +227,9 @@ def _against(other: Against, run: dict[str, Any]) -> dict[str, Any]:
                 "kind": _VERDICTS[change.verdict][0],
                 "verdict": _VERDICTS[change.verdict][1],
             }
-            for change in other.changes
-            if change.figure.section is section and change.verdict in _VERDICTS
+            for change in changes
+            if change.figure.section is section
         ]
         if rows:
             sections.append((section.value, rows))
-    return {"run": run, "sections": sections}
+    return sections

@@ -15,8 +15,6 @@ from tokenflow_sgl.report.report_options import Options
 from tokenflow_sgl.runs.recording import FloatArray, IntArray
 
 _MOST_VALUES = 4096
-GAP_RESOLUTION = 1e-3
-"""Relative difference of resampled gap percentiles that is not told from none."""
 
 
 class Columns:

@@ -97,6 +97,8 @@ class Engine:
         finished: Requests that have ended here.
         steps: Forward passes so far.
         now: Virtual time, seconds on the trace's clock.
+        kv_peak: Most tokens of KV that running streams held, and those being prefilled.
+        host_peak: Most tokens of KV that the host had copies of.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Engine:
         self.finished = 0
         self.steps = 0
         self.now = 0.0
+        self.kv_peak = self.host_peak = 0
         self._scheduler = scheduler
         self._inbox = inbox
         self._tokens = tokens
@@ -179,6 +182,8 @@ class Engine:
             self.now += waited
             ends += waited
             scheduler.decoded(len(ends))
+        self.kv_peak = max(self.kv_peak, core.memory.held)
+        self.host_peak = max(self.host_peak, core.memory.host.used)
         starts = np.concatenate([[self.now], ends[:-1]])
         end = float(ends[-1])
         scheduler.ran(step, starts, end, context, made)

@@ -50,6 +50,11 @@ class HostCopies:
         self._sum = 0
         self._unused: OrderedDict[int, None] = OrderedDict()
 
+    @property
+    def used(self) -> int:
+        """Tokens that have a copy, or room set aside for one."""
+        return self._sum
+
     def of(self, node: int) -> int:
         """Leading tokens of a node that have a copy."""
         return self._tokens.get(node, 0)

@@ -186,6 +186,7 @@ def simulate(
         target={
             **_described(profile, options),
             **({"beside": [_described(*each) for each in others]} if others else {}),
+            "kv_memory": _kv_memory(engines),
             **_notes(trace),
         },
         options={
@@ -224,6 +225,20 @@ def _described(profile: DeviceProfile, options: EngineOptions) -> dict[str, Any]
         "simulated_device": profile.device,
         "profile": profile.source,
         "server_args": dataclasses.asdict(options),
+    }
+
+
+def _kv_memory(engines: Sequence[Engine]) -> dict[str, int]:
+    """How full the fullest engine was, and what all of them have on the host."""
+    fullest = max(engines, key=lambda engine: engine.kv_peak / engine.core.memory.device)
+    sizes = [engine.core.device.profile.kv_bytes_per_token for engine in engines]
+    hosts = [engine.core.memory.host.size for engine in engines]
+    peaks = [engine.host_peak for engine in engines]
+    return {
+        "tokens": fullest.core.memory.device,
+        "peak_tokens": fullest.kv_peak,
+        "host_bytes": sum(size * host for size, host in zip(sizes, hosts, strict=True)),
+        "host_peak_bytes": sum(size * peak for size, peak in zip(sizes, peaks, strict=True)),
     }
 
 
