@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 from servers.fixtures import BROKEN
+from servers.meeting import Pair, pair
 
 from tokenflow_sgl_emulator.tokenizer import EOS_ID, MIN_VOCAB
 
@@ -268,3 +269,25 @@ def test_pauses_while_it_thinks_change_no_token(start, thinker, prompts) -> None
         assert expected != plain
     with start(*FORCED, *SMALL, *parser, model=thinker, env=LATE) as served:
         undisturbed(served, expected, prompts, require_reasoning=True)
+
+
+@pytest.mark.slow
+def test_pauses_on_a_decode_server_change_no_token(start, prompts) -> None:
+    """There the grammar takes its first token from the prefill server."""
+
+    def said(both: Pair) -> list[list[int]]:
+        asked = [
+            lambda p=p, how=how: both.generate(p, max_new_tokens=TOKENS, **how)
+            for p, how in zip(prompts, STRUCTURED, strict=False)
+        ]
+        return [answer.body["output_ids"] for answer in both.decode.together(asked)]
+
+    with pair(start, *AMPLE) as stock:
+        expected = said(stock)
+        assert said(stock) == expected
+    flags, decode = ("--scheduler", "tokenflow"), (*DENSE, "--max-total-tokens", "704")
+    with pair(start, *flags, prefill=AMPLE, decode=(*FORCED[2:], *decode), env=LATE) as both:
+        for _ in range(ROUNDS):
+            assert said(both) == expected
+        assert both.decode.total("tokenflow:preemptions_total") >= 5 * ROUNDS
+        both.decode.assert_clean()
