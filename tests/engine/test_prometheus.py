@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import re
 import shutil
 import subprocess
@@ -73,6 +74,67 @@ def test_a_wrong_rule_is_noticed(binaries, tmp_path) -> None:
         (tmp_path / name).write_text(text.replace("> 0.05", "> 0.5"))
     out = run(binaries / "promtool", "test", "rules", "rules_test.yml", cwd=tmp_path)
     assert "FAILED" in out
+
+
+RECORDED = Path(__file__).parents[1] / "observe" / "dashboards" / "recorded_series.json"
+"""What a Prometheus scraped every 15 s of a server on an emulated RTX 4090: a minute idle, four
+minutes with more readers than it can serve (`4090-c?scale=0.15`), six and a half minutes idle with
+its host pool as it was left, two and a half after it was stopped."""
+MINUTES = 14
+
+
+def fired(binaries: Path, folder: Path, rules: str) -> dict[str, set[int]]:
+    """In which minutes of the recorded series which alert of these rules fires."""
+    rules_file = yaml.safe_load(rules)
+    names = [
+        rule["alert"]
+        for group in rules_file["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    (folder / "rules.yml").write_text(rules)
+    series = [
+        {"series": name, "values": values}
+        for name, values in json.loads(RECORDED.read_text()).items()
+    ]
+    asked = [
+        {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": []}
+        for name in names
+        for minute in range(MINUTES + 1)
+    ]
+    test = {"interval": "15s", "input_series": series, "alert_rule_test": asked}
+    (folder / "test.yml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": [test]})
+    )
+    out = run(binaries / "promtool", "test", "rules", "test.yml", cwd=folder)
+    # Each that fires is one that was not expected.
+    found = re.findall(r"alertname: (\w+), time: (?:(\d+)m)?", out)
+    assert found or "SUCCESS" in out, out
+    by_name: dict[str, set[int]] = {}
+    for name, minute in found:
+        by_name.setdefault(name, set()).add(int(minute or 0))
+    return by_name
+
+
+def test_alerts_of_a_real_server(binaries, tmp_path) -> None:
+    """Late first texts while it has too many readers, nothing when it is idle, then its end."""
+    found = fired(binaries, tmp_path, (RULES / "rules.yml").read_text())
+    # The load ends in the fifth minute, and a rate of five minutes looks back on it.
+    late = {"TokenflowFirstTextLate": {4, 5, 6, 7, 8}}
+    assert found == {**late, "TokenflowServerDown": {13, 14}}
+
+
+def test_a_full_host_pool_of_an_idle_server_is_no_alert(binaries, tmp_path) -> None:
+    """Control: what was recorded would have set off the alert on memory that there once was."""
+    full = """
+groups:
+  - name: memory
+    rules:
+      - alert: Full
+        expr: sglang:hicache_host_used_tokens / sglang:hicache_host_total_tokens > 0.7
+        for: 5m
+"""
+    assert max(fired(binaries, tmp_path, full)["Full"]) == 11, "idle since the fifth minute"
 
 
 def inside(service: str, root: Path) -> dict[str, Any]:
