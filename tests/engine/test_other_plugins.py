@@ -8,79 +8,25 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 from servers.fixtures import COLD, SERVER_SIDE
+from servers.rivals import CONTROLLER, EVICTING, HARMLESS, PARSING, STEPPING, TARGETS, beside
 
 from tokenflow_sgl.demo.server import ServerError
 
 pytestmark = pytest.mark.engine
 
-WRAPPING = ("BEFORE", "AFTER", "AROUND")
-# Every hook that a server of one flag has, by SGLang's usual spelling.
-FRONT_END = (
-    "sglang.srt.server_args.ServerArgs.add_cli_args",
-    "sglang.srt.server_args.ServerArgs.from_cli_args",
-    "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes",
-    "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
-    "sglang.srt.managers.tokenizer_manager.TokenizerManager._wait_one_response",
-    "sglang.srt.entrypoints.http_server.serve_generate_request",
-    "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase.handle_request",
-    "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._generate_chat_stream",
-)
-SCHEDULER = (
-    "sglang.srt.managers.scheduler.configure_scheduler_process",
-    "sglang.srt.managers.scheduler.Scheduler.get_next_batch_to_run",
-    "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill",
-    "sglang.srt.managers.scheduler.Scheduler.abort_request",
-    "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.evict_for_alloc",
-)
-CONTROLLER = "sglang.srt.managers.data_parallel_controller.DataParallelController.get_init_info"
-PARSING, EVICTING = FRONT_END[:2], SCHEDULER[-1]
-"""Ran before a hook on it was there to hear; is called where states are evicted."""
 FORCED = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptEvery")
 SMALL = ("--max-total-tokens", "352", "--hicache-ratio", "4", "--chunked-prefill-size", "64")
 
 
-@pytest.fixture
-def beside(tmp_path: Path) -> Any:
-    """`beside(hooks, first=True)`: the environment in which SGLang finds another plugin.
-
-    hooks: (target, kind) pairs. first: SGLang loads it before ours, and not after it.
-    """
-
-    def environment(hooks: list[tuple[str, str]], *, first: bool = True, **more: str) -> dict:
-        folders = []
-        for name in ("rival",) if first else ("tokenflow-sgl", "rival"):
-            folder = tmp_path / name
-            info = folder / f"{name.replace('-', '_')}-0.dist-info"
-            info.mkdir(parents=True, exist_ok=True)
-            if name == "rival":
-                (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 0\n")
-                points = "[sglang.srt.plugins]\nrival = rival_plugin:register\n"
-                (info / "entry_points.txt").write_text(points)
-            else:  # ours once more, where it is found earlier
-                for file in ("METADATA", "entry_points.txt"):
-                    text = distribution(name).read_text(file)
-                    assert text is not None
-                    (info / file).write_text(text)
-            folders.append(str(folder))
-        return {
-            "PYTHONPATH": os.pathsep.join([*folders, str(SERVER_SIDE)]),
-            "RIVAL_HOOKS": json.dumps(hooks),
-            "RIVAL_HEARD": str(tmp_path / "heard"),
-            **more,
-        }
-
-    return environment
-
-
-def all_kinds(targets: tuple[str, ...]) -> list[tuple[str, str]]:
-    """One kind after the other."""
-    return [(target, WRAPPING[i % len(WRAPPING)]) for i, target in enumerate(targets)]
+def folder_in(path: Path) -> Path:
+    """A new one."""
+    (folder := path / "first").mkdir()
+    return folder
 
 
 def heard(folder: Path) -> set[str]:
@@ -109,39 +55,42 @@ def is_all_there(served: Any) -> None:
     assert all("tokenflow_headroom_tokens" in each for each in loads)
 
 
+def hearing(folder: Path, env: dict[str, str]) -> dict[str, str]:
+    """What of theirs is called is noted there."""
+    return {**env, "RIVAL_HEARD": str(folder / "heard")}
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["before-ours", "after-ours"])
 def test_a_server_has_all_of_ours_and_all_of_theirs(
-    start, prompts, reference, beside, tmp_path, first
+    start, prompts, reference, tmp_path, first
 ) -> None:
-    targets = (*FRONT_END, *SCHEDULER)
-    with start(*FORCED, *SMALL, env=beside(all_kinds(targets), first=first)) as served:
+    env = hearing(tmp_path, beside(HARMLESS, None if first else folder_in(tmp_path)))
+    with start(*FORCED, *SMALL, env=env) as served:
         assert served.outputs(prompts, stream=True) == reference
         assert served.total("tokenflow:preemptions_total") > len(prompts)
         is_all_there(served)
         served.assert_clean()
-    assert {*targets} - heard(tmp_path) <= {EVICTING, *PARSING}
+    assert {*TARGETS} - heard(tmp_path) <= {EVICTING, *PARSING}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launch", ["cold", "serve", "two-ranks", "two-replicas"])
-def test_so_has_every_way_to_launch_one(
-    start, prompts, reference, beside, tmp_path, launch
-) -> None:
-    flags, launcher, targets = [*FORCED, *SMALL], COLD, (*FRONT_END, *SCHEDULER)
+def test_so_has_every_way_to_launch_one(start, prompts, reference, tmp_path, launch) -> None:
+    flags, launcher, hooks = [*FORCED, *SMALL], COLD, HARMLESS
     if launch == "serve":
         launcher = (str(Path(sys.executable).with_name("sglang")), "serve")
     if launch == "two-ranks":
         flags += ["--tp-size", "2"]
     if launch == "two-replicas":
         flags += ["--dp-size", "2"]
-        targets = (*targets, CONTROLLER)
-    env = beside(all_kinds(targets), first=launch != "cold")
+        hooks = [*hooks, (CONTROLLER, "AFTER")]
+    env = hearing(tmp_path, beside(hooks, folder_in(tmp_path) if launch == "cold" else None))
     with start(*flags, launcher=launcher, env=env) as served:
         assert served.outputs(prompts, stream=True) == reference
         assert served.total("tokenflow:preemptions_total") > len(prompts)
         is_all_there(served)
         served.assert_clean()
-    assert {*targets} - heard(tmp_path) <= {EVICTING, *PARSING}
+    assert {target for target, _ in hooks} - heard(tmp_path) <= {EVICTING, *PARSING}
 
 
 OFFLINE = """
@@ -168,10 +117,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_so_has_the_offline_engine(models, prompts, reference, beside, tmp_path) -> None:
+def test_so_has_the_offline_engine(models, prompts, reference, tmp_path) -> None:
     script = tmp_path / "offline.py"
     script.write_text(OFFLINE)
-    env = beside(all_kinds((*FRONT_END, *SCHEDULER)))
+    env = hearing(tmp_path, beside(HARMLESS))
     emulated = {"SGLANG_PLATFORM": "tokenflow_emu", "TORCHDYNAMO_DISABLE": "1"}
     path = os.pathsep.join(filter(None, [env["PYTHONPATH"], os.getenv("PYTHONPATH")]))
     ended = subprocess.run(
@@ -182,9 +131,10 @@ def test_so_has_the_offline_engine(models, prompts, reference, beside, tmp_path)
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
     assert json.loads(ended.stdout.splitlines()[-1]) == reference
-    assert SCHEDULER[1] in heard(tmp_path)
+    assert STEPPING in heard(tmp_path)
 
 
+CHILDREN_WITHOUT_US = {"RIVAL_KEEPS": "tokenflow_emu,rival"}
 KEPT_OUT = "SGLang's own scheduler runs where tokenflow's was asked for"
 DECODER = "sglang.srt.managers.load_snapshot.snapshot_decoder"
 
@@ -196,7 +146,7 @@ DECODER = "sglang.srt.managers.load_snapshot.snapshot_decoder"
         pytest.param(DECODER, id="loads"),
     ],
 )
-def test_what_both_replace_is_refused_with_both_names(start, beside, target) -> None:
+def test_what_both_replace_is_refused_with_both_names(start, target) -> None:
     names = "(?s)the plugin 'tokenflow' .*the plugin 'rival'"
     with (
         pytest.raises(ServerError, match=names),
@@ -221,9 +171,9 @@ RESTORING = (
         pytest.param(RESTORING, id="restore"),
     ],
 )
-def test_a_scheduler_whose_process_did_not_load_ours_opens_no_port(start, beside, flags) -> None:
+def test_a_scheduler_whose_process_did_not_load_ours_opens_no_port(start, flags) -> None:
     """The other plugin lets child processes load itself only."""
-    env = beside([], RIVAL_KEEPS="tokenflow_emu,rival")
+    env = {**beside([]), **CHILDREN_WITHOUT_US}
     with pytest.raises(ServerError, match=KEPT_OUT), start(*flags, launcher=COLD, env=env):
         pass
 
@@ -240,9 +190,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_control_unasked_sglangs_scheduler_would_serve(start, beside, tmp_path) -> None:
+def test_control_unasked_sglangs_scheduler_would_serve(start, tmp_path) -> None:
     (tmp_path / "credulous.py").write_text(CREDULOUS)
-    env = beside([], RIVAL_KEEPS="tokenflow_emu,rival")
+    env = {**beside([]), **CHILDREN_WITHOUT_US}
     launcher = (sys.executable, str(tmp_path / "credulous.py"))
     with start("--scheduler", "tokenflow", launcher=launcher, env=env) as served:
         assert not any(name.startswith("tokenflow:pre") for name, _ in served.metrics())

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from servers.rivals import HARMLESS, beside
+
 from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
 
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
@@ -89,6 +91,7 @@ class Arena:
         beyond: Tokens by which an aborted answer may exceed its limit: SGLang keeps a whole step.
         without: What is not done to it.
         late: Seconds after an end of all requests in which requests may still be ended by it.
+        rival: Another plugin has hooks on what ours has hooks on.
         pair: It is the decode server of a disaggregated pair, and `flags` are its own.
     """
 
@@ -101,6 +104,7 @@ class Arena:
     beyond: int = 0
     without: frozenset[str] = frozenset()
     late: float = 0.0
+    rival: bool = False
     pair: bool = False
 
     def all_flags(self, model: Path) -> tuple[str, ...]:
@@ -111,11 +115,12 @@ class Arena:
 
     def all_env(self) -> dict[str, str]:
         """The variables that it is started with."""
-        return {**LATE, **(TWO_RANKS if self.ranks > 1 else {}), **self.env}
+        ranks = TWO_RANKS if self.ranks > 1 else {}
+        return {**LATE, **ranks, **(beside(HARMLESS) if self.rival else {}), **self.env}
 
 
 ARENAS = {
-    "forced, page 1": Arena((*FORCED, *LARGE_HOST)),
+    "forced, page 1": Arena((*FORCED, *LARGE_HOST), rival=True),
     "forced, page 16, small host": Arena(
         (*FORCED, *SMALL_HOST, "--page-size", "16", "--chunked-prefill-size", "32")
     ),
@@ -128,7 +133,7 @@ ARENAS = {
     ),
     "shipped, page 16": Arena((*TOKENFLOW, *LARGE_HOST, "--page-size", "16")),
     "forced, page 16, two ranks": Arena((*FORCED, *LARGE_HOST, "--page-size", "16"), ranks=2),
-    "shipped, page 1, two ranks": Arena((*TOKENFLOW, *LARGE_HOST), ranks=2),
+    "shipped, page 1, two ranks": Arena((*TOKENFLOW, *LARGE_HOST), ranks=2, rival=True),
     "restored": Arena((*FORCED, *SMALL_HOST, *RESTORED), expects=BOTH_WAYS, without=NOT_AT_ONCE),
     "restored, two ranks": Arena(
         (*TOKENFLOW, *SMALL_HOST, *RESTORED), ranks=2, expects=BOTH_WAYS, without=NOT_AT_ONCE
