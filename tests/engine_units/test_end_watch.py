@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,12 @@ from sglang.srt.lora.lora_registry import LoRARef, LoRARegistry
 from sglang.srt.utils.aio_rwlock import RWLock
 
 from tokenflow_sgl.engine.config import ATTRIBUTE, TokenFlowConfig
-from tokenflow_sgl.engine.frontend.end_watch import server_ends, watch_ends
+from tokenflow_sgl.engine.frontend.end_watch import (
+    adapter_ends,
+    new_weights,
+    server_ends,
+    watch_ends,
+)
 
 
 class Manager(Ranks):
@@ -28,6 +34,20 @@ class Manager(Ranks):
     def said(self) -> list[tuple[str, float]]:
         """Of each wait the adapter, and whether it goes on."""
         return [(name.split(":")[2], on) for each in self.heard for name, on in each.items()]
+
+
+@pytest.fixture(autouse=True)
+def hooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SGLang's registry of hooks does it."""
+    for owner, name, hook in (
+        (RWLock, "acquire_writer", new_weights),
+        (LoRARegistry, "wait_for_unload", adapter_ends),
+    ):
+        monkeypatch.setattr(owner, name, partialmethod(around, getattr(owner, name), hook))
+
+
+def around(self: Any, original: Any, hook: Any, *args: Any) -> Any:
+    return hook(original, self, *args)
 
 
 async def a_while() -> None:
@@ -104,5 +124,16 @@ def test_a_server_that_ends_waits_to_the_end(ours) -> None:
         server_ends(None, SimpleNamespace(tokenizer_manager=manager), 15, None)
         await a_while()
         assert manager.said() == ([("", 1)] if ours else [])
+
+    asyncio.run(main())
+
+
+def test_other_locks_are_none_of_it() -> None:
+    async def main() -> None:
+        manager = Manager()
+        watch_ends(manager)
+        async with RWLock().writer_lock:
+            await a_while()
+        assert manager.said() == []
 
     asyncio.run(main())

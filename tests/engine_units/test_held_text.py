@@ -20,8 +20,8 @@ class Manager:
         self.chunks = chunks
         self.incremental_streaming_output = incremental
         self.server_args = SimpleNamespace(**{ATTRIBUTE: TokenFlowConfig()})
-        self.model_update_lock = SimpleNamespace(acquire_writer=None)
-        self.lora_registry = SimpleNamespace(wait_for_unload=None)
+        self.model_update_lock = SimpleNamespace()
+        self.lora_registry = SimpleNamespace()
         self.told: list[dict[str, float]] = []
         self.closed = False
 

@@ -83,13 +83,13 @@ FRONT_END: tuple[Seam, ...] = (
     ),
     Seam(
         "sglang.srt.utils.aio_rwlock:RWLock.acquire_writer",
-        "override",
+        "hook",
         "the same: new weights wait for all streams, and newcomers for them",
         ("self",),
     ),
     Seam(
         "sglang.srt.lora.lora_registry:LoRARegistry.wait_for_unload",
-        "override",
+        "hook",
         "the same: an adapter is unloaded when no stream uses it any more",
         ("lora_id",),
     ),

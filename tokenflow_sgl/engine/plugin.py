@@ -124,7 +124,7 @@ def activate_front_end() -> None:
     check_seams()  # before anything is imported that another SGLang may lack
     from sglang.srt.entrypoints import http_server
 
-    from tokenflow_sgl.engine.frontend.end_watch import server_ends
+    from tokenflow_sgl.engine.frontend.end_watch import adapter_ends, new_weights, server_ends
     from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
     from tokenflow_sgl.engine.frontend.loads import LoadDecoder
     from tokenflow_sgl.engine.frontend.stream_route import add_routes
@@ -147,6 +147,12 @@ def activate_front_end() -> None:
         "sglang.srt.managers.tokenizer_manager:SignalHandler.sigterm_handler",
         server_ends,
         HookType.AFTER,
+    )
+    hold("sglang.srt.utils.aio_rwlock:RWLock.acquire_writer", new_weights, HookType.AROUND)
+    hold(
+        "sglang.srt.lora.lora_registry:LoRARegistry.wait_for_unload",
+        adapter_ends,
+        HookType.AROUND,
     )
     for handler in HANDLERS:
         hold(handler, refuse_terms, HookType.AROUND)

@@ -9,28 +9,38 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable
-from functools import lru_cache, partial
 from typing import Any
 
 from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.frontend.messenger import messenger_of
 from tokenflow_sgl.engine.stream_messages import Awaited
 
+_managers: list[Any] = []
+"""The one of this process, of offline engines the latest."""
 
-@lru_cache(maxsize=1)
+
 def watch_ends(manager: Any) -> None:
-    """From now on the scheduler is told; before its first stream, once for a TokenizerManager."""
-    lock, registry = manager.model_update_lock, manager.lora_registry
-    lock.acquire_writer = partial(_new_weights, manager, lock.acquire_writer)
-    registry.wait_for_unload = partial(_unload, manager, registry.wait_for_unload)
+    """From now on the scheduler is told of what waits for this TokenizerManager's streams."""
+    if not any(each is manager for each in _managers):
+        _managers[:] = [manager]
 
 
-async def _new_weights(manager: Any, original: Callable[[], Awaitable[None]]) -> None:
-    await _telling(manager, "", original())
+async def new_weights(original: Callable[[Any], Awaitable[None]], lock: Any) -> None:
+    """Around RWLock.acquire_writer, of which SGLang has other ones, too."""
+    for manager in _managers:
+        if manager.model_update_lock is lock:
+            return await _telling(manager, "", original(lock))
+    await original(lock)
 
 
-async def _unload(manager: Any, original: Callable[[str], Awaitable[None]], lora_id: str) -> None:
-    await _telling(manager, lora_id, original(lora_id))
+async def adapter_ends(
+    original: Callable[[Any, str], Awaitable[None]], registry: Any, lora_id: str
+) -> None:
+    """Around LoRARegistry.wait_for_unload."""
+    for manager in _managers:
+        if manager.lora_registry is registry:
+            return await _telling(manager, lora_id, original(registry, lora_id))
+    await original(registry, lora_id)
 
 
 async def _telling(manager: Any, adapter: str, waiting: Awaitable[None]) -> None:
