@@ -20,6 +20,8 @@ LASTING = 3.0
 
 def print_capacity(found: Sequence[Carried], title: str) -> None:
     """Print a row for each policy."""
+    from tokenflow_sgl.report.fitting import Fitting
+
     table = Table(title=title)
     for head in ("policy", "streams/s", "over the first", "meet the goal"):
         table.add_column(head, justify="left" if head == "policy" else "right")
@@ -28,7 +30,7 @@ def print_capacity(found: Sequence[Carried], title: str) -> None:
         ratio = f"{each.rate / found[0].rate:.2f}" if found[0].rate else "-"
         good = "-" if each.best is None else f"{each.best.share:.2%}"
         table.add_row(each.policy, _rate(each), ratio, good, str(len(each.tried)))
-    table_console().print(table)
+    table_console().print(Fitting(table))
 
 
 def verdict(setup: CapacitySetup, found: Sequence[Carried]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -104,12 +105,14 @@ def print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -
 
 def print_sweep(found: pa.Table, title: str) -> None:
     """Print a sweep, a row for each setting."""
-    table = Table(title=title)
+    from tokenflow_sgl.report.fitting import Fitting
+
+    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in found.column_names:
         table.add_column(name.removesuffix("_s").replace("_", " "), justify="right")
     for row in found.to_pylist():
         table.add_row(*(_cell(value) for value in row.values()))
-    table_console().print(table)
+    table_console().print(Fitting(table))
 
 
 def _cell(value: float | bool) -> str:

@@ -187,6 +187,8 @@ def _called(setup: Setup) -> str:
 
 
 def _print(title: str, shipped: Row, tuned: Row) -> None:
+    from tokenflow_sgl.report.fitting import Fitting
+
     table = Table(title=title)
     for head in ("", "shipped", "tuned", "ratio"):
         table.add_column(head, justify="right" if head else "left")
@@ -194,7 +196,7 @@ def _print(title: str, shipped: Row, tuned: Row) -> None:
         before, after = shipped[column], tuned[column]
         ratio = f"{after / before:.3f}" if before else "-"
         table.add_row(name, f"{before:,.4g}", f"{after:,.4g}", ratio)
-    Console().print(table)
+    Console().print(Fitting(table))
 
 
 def _verdict(found: Tuned, held: list[HeldOut], objective: str, against: str | None) -> str:

@@ -22,6 +22,7 @@ from tokenflow_sgl.replay import ReplayOptions, find_target, replay
 from tokenflow_sgl.replay.answers import Answer
 from tokenflow_sgl.replay.steady import allow_many_files, new_event_loop
 from tokenflow_sgl.report import Figures, figures
+from tokenflow_sgl.report.fitting import Fitting
 from tokenflow_sgl.runs import Run, write_run
 from tokenflow_sgl.traces import Trace
 
@@ -91,7 +92,7 @@ def run_demo(config: DemoConfig, console: Console) -> bool:
     for each in judged:
         check(each)
     same = identical_answers(first.answers, second.answers)
-    console.print(result_table(*judged))
+    console.print(Fitting(result_table(*judged)))
     everything = len(trace.requests)
     console.print(
         f"\n[{'green' if same == everything else 'bold red'}]{same} of {everything} answers have "
