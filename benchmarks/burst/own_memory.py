@@ -1,15 +1,15 @@
 """What one flag gives: the device's own memory, against the best of SGLang's own settings.
 
-    python benchmarks/burst/own_memory.py --azure AzureLLMInferenceTrace_conv.csv \\
-        --mooncake conversation_trace.jsonl
+    python benchmarks/burst/own_memory.py --azure AZURE.csv --mooncake MOONCAKE.jsonl
     python benchmarks/burst/own_memory.py --tables
 
 Simulated, with as many KV tokens as SGLang allocates on the device, HiCache's default of twice that
-on the host, and unknown lengths. Each workload is drawn four times, and each draw is served under
-SGLang's defaults, under its other settings (`SETTINGS`), and under tokenflow's. Takes about half an
-hour; each run is written to benchmarks/results/own_memory.json as soon as it is there, and a later
-call goes on from there while the code is the same. At the end it prints the table, and writes it
-into README.md and docs/benchmarks.md; --tables does that alone, from the file.
+on the host, and unknown lengths. All workloads but Azure's are drawn four times. The first draw is
+served under SGLang's defaults, under its other settings (`SETTINGS`), and under tokenflow; the
+others under those of them that were best in some figure. Takes half an hour of CPU. Each run is
+written to benchmarks/results/own_memory.json as soon as it is there, and a later call goes on from
+there while the package is the same. At the end it prints the table, and writes it into README.md
+and docs/benchmarks.md; --tables does that alone, from the file.
 """
 
 from __future__ import annotations
@@ -17,16 +17,26 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from own_memory_tables import DATA, DEFAULTS, TOKENFLOW, short_table, write_tables
+from own_memory_tables import (
+    DATA,
+    DEFAULTS,
+    EFFECTIVE,
+    FIGURES,
+    ROOT,
+    TOKENFLOW,
+    short_table,
+    write_tables,
+)
 from rich.console import Console
-from run import commit
 
 from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.profiles import load_profile
@@ -63,6 +73,15 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     TOKENFLOW: ("tokenflow", {}),
 }
 """By name: the simulator's policy, and SGLang's settings on top of its defaults."""
+WITHOUT_QUEUE = (
+    DEFAULTS,
+    "hrrn",
+    "mixed chunks of 2,048",
+    "prefill interval 22",
+    "shortest prefill, mixed chunks",
+    TOKENFLOW,
+)
+"""What can matter where all streams fit, and nothing is reserved in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,35 +93,35 @@ class Workload:
         draws: By draw, the first one for the tables: the trace, and the part of it (`--window`).
         speed_up: How much faster it is sent than it was recorded.
         rate: Tokens per second of its readers; None: as the trace says.
+        settings: What it is served under.
     """
 
     device: str
     draws: tuple[tuple[str, str | None], ...]
     speed_up: float | None = None
     rate: str | None = None
+    settings: tuple[str, ...] = tuple(SETTINGS)
 
 
 def workloads(azure: str | None, mooncake: str | None) -> dict[str, Workload]:
     """The paper's eight, and the real traces whose files are given.
 
-    Draws of a named workload have other seeds; of Mooncake, other ten minutes; of Azure, a third of
-    the hour.
+    Draws of a named workload have other seeds, of Mooncake other ten minutes. Of Azure there is the
+    one hour.
     """
     found = {}
-    for device, short in (("h200", "h200"), ("rtx4090", "4090")):
-        for letter in "abcd":
-            name = f"{short}-{letter}"
-            draws = (name, *(f"{name}?seed={seed}" for seed in (1, 2, 3)))
-            found[name] = Workload(device, tuple((draw, None) for draw in draws))
+    for letter, (device, short) in product("abcd", (("h200", "h200"), ("rtx4090", "4090"))):
+        name = f"{short}-{letter}"
+        draws = (name, *(f"{name}?seed={seed}" for seed in (1, 2, 3)))
+        found[name] = Workload(device, tuple((draw, None) for draw in draws))
     if mooncake:
         parts = (f"{start}:600" for start in (0, 600, 1200, 1800))
         spec = f"mooncake:{mooncake}"
         found["mooncake"] = Workload("h200", tuple((spec, part) for part in parts), rate=RATE)
     if azure:
-        parts = (None, "0:1200", "1200:1200", "2400:1200")
-        for name, speed_up in (("azure-4x", 4.0), ("azure-1x", None)):
-            draws = tuple((f"azure:{azure}", part) for part in parts)
-            found[name] = Workload("h200", draws, speed_up, RATE)
+        draws = ((f"azure:{azure}", None),)
+        found["azure-4x"] = Workload("h200", draws, 4.0, RATE)
+        found["azure-1x"] = Workload("h200", draws, None, RATE, settings=WITHOUT_QUEUE)
     return found
 
 
@@ -122,9 +141,9 @@ def main() -> None:
 
 
 def measure(chosen: dict[str, Workload]) -> None:
-    """Run what the file does not have yet of this code, first draws first."""
+    """Run what the file does not have yet of this code, the first draws before the others."""
     data = json.loads(DATA.read_text()) if DATA.exists() else {}
-    code = commit()
+    code = _commit()
     if data.get("commit") != code:
         data = {"commit": code}
     names = [Path(part).name for part in sys.argv]  # no paths of this machine
@@ -136,16 +155,37 @@ def measure(chosen: dict[str, Workload]) -> None:
         "settings": {name: _described(*what) for name, what in SETTINGS.items()},
     }
     found = data.setdefault("workloads", {})
-    for number in range(max(len(load.draws) for load in chosen.values())):
-        for name, load in chosen.items():
-            kept = found.setdefault(name, _machine(load))
-            for setting in SETTINGS:
-                runs = kept["draws"].setdefault(str(number), {})
-                if setting not in runs:
-                    started = time.monotonic()
-                    runs[setting] = run(load, number, setting)
-                    _save(data)
-                    print(f"{name} {number} {setting}: {time.monotonic() - started:.0f} s")
+    first = [(name, 0) for name in chosen]
+    others = [(name, n) for name, load in chosen.items() for n in range(1, len(load.draws))]
+    for name, number in [*first, *others]:
+        load = chosen[name]
+        kept = found.setdefault(name, _machine(load))["draws"]
+        runs = kept.setdefault(str(number), {})
+        for setting in _contested(kept["0"]) if number else load.settings:
+            if setting not in runs:
+                started = time.monotonic()
+                runs[setting] = run(load, number, setting)
+                _save(data)
+                taken = time.monotonic() - started
+                print(f"{name} {number} {setting}: {taken:.0f} s", flush=True)
+
+
+def _contested(first: dict[str, Any]) -> list[str]:
+    """The settings that the tables compare: what was best in some figure of the first draw."""
+    best = {figure.best(first) for figure in (*FIGURES, EFFECTIVE)}
+    return [name for name in SETTINGS if name in {*best, DEFAULTS, TOKENFLOW}]
+
+
+def _commit() -> str:
+    """The last commit that changed the package; marked if the code differs from it."""
+
+    def git(*command: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "tokenflow_sgl")
+    last = git("log", "-1", "--format=%h", "--", "tokenflow_sgl")
+    return last + ("-dirty" if changed else "")
 
 
 def _described(policy: str, settings: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ LABELS = {
     "azure-4x": "Azure at 4x",
     "azure-1x": "Azure at its own speed",
 }
-DEVICES = {"h200": "H200", "rtx4090": "RTX 4090"}
 
 Run = dict[str, float]
 
@@ -39,6 +39,16 @@ def seconds(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f} s"
     return f"{value:.1f} s" if value >= 10 else f"{value:.2f} s"
+
+
+def whole_seconds(value: float) -> str:
+    """So many seconds, without a fraction."""
+    return f"{value:,.0f} s"
+
+
+def milliseconds(value: float) -> str:
+    """So many seconds, in milliseconds."""
+    return f"{1e3 * value:,.0f} ms"
 
 
 def share(value: float) -> str:
@@ -51,20 +61,25 @@ def rate(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def waiting(run: Run) -> float:
+    """Seconds that a reader waits for text on average, for the first and for later ones."""
+    return run["ttft_mean"] + run["stall_seconds"] / run["requests"]
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A figure of the tables.
 
     Attributes:
         name: Its heading.
-        key: Its name in the data.
+        of: Its value in a run.
         show: How a value is written.
         more_is_better: Which way it improves.
         ratios: The short table has ratios, not values.
     """
 
     name: str
-    key: str
+    of: Callable[[Run], float]
     show: Callable[[float], str]
     more_is_better: bool = False
     ratios: bool = True
@@ -73,35 +88,38 @@ class Figure:
         """Which of SGLang's own settings has the best value; the first one among equals."""
         own = [name for name in runs if name != TOKENFLOW]
         sign = -1.0 if self.more_is_better else 1.0
-        return min(own, key=lambda name: sign * runs[name][self.key])
+        return min(own, key=lambda name: sign * self.of(runs[name]))
 
     def ratio(self, runs: dict[str, Run], over: str) -> float:
-        """tokenflow's value over that of a setting; infinite over 0, and 1 where both are 0."""
-        ours, theirs = runs[TOKENFLOW][self.key], runs[over][self.key]
-        if not theirs:
-            return float("inf") if ours else 1.0
-        return ours / theirs
+        """The value over that of a setting: infinite over 0, and 1 where both are shown as 0."""
+        ours, theirs = self.of(runs[TOKENFLOW]), self.of(runs[over])
+        if ours == theirs or (self.show(ours) == self.show(theirs) == self.show(0.0)):
+            return 1.0
+        return ours / theirs if theirs else float("inf")
 
     def worse(self, runs: dict[str, Run], over: str) -> bool:
         """Whether tokenflow is worse than a setting, by more than is rounded away."""
         ratio = self.ratio(runs, over)
-        shown = {self.show(runs[name][self.key]) for name in (TOKENFLOW, over)}
+        shown = {self.show(self.of(runs[name])) for name in (TOKENFLOW, over)}
         beyond = ratio < 1 / WORSE if self.more_is_better else ratio > WORSE
         return beyond and len(shown) > 1
 
 
 FIGURES = (
-    Figure("first text, mean", "ttft_mean", seconds),
-    Figure("first text, P99", "ttft_p99", seconds),
-    Figure("readers that stall", "stalled_share", share, ratios=False),
-    Figure("stalls, all readers", "stall_seconds", seconds, ratios=False),
-    Figure("served well", "served_well", share, more_is_better=True, ratios=False),
-    Figure("whole answer, mean", "e2e_mean", seconds),
-    Figure("gap between tokens, P99", "tbt_p99", seconds, ratios=False),
-    Figure("tokens/s", "tokens_per_s", rate, more_is_better=True),
+    Figure("first text, mean", itemgetter("ttft_mean"), seconds),
+    Figure("first text, P99", itemgetter("ttft_p99"), seconds),
+    Figure("readers that stall", itemgetter("stalled_share"), share, ratios=False),
+    Figure("stalls, all readers", itemgetter("stall_seconds"), whole_seconds, ratios=False),
+    Figure("first text and stalls, mean", waiting, seconds),
+    Figure("served well", itemgetter("served_well"), share, more_is_better=True, ratios=False),
+    Figure("whole answer, mean", itemgetter("e2e_mean"), seconds),
+    Figure("gap between tokens, P99", itemgetter("tbt_p99"), milliseconds, ratios=False),
+    Figure("tokens/s", itemgetter("tokens_per_s"), rate, more_is_better=True),
 )
 """What a reader feels, and at last what the device makes."""
-EFFECTIVE = Figure("effective tokens/s", "effective_tokens_per_s", rate, more_is_better=True)
+EFFECTIVE = Figure(
+    "effective tokens/s", itemgetter("effective_tokens_per_s"), rate, more_is_better=True
+)
 
 
 def short_table(data: dict[str, Any]) -> str:
@@ -124,9 +142,9 @@ def long_table(data: dict[str, Any]) -> str:
         runs = load["draws"]["0"]
         for figure in (*FIGURES, EFFECTIVE):
             best = figure.best(runs)
-            values = [figure.show(runs[each][figure.key]) for each in (DEFAULTS, best, TOKENFLOW)]
+            values = [figure.show(figure.of(runs[each])) for each in (DEFAULTS, best, TOKENFLOW)]
             # Many settings with the same value: it says nothing which of them comes first.
-            which = best if runs[best][figure.key] != runs[DEFAULTS][figure.key] else DEFAULTS
+            which = best if figure.of(runs[best]) != figure.of(runs[DEFAULTS]) else DEFAULTS
             rows.append(
                 [
                     f"`{name}`",
@@ -141,20 +159,9 @@ def long_table(data: dict[str, Any]) -> str:
     return _table(heads, rows, left=2)
 
 
-def settings_table(data: dict[str, Any]) -> str:
-    """A row per workload and setting, with all figures of the first draw."""
-    figures = (*FIGURES, EFFECTIVE)
-    rows = [
-        [f"`{name}`", setting, *(figure.show(run[figure.key]) for figure in figures)]
-        for name, load in _loads(data)
-        for setting, run in load["draws"]["0"].items()
-    ]
-    return _table(["workload", "setting", *(figure.name for figure in figures)], rows, left=2)
-
-
 def write_tables(data: dict[str, Any]) -> None:
     """Write the tables between their markers into the two pages."""
-    tables = {"own": short_table, "own-long": long_table, "own-settings": settings_table}
+    tables = {"own": short_table, "own-long": long_table}
     for page in (README, PAGE):
         text = page.read_text()
         for marker, make in tables.items():
@@ -180,28 +187,28 @@ def _short(figure: Figure, runs: dict[str, Run]) -> str:
     best = figure.best(runs)
     if figure.ratios:
         return f"{_ratio(figure, runs, best)} ({_ratio(figure, runs, DEFAULTS)})"
-    values = [figure.show(runs[name][figure.key]) for name in (best, DEFAULTS, TOKENFLOW)]
+    values = [figure.show(figure.of(runs[name])) for name in (best, DEFAULTS, TOKENFLOW)]
     ours = f"**{values[2]}**" if figure.worse(runs, best) else values[2]
     return f"{values[0]} ({values[1]}) → {ours}"
 
 
 def _ratio(figure: Figure, runs: dict[str, Run], over: str) -> str:
-    value = figure.ratio(runs, over)
-    if value == float("inf"):
-        return "**from 0**" if figure.worse(runs, over) else "1.00x"
-    shown = f"{value:,.0f}x" if value >= 10 else f"{value:.2f}x"
+    shown = _times(figure.ratio(runs, over))
     return f"**{shown}**" if figure.worse(runs, over) else shown
+
+
+def _times(ratio: float) -> str:
+    if ratio == float("inf"):
+        return "from 0"
+    return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 
 def _spread(figure: Figure, draws: dict[str, dict[str, Run]]) -> str:
     """The least and the largest ratio to the best over the other draws."""
     others = [runs for number, runs in draws.items() if number != "0"]
     ratios = sorted(figure.ratio(runs, figure.best(runs)) for runs in others)
-    shown = [
-        "from 0" if ratio == float("inf") else f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.2f}x"
-        for ratio in ratios
-    ]
-    return " to ".join(dict.fromkeys([shown[0], shown[-1]])) if shown else "–"
+    shown = [_times(ratio) for ratio in ratios]
+    return " to ".join(dict.fromkeys([shown[0], shown[-1]])) if shown else "-"
 
 
 def _table(heads: list[str], rows: list[list[str]], left: int) -> str:
