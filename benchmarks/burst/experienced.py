@@ -5,8 +5,8 @@
 
 Before the run the server has seen so many answers of the same distribution, of other draws: what
 `--tokenflow-lengths-file` brings from the day before. Beside it a server that starts cold, and one
-that is told the length of every answer. Takes some minutes; the table goes into docs/benchmarks.md
-if all workloads ran.
+that is told the length of every answer. Takes some minutes; the table goes into
+docs/paper-setting.md if all workloads ran.
 """
 
 from __future__ import annotations

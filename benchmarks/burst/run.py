@@ -9,7 +9,7 @@
 
 Each contender gets a server of its own, one after the other, and the very same requests. Runs are
 kept under --output; the figures go to benchmarks/results/burst/WORKLOAD.json, from which
-`table.py` makes docs/benchmarks.md. A run that the machine could not keep up with is marked
+`table.py` makes docs/paper-setting.md. A run that the machine could not keep up with is marked
 invalid there. Nothing else should run meanwhile, unless time is virtual. The servers see the
 client's limit of each answer and not its length, unless --known-lengths; such runs are kept beside
 the others, by a name of their own.

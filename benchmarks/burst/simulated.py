@@ -3,7 +3,7 @@
     python benchmarks/burst/simulated.py
     python benchmarks/burst/simulated.py --azure AzureLLMInferenceTrace_conv.csv
 
-Takes some minutes, needs no server, and writes its tables into docs/benchmarks.md; those of real
+Takes some minutes, needs no server, and writes its tables into docs/paper-setting.md; those of real
 traces only if their files are given (--azure, --mooncake). How far the simulator is from real
 SGLang on the emulated device: fidelity.py. The simulated server sees the client's limit of each
 answer and not its length; stock and tokenflow also run with known lengths. A column says which.

@@ -5,7 +5,7 @@
 
 A decode step verifies 4 tokens of each stream and gives it 2.5 on average, under stock SGLang and
 tokenflow alike. No server knows the lengths. Takes some minutes, needs no server, and writes its
-table into docs/benchmarks.md if all workloads were asked for; else it prints the rows.
+table into docs/paper-setting.md if all workloads were asked for; else it prints the rows.
 """
 
 from __future__ import annotations

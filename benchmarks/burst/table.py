@@ -1,4 +1,4 @@
-"""Writes the results of `run.py` into docs/benchmarks.md: `python benchmarks/burst/table.py`."""
+"""Writes the results of `run.py` into docs/paper-setting.md: `python benchmarks/burst/table.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from run import KNOWN, PAIR, RESULTS, ROOT
 from suite import CONTENDERS, LOADS
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "paper-setting.md"
 BASELINE = "stock"
 
 Run = dict[str, Any]

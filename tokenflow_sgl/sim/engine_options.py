@@ -53,6 +53,8 @@ class EngineOptions:
         max_prefill_tokens: New tokens that one prefill batch may hold at most.
         max_running_requests: Streams that hold a row at once.
         schedule_conservativeness: Scales what SGLang reserves for running streams.
+        clip_max_new_tokens: Output tokens that SGLang reserves for one request at most, whatever
+            its limit: SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.
         enable_mixed_chunk: Running streams decode in the prefill's step, always.
         prefill_decode_interval: Decode steps between two prefill steps, while any stream runs; 0:
             none. Without effect under a policy.
@@ -84,6 +86,7 @@ class EngineOptions:
     max_prefill_tokens: int = 16384
     max_running_requests: int = 4096
     schedule_conservativeness: float = 1.0
+    clip_max_new_tokens: int = 4096
     enable_mixed_chunk: bool = False
     prefill_decode_interval: int = 0
     speculative_num_draft_tokens: int = 1
@@ -99,6 +102,7 @@ class EngineOptions:
             ("chunked_prefill_size", 1),
             ("max_prefill_tokens", 1),
             ("max_running_requests", 1),
+            ("clip_max_new_tokens", 1),
             ("prefill_decode_interval", 0),
             ("speculative_num_draft_tokens", 1),
         ):

@@ -14,6 +14,7 @@ from tokenflow_sgl.policy.named_class import load_class
 from tokenflow_sgl.sim.core import Core
 from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.policed import PolicedScheduler
+from tokenflow_sgl.sim.schedulers.cache_aware import HrrnScheduler, LongestPrefixScheduler
 from tokenflow_sgl.sim.schedulers.fair import FairScheduler
 from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.schedulers.priority import PriorityScheduler
@@ -58,6 +59,9 @@ _CONTENDERS: Mapping[Contender, _Made] = {
     ),
     Contender.prefill_interval: _sglang(FcfsScheduler, prefill_decode_interval=DECODE_INTERVAL),
     Contender.shortest_prefill: _sglang(ShortestPrefillScheduler),
+    Contender.lpm: _sglang(LongestPrefixScheduler),
+    Contender.hrrn: _sglang(HrrnScheduler),
+    Contender.hrrn_hicache: _Made(lambda core, config, lengths: HrrnScheduler(core), {}),
     Contender.priority: _sglang(PriorityScheduler),
     Contender.vtc: _sglang(FairScheduler),
     Contender.qoserve: _sglang(QoServeScheduler),
@@ -75,8 +79,8 @@ _CONTENDERS: Mapping[Contender, _Made] = {
 }
 
 POLICIES = tuple(str(name) for name in _CONTENDERS)
-"""All names. Those before `tokenflow` never pause a stream, and all of them but `fcfs-hicache` run
-without HiCache."""
+"""All names. Those before `tokenflow` never pause a stream, and run without HiCache unless they end
+in `-hicache`."""
 
 
 def settings_of(policy: str | Policy, options: EngineOptions) -> EngineOptions:

@@ -17,8 +17,6 @@ from tokenflow_sgl.sim.schedulers.prefill_budget import Budget
 from tokenflow_sgl.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Step
 
-CLIP_NEW_TOKENS = 4096
-"""Output tokens that SGLang reserves for one request at most."""
 INIT_RATIO, LEAST_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
 """Share of the output still to come that is reserved for a running request: at first, at last as
 a part of that, and after how many decode steps."""
@@ -203,12 +201,14 @@ class FcfsScheduler:
 
     def reserved(self, stream: int, done: int) -> int:
         """Output tokens reserved for a stream that is admitted, `done` of them there already."""
-        return min(int(self.core.streams.limit[stream]) - done, CLIP_NEW_TOKENS)
+        clip = self.core.options.clip_max_new_tokens
+        return min(int(self.core.streams.limit[stream]) - done, clip)
 
     def reserved_for_running(self) -> float:
         """Output tokens reserved for the running streams."""
         streams, rows = self.core.streams, self.core.batch
-        left = np.minimum(streams.limit[rows] - streams.generated[rows], CLIP_NEW_TOKENS)
+        clip = self.core.options.clip_max_new_tokens
+        left = np.minimum(streams.limit[rows] - streams.generated[rows], clip)
         return float(left.sum()) * self.ratio
 
     def chunk_limit(self) -> int:

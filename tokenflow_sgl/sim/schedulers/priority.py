@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokenflow_sgl.contract import Phase
-from tokenflow_sgl.sim.schedulers.fcfs import CLIP_NEW_TOKENS, FcfsScheduler
+from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.sim.schedulers.prefill_budget import Budget
 
 
@@ -62,4 +62,4 @@ class PriorityScheduler(FcfsScheduler):
         """Output tokens that are reserved for a running stream."""
         streams = self.core.streams
         left = int(streams.limit[stream] - streams.generated[stream])
-        return min(left, CLIP_NEW_TOKENS) * self.ratio
+        return min(left, self.core.options.clip_max_new_tokens) * self.ratio

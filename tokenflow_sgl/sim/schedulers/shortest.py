@@ -3,18 +3,18 @@
 Follows --schedule-policy shortest-prefill-first of SGLang 0.5.23, `_sort_by_shortest_prefill` and
 `shortest_prefill_chunk_limit` (srt/managers/schedule_policy.py). Tokens found on the device or on
 the host count as computed. While a long prompt is prefilled in part, a step leaves it only what
-shorter waiting prompts do not need. Not followed: SGLang defers a request whose prefix another
-waiting one is about to compute.
+shorter waiting prompts do not need. A request whose prefix another waiting one is about to compute
+goes behind all others.
 """
 
 from __future__ import annotations
 
 from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.sim.schedulers.cache_aware import CacheAwareScheduler
 from tokenflow_sgl.sim.schedulers.prefill_budget import Budget
 
 
-class ShortestPrefillScheduler(FcfsScheduler):
+class ShortestPrefillScheduler(CacheAwareScheduler):
     """SGLang's scheduler with its queue in the order of uncached prompt tokens."""
 
     def __init__(self, core: Core) -> None:
@@ -24,8 +24,10 @@ class ShortestPrefillScheduler(FcfsScheduler):
     def offered(self) -> list[int]:
         """The queue by the tokens still to compute, among equals first come first served."""
         since = self.core.streams.phases.since
+        deferred = self.deferred()
         self._queue = sorted(
-            self.core.waiting, key=lambda stream: (self._uncomputed(stream), since[stream])
+            self.core.waiting,
+            key=lambda stream: (stream in deferred, self._uncomputed(stream), since[stream]),
         )
         return self._queue
 
@@ -44,5 +46,4 @@ class ShortestPrefillScheduler(FcfsScheduler):
         return (budget.chunk - kept) // page * page if kept else budget.chunk
 
     def _uncomputed(self, stream: int) -> int:
-        _, reach = self.prefix(stream)
-        return max(self.total(stream) - reach, 1)
+        return self.total(stream) - self.matched(stream)

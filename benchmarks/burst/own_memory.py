@@ -1,0 +1,259 @@
+"""What one flag gives: the device's own memory, against the best of SGLang's own settings.
+
+    python benchmarks/burst/own_memory.py --azure AZURE.csv --mooncake MOONCAKE.jsonl
+    python benchmarks/burst/own_memory.py --tables
+
+Simulated, with as many KV tokens as SGLang allocates on the device, HiCache's default of twice that
+on the host, and unknown lengths. All workloads but Azure's are drawn four times. The first draw is
+served under SGLang's defaults, under its other settings (`SETTINGS`), and under tokenflow; the
+others under those of them that were best in some figure. Takes half an hour of CPU. Each run is
+written to benchmarks/results/own_memory.json as soon as it is there, and a later call goes on from
+there while the package is the same. At the end it prints the table, and writes it into README.md
+and docs/benchmarks.md; --tables does that alone, from the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from own_memory_tables import (
+    DATA,
+    DEFAULTS,
+    EFFECTIVE,
+    FIGURES,
+    ROOT,
+    TOKENFLOW,
+    short_table,
+    write_tables,
+)
+from rich.console import Console
+
+from tokenflow_sgl.cli.chosen_trace import open_chosen
+from tokenflow_sgl.profiles import load_profile
+from tokenflow_sgl.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.report import figures
+from tokenflow_sgl.sim import EngineOptions, Simulation, simulate
+from tokenflow_sgl.sim.study.goal import parse_goal
+
+MODEL = "llama3-8b"
+RATE = "20"
+"""Tokens per second of the readers of real traces, as of the named workloads."""
+GOAL = parse_goal("ttft<=2,stall<=0.5")
+"""What serves a reader well."""
+SMALL_CHUNK: dict[str, Any] = {"enable_mixed_chunk": True, "chunked_prefill_size": 2048}
+LITTLE: dict[str, Any] = {"schedule_conservativeness": 0.3}
+CLIPPED: dict[str, Any] = {"clip_max_new_tokens": 1024}
+
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    DEFAULTS: ("fcfs", {}),
+    "HiCache": ("fcfs-hicache", {}),
+    "lpm": ("lpm", {}),
+    "hrrn": ("hrrn", {}),
+    "shortest prefill": ("shortest-prefill", {}),
+    "mixed chunks of 2,048": ("fcfs", SMALL_CHUNK),
+    "prefill interval 22": ("prefill-interval", {}),
+    "conservativeness 0.3": ("fcfs", LITTLE),
+    "conservativeness 0.1": ("fcfs", {"schedule_conservativeness": 0.1}),
+    "reserve of 1,024": ("fcfs", CLIPPED),
+    "hrrn, HiCache": ("hrrn-hicache", {}),
+    "hrrn, mixed chunks": ("hrrn", SMALL_CHUNK),
+    "hrrn, conservativeness 0.3": ("hrrn", LITTLE),
+    "hrrn, reserve of 1,024": ("hrrn", CLIPPED),
+    "shortest prefill, mixed chunks": ("shortest-prefill", SMALL_CHUNK),
+    TOKENFLOW: ("tokenflow", {}),
+}
+"""By name: the simulator's policy, and SGLang's settings on top of its defaults."""
+WITHOUT_QUEUE = (
+    DEFAULTS,
+    "hrrn",
+    "mixed chunks of 2,048",
+    "prefill interval 22",
+    "shortest prefill, mixed chunks",
+    TOKENFLOW,
+)
+"""What can matter where all streams fit, and nothing is reserved in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is served, and on what.
+
+    Attributes:
+        device: Simulated device.
+        draws: By draw, the first one for the tables: the trace, and the part of it (`--window`).
+        speed_up: How much faster it is sent than it was recorded.
+        rate: Tokens per second of its readers; None: as the trace says.
+        settings: What it is served under.
+    """
+
+    device: str
+    draws: tuple[tuple[str, str | None], ...]
+    speed_up: float | None = None
+    rate: str | None = None
+    settings: tuple[str, ...] = tuple(SETTINGS)
+
+
+def workloads(azure: str | None, mooncake: str | None) -> dict[str, Workload]:
+    """The paper's eight, and the real traces whose files are given.
+
+    Draws of a named workload have other seeds, of Mooncake other ten minutes. Of Azure there is the
+    one hour.
+    """
+    found = {}
+    for letter, (device, short) in product("abcd", (("h200", "h200"), ("rtx4090", "4090"))):
+        name = f"{short}-{letter}"
+        draws = (name, *(f"{name}?seed={seed}" for seed in (1, 2, 3)))
+        found[name] = Workload(device, tuple((draw, None) for draw in draws))
+    if mooncake:
+        parts = (f"{start}:600" for start in (0, 600, 1200, 1800))
+        spec = f"mooncake:{mooncake}"
+        found["mooncake"] = Workload("h200", tuple((spec, part) for part in parts), rate=RATE)
+    if azure:
+        draws = ((f"azure:{azure}", None),)
+        found["azure-4x"] = Workload("h200", draws, 4.0, RATE)
+        found["azure-1x"] = Workload("h200", draws, None, RATE, settings=WITHOUT_QUEUE)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--azure", metavar="FILE", help="conversation trace")
+    parser.add_argument("--mooncake", metavar="FILE", help="conversation trace")
+    parser.add_argument("--tables", action="store_true", help="only write the tables again")
+    given = parser.parse_args()
+    if not given.tables:
+        measure(workloads(given.azure, given.mooncake))
+    data = json.loads(DATA.read_text())
+    write_tables(data)
+    print(short_table(data))
+
+
+def measure(chosen: dict[str, Workload]) -> None:
+    """Run what the file does not have yet of this code, the first draws before the others."""
+    data = json.loads(DATA.read_text()) if DATA.exists() else {}
+    code = _commit()
+    if data.get("commit") != code:
+        data = {"commit": code}
+    names = [Path(part).name for part in sys.argv]  # no paths of this machine
+    data |= {
+        "command": shlex.join(["python", f"benchmarks/burst/{names[0]}", *names[1:]]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "model": MODEL,
+        "served_well": str(GOAL),
+        "settings": {name: _described(*what) for name, what in SETTINGS.items()},
+    }
+    found = data.setdefault("workloads", {})
+    first = [(name, 0) for name in chosen]
+    others = [(name, n) for name, load in chosen.items() for n in range(1, len(load.draws))]
+    for name, number in [*first, *others]:
+        load = chosen[name]
+        kept = found.setdefault(name, _machine(load))["draws"]
+        runs = kept.setdefault(str(number), {})
+        for setting in _contested(kept["0"]) if number else load.settings:
+            if setting not in runs:
+                started = time.monotonic()
+                runs[setting] = run(load, number, setting)
+                _save(data)
+                taken = time.monotonic() - started
+                print(f"{name} {number} {setting}: {taken:.0f} s", flush=True)
+
+
+def _contested(first: dict[str, Any]) -> list[str]:
+    """The settings that the tables compare: what was best in some figure of the first draw."""
+    best = {figure.best(first) for figure in (*FIGURES, EFFECTIVE)}
+    return [name for name in SETTINGS if name in {*best, DEFAULTS, TOKENFLOW}]
+
+
+def _commit() -> str:
+    """The last commit that changed the package; marked if the code differs from it."""
+
+    def git(*command: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "tokenflow_sgl")
+    last = git("log", "-1", "--format=%h", "--", "tokenflow_sgl")
+    return last + ("-dirty" if changed else "")
+
+
+def _described(policy: str, settings: dict[str, Any]) -> dict[str, Any]:
+    return {"policy": policy, **settings}
+
+
+def _machine(load: Workload) -> dict[str, Any]:
+    profile, options = machine(load.device)
+    return {
+        "device": load.device,
+        "kv_tokens": options.max_total_tokens,
+        "host_tokens": options.host_tokens,
+        "host_gb": options.host_tokens * profile.kv_bytes_per_token / 1e9,
+        "draws": {},
+    }
+
+
+def _save(data: dict[str, Any]) -> None:
+    """Write the file; a run that is killed meanwhile leaves the old one."""
+    part = DATA.with_suffix(".part")
+    part.write_text(json.dumps(data, indent=1) + "\n")
+    part.replace(DATA)
+
+
+def machine(device: str, **settings: Any) -> tuple[Any, EngineOptions]:
+    """A device's profile, and what one flag makes of its memory; more of SGLang's settings."""
+    profile = load_profile(device, MODEL)
+    plain: dict[str, Any] = {
+        "max_total_tokens": profile.kv_pool_tokens,
+        "host_tokens": profile.host_pool_tokens,
+        "chunked_prefill_size": chunked_prefill_size(profile.device_memory),
+    }
+    return profile, EngineOptions(**{**plain, **settings})
+
+
+def run(load: Workload, draw: int, setting: str) -> dict[str, float]:
+    """One run's figures."""
+    policy, settings = SETTINGS[setting]
+    spec, window = load.draws[draw]
+    trace = open_chosen(
+        spec,
+        Console(stderr=True),
+        seed=0,
+        window=window,
+        speed_up=load.speed_up,
+        rate=load.rate,
+    )
+    return read(simulate(trace, *machine(load.device, **settings), policy=policy))
+
+
+def read(simulation: Simulation) -> dict[str, float]:
+    """What the tables need of a run; seconds, tokens per second, and shares of the readers."""
+    found = figures(simulation.run)
+    latency, readers = found.latency, found.readers
+    return {
+        "requests": len(simulation.run.requests),
+        "ttft_mean": latency.ttft.mean,
+        "ttft_p99": latency.ttft.p99,
+        "stalled_share": readers.stalled_share,
+        "stall_seconds": readers.stall_seconds,
+        "served_well": float(GOAL.met(simulation.run).mean()),
+        "e2e_mean": latency.e2e.mean,
+        "tbt_p99": latency.tbt.p99,
+        "tokens_per_s": found.throughput.token,
+        "effective_tokens_per_s": found.throughput.effective,
+        "retracted": simulation.retracted,
+    }
+
+
+if __name__ == "__main__":
+    main()
