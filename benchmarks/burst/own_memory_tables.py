@@ -133,6 +133,29 @@ def short_table(data: dict[str, Any]) -> str:
     return _table(heads, rows, left=1)
 
 
+FELT = (
+    "first text, mean",
+    "first text, P99",
+    "readers that stall",
+    "served well",
+    "whole answer, mean",
+)
+"""The README's figures."""
+
+
+def felt_table(data: dict[str, Any]) -> str:
+    """The README's: the same, of what a reader feels most."""
+    felt = [figure for figure in FIGURES if figure.name in FELT]
+    heads = ["workload", "KV tokens, host memory", *(figure.name for figure in felt)]
+    rows = []
+    for name, load in _loads(data):
+        memory = f"{load['kv_tokens'] / 1000:,.0f}k, {load['host_gb']:.0f} GB"
+        runs = load["draws"]["0"]
+        cells = [f"`{name}`: {LABELS[name]}", memory]
+        rows.append([*cells, *(_short(figure, runs) for figure in felt)])
+    return _table(heads, rows, left=1)
+
+
 def long_table(data: dict[str, Any]) -> str:
     """A row per workload and figure: the values, which setting is best, and the other draws."""
     heads = ["workload", "figure", "defaults", "best of SGLang's settings", "which", "tokenflow"]
@@ -161,7 +184,7 @@ def long_table(data: dict[str, Any]) -> str:
 
 def write_tables(data: dict[str, Any]) -> None:
     """Write the tables between their markers into the two pages."""
-    tables = {"own": short_table, "own-long": long_table}
+    tables = {"own-felt": felt_table, "own": short_table, "own-long": long_table}
     for page in (README, PAGE):
         text = page.read_text()
         for marker, make in tables.items():

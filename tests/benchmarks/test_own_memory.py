@@ -31,7 +31,7 @@ def test_the_pages_have_the_tables_of_the_data(tables, data) -> None:
     readme, page = tables.README.read_text(), tables.PAGE.read_text()
     short, long = tables.short_table(data), tables.long_table(data)
     for text, marker, table in (
-        (readme, "own", short),
+        (readme, "own-felt", tables.felt_table(data)),
         (page, "own", short),
         (page, "own-long", long),
     ):
