@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.failing import Exit
 from tokenflow_sgl.qos.classes import QosClass
+from tokenflow_sgl.sim.study.capacity_search import Outcome
 from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
 
 TRACE = ("--trace", "4090-c?duration=10")
@@ -43,7 +44,7 @@ def carrying(command, monkeypatch):
         def made(setup, job):
             policy, speed, draw = job
             streams = len(setup.traces[draw].requests)
-            return (streams if speed <= edges[policy] else 0), streams
+            return Outcome(streams if speed <= edges[policy] else 0, streams)
 
         monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
         return command(*TRACE, "--policy", ",".join(edges), *words)
@@ -117,7 +118,7 @@ def test_classes_of_a_file_are_those_of_the_server(command, monkeypatch, tmp_pat
 
     def made(setup, job):
         seen.append((setup.classes.known["voice"], setup.traces[0].requests[0].rate))
-        return 1, 1
+        return Outcome(1, 1)
 
     monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
     write_spoken(tmp_path / "day.jsonl", "4090-c?limit=4")
@@ -184,3 +185,32 @@ def test_the_command_with_real_runs(command, tmp_path) -> None:
         below = [share for rate, share in shares.items() if rate <= each["streams_per_second"]]
         assert below and all(share >= 0.9 for share in below)
         assert min(shares.values()) < 0.9
+
+
+def test_each_rate_is_a_line_where_no_one_watches(carrying) -> None:
+    done = carrying({"fcfs": 1.0, "tokenflow": 4.0})
+    lines = [line for line in done.stderr.splitlines() if "rates tried, between" in line]
+    assert lines[0].startswith("fcfs: 1 rates tried, between ")
+    assert any(line.startswith("tokenflow: 4 rates tried") for line in lines)
+    assert all("\x1b" not in line and line.endswith(" s") for line in lines)
+    assert done.stderr.startswith("searching the rate that fcfs, tokenflow carry ...\n")
+    assert "rates tried, between" not in done.stdout
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_runs_that_fail_are_ended_early_unless_they_are_to_be_whole(
+    command, monkeypatch, tmp_path, whole
+) -> None:
+    seen = set()
+
+    def made(setup, job):
+        seen.add(setup.whole)
+        return Outcome(5 if job[1] > 1.0 else 10, 10, whole=setup.whole or job[1] <= 1.0)
+
+    monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
+    done = command(*TRACE, "--policy", "fcfs", "--output", "here", *(["--whole"] if whole else []))
+    assert done.exit_code == 0, done.output
+    assert seen == {whole}
+    found = json.loads((tmp_path / "here" / "capacity.json").read_text())
+    tried = {each["share"]: each["whole"] for each in found["policies"][0]["tried"]}
+    assert tried == {1.0: True, 0.5: whole}

@@ -84,7 +84,8 @@ def object_of(setup: CapacitySetup, found: Sequence[Carried]) -> dict[str, Any]:
                 "monotone": each.monotone,
                 "unbounded": each.unbounded,
                 "tried": [
-                    {"streams_per_second": tried.rate, "share": tried.share} for tried in each.tried
+                    {"streams_per_second": tried.rate, "share": tried.share, "whole": tried.whole}
+                    for tried in each.tried
                 ],
             }
             for each in found

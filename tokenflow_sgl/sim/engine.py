@@ -26,7 +26,7 @@ MOST_AT_ONCE = 512
 SHORTEST_SLEEP = 0.001
 """Seconds after which a policy that ran nothing is asked again."""
 
-OBSERVED = 256
+OBSERVED = 32
 """Turns of the loop between two looks at the progress."""
 
 Observe = Callable[[float, int], None]

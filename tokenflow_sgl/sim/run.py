@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,9 @@ from tokenflow_sgl.traces.schedule import Schedule
 from tokenflow_sgl.traces.transform import with_classes
 
 MOST_REPLICAS = 256
+
+Watch = Callable[[float, SimulatedStreams], None]
+"""Called with the time, by which all tokens before it are given, and the streams."""
 
 _COUNTED = (
     *("preempted", "resumed", "loaded", "recomputed"),
@@ -91,6 +94,7 @@ def simulate(
     warm_up_burst: int = 0,
     classes: QosClasses = SHIPPED_CLASSES,
     observe: Observe | None = None,
+    watch: Watch | None = None,
 ) -> Simulation:
     """Serve a trace on a device that only exists as numbers.
 
@@ -113,6 +117,8 @@ def simulate(
             server to which a replay has sent its warm-up burst (`WARM_UP_LIMIT`).
         classes: Of the server; requests name them in the trace.
         observe: Told the progress.
+        watch: Shown the streams from time to time, of which it may change nothing; what it raises
+            ends the run.
 
     Raises:
         TraceError: A request names a class that there is not.
@@ -160,15 +166,21 @@ def simulate(
         scheduler = make_scheduler(policy, core, config, lengths)
         return Engine(core, scheduler, inbox, tokens, ended), scheduler
 
+    def observed(now: float, finished: int) -> None:
+        if watch is not None:
+            watch(now, streams)
+        if observe is not None:
+            observe(now, finished)
+
     if len(kinds) == 1:
         made = [make(schedule, kinds[0])]
-        made[0][0].advance(observe=observe)
+        made[0][0].advance(observe=observed)
     else:
         inboxes = [Inbox(schedule) for _ in kinds]
         made = [make(inbox, kind) for inbox, kind in zip(inboxes, kinds, strict=True)]
         cluster = [Replica(e, inbox, s) for (e, s), inbox in zip(made, inboxes, strict=True)]
         turns = sessions is Sessions.closed and any(request.turn for request in trace.requests)
-        serve(schedule, cluster, ROUTERS[router](streams, config), sessions=turns, observe=observe)
+        serve(schedule, cluster, ROUTERS[router](streams, config), sessions=turns, observe=observed)
     engines = [engine for engine, _ in made]
     schedulers = [scheduler for _, scheduler in made]
     finished = sum(engine.finished for engine in engines)

@@ -17,6 +17,7 @@ from tokenflow_sgl.sim.study.capacity_search import (
     PRECISION,
     SLOWEST,
     CapacitySetup,
+    Outcome,
     Search,
     at_speed,
     capacity,
@@ -88,7 +89,7 @@ def test_rates_are_the_trace_s_times_the_speed(setup, monkeypatch) -> None:
     def made(given, job):
         policy, speed, draw = job
         assert given is setup and draw == 0
-        return (28 if speed <= edges[policy] else 26), 30
+        return Outcome(28 if speed <= edges[policy] else 26, 30)
 
     monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
     told = []
@@ -108,7 +109,7 @@ def test_the_server_s_classes_are_those_of_the_setup(setup) -> None:
         setup, traces=(dataclasses.replace(setup.traces[0], requests=requests),)
     )
     known = dataclasses.replace(SHIPPED_CLASSES, known={"voice": voice})
-    assert run_of(dataclasses.replace(named, classes=known), ("fcfs", 1.0, 0)) == (30, 30)
+    assert run_of(dataclasses.replace(named, classes=known), ("fcfs", 1.0, 0)) == Outcome(30, 30)
     with pytest.raises(TraceError, match="'voice'"):
         run_of(named, ("fcfs", 1.0, 0))
 
@@ -119,7 +120,7 @@ def test_draws_are_counted_together(setup, monkeypatch) -> None:
     def made(given, job):
         _, speed, draw = job
         # 30 and 24 of 60 are the share of 0.9; the first draw alone would carry any rate.
-        return (30 if draw == 0 or speed <= 2.0 else 20), 30
+        return Outcome(30 if draw == 0 or speed <= 2.0 else 20, 30)
 
     monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
     (found,) = capacity(two, ["fcfs"], spread=here)
@@ -130,7 +131,7 @@ def test_draws_are_counted_together(setup, monkeypatch) -> None:
 def test_what_is_not_monotone_is_said(setup, monkeypatch) -> None:
     def made(given, job):
         speed = job[1]
-        return (30 if speed <= 2.0 or 2.05 < speed < 2.15 else 20), 30
+        return Outcome(30 if speed <= 2.0 or 2.05 < speed < 2.15 else 20, 30)
 
     monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
     (found,) = capacity(setup, ["fcfs"], spread=here)
@@ -139,12 +140,10 @@ def test_what_is_not_monotone_is_said(setup, monkeypatch) -> None:
 
 
 def test_more_load_is_worse_in_real_runs(setup) -> None:
-    (met, streams), (met_fast, streams_fast) = (
-        run_of(setup, ("fcfs", speed, 0)) for speed in (1.0, 30.0)
-    )
-    assert met == streams == 30
-    assert streams_fast == 30 * 30
-    assert met_fast < 0.9 * streams_fast
+    slow, fast = (run_of(setup, ("fcfs", speed, 0)) for speed in (1.0, 30.0))
+    assert slow == Outcome(30, 30)
+    assert fast.streams == 30 * 30
+    assert fast.met < 0.9 * fast.streams
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 1.5, 2.0, 7.3])

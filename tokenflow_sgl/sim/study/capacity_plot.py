@@ -15,16 +15,22 @@ _COLOURS = ("#9aa3b2", "#3b82d6", "#e0803a", "#37a169", "#9b6bd3", "#c2559d", "#
 
 
 def plot_capacity(found: Sequence[Carried], share: float, path: Path, title: str) -> None:
-    """Write a PNG: a line per scheduler with every rate that was tried, and where it ends."""
+    """Write a PNG: a line per scheduler with the rates that were tried, and where it ends.
+
+    Triangles are rates whose runs were ended early: at most that share meets the goal there.
+    """
     figure = Figure(figsize=(9, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for number, each in enumerate(found):
         colour = _COLOURS[number % len(_COLOURS)]
-        rates = [tried.rate for tried in each.tried]
-        shares = [tried.share for tried in each.tried]
+        rates = [tried.rate for tried in each.tried if tried.whole]
+        shares = [tried.share for tried in each.tried if tried.whole]
         label = f"{each.policy}: {each.rate:.3g} streams/s"
         axes.plot(rates, shares, marker="o", markersize=4, color=colour, label=label)
+        ended = [(tried.rate, tried.share) for tried in each.tried if not tried.whole]
+        if ended:  # the share is below that
+            axes.plot(*zip(*ended, strict=True), "v", markersize=6, fillstyle="none", color=colour)
         if each.best is not None:
             axes.axvline(each.best.rate, color=colour, linestyle=":", linewidth=1)
     axes.axhline(share, color="black", linewidth=0.8)

@@ -15,12 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tokenflow_sgl.profiles import DeviceProfile
 from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClasses
 from tokenflow_sgl.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.sim.run import simulate
 from tokenflow_sgl.sim.simulated_streams import DEFAULT_RATE
+from tokenflow_sgl.sim.study.early_end import EarlyEnd, TooManyMissedError, allowed_misses
 from tokenflow_sgl.sim.study.goal import Goal
 from tokenflow_sgl.sim.study.spread import Spread
 from tokenflow_sgl.traces import Trace, transform
@@ -50,6 +52,8 @@ class CapacitySetup:
         share: Of the streams that have to meet it, above 0, at most 1.
         known_lengths: Whether the server knows when each answer ends; see `simulate`.
         classes: Of the server.
+        whole: Run rates to their end that are known to fail before, for the share that met the goal
+            there. It takes many times as long and finds the same rate.
     """
 
     traces: tuple[Trace, ...]
@@ -59,6 +63,7 @@ class CapacitySetup:
     share: float
     known_lengths: bool = False
     classes: QosClasses = SHIPPED_CLASSES
+    whole: bool = True
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
@@ -102,11 +107,14 @@ class Tried:
         speed: Multiple of the trace's own arrivals.
         rate: Streams per second.
         share: Of the streams that met the goal.
+        whole: The run came to its end; else `share` is of the streams that could still meet the
+            goal when it was ended, because they were too few.
     """
 
     speed: float
     rate: float
     share: float
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +145,28 @@ Job = tuple[str, float, int]
 """One run: policy, speed, and which of the traces."""
 
 
+class Outcome(NamedTuple):
+    """What a run found.
+
+    Attributes:
+        met: Streams that met the goal, or that could still when the run was ended.
+        streams: All of them.
+        whole: The run came to its end.
+    """
+
+    met: int
+    streams: int
+    whole: bool = True
+
+
 @dataclass(slots=True)
 class Search:
     """Bisection over one scheduler's speeds: what is known, and what to try next."""
 
     share: float
     shares: dict[float, float] = field(default_factory=dict)
+    ended: set[float] = field(default_factory=set)
+    """Speeds whose runs did not come to their end."""
 
     def bracket(self) -> tuple[float, float]:
         """The highest speed below all that fail (0: none), and the lowest that fails (or inf)."""
@@ -200,9 +224,11 @@ def capacity(
             for draw in range(len(setup.traces))
         ]
         met, streams = dict.fromkeys(asked, 0), dict.fromkeys(asked, 0)
-        for (policy, _, _), (good, count) in zip(jobs, spread(run_of, setup, jobs), strict=True):
-            met[policy] += good
-            streams[policy] += count
+        for (policy, speed, _), outcome in zip(jobs, spread(run_of, setup, jobs), strict=True):
+            met[policy] += outcome.met
+            streams[policy] += outcome.streams
+            if not outcome.whole:
+                searches[policy].ended.add(speed)
         for policy in [*asked]:
             try:
                 asked[policy] = steps[policy].send(met[policy] / streams[policy])
@@ -214,21 +240,31 @@ def capacity(
     return [_carried(setup, policy, search) for policy, search in searches.items()]
 
 
-def run_of(setup: CapacitySetup, job: Job) -> tuple[int, int]:
+def run_of(setup: CapacitySetup, job: Job) -> Outcome:
     """How many streams of one run met the goal, and how many there were."""
     policy, speed, draw = job
     trace = at_speed(setup.traces[draw], speed)
-    done = simulate(
-        trace,
-        setup.profile,
-        setup.options,
-        policy=policy,
-        known_lengths=setup.known_lengths,
-        classes=setup.classes,
-    )
-    met = setup.goal.met(done.run)
+    count = len(trace.requests)
+    end = None
+    if not setup.whole:
+        # Those of the other draws are counted together with these, so any of them may meet it.
+        others = [each for number, each in enumerate(setup.traces) if number != draw]
+        streams = count + sum(len(at_speed(each, speed).requests) for each in others)
+        end = EarlyEnd(setup.goal, allowed_misses(setup.share, streams))
+    try:
+        done = simulate(
+            trace,
+            setup.profile,
+            setup.options,
+            policy=policy,
+            known_lengths=setup.known_lengths,
+            classes=setup.classes,
+            watch=end,
+        )
+    except TooManyMissedError as error:
+        return Outcome(count - error.missed, count, whole=False)
     # Of all requests, not only of those that a run has reached.
-    return int(met.sum()), len(trace.requests)
+    return Outcome(int(setup.goal.met(done.run).sum()), count)
 
 
 def at_speed(trace: Trace, speed: float) -> Trace:
@@ -241,7 +277,8 @@ def at_speed(trace: Trace, speed: float) -> Trace:
 
 def _carried(setup: CapacitySetup, policy: str, search: Search) -> Carried:
     tried = tuple(
-        Tried(speed, speed * setup.rate, search.shares[speed]) for speed in sorted(search.shares)
+        Tried(speed, speed * setup.rate, search.shares[speed], speed not in search.ended)
+        for speed in sorted(search.shares)
     )
     low, high = search.bracket()
     return Carried(
