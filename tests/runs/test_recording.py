@@ -80,7 +80,7 @@ def test_through_the_files_and_back(pair, tmp_path):
 def test_what_is_no_run_is_told_in_a_sentence(pair, tmp_path, text):
     write_run(tmp_path, pair[0])
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(RunError, match=r"is not a complete run|format None, this reads"):
+    with pytest.raises(RunError, match=r"not a complete run|of the type NoneType, this reads"):
         read_run(tmp_path)
 
 
@@ -143,3 +143,14 @@ def test_an_index_twice_is_refused(synthetic):
 
 def test_rounding_of_the_clock_is_forgiven(one_request):
     assert figures(one_request([1.0], scheduled_s=1.0 + 1e-9)).latency.ttft.mean == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"format": "Wittgenstein"}', '["Wittgenstein"]', "Wittgenstein", '{"Wittgenstein": 1}'],
+)
+def test_an_error_of_a_run_has_no_words_of_it(tmp_path, text) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(RunError) as caught:
+        read_run(tmp_path)
+    assert "Wittgenstein" not in str(caught.value)

@@ -91,16 +91,16 @@ def rewrite(path, lines):
 @pytest.mark.parametrize(
     ("line", "change", "problem"),
     [
-        (0, {"format": "other"}, "line 1, column format: is 'other'"),
+        (0, {"format": "other"}, "line 1, column format: is no header with 'tokenflow-trace'"),
         (0, {"version": 2}, "line 1, column version: is 2; allowed is 1"),
-        (0, {"extra": 2}, "line 1, column extra: the column is unknown"),
+        (0, {"extra": 2}, "line 1, column that is not known: the column is unknown"),
         (0, {"notes": [5]}, "line 1, column notes: is 5; allowed is strings"),
         (0, {"name": 5}, "line 1, column name: is 5; allowed is a string"),
         (0, {"accounting": 5}, "line 1, column accounting: is 5"),
         (
             0,
             {"accounting": {"rows": 9, "emitted": 2, "dropped": {}}},
-            "line 1, column accounting: 9 rows read, but 2 emitted",
+            "line 1, column accounting: has 9 rows, but 2 emitted and 0 dropped",
         ),
         (
             0,
@@ -110,9 +110,13 @@ def rewrite(path, lines):
         (
             0,
             {"accounting": {"rows": 3, "emitted": 2, "dropped": {"x": -1}}},
-            "line 1, column x: is -1",
+            "line 1, column accounting: has counts in dropped that are no whole numbers",
         ),
-        (1, {"rates": 5}, "line 2, column rates: the column is unknown; allowed are arrival_s"),
+        (
+            1,
+            {"rates": 5},
+            r"line 2, column rates \(is rate meant\?\): the column is unknown; allowed are arr",
+        ),
         (1, {"qos_class": "voice"}, "column qos_class: excludes rate, which is the class's"),
         (2, {"qos_class": 5}, "line 3, column qos_class: is 5; allowed is a string"),
         (1, {"rate": 0}, "line 2, column rate: is 0; allowed is a number above 0"),
@@ -160,7 +164,9 @@ def test_a_cut_or_longer_file_is_refused(tmp_path):
 def test_turns_must_count_from_0(tmp_path):
     path, lines = rows(tmp_path)
     lines[2]["turn"] = 1
-    with pytest.raises(TraceError, match="session 'a' has turn 1 where turn 0 is next"):
+    with pytest.raises(
+        TraceError, match="request 1 is turn 1 of its session, where turn 0 is next"
+    ):
         load_native(rewrite(path, lines))
 
 

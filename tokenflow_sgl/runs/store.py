@@ -142,7 +142,9 @@ def read_run(folder: Path) -> Run:
     try:
         fields = json.loads((folder / INFO).read_text(encoding="utf-8"))
         if fields.get("format") != FORMAT:
-            raise RunError(f"{folder}: format {fields.get('format')!r}, this reads {FORMAT}")
+            found = fields.get("format")
+            said = found if type(found) is int else f"of the type {type(found).__name__}"
+            raise RunError(f"{folder}: format {said}, this reads {FORMAT}")
         invalid = (*fields["invalid"], *_miscounted(fields["target"].get("notes", ())))
         info = RunInfo(**{**fields, "invalid": invalid})
         requests = _known(pq.read_table(folder / "requests.parquet")).cast(REQUEST_SCHEMA)
@@ -157,8 +159,7 @@ def read_run(folder: Path) -> Run:
         AttributeError,
         RecursionError,
     ) as error:
-        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
-        raise RunError(f"{folder} is not a complete run: {reason}") from error
+        raise RunError(f"{folder} is not a complete run: {_reason(error)}") from error
     return Run(info, requests, tokens)
 
 
@@ -179,6 +180,17 @@ def _miscounted(notes: Sequence[str]) -> list[str]:
                 f"{told}: rates, times between tokens and stalls are wrong. Next: replay again."
             )
     return reasons
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a run, without what its files say: that may be somebody's words."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"{INFO} is not JSON: {error.msg}, line {error.lineno}"
+    if isinstance(error, pa.ArrowException):
+        return "requests.parquet or tokens.parquet is not the table of a run"
+    return f"{INFO} does not have the fields of a run ({type(error).__name__})"
 
 
 def _known(requests: pa.Table) -> pa.Table:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tokenflow_sgl.traces import loaders, quantised_times, transform
 from tokenflow_sgl.traces.generators.reading_rates import parse_rates
+from tokenflow_sgl.traces.loaders.recognised import seems
 from tokenflow_sgl.traces.request import Trace, TraceError
 from tokenflow_sgl.traces.spec_settings import SpecSettings
 from tokenflow_sgl.traces.workloads import WORKLOADS
@@ -77,7 +78,7 @@ def _sharegpt(request: _Request) -> Loader:
 
 
 def _bench(request: _Request) -> Loader:
-    arrivals = request.settings.needed_arrivals("requests")
+    arrivals = request.settings.arrivals()
     run = request.settings.count("run")
     return lambda: loaders.load_bench(
         request.path, arrivals=arrivals, seed=request.seed, run=run, progress=request.progress
@@ -193,9 +194,10 @@ def _split(spec: str, name: str) -> tuple[str, Path]:
         return kind, Path(rest)
     if name.endswith((".jsonl", ".jsonl.gz")) and not (colon and "/" not in kind):
         return "native", Path(name)
+    seen = seems(Path(name), "") if Path(name).is_file() else ""
     raise TraceError(
-        f"{spec}: no such trace; allowed are a workload ({', '.join(WORKLOADS)}), PATH.jsonl in "
-        f"the native format, or FORMAT:PATH with FORMAT one of {', '.join(FORMATS)}"
+        f"{spec}: no such trace{seen}; allowed are a workload ({', '.join(WORKLOADS)}), PATH.jsonl "
+        f"in the native format, or FORMAT:PATH with FORMAT one of {', '.join(FORMATS)}"
     )
 
 

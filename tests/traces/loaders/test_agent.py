@@ -54,7 +54,7 @@ def test_agent_reasoning_is_read_where_the_file_has_it(write):
 
 def test_agent_refuses_reasoning_that_is_no_number(write):
     text = AGENT.splitlines()[0] + ",reasoning_tokens\na,0,0,1000,10,100,0,x\n"
-    with pytest.raises(TraceError, match="line 2, column reasoning_tokens: is 'x'"):
+    with pytest.raises(TraceError, match="line 2, column reasoning_tokens: is a text of 1 char"):
         load_agent(write(text), think=Think.none)
 
 
@@ -83,7 +83,7 @@ def test_agent_rate_belongs_to_estimate(think, rate, write):
     [
         ("a,4,13,1010,5,5,0", "column step: is '4'; allowed is 3"),
         ("a,3,11,1008,5,5,0", "column offset_s: is earlier than the call before it"),
-        ("b,0,0,1010,5,5,0", "column instance_id: is 'b'"),
+        ("b,0,0,1010,5,5,0", "column instance_id: is a text of 1 char"),
         ("c,1,0,1010,5,5,0", "column step: is '1'; allowed is 0"),
     ],
 )

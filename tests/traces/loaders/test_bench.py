@@ -77,9 +77,59 @@ def test_bench_with_several_runs_needs_a_choice(write):
         ({"input_lens": [1, 2, True, 4]}, "column input_lens: is True"),
         ({"output_lens": [1, 2, 3, -4]}, "column output_lens: is -4"),
         ({"errors": ["", "", 5, ""]}, "column errors: is 5"),
-        ({"errors": "none"}, "column errors: is 'none'; allowed is a list"),
+        ({"errors": "none"}, "column errors: is a text of 4 characters; allowed is a list"),
     ],
 )
 def test_bench_refuses_broken_details(changes, problem, write):
     with pytest.raises(TraceError, match=f"line 1, {problem}"):
         load_bench(write(bench(**changes), "r.jsonl"), arrivals=PoissonArrivals(1))
+
+
+STARTS = [100.5, 100.0, 101.25, 99.5]
+
+
+def test_a_run_of_vllm_arrives_as_it_was_sent(write, is_balanced):
+    path = write(bench(start_times=STARTS), "r.jsonl")
+    trace = load_bench(path)
+    assert is_balanced(trace)
+    # Zero is the first request that was sent, though it failed; the second had no output.
+    assert [(r.arrival_s, r.prompt_tokens) for r in trace.requests] == [(1.0, 10), (1.75, 30)]
+    assert trace.notes[1] == "Requests arrive as in the run, by its start_times."
+
+
+def test_requests_are_in_the_order_of_sending(write):
+    trace = load_bench(
+        write(bench(start_times=[3, 1, 2, 0], output_lens=[1] * 4, errors=[""] * 4), "r.jsonl")
+    )
+    assert [(r.arrival_s, r.prompt_tokens) for r in trace.requests] == [
+        (0.0, 40),
+        (1.0, 20),
+        (2.0, 30),
+        (3.0, 10),
+    ]
+
+
+def test_arrivals_that_are_given_count(write):
+    path = write(bench(start_times=STARTS), "r.jsonl")
+    trace = load_bench(path, arrivals=BurstArrivals(size=1, every_s=2))
+    assert [r.arrival_s for r in trace.requests] == [0.0, 2.0]
+    assert trace.notes[1].startswith("Its start_times were left out: requests arrive by burst")
+
+
+def test_a_run_without_send_times_needs_arrivals(write):
+    with pytest.raises(TraceError, match="has no start_times, so arrivals must be given, as in"):
+        load_bench(write(bench(), "r.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("starts", "problem"),
+    [
+        ([1.0], "column start_times: holds 1 values, input_lens 4"),
+        ([1, 2, 3, True], "column start_times: is True; allowed is finite numbers of seconds"),
+        ([1, 2, 3, float("nan")], "column start_times: is nan"),
+        ("soon", "column start_times: is a text of 4 characters; allowed is a list"),
+    ],
+)
+def test_start_times_that_cannot_be_used_are_named(write, starts, problem):
+    with pytest.raises(TraceError, match=problem):
+        load_bench(write(bench(start_times=starts), "r.jsonl"))

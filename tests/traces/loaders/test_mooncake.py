@@ -32,9 +32,9 @@ def test_mooncake_prefix_lengths(write):
     [
         ((1, 513, 1, [0]), "holds 1 ids; a prompt of 513 tokens has 2"),
         ((1, 512, 1, [0, 1]), "holds 2 ids; a prompt of 512 tokens has 1"),
-        ((1, 5, 1, ["x"]), "is 'x'; allowed is whole numbers"),
+        ((1, 5, 1, ["x"]), "is a text of 1 character; allowed is whole numbers"),
         ((1, 5, 1, [-1]), "is -1; allowed is whole numbers"),
-        ((1, 5, 1, {"0": 1}), "is {.*}; allowed is a list"),
+        ((1, 5, 1, {"0": 1}), "is an object of 1; allowed is a list"),
         ((1, 513, 1, [0, 7]), "block 7 has 1 tokens here and 4 before"),
     ],
 )

@@ -108,10 +108,10 @@ def test_servegen_families(write):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (("Weibull", "Pareto"), "line 3, column pattern: is 'Pareto'"),
+        (("Weibull", "Pareto"), "line 3, column pattern: is a text of 6 characters"),
         (("0.25,9", "0,9"), "line 2, column arg1: is '0'; allowed is a number above 0"),
         (("1,87000", "1,86400"), "line 3, column window_start_s: client 1 has this window twice"),
-        (("2.0,1,", "x,1,"), "line 3, column rate_rps: is 'x'"),
+        (("2.0,1,", "x,1,"), "line 3, column rate_rps: is a text of 1 char"),
     ],
 )
 def test_servegen_refuses_broken_rates(change, problem, servegen):
@@ -131,7 +131,7 @@ def test_servegen_refuses_broken_rates(change, problem, servegen):
         ("output_tokens", {"-5": 1}, "is '-5'; allowed is token counts"),
         ("output_tokens", {"9999999999": 1}, "allowed is token counts"),
         ("reason_ratio", {"1.5": 1}, "is '1.5'; allowed is shares from 0 to 1 as keys"),
-        ("reason_ratio", {"half": 1}, "is 'half'; allowed is shares"),
+        ("reason_ratio", {"half": 1}, "is a text of 4 characters; allowed is shares"),
         ("reason_ratio", [], "an object of probabilities by shares"),
     ],
 )

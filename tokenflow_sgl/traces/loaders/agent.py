@@ -79,7 +79,7 @@ def load_agent(
         TraceError: The file cannot be read or is malformed, or `provider_rate` does not fit.
     """
     _check_rate(think, provider_rate)
-    table = Table(path, COLUMNS, progress, optional=(REASONING,))
+    table = Table(path, COLUMNS, progress, optional=(REASONING,), kind="agent")
     calls: list[_Call] = []
     names: dict[str, int] = {}
     created: list[float] = []

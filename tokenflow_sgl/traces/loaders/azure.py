@@ -35,7 +35,7 @@ def load_azure(path: Path, *, sort: bool = False, progress: Progress | None = No
     Raises:
         TraceError: The file cannot be read or is malformed.
     """
-    table = Table(path, COLUMNS, progress)
+    table = Table(path, COLUMNS, progress, kind="azure")
     intake = Intake(table, "TIMESTAMP", sort=sort)
     first = ""
     zoned = False

@@ -45,7 +45,7 @@ def load_burstgpt(
     Raises:
         TraceError: The file cannot be read or is malformed.
     """
-    table = Table(path, COLUMNS, progress)
+    table = Table(path, COLUMNS, progress, kind="burstgpt")
     intake = Intake(table, "Timestamp", sort=sort)
     whole = True
     zero = None

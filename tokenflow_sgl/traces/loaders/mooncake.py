@@ -42,11 +42,13 @@ def load_mooncake(
         TraceError: The file cannot be read or is malformed, or a block id stands for different
             numbers of tokens.
     """
-    records = Records(path, progress)
+    records = Records(path, progress, kind="mooncake")
     intake = Intake(records, "timestamp", sort=sort)
     lengths: dict[int, PrefixBlock] = {}
     times: list[float] = []
     for row in records.rows():
+        if records.line == 1 and ("chat_id" in row or "session_id" in row):
+            records.misfit("has fields that a Mooncake trace does not have")
         time = records.number(row, "timestamp")
         prompt = records.count(row, "input_length")
         output = records.count(row, "output_length")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.traces.loaders.replacing import replacing
+from tokenflow_sgl.traces.loaders.said import name_of
 from tokenflow_sgl.traces.loaders.source import Progress, Records
 from tokenflow_sgl.traces.request import (
     Accounting,
@@ -80,13 +81,13 @@ def load_native(path: Path, *, sort: bool = False, progress: Progress | None = N
     Raises:
         TraceError: The file cannot be read, is malformed or incomplete, or has another version.
     """
-    records = Records(path, progress)
+    records = Records(path, progress, kind="native")
     rows = records.rows()
     header = next(rows, None)
     if header is None:
         records.error("has no header")
     if header.get("format") != FORMAT:
-        records.fail("format", header.get("format"), repr(FORMAT))
+        records.misfit(f"is no header with {FORMAT!r}", "format")
     if header.get("version") != VERSION:
         records.fail("version", header.get("version"), f"{VERSION}")
     _only(records, header, _HEADER)
@@ -170,7 +171,8 @@ def _only(records: Records, row: dict[str, Any], known: tuple[str, ...]) -> None
     """Refuse unknown columns: a misspelt optional one would be lost silently."""
     for column in row:
         if column not in known:
-            records.error(f"the column is unknown; allowed are {', '.join(known)}", column)
+            name = name_of(column, (*_HEADER, *_REQUEST, *_UPDATE))
+            records.error(f"the column is unknown; allowed are {', '.join(known)}", name)
 
 
 def _accounting(records: Records, header: dict[str, Any]) -> Accounting:
@@ -180,13 +182,19 @@ def _accounting(records: Records, header: dict[str, Any]) -> Accounting:
     dropped = fields["dropped"]
     if not isinstance(dropped, dict):
         records.fail("accounting", dropped, "an object of counts by reason as dropped")
-    reasons = {reason: records.count(dropped, reason) for reason in dropped}
+    if not all(type(count) is int and count >= 0 for count in dropped.values()):
+        records.error("has counts in dropped that are no whole numbers of at least 0", "accounting")
+    reasons = {str(reason): int(count) for reason, count in dropped.items()}
     try:
         return Accounting(records.count(fields, "rows"), records.count(fields, "emitted"), reasons)
     except ValueError as error:
         if isinstance(error, TraceError):
             raise
-        records.error(str(error), "accounting")
+        total = sum(reasons.values())
+        records.error(
+            f"has {fields['rows']} rows, but {fields['emitted']} emitted and {total} dropped",
+            "accounting",
+        )
 
 
 def _request(records: Records, row: dict[str, Any], blocks: dict[int, PrefixBlock]) -> TraceRequest:
@@ -278,11 +286,11 @@ def _sorted(
 def _check_turns(path: Path, requests: list[TraceRequest]) -> None:
     """Turns of a session count 0, 1, 2, ... in the order of the requests."""
     turns: Counter[str] = Counter()
-    for request in requests:
+    for index, request in enumerate(requests):
         if request.session is not None:
             if request.turn != turns[request.session]:
                 raise TraceError(
-                    f"{path}, column turn: session {request.session!r} has turn {request.turn} "
+                    f"{path}, column turn: request {index} is turn {request.turn} of its session, "
                     f"where turn {turns[request.session]} is next"
                 )
             turns[request.session] += 1

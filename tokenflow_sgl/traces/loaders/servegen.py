@@ -100,9 +100,9 @@ def load_servegen(
         raise TraceError(f"start is {start_s!r}; allowed is a number of seconds of at least 0")
     if not 0 < duration_s < float("inf"):
         raise TraceError(f"duration is {duration_s!r}; allowed is a number of seconds above 0")
-    table = Table(rates, COLUMNS, progress)
+    table = Table(rates, COLUMNS, progress, kind="servegen")
     windows = _read_windows(table)
-    distributions = _read_lengths(Records(lengths, progress))
+    distributions = _read_lengths(Records(lengths, progress, kind="servegen"))
     first = min((window.start_s for window in windows), default=0.0)
     begin, end = first + start_s, first + start_s + duration_s
     chosen = [w for w in windows if begin - WINDOW_S < w.start_s < end]

@@ -46,7 +46,7 @@ def load_sharegpt(
     """
     if not 0 <= think_s < float("inf"):
         raise TraceError(f"think is {think_s!r}; allowed is a number of seconds of at least 0")
-    table = Table(path, COLUMNS, progress)
+    table = Table(path, COLUMNS, progress, kind="sharegpt")
     dropped: Counter[str] = Counter()
     turns: list[tuple[int, int, int, int]] = []  # conversation, turn, prompt, output
     rows, conversation, turn, before = 0, -1, 0, 0

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from tokenflow_sgl.traces.generators.request_lengths import MAX_TOKENS
+from tokenflow_sgl.traces.loaders.recognised import seems
+from tokenflow_sgl.traces.loaders.said import shown
 from tokenflow_sgl.traces.request import TraceError
 
 Progress = Callable[[int, int], None]
@@ -24,18 +26,22 @@ JSON_LINE = 32 * 1024 * 1024
 """Longest line of a JSON Lines file, bytes."""
 
 _COUNT = f"a whole number from 0 to {MAX_TOKENS}"
-_SHOWN = 60  # characters of a bad value that an error shows
 
 
 class Source:
     """A text file that is being read; `line` is the current line, from 1.
 
+    No error has words of the file, which may be somebody's: only numbers and times.
+
     Files that end in .gz are decompressed. Lines are never read beyond their limit, so that a file
     without line ends costs no memory.
     """
 
-    def __init__(self, path: Path, line_limit: int, progress: Progress | None = None) -> None:
+    def __init__(
+        self, path: Path, line_limit: int, progress: Progress | None = None, kind: str = ""
+    ) -> None:
         self.path = path
+        self.kind = kind
         self.line = 0
         self._limit = line_limit
         self._progress = progress
@@ -43,10 +49,11 @@ class Source:
 
     def fail(self, column: str, value: object, allowed: str) -> NoReturn:
         """Raise `TraceError`: this value in this column of the current line is not allowed."""
-        shown = repr(value)
-        if len(shown) > _SHOWN:
-            shown = shown[:_SHOWN] + "..."
-        self.error(f"is {shown}; allowed is {allowed}", column)
+        self.error(f"is {shown(value)}; allowed is {allowed}", column)
+
+    def misfit(self, problem: str, column: str | None = None) -> NoReturn:
+        """Raise `TraceError`: the file is not of this format; which it seems to be is said, too."""
+        self.error(f"{problem}{seems(self.path, self.kind)}", column)
 
     def error(self, problem: str, column: str | None = None) -> NoReturn:
         """Raise `TraceError` with the place in front: file, line if any, column if given."""
@@ -101,6 +108,7 @@ class Table(Source):
         columns: Columns that it must have.
         progress: Told how far reading is.
         optional: Columns that it may have.
+        kind: The name of the format in a spec.
     """
 
     def __init__(
@@ -110,8 +118,9 @@ class Table(Source):
         progress: Progress | None,
         *,
         optional: Sequence[str] = (),
+        kind: str,
     ) -> None:
-        super().__init__(path, CSV_LINE, progress)
+        super().__init__(path, CSV_LINE, progress, kind)
         self.columns = tuple(columns)
         self.optional = tuple(optional)
 
@@ -132,7 +141,8 @@ class Table(Source):
             for column in (*self.columns, *self.optional):
                 if header.count(column) > 1 or (column in self.columns and column not in header):
                     state = "missing" if column not in header else "there more than once"
-                    self.error(f"the column is {state}; the header is {','.join(header)}", column)
+                    needed = ", ".join(self.columns)
+                    self.misfit(f"the column is {state}; the header must have {needed}", column)
             width = len(header)
             wanted = (*self.columns, *self.optional)
             complete = all(column in header for column in wanted)
@@ -141,7 +151,9 @@ class Table(Source):
                 if len(row) != width:
                     if not row:
                         continue  # an empty line
-                    column = header[len(row)] if len(row) < width else f"number {width + 1}"
+                    after = f"number {min(len(row), width) + 1}"
+                    missing = header[len(row)] if len(row) < width else after
+                    column = missing if missing in wanted else after
                     self.error(f"the row has {len(row)} values, the header {width}", column)
                 yield pick(row if complete else [*row, ""])
         except csv.Error as error:
@@ -176,6 +188,7 @@ class Records(Source):
         line_limit: Longest line, bytes.
         constants: Take NaN and Infinity, which JSON does not have but Python writes. They are still
             refused where a number is read.
+        kind: The name of the format in a spec.
     """
 
     def __init__(
@@ -185,8 +198,10 @@ class Records(Source):
         line_limit: int = JSON_LINE,
         *,
         constants: bool = False,
+        kind: str,
     ) -> None:
-        super().__init__(path, line_limit, progress)
+        super().__init__(path, line_limit, progress, kind)
+        self._rows = 0
         self._decoder = json.JSONDecoder() if constants else _DECODER
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -201,11 +216,16 @@ class Records(Source):
             try:
                 row = self._decoder.decode(text)
             except json.JSONDecodeError as error:
-                self.error(f"is not JSON: {error.msg} at character {error.colno}")
+                if not self._rows and text.lstrip()[:1] in ("{", "[") and error.pos >= len(text):
+                    self.misfit(
+                        "begins JSON that does not end in this line; allowed is one object a line"
+                    )
+                self.misfit(f"is not JSON: {error.msg} at character {error.colno}")
             except (ValueError, RecursionError) as error:
                 self.error(f"is not JSON that can be used: {error}")
             if not isinstance(row, dict):
-                self.error(f"is a JSON {_json_type(row)}; allowed is an object")
+                self.misfit(f"is a JSON {_json_type(row)}; allowed is an object")
+            self._rows += 1
             yield row
         if not self.line:
             self.error("is empty")
@@ -213,7 +233,7 @@ class Records(Source):
     def value(self, row: dict[str, Any], column: str) -> Any:
         """The value of a column that must be there."""
         if column not in row:
-            self.error(f"the column is missing; there are {', '.join(row) or 'none'}", column)
+            self.misfit("the column is missing", column)
         return row[column]
 
     def count(self, row: dict[str, Any], column: str, low: int = 0) -> int:
