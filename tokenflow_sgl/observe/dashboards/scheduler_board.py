@@ -92,6 +92,15 @@ SCHEDULER = Row(
                 Query(rate("tokenflow:decision_log_lost_lines_total"), "lines of the log"),
             ),
             thresholds=((0.01, "red"),),
+            width=4,
+        ),
+        Panel(
+            "Rests that the server ended",
+            "Per second, by reason. limit: the stream had rested for as long as it may. awaited: "
+            "new weights, an adapter's end, a flush or the server's end waits for streams.",
+            "short",
+            (Query(rate("tokenflow:rests_ended_total", "reason"), "{{reason}}"),),
+            width=4,
         ),
         Panel(
             "Working set",
