@@ -94,3 +94,10 @@ def test_a_parameter_that_sglang_adds_to_what_our_scheduler_overrides_is_noticed
     monkeypatch.setattr(Scheduler, "get_new_batch_prefill", newer)
     with pytest.raises(SeamError, match="get_new_batch_prefill takes no urgency"):
         check_overrides(TokenFlowScheduler)
+
+
+def test_what_stands_for_a_method_that_takes_anything_may_ask_for_more() -> None:
+    class Anything:
+        def say(self, *args, **kwargs): ...
+
+    checked(ours(Anything, "def say(self, word, *args, aloud, **kwargs): ..."))

@@ -63,8 +63,14 @@ def _difference(ours: Any, theirs: Any) -> str | None:
             Parameter.VAR_POSITIONAL in kinds and each.kind is not Parameter.KEYWORD_ONLY
         ):
             return f"takes no {each.name}"
+    takes_all = any(each.kind in _WILD for each in wanted.values())
     for own in taken.values():
-        if own.kind in _WILD or own.default is not Parameter.empty or own.name in wanted:
+        if (
+            takes_all
+            or own.kind in _WILD
+            or own.default is not Parameter.empty
+            or own.name in wanted
+        ):
             continue
         place = [*taken].index(own.name)
         if place >= len(places) or places[place].name in taken:

@@ -43,6 +43,9 @@ class SolvedLayers:
 
     Args:
         kernels: The solver's inner loops; None: not compiled.
+
+    Attributes:
+        seconds: Of a decode step of the streams as the last plan has them; 0.0: there is none.
     """
 
     def __init__(self, kernels: Kernels | None = None) -> None:
@@ -50,6 +53,7 @@ class SolvedLayers:
         self._of: dict[int, Layout] = {}
         self._speeds: StepSpeeds | None = None
         self._age = 0
+        self.seconds = 0.0
 
     def layouts(self, streams: StreamsInStep) -> Sequence[Layout]:
         """By the plan that stands, or a new one."""
@@ -106,8 +110,10 @@ class SolvedLayers:
                 kernels=self._kernels,
             )
             if found is not None:
+                self.seconds = found.seconds
                 chosen = [layouts.choices[choice] for choice in found.layout]
                 return dict(zip(rows, chosen, strict=True))
+        self.seconds = 0.0
         return dict(zip(rows, self._even.layouts(streams), strict=True))
 
     @staticmethod
