@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from servers.fixtures import COLD, SERVER_SIDE
 from servers.rivals import CONTROLLER, EVICTING, HARMLESS, PARSING, STEPPING, TARGETS, beside
+from told_streams import Reading, told
 
 from tokenflow_sgl.demo.server import ServerError
 
@@ -47,8 +48,11 @@ def is_all_there(served: Any) -> None:
     assert served.post("/v1/chat/completions", chat, headers).status == 400
     assert served.post("/generate", asked, headers).status == 400
     assert served.post("/v1/chat/completions", {**chat, "stream": True}).status == 200
-    served.leave([5, 6], 0.5, rid="left", sampling_params={"max_new_tokens": 300})
     assert served.post("/tokenflow/streams/unknown", {"rate": 5}).status == 404
+    ended = Reading(served, [5, 6], 300)
+    ended.wait_for(1)
+    assert told(served, ended.rid, "", "DELETE")[0] == 204
+    ended.join()
     with urllib.request.urlopen(f"{served.server.url}/v1/loads", timeout=60) as response:
         loads = json.loads(response.read())["loads"]
     assert loads
