@@ -7,7 +7,11 @@ not loaded, or was kept out, is SGLang's, and adds nothing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +26,8 @@ from tokenflow_sgl.engine.config import (
 from tokenflow_sgl.engine.hooking import check_in_place, hold
 from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.seam_check import SeamError
+
+logger = logging.getLogger(__name__)
 
 NAME = "tokenflow_scheduler"
 """Of the entry: the class of the scheduler that runs; /server_info has it, too."""
@@ -64,12 +70,13 @@ def _launch(
             check_all(result.scheduler_infos)
             check_in_place()
         except SeamError as error:
-            from sglang.srt.utils.common import kill_process_tree  # the doctor is spared its import
-
+            # First: a rank that outlives another one for a moment has SGLang end this process.
+            logger.error("tokenflow: %s", error)
             for pid in result.all_child_pids:
-                kill_process_tree(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             if getattr(server_args, COMMAND_ATTRIBUTE, False):
-                raise SystemExit(f"tokenflow: {error}") from None
+                raise SystemExit(1) from None
             raise
 
     return dataclasses.replace(result, wait_for_ready=wait_for_ours), processes

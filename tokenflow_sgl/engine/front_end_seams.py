@@ -41,12 +41,6 @@ FRONT_END: tuple[Seam, ...] = (
         "hands on what the schedulers of data-parallel replicas say",
     ),
     Seam(
-        "sglang.srt.utils.common:kill_process_tree",
-        "call",
-        "ends them where one is not",
-        ("parent_pid",),
-    ),
-    Seam(
         "sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",
         "hook",
         "answers a bad rate with HTTP 400",
