@@ -245,12 +245,3 @@ def test_each_target_in_turn_is_ours_too_or_refused(launches) -> None:
     assert len(tried) > 30
     for said in tried:
         judge(said)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["plain", "stripped", "groups", "decode", "restore", "layers"])
-def test_so_is_it_with_every_option_moment_and_kind(launches, mode) -> None:
-    tried = launches(mode, "before,after,late", "BEFORE,AFTER,AROUND,REPLACE")
-    assert {said.get("moment") for said in tried} == {"before", "after", "late"}
-    for said in tried:
-        judge(said)
