@@ -228,11 +228,18 @@ ALIKE = (":Scheduler", ":snapshot_decoder", "_cpu_copy", "_set_kv_buffer")
 """What we replace, too."""
 
 
+AT_LOAD = (".add_cli_args", ".from_cli_args", ":configure_scheduler_process", ".get_init_info")
+"""What we hook when plugins are loaded; the rest comes when our options have been read."""
+
+
 def judge(said: dict[str, Any]) -> None:
     """Ours is reached; it is refused where both would replace the same, or theirs comes last."""
     assert "error" not in said, said
     alike = said["target"].endswith(ALIKE)
-    if said["kind"] == "REPLACE" and (alike or said["moment"] == "late"):
+    later = said["moment"] == "late" or (
+        said["moment"] == "after" and said["target"].endswith(AT_LOAD)
+    )
+    if said["kind"] == "REPLACE" and not said["skipped"] and (alike or later):
         assert "the plugin 'tokenflow'" in said["refusal"], said
         assert "the plugin 'rival'" in said["refusal"], said
     else:
@@ -243,5 +250,15 @@ def judge(said: dict[str, Any]) -> None:
 def test_each_target_in_turn_is_ours_too_or_refused(launches) -> None:
     tried = launches("plain", "before", "AROUND,REPLACE")
     assert len(tried) > 30
+    for said in tried:
+        judge(said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["plain", "stripped", "groups", "decode", "restore", "layers"])
+def test_so_is_it_with_every_option_and_moment(launches, mode) -> None:
+    """The other kinds of hooks wrap as AROUND does; test_hooking.py has them."""
+    tried = launches(mode, "before,after,late", "AROUND,REPLACE")
+    assert {said.get("moment") for said in tried} == {"before", "after", "late"}
     for said in tried:
         judge(said)

@@ -48,7 +48,7 @@ def announcement(scheduler: type) -> dict[str, Any]:
 
 
 def hold_controller() -> None:
-    """In the process of the controller of data-parallel replicas: it hands on what all say."""
+    """In the process of the controller of data-parallel replicas: it passes on what all say."""
     hold(f"{CONTROLLER}:DataParallelController.get_init_info", _hand_on, HookType.AFTER)
 
 

@@ -38,7 +38,7 @@ FRONT_END: tuple[Seam, ...] = (
     Seam(
         "sglang.srt.managers.data_parallel_controller:DataParallelController.get_init_info",
         "hook",
-        "hands on what the schedulers of data-parallel replicas say",
+        "passes on what the schedulers of data-parallel replicas say",
     ),
     Seam(
         "sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",

@@ -65,7 +65,7 @@ def hold(target: str, hook: Callable[..., Any], kind: HookType) -> None:
 
 
 def spelled(target: str) -> str:
-    """The target for SGLang's registry, in a way in which nobody else would spell it.
+    """The target for SGLang's registry, in a spelling that no other plugin uses.
 
     It is cut at the last dot, and what is before it resolved: the colon must stand there.
     """

@@ -1,8 +1,8 @@
 """Launches beside another plugin, up to where the scheduler would be built: a JSON line for each.
 
 Each is a fork of this process. Arguments: the mode, by name, and the moments and kinds to try.
-A line has the target, the moment, the kind, the sentence of a refusal or null, and whether calling
-the target reaches our hook.
+A line has the target, the moment, the kind, whether SGLang skipped the other plugin's hook, the
+sentence of a refusal or null, and whether calling the target reaches our hook.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def start(mode: str) -> None:
 def launch(mode: str, target: str, moment: str, kind: str) -> dict[str, Any]:
     """One launch, with the rival's hook on one target."""
     dotted = target.replace(":", ".")
-    refusal = None
+    refusal, skipped = None, False
     from tokenflow_sgl.engine import hooking
 
     if not dotted.startswith(PARSING) and inspect.isroutine(pkgutil.resolve_name(dotted)):
@@ -103,16 +103,13 @@ def launch(mode: str, target: str, moment: str, kind: str) -> dict[str, Any]:
         setattr(holder, name, classmethod(quiet) if isinstance(there, classmethod) else quiet)
     try:
         if moment == "before":
-            rival_plugin.hook(dotted, HookType[kind])
-            HookRegistry.apply_hooks()
+            rival(dotted, kind)
         load_plugins()
         if moment == "after":
-            rival_plugin.hook(dotted, HookType[kind])
-            HookRegistry.apply_hooks()
+            skipped = rival(dotted, kind)
         start(mode)
         if moment == "late":
-            rival_plugin.hook(dotted, HookType[kind])
-            HookRegistry.apply_hooks()
+            skipped = rival(dotted, kind)
         hooking.check_in_place()  # as when the schedulers are ready
     except (SystemExit, hooking.SeamError) as error:
         refusal = str(error)
@@ -120,9 +117,18 @@ def launch(mode: str, target: str, moment: str, kind: str) -> dict[str, Any]:
         "target": target,
         "moment": moment,
         "kind": kind,
+        "skipped": skipped,
         "refusal": refusal,
         "reached": reached(target) if refusal is None else None,
     }
+
+
+def rival(target: str, kind: str) -> bool:
+    """Apply the rival's hook; whether SGLang skips it, since a third plugin has one there."""
+    skipped = target in HookRegistry._patched
+    rival_plugin.hook(target, HookType[kind])
+    HookRegistry.apply_hooks()
+    return skipped
 
 
 def stub(original: Any) -> Any:
@@ -155,16 +161,19 @@ def reached(target: str) -> bool:
     asked = inspect.signature(found).parameters.values()
     places = [each for each in asked if each.kind is each.POSITIONAL_OR_KEYWORD]
     named = [each.name for each in asked if each.kind is each.KEYWORD_ONLY]
-    sys.setprofile(look)
-    try:
-        with contextlib.suppress(BaseException):
-            made = found(*(object() for _ in places), **{each: object() for each in named})
-            if inspect.isasyncgen(made):
-                asyncio.run(anext(made))
-            elif inspect.isawaitable(made):
-                asyncio.run(made)
-    finally:
-        sys.setprofile(None)
+    # Hooks name what they need: what SGLang gives by its place one takes so, another by its name.
+    first, rest = places[:1], [each.name for each in places[1:]]
+    for by_place, by_name in ((places, named), (first, [*rest, *named])):
+        sys.setprofile(look)
+        try:
+            with contextlib.suppress(BaseException):
+                made = found(*(object() for _ in by_place), **{each: object() for each in by_name})
+                if inspect.isasyncgen(made):
+                    asyncio.run(anext(made))
+                elif inspect.isawaitable(made):
+                    asyncio.run(made)
+        finally:
+            sys.setprofile(None)
     return bool(wanted & ran)
 
 
