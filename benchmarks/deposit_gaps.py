@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.lab.demo.server import SglangServer
 from tokenflow_sgl_emulator.models import make_tiny_model
 
 PROMPT = list(range(20, 60))

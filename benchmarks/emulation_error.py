@@ -28,11 +28,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenflow_sgl.costs import attention_work
-from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.replay import ReplayOptions, find_target, replay
-from tokenflow_sgl.runs import Run
-from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest
+from tokenflow_sgl.lab.demo.server import SglangServer
+from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.lab.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.lab.runs import Run
+from tokenflow_sgl.lab.traces import Accounting, PrefixBlock, Trace, TraceRequest
 from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
 
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl.replay import ReplayOptions, find_target, replay
-from tokenflow_sgl.runs import Run
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.demo.server import SglangServer
+from tokenflow_sgl.lab.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.lab.runs import Run
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 from tokenflow_sgl_emulator.models import make_tiny_model
 
 ENV = {"SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1"}

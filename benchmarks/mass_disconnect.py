@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.lab.demo.server import SglangServer
 from tokenflow_sgl_emulator.models import make_tiny_model
 
 ENV = {"SGLANG_PLATFORM": "tokenflow_emu", "HF_HUB_OFFLINE": "1"}

@@ -23,7 +23,7 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
 from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
-from tokenflow_sgl.profiles import load_profile
+from tokenflow_sgl.lab.profiles import load_profile
 
 CLASSES = ("reading", "listening", "agent", "custom")
 CONTEXT = 1500

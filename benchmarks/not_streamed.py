@@ -25,7 +25,7 @@ from statistics import fmean
 
 import aiohttp
 
-from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.lab.demo.server import SglangServer
 
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
 KV_TOKENS = 35_000

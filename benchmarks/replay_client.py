@@ -27,13 +27,13 @@ from pathlib import Path
 import numpy as np
 
 from tokenflow_sgl.choices import Api
-from tokenflow_sgl.replay import ReplayOptions, find_target, replay
-from tokenflow_sgl.replay.answers import GenerateAnswer
-from tokenflow_sgl.replay.endpoints import ENDPOINTS
-from tokenflow_sgl.replay.live import Snapshot
-from tokenflow_sgl.replay.steady import allow_many_files, new_event_loop
-from tokenflow_sgl.runs import Run
-from tokenflow_sgl.traces.request import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.lab.replay.answers import GenerateAnswer
+from tokenflow_sgl.lab.replay.endpoints import ENDPOINTS
+from tokenflow_sgl.lab.replay.live import Snapshot
+from tokenflow_sgl.lab.replay.steady import allow_many_files, new_event_loop
+from tokenflow_sgl.lab.runs import Run
+from tokenflow_sgl.lab.traces.request import Accounting, Trace, TraceRequest
 
 STUB = Path(__file__).parents[1] / "tests/helpers/replaying/stub.py"
 STAMP = re.compile(rb'"stamp":([0-9.]+)')

@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "burst"))
 from devices import device_profile
 from suite import CONTENDERS, SERVER
 
-from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl.replay import ReplayOptions, find_target, replay
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.demo.server import SglangServer
+from tokenflow_sgl.lab.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
 PERCENTILES = (50.0, 99.0, 99.9, 100.0)

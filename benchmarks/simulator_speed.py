@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from tokenflow_sgl.contract import Decision, State
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.sim import EngineOptions, simulate
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest, open_trace, transform
+from tokenflow_sgl.lab.traces.generators.reading_rates import parse_rates
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
-from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, open_trace, transform
-from tokenflow_sgl.traces.generators.reading_rates import parse_rates
 
 STREAMS = 400
 ALONE = Trace("alone", (TraceRequest(0.0, 100, 100, rate=20.0),), Accounting(1, 1))

@@ -6,9 +6,9 @@ import dataclasses
 
 from suite import CONTENDERS, MODEL
 
-from tokenflow_sgl.profiles import DeviceProfile, Link, load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
-from tokenflow_sgl.sim import EngineOptions
+from tokenflow_sgl.lab.profiles import DeviceProfile, Link, load_profile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.sim import EngineOptions
 
 _OPTIONS = CONTENDERS["tokenflow"]
 HOST = float(_OPTIONS[_OPTIONS.index("--hicache-ratio") + 1])

@@ -22,10 +22,10 @@ from suite import LOADS
 from table import PAGE, replace_table
 
 from tokenflow_sgl.contract import Traits
+from tokenflow_sgl.lab.sim.study.spread import on_cores
+from tokenflow_sgl.lab.traces import TraceRequest, open_trace
+from tokenflow_sgl.lab.traces.output_limits import client_limits
 from tokenflow_sgl.policy.learned_lengths import Evidence, LearnedLengths
-from tokenflow_sgl.sim.study.spread import on_cores
-from tokenflow_sgl.traces import TraceRequest, open_trace
-from tokenflow_sgl.traces.output_limits import client_limits
 
 NAMES = tuple(name for name, load in LOADS.items() if "FILE" not in load.trace)
 ANSWERS = 512

@@ -39,11 +39,11 @@ from own_memory_tables import (
 from rich.console import Console
 
 from tokenflow_sgl.cli.chosen_trace import open_chosen
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import EngineOptions, Simulation, simulate
-from tokenflow_sgl.sim.study.goal import parse_goal
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import EngineOptions, Simulation, simulate
+from tokenflow_sgl.lab.sim.study.goal import parse_goal
 
 MODEL = "llama3-8b"
 RATE = "20"

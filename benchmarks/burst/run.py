@@ -44,11 +44,11 @@ from suite import (
     options_of,
 )
 
-from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.report.export import run_object
-from tokenflow_sgl.runs import read_run
-from tokenflow_sgl.traces import open_trace, write_native
+from tokenflow_sgl.lab.demo.server import SglangServer
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.report.export import run_object
+from tokenflow_sgl.lab.runs import read_run
+from tokenflow_sgl.lab.traces import open_trace, write_native
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = str(ROOT / "benchmarks" / "context_switch")

@@ -2,10 +2,14 @@
 
     python benchmarks/burst/same_figures.py /path/to/old/.venv/bin/tokenflow .venv/bin/tokenflow
     python benchmarks/burst/same_figures.py OLD NEW --azure AzureLLMInferenceTrace_conv.csv
+    python benchmarks/burst/same_figures.py --record figures.json OLD
+    python benchmarks/burst/same_figures.py --recorded figures.json NEW
 
 For changes that must not change a decision, and to see what one that may does. Each workload runs
 under fcfs and tokenflow; the tables of tokens and of requests are compared, and the figures of both
 are printed where they differ. Exit code 1 if any differ.
+
+A record has the digests of one version's tables, so that later versions need not run it again.
 
 Versions before `simulate --known-lengths` always let the server know when an answer ends. To
 compare with one of them, give --known-lengths: it is passed to the versions that have it.
@@ -14,6 +18,8 @@ compare with one of them, give --known-lengths: it is passed to the versions tha
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import shlex
 import subprocess
 import sys
@@ -70,22 +76,19 @@ def same(old: Path, new: Path) -> bool:
     return True
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("old", help="command of one version")
-    parser.add_argument("new", help="command of the other")
-    parser.add_argument("--azure", help="file of the Azure conversation trace, for twice its speed")
-    parser.add_argument("--only", nargs="*", help="names of workloads")
-    parser.add_argument(
-        "--known-lengths", action="store_true", help="let both servers know when an answer ends"
-    )
-    args = parser.parse_args()
-    versions = [
-        (command, known_lengths(command) if args.known_lengths else [])
-        for command in (args.old, args.new)
-    ]
+def digests(folder: Path) -> dict[str, str]:
+    """Of the tables of a run: SHA-256 of each column's values."""
+    found = {}
+    for name in ("tokens", "requests"):
+        table = parquet.read_table(folder / f"{name}.parquet")
+        for column in table.column_names:
+            values = repr(table.column(column).to_pylist()).encode()
+            found[f"{name}.{column}"] = hashlib.sha256(values).hexdigest()
+    return found
+
+
+def workloads(args: argparse.Namespace) -> dict[str, list[str]]:
+    """Options of `simulate`, by workload."""
     loads = {
         name: [
             *("--trace", LOADS[name].trace, "--device", LOADS[name].device),
@@ -96,9 +99,63 @@ def main() -> None:
     if args.azure:
         loads["azure-2x"] = ["--trace", f"azure:{args.azure}", "--device", "h200"]
         loads["azure-2x"] += ["--kv-tokens", "200000", *LOADS["azure-2x"].replay]
+    if args.mooncake:
+        loads["mooncake"] = ["--trace", f"mooncake:{args.mooncake}", "--device", "h200"]
+        loads["mooncake"] += ["--kv-tokens", "916069", *LOADS["mooncake"].replay]
+    return loads
+
+
+def with_record(args: argparse.Namespace, file: Path, *, writes: bool) -> bool:
+    """Write a record of a version, or compare one with it; returns whether anything differs."""
+    command, differ = args.versions[0], False
+    known = known_lengths(command) if args.known_lengths else []
+    record = json.loads(file.read_text()) if file.exists() else {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, arguments in workloads(args).items():
+            folder = Path(scratch) / name
+            simulate(command, [*arguments, *known, "--policy", ",".join(POLICIES)], folder)
+            for policy in POLICIES:
+                key, now = f"{name}, {policy}", digests(folder / policy)
+                if writes:
+                    record[key] = {"digests": now, "figures": figures(folder / policy)}
+                    file.write_text(json.dumps(record, indent=1) + "\n")
+                    print(f"{key}: recorded", flush=True)
+                elif key not in record:
+                    sys.exit(f"{file} has no {key}; allowed is a record of the same workloads")
+                else:
+                    before = record[key]["digests"]
+                    wrong = [column for column in before if before[column] != now.get(column)]
+                    differ = differ or bool(wrong)
+                    said = f"differ in {', '.join(wrong)}" if wrong else "the same"
+                    print(f"{key}: {said}", flush=True)
+    return differ
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("versions", nargs="+", help="commands of the versions, the old one first")
+    parser.add_argument("--azure", help="file of the Azure conversation trace, for twice its speed")
+    parser.add_argument("--mooncake", help="file of Mooncake's conversation trace")
+    parser.add_argument("--record", type=Path, help="file to write the digests of one version to")
+    parser.add_argument("--recorded", type=Path, help="file to compare one version with")
+    parser.add_argument("--only", nargs="*", help="names of workloads")
+    parser.add_argument(
+        "--known-lengths", action="store_true", help="let both servers know when an answer ends"
+    )
+    args = parser.parse_args()
+    alone = args.record or args.recorded
+    if len(args.versions) != (1 if alone else 2):
+        parser.error("allowed are two commands, or one with --record or --recorded")
+    if alone:
+        sys.exit(with_record(args, alone, writes=alone is args.record))
+    versions = [
+        (command, known_lengths(command) if args.known_lengths else []) for command in args.versions
+    ]
     differ = False
     with tempfile.TemporaryDirectory() as scratch:
-        for name, arguments in loads.items():
+        for name, arguments in workloads(args).items():
             folders = [Path(scratch) / f"{name}-{version}" for version in ("old", "new")]
             for (command, known), folder in zip(versions, folders, strict=True):
                 simulate(command, [*arguments, *known, "--policy", ",".join(POLICIES)], folder)

@@ -17,12 +17,12 @@ import numpy as np
 from devices import simulated_device
 from simulated import SIMULATED
 
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.report.export import run_object
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
-from tokenflow_sgl.traces.generators.request_lengths import NormalLengths
-from tokenflow_sgl.traces.parameters import stream
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.report.export import run_object
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.traces.generators.request_lengths import NormalLengths
+from tokenflow_sgl.lab.traces.parameters import stream
 
 RATE = 20.0
 """Tokens per second of all readers."""

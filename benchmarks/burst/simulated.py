@@ -24,17 +24,17 @@ from run import KNOWN, PAIR, commit
 from suite import LOADS, Load
 from table import COLUMNS, PAGE, Run, lengths, replace_table, table
 
-from tokenflow_sgl import runs as recorded
 from tokenflow_sgl.cli.chosen_trace import open_chosen
+from tokenflow_sgl.lab import runs as recorded
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.report.export import run_object
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.study.bounds import bounds
+from tokenflow_sgl.lab.sim.study.clairvoyant import clairvoyant
+from tokenflow_sgl.lab.sim.study.spread import on_cores
+from tokenflow_sgl.lab.traces import open_trace
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.learned_lengths import Evidence
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.report.export import run_object
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.study.bounds import bounds
-from tokenflow_sgl.sim.study.clairvoyant import clairvoyant
-from tokenflow_sgl.sim.study.spread import on_cores
-from tokenflow_sgl.traces import open_trace
 
 SIMULATED = {"stock": "fcfs"}
 """What the simulator calls a contender, if it has another name for it."""

@@ -21,11 +21,11 @@ from simulated import SIMULATED
 from suite import LOADS
 from table import PAGE, replace_table
 
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.report.export import run_object
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.study.spread import on_cores
-from tokenflow_sgl.traces import open_trace
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.report.export import run_object
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.study.spread import on_cores
+from tokenflow_sgl.lab.traces import open_trace
 
 NAMES = [name for name in LOADS if name.startswith(("4090", "h200"))]
 DRAFTS = 4

@@ -26,8 +26,8 @@ from suite import LOADS
 
 from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.costs import attention_work
+from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.sim import simulate
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "waiting-by-prompt.png"
 RUNS: dict[str, tuple[str, WorkingSetConfig | None]] = {

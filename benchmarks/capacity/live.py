@@ -24,12 +24,12 @@ from suite import CONTENDERS, Load
 from table import replace_table
 
 from tokenflow_sgl.cli.chosen_engine import open_engine
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.runs import Run, read_run
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.study.capacity_search import at_speed
-from tokenflow_sgl.sim.study.goal import parse_goal
-from tokenflow_sgl.traces import open_trace, write_native
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.runs import Run, read_run
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.study.capacity_search import at_speed
+from tokenflow_sgl.lab.sim.study.goal import parse_goal
+from tokenflow_sgl.lab.traces import open_trace, write_native
 
 DEVICE = "a100"
 SIMULATED = {"stock": "fcfs", "tokenflow": "tokenflow"}

@@ -20,11 +20,11 @@ from pathlib import Path
 from tokenflow_sgl.choices import Contender
 from tokenflow_sgl.cli.capacity_output import object_of
 from tokenflow_sgl.cli.chosen_engine import open_engine
-from tokenflow_sgl.sim.study.capacity_plot import plot_capacity
-from tokenflow_sgl.sim.study.capacity_search import CapacitySetup, Carried, Tried, capacity
-from tokenflow_sgl.sim.study.goal import parse_goal
-from tokenflow_sgl.sim.study.spread import Spread, on_cores
-from tokenflow_sgl.traces import open_trace
+from tokenflow_sgl.lab.sim.study.capacity_plot import plot_capacity
+from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, Carried, Tried, capacity
+from tokenflow_sgl.lab.sim.study.goal import parse_goal
+from tokenflow_sgl.lab.sim.study.spread import Spread, on_cores
+from tokenflow_sgl.lab.traces import open_trace
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- capacity -->\n\n", "\n<!-- /capacity -->"

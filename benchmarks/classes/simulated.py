@@ -15,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.runs import Run
+from tokenflow_sgl.lab.runs.recording import record
+from tokenflow_sgl.lab.sim import EngineOptions, simulate
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.traces.generators.request_lengths import LogNormalLengths
+from tokenflow_sgl.lab.traces.parameters import stream
 from tokenflow_sgl.qos import NOTICEABLE_STALL, noticed, play
 from tokenflow_sgl.qos.classes import QosClass, QosClasses, load_classes
-from tokenflow_sgl.runs import Run
-from tokenflow_sgl.runs.recording import record
-from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
-from tokenflow_sgl.traces.generators.request_lengths import LogNormalLengths
-from tokenflow_sgl.traces.parameters import stream
 
 HERE = Path(__file__).parent
 PAGE, FILE = HERE / "README.md", HERE / "classes.toml"

@@ -35,7 +35,7 @@ from suite import CONTENDERS, LOADS, WITH_PRIORITIES
 from switch_times import FILE, summary
 from table import lengths, replace_table
 
-from tokenflow_sgl.observe import scrape
+from tokenflow_sgl.lab.observe import scrape
 
 PAGE = Path(__file__).with_name("README.md")
 RESULTS = ROOT / "benchmarks" / "results" / "context_switch"

@@ -23,10 +23,10 @@ from suite import LOADS
 from switch_times import Noting, summary
 from table import replace_table
 
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.traces import open_trace
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.traces import open_trace
 
 PAGE = Path(__file__).with_name("README.md")
 WORKLOAD = "4090-b"

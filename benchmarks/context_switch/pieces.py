@@ -4,8 +4,8 @@
 
 Writes two tables of README.md beside this file, from the results of `live.py pieces` (pages of one
 token are those of its ablation where that suite was not run with them) and of `live.py groups`. The
-times are arithmetic (`tokenflow_sgl.profiles.pieces`) with published costs, for a copy of average
-size; no GPU measured them.
+times are arithmetic (`tokenflow_sgl.lab.profiles.pieces`) with published costs, for a copy of
+average size; no GPU measured them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.choices import IoBackend, MemLayout
-from tokenflow_sgl.profiles import DeviceProfile, Pieces
-from tokenflow_sgl.profiles.pieces import ESTIMATED, GATHERED, load_pieces, store_pieces
+from tokenflow_sgl.lab.profiles import DeviceProfile, Pieces
+from tokenflow_sgl.lab.profiles.pieces import ESTIMATED, GATHERED, load_pieces, store_pieces
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 

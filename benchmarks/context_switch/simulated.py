@@ -26,12 +26,12 @@ from rich.progress import track
 
 from tokenflow_sgl.cli.chosen_trace import open_chosen
 from tokenflow_sgl.contract import Policy
+from tokenflow_sgl.lab.profiles.pieces import NO_PIECE_COSTS, PieceCosts
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.study.spread import on_cores
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.baselines import MarkovPriorityPolicy, RandomPriorityPolicy
-from tokenflow_sgl.profiles.pieces import NO_PIECE_COSTS, PieceCosts
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.study.spread import on_cores
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 

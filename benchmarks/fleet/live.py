@@ -33,12 +33,12 @@ from run import INVALID, TOKENFLOW
 from suite import CONTENDERS, SERVER
 
 from tokenflow_sgl.choices import Router
-from tokenflow_sgl.demo.server import SglangServer, free_port
+from tokenflow_sgl.lab.demo.server import SglangServer, free_port
+from tokenflow_sgl.lab.replay import find_target
+from tokenflow_sgl.lab.replay.pace import pace
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.runs import read_run
 from tokenflow_sgl.policy.routing import READ_EVERY
-from tokenflow_sgl.replay import find_target
-from tokenflow_sgl.replay.pace import pace
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.runs import read_run
 
 PAGE = Path(__file__).with_name("README.md")
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "fleet"

@@ -14,12 +14,12 @@ from typing import Any
 
 from rich.progress import track
 
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.sim.cluster import ROUTERS
-from tokenflow_sgl.sim.study.spread import on_cores
-from tokenflow_sgl.traces import open_trace
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import EngineOptions, simulate
+from tokenflow_sgl.lab.sim.cluster import ROUTERS
+from tokenflow_sgl.lab.sim.study.spread import on_cores
+from tokenflow_sgl.lab.traces import open_trace
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- fleet -->\n\n", "\n<!-- /fleet -->"

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from live import FLEETS, TRACE
 
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.sim.cluster import ROUTERS
-from tokenflow_sgl.traces import open_trace
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import EngineOptions, simulate
+from tokenflow_sgl.lab.sim.cluster import ROUTERS
+from tokenflow_sgl.lab.traces import open_trace
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- unlike -->\n\n", "\n<!-- /unlike -->"

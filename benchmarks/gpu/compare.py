@@ -16,9 +16,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tokenflow_sgl.costs import attention_work
-from tokenflow_sgl.profiles import MODELS, DeviceProfile, Model, load_profile
-from tokenflow_sgl.profiles.fit import fit
-from tokenflow_sgl.profiles.measured import Measurement, read_measurements
+from tokenflow_sgl.lab.profiles import MODELS, DeviceProfile, Model, load_profile
+from tokenflow_sgl.lab.profiles.fit import fit
+from tokenflow_sgl.lab.profiles.measured import Measurement, read_measurements
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from tokenflow_sgl.profiles import Model
+from tokenflow_sgl.lab.profiles import Model
 
 TOY = Model(
     name="toy",

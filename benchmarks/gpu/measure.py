@@ -31,8 +31,8 @@ from copies import Buffers, beside, by_piece, by_size
 from llama import TOY, Llama, Step
 from timing import graphed, seconds
 
-from tokenflow_sgl.profiles import MODELS, Model
-from tokenflow_sgl.profiles.measured import COLUMNS
+from tokenflow_sgl.lab.profiles import MODELS, Model
+from tokenflow_sgl.lab.profiles.measured import COLUMNS
 
 LATER = 0.8
 """Share of the memory that is free after the weights that KV may take."""

@@ -32,7 +32,7 @@ from llama import TOY, Llama, Step
 from timing import seconds, wait
 
 from tokenflow_sgl.engine.layerwise.batched_copies import copy_batch, has_batched_copies
-from tokenflow_sgl.profiles import MODELS, Model
+from tokenflow_sgl.lab.profiles import MODELS, Model
 from tokenflow_sgl.restoration import MeetingPoint, best_split, in_chunks, next_head
 
 Row = dict[str, float | str | bool]

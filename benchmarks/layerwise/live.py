@@ -32,10 +32,10 @@ from run import ROOT, TOKENFLOW, commit, keep, measure
 from suite import SERVER, Load
 from table import replace_table
 
-from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl.observe.metrics_page import scrape
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
-from tokenflow_sgl.traces.generators.sessions import SessionConfig
+from tokenflow_sgl.lab.demo.server import SglangServer
+from tokenflow_sgl.lab.observe.metrics_page import scrape
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest, write_native
+from tokenflow_sgl.lab.traces.generators.sessions import SessionConfig
 from tokenflow_sgl_emulator.timed.virtual_arrivals import ARRIVAL_KEY, STAMP_KEY
 
 PAGE = Path(__file__).with_name("README.md")

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tokenflow_sgl.lab.profiles import load_profile
 from tokenflow_sgl.placement import (
     Batch,
     Effort,
@@ -43,7 +44,6 @@ from tokenflow_sgl.placement.baselines import (
     slo_aware,
 )
 from tokenflow_sgl.placement.milp import solve_milp
-from tokenflow_sgl.profiles import load_profile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 

@@ -19,11 +19,11 @@ import numpy as np
 from simulated import DEVICE, HOST, LOADS, MODEL, RATE, SECONDS
 
 from tokenflow_sgl.contract import FloatArray, IntArray
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
-from tokenflow_sgl.sim import EngineOptions
-from tokenflow_sgl.sim.study.bounds import cheapest_prefill
-from tokenflow_sgl.traces import Trace, open_trace
+from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.sim import EngineOptions
+from tokenflow_sgl.lab.sim.study.bounds import cheapest_prefill
+from tokenflow_sgl.lab.traces import Trace, open_trace
 
 SPEED = {"200k": 80.0, "all": 40.0}
 """Tokens per second of a stream that thinks: about what it gets in the simulation."""

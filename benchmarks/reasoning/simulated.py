@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.report import Figures, figures
+from tokenflow_sgl.lab.sim import EngineOptions, simulate
+from tokenflow_sgl.lab.traces import Trace, open_trace
+from tokenflow_sgl.lab.traces.generators.reading_rates import RateMix
+from tokenflow_sgl.lab.traces.output_limits import REASONING_LIMIT
+from tokenflow_sgl.lab.traces.transform import with_rates
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
-from tokenflow_sgl.report import Figures, figures
-from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.traces import Trace, open_trace
-from tokenflow_sgl.traces.generators.reading_rates import RateMix
-from tokenflow_sgl.traces.output_limits import REASONING_LIMIT
-from tokenflow_sgl.traces.transform import with_rates
 
 DEVICE, MODEL = "h200", "llama3-8b"
 HOST = 8

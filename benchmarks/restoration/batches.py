@@ -21,7 +21,7 @@ from statistics import fmean
 
 from storing_server import ALL, CONTENDERS, StoringServer, storing
 
-from tokenflow_sgl.profiles import load_profile
+from tokenflow_sgl.lab.profiles import load_profile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from storing_server import CONTENDERS, PAGE_TOKENS, storing
 
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
 from tokenflow_sgl.restoration import best_split, in_chunks
 
 ROOT = Path(__file__).resolve().parents[2]

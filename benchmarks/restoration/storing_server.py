@@ -16,8 +16,8 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.lab.demo.server import SglangServer
+from tokenflow_sgl.lab.profiles import DeviceProfile
 from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
 
 CONTENDERS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 from storing_server import CONTENDERS, PAGE_TOKENS, storing
 
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
-from tokenflow_sgl.replay import ReplayOptions, find_target, replay
-from tokenflow_sgl.runs import Run
-from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.traces import Trace, open_trace
-from tokenflow_sgl.traces.transform import fit_context, limit
+from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.lab.runs import Run
+from tokenflow_sgl.lab.sim import EngineOptions, simulate
+from tokenflow_sgl.lab.traces import Trace, open_trace
+from tokenflow_sgl.lab.traces.transform import fit_context, limit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.lab.demo.server import SglangServer
 
 HERE = Path(__file__).parent
 GRAFANA = HERE.parents[1] / "grafana" / "prometheus"

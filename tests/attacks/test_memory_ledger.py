@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from servers.fixtures import BROKEN
 
-from tokenflow_sgl.demo.server import ServerError
+from tokenflow_sgl.lab.demo.server import ServerError
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

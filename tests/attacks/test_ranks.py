@@ -15,7 +15,7 @@ import pytest
 from servers.client import Served
 from servers.fixtures import BROKEN, MODULE
 
-from tokenflow_sgl.demo.server import ServerError
+from tokenflow_sgl.lab.demo.server import ServerError
 
 pytestmark = pytest.mark.engine
 

@@ -13,8 +13,8 @@ import torch
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.profiles import DeviceProfile
-from tokenflow_sgl.profiles.measured import EAGER, KINDS, read_measurements
+from tokenflow_sgl.lab.profiles import DeviceProfile
+from tokenflow_sgl.lab.profiles.measured import EAGER, KINDS, read_measurements
 
 ROOT = Path(__file__).parents[2]
 GPU = ROOT / "benchmarks" / "gpu"

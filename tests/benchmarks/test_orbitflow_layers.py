@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.choices import Staging
+from tokenflow_sgl.lab.sim.layer_wise import Newcomer
 from tokenflow_sgl.placement import Machine, any_number, fits
-from tokenflow_sgl.sim.layer_wise import Newcomer
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

@@ -28,8 +28,8 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.failing import Exit
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.traces.spec import FORMATS
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.traces.spec import FORMATS
 
 ALLOWED = {0, *Exit}
 NOWHERE = "http://127.0.0.1:9"
@@ -264,17 +264,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., tupl
         patch.setenv("COLUMNS", "400")
         patch.setattr(os, "execv", work)
         for target in (
-            "tokenflow_sgl.demo.run.run_demo",
-            "tokenflow_sgl.replay.target.find_target",
-            "tokenflow_sgl.replay.find_target",
+            "tokenflow_sgl.lab.demo.run.run_demo",
+            "tokenflow_sgl.lab.replay.target.find_target",
+            "tokenflow_sgl.lab.replay.find_target",
             "tokenflow_sgl.cli.plan_output.planned",
-            "tokenflow_sgl.sim.simulate",
-            "tokenflow_sgl.sim.study.spread.on_cores",
-            "tokenflow_sgl.sim.study.spread.on_ray",
+            "tokenflow_sgl.lab.sim.simulate",
+            "tokenflow_sgl.lab.sim.study.spread.on_cores",
+            "tokenflow_sgl.lab.sim.study.spread.on_ray",
         ):
             patch.setattr(target, work)
         # What takes long and has tests of its own: read once, and not drawn.
-        for module in ("tokenflow_sgl.profiles", "tokenflow_sgl.profiles.load"):
+        for module in ("tokenflow_sgl.lab.profiles", "tokenflow_sgl.lab.profiles.load"):
             patch.setattr(f"{module}.load_profile", functools.cache(load_profile))
         for picture in ("profiles.profile_plot.plot", "traces.trace_plot.draw"):
             patch.setattr(f"tokenflow_sgl.{picture}", lambda *_: None)

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.failing import Exit
+from tokenflow_sgl.lab.sim.study.capacity_search import Outcome
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest, write_native
 from tokenflow_sgl.qos.classes import QosClass
-from tokenflow_sgl.sim.study.capacity_search import Outcome
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
 
 TRACE = ("--trace", "4090-c?duration=10")
 
@@ -28,7 +28,7 @@ def command(monkeypatch, tmp_path):
     def here_only(*_args):
         yield here
 
-    monkeypatch.setattr("tokenflow_sgl.sim.study.spread.on_cores", here_only)
+    monkeypatch.setattr("tokenflow_sgl.lab.sim.study.spread.on_cores", here_only)
 
     def run(*words: str):
         return CliRunner().invoke(app, ["capacity", *words], env={"COLUMNS": "200"})
@@ -46,7 +46,7 @@ def carrying(command, monkeypatch):
             streams = len(setup.traces[draw].requests)
             return Outcome(streams if speed <= edges[policy] else 0, streams)
 
-        monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
+        monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
         return command(*TRACE, "--policy", ",".join(edges), *words)
 
     return run
@@ -120,7 +120,7 @@ def test_classes_of_a_file_are_those_of_the_server(command, monkeypatch, tmp_pat
         seen.append((setup.classes.known["voice"], setup.traces[0].requests[0].rate))
         return Outcome(1, 1)
 
-    monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
+    monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
     write_spoken(tmp_path / "day.jsonl", "4090-c?limit=4")
     (tmp_path / "own.toml").write_text("[classes.voice]\nrate = 7\nweight = 2\n")
     words = ("--trace", "day.jsonl", "--policy", "fcfs")
@@ -207,7 +207,7 @@ def test_runs_that_fail_are_ended_early_unless_they_are_to_be_whole(
         seen.add(setup.whole)
         return Outcome(5 if job[1] > 1.0 else 10, 10, whole=setup.whole or job[1] <= 1.0)
 
-    monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
+    monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
     done = command(*TRACE, "--policy", "fcfs", "--output", "here", *(["--whole"] if whole else []))
     assert done.exit_code == 0, done.output
     assert seen == {whole}

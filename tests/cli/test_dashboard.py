@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.observe import ScrapeError
-from tokenflow_sgl.observe.dashboards import BOARDS
+from tokenflow_sgl.lab.observe import ScrapeError
+from tokenflow_sgl.lab.observe.dashboards import BOARDS
 
 
 def test_build_writes_them(tmp_path) -> None:
@@ -23,7 +23,7 @@ def test_build_writes_them(tmp_path) -> None:
 def test_import_sends_them_with_the_token(monkeypatch) -> None:
     sent = []
     monkeypatch.setattr(
-        "tokenflow_sgl.observe.fetch",
+        "tokenflow_sgl.lab.observe.fetch",
         lambda url, **request: sent.append((url, request)) or b'{"status": "success"}',
     )
     result = CliRunner().invoke(
@@ -49,7 +49,7 @@ def test_import_without_a_token_or_a_grafana(monkeypatch) -> None:
     def refuse(url, **request):
         raise ScrapeError("nobody answers")
 
-    monkeypatch.setattr("tokenflow_sgl.observe.fetch", refuse)
+    monkeypatch.setattr("tokenflow_sgl.lab.observe.fetch", refuse)
     result = CliRunner().invoke(
         app, ["dashboard", "import", "http://127.0.0.1:9"], env={"GRAFANA_TOKEN": "x"}
     )
@@ -59,7 +59,7 @@ def test_import_without_a_token_or_a_grafana(monkeypatch) -> None:
 
 @pytest.mark.parametrize("answer", [b"<html>Please log in</html>", b"{}", b"[]", b"[" * 5000])
 def test_import_is_none_if_grafana_does_not_say_so(monkeypatch, answer) -> None:
-    monkeypatch.setattr("tokenflow_sgl.observe.fetch", lambda url, **_: answer)
+    monkeypatch.setattr("tokenflow_sgl.lab.observe.fetch", lambda url, **_: answer)
     result = CliRunner().invoke(
         app, ["dashboard", "import", "http://grafana:3000"], env={"GRAFANA_TOKEN": "x"}
     )
@@ -70,7 +70,7 @@ def test_import_is_none_if_grafana_does_not_say_so(monkeypatch, answer) -> None:
 
 def test_render_names_a_server_that_prometheus_does_not_know(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(
-        "tokenflow_sgl.observe.dashboards.prometheus_source.fetch",
+        "tokenflow_sgl.lab.observe.dashboards.prometheus_source.fetch",
         lambda url, **_: b'{"data": ["127.0.0.1:30001"]}',
     )
     asked = ["dashboard", "render", "http://127.0.0.1:9090", "--output", str(tmp_path / "new")]
@@ -89,7 +89,7 @@ def test_render_draws_one_server(monkeypatch, tmp_path) -> None:
         values = "/label/" in url
         return b'{"data": ["a:1", "b:2"]}' if values else b'{"data": {"result": []}}'
 
-    monkeypatch.setattr("tokenflow_sgl.observe.dashboards.prometheus_source.fetch", fetch)
+    monkeypatch.setattr("tokenflow_sgl.lab.observe.dashboards.prometheus_source.fetch", fetch)
     options = ["--instance", "a:1", "--baseline", 'b"2', "--output", str(tmp_path)]
     result = CliRunner().invoke(app, ["dashboard", "render", "http://127.0.0.1:9090", *options])
     assert result.exit_code == 0, result.output

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.contract import Cause, Mode
 from tokenflow_sgl.engine.telemetry.prometheus import Levels
-from tokenflow_sgl.observe import ScrapeError, metrics_page, parse
+from tokenflow_sgl.lab.observe import ScrapeError, metrics_page, parse
 
 
 @pytest.fixture

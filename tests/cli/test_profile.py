@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tokenflow_sgl.cli.profile import profile_app
-from tokenflow_sgl.profiles import DEVICES, MODELS, DeviceProfile, load_profile
-from tokenflow_sgl.profiles.pieces import ESTIMATED, HOPPER, NO_PIECE_COSTS
+from tokenflow_sgl.lab.profiles import DEVICES, MODELS, DeviceProfile, load_profile
+from tokenflow_sgl.lab.profiles.pieces import ESTIMATED, HOPPER, NO_PIECE_COSTS
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

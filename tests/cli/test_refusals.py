@@ -139,10 +139,10 @@ def test_no_server_exits_with_1(invoke, words):
 
 
 def test_every_choice_is_one_that_the_packages_know():
-    from tokenflow_sgl.replay.endpoints import ENDPOINTS
-    from tokenflow_sgl.report import overview
-    from tokenflow_sgl.sim.cluster import ROUTERS
-    from tokenflow_sgl.sim.study.tuning import OBJECTIVES
+    from tokenflow_sgl.lab.replay.endpoints import ENDPOINTS
+    from tokenflow_sgl.lab.report import overview
+    from tokenflow_sgl.lab.sim.cluster import ROUTERS
+    from tokenflow_sgl.lab.sim.study.tuning import OBJECTIVES
 
     for choice, known in (
         (choices.Api, ENDPOINTS),
@@ -174,7 +174,7 @@ def test_help_lists_closed_choices(command, listed, monkeypatch):
 
 def test_help_of_simulate_names_every_policy():
     from tokenflow_sgl.cli.simulate import simulate
-    from tokenflow_sgl.sim.schedulers.by_name import POLICIES
+    from tokenflow_sgl.lab.sim.schedulers.by_name import POLICIES
 
     hint = typing.get_type_hints(simulate, include_extras=True)["policy"]
     (option,) = (each for each in hint.__metadata__ if isinstance(each, typer.models.OptionInfo))

@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from tokenflow_sgl.runs import read_run
+from tokenflow_sgl.lab.runs import read_run
 
 pytestmark = pytest.mark.long
 
@@ -20,7 +20,7 @@ PROGRAM = "import typer; from tokenflow_sgl.cli.replay import replay; typer.run(
 
 @pytest.fixture
 def trace_file(ask, trace_of, tmp_path):
-    from tokenflow_sgl.traces import write_native
+    from tokenflow_sgl.lab.traces import write_native
 
     def write(*requests):
         path = tmp_path / "readers.jsonl"

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tokenflow_sgl.runs import write_run
+from tokenflow_sgl.lab.runs import write_run
 
 command = importlib.import_module("tokenflow_sgl.cli.report")
 app = typer.Typer()

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
 
 runner = CliRunner()
 

@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.runs import read_run
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
-from tokenflow_sgl.traces.loaders.native import write_native
-from tokenflow_sgl.traces.request import PriorityUpdate
+from tokenflow_sgl.lab.runs import read_run
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.traces.loaders.native import write_native
+from tokenflow_sgl.lab.traces.request import PriorityUpdate
 
 runner = CliRunner()
 

@@ -8,7 +8,7 @@ from busy_server import page, work
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.observe import ScrapeError, parse
+from tokenflow_sgl.lab.observe import ScrapeError, parse
 
 command = importlib.import_module("tokenflow_sgl.cli.top")
 
@@ -17,7 +17,7 @@ def test_once(recorder, monkeypatch) -> None:
     before = page()
     work(recorder)
     pages = iter([before, page()])
-    monkeypatch.setattr("tokenflow_sgl.observe.metrics_page.scrape", lambda url: next(pages))
+    monkeypatch.setattr("tokenflow_sgl.lab.observe.metrics_page.scrape", lambda url: next(pages))
     monkeypatch.setattr(command.time, "sleep", lambda seconds: None)
     result = CliRunner().invoke(app, ["top", "http://server:1", "--once"], env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.output
@@ -26,7 +26,7 @@ def test_once(recorder, monkeypatch) -> None:
 
 def test_a_server_that_is_not_there_or_knows_nothing(monkeypatch) -> None:
     monkeypatch.setattr(
-        "tokenflow_sgl.observe.metrics_page.scrape", lambda url: parse("sglang:x 1\n")
+        "tokenflow_sgl.lab.observe.metrics_page.scrape", lambda url: parse("sglang:x 1\n")
     )
     result = CliRunner().invoke(app, ["top", "http://server:1"])
     assert result.exit_code == 1
@@ -35,5 +35,5 @@ def test_a_server_that_is_not_there_or_knows_nothing(monkeypatch) -> None:
     def refuse(url):
         raise ScrapeError("nobody answers")
 
-    monkeypatch.setattr("tokenflow_sgl.observe.metrics_page.scrape", refuse)
+    monkeypatch.setattr("tokenflow_sgl.lab.observe.metrics_page.scrape", refuse)
     assert CliRunner().invoke(app, ["top", "http://server:1"]).output == "nobody answers.\n"

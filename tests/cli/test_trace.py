@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.trace import trace_app
-from tokenflow_sgl.traces import open_trace
-from tokenflow_sgl.traces.generators.arrivals import ARRIVALS
-from tokenflow_sgl.traces.generators.mixes import MIXES
-from tokenflow_sgl.traces.generators.priority_changes import PRIORITIES
-from tokenflow_sgl.traces.generators.request_lengths import LENGTHS
-from tokenflow_sgl.traces.generators.sessions import SessionConfig
-from tokenflow_sgl.traces.parameters import parameter_names
+from tokenflow_sgl.lab.traces import open_trace
+from tokenflow_sgl.lab.traces.generators.arrivals import ARRIVALS
+from tokenflow_sgl.lab.traces.generators.mixes import MIXES
+from tokenflow_sgl.lab.traces.generators.priority_changes import PRIORITIES
+from tokenflow_sgl.lab.traces.generators.request_lengths import LENGTHS
+from tokenflow_sgl.lab.traces.generators.sessions import SessionConfig
+from tokenflow_sgl.lab.traces.parameters import parameter_names
 
 trace_command = importlib.import_module("tokenflow_sgl.cli.trace")
 
@@ -195,7 +195,7 @@ def test_progress_shows_only_on_terminals_and_when_reading_takes_long(
 
 
 def test_import_stays_light():
-    heavy = ("numpy", "matplotlib", "pyarrow", "tokenflow_sgl.traces")
+    heavy = ("numpy", "matplotlib", "pyarrow", "tokenflow_sgl.lab.traces")
     code = (
         "import sys, tokenflow_sgl.cli.trace; "
         f"print([name for name in {heavy} if name in sys.modules])"

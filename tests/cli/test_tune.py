@@ -11,9 +11,9 @@ from made_runs.settings import here, row, write_spoken
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.lab.sim.study.tuning import SPACE
+from tokenflow_sgl.lab.traces import Trace, open_trace
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.sim.study.tuning import SPACE
-from tokenflow_sgl.traces import Trace, open_trace
 
 
 @pytest.fixture
@@ -28,13 +28,13 @@ def command(monkeypatch, tmp_path):
             return figures(setup.trace, {**shipped, **setting})
 
         for module in ("tuning", "held_out"):
-            monkeypatch.setattr(f"tokenflow_sgl.sim.study.{module}.row_of", made)
+            monkeypatch.setattr(f"tokenflow_sgl.lab.sim.study.{module}.row_of", made)
 
         @contextmanager
         def here_only(*_args):
             yield here
 
-        monkeypatch.setattr("tokenflow_sgl.sim.study.spread.on_cores", here_only)
+        monkeypatch.setattr("tokenflow_sgl.lab.sim.study.spread.on_cores", here_only)
         done = CliRunner().invoke(
             app,
             ["tune", "--trials", "12", "--output", str(tmp_path / "runs.parquet"), *options],

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from tokenflow_sgl.report import Figures, figures
-from tokenflow_sgl.runs import REQUEST_SCHEMA, TOKEN_SCHEMA, Run, RunInfo
+from tokenflow_sgl.lab.report import Figures, figures
+from tokenflow_sgl.lab.runs import REQUEST_SCHEMA, TOKEN_SCHEMA, Run, RunInfo
 
 MakeFigures = Callable[..., Figures]
 

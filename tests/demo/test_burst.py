@@ -1,4 +1,4 @@
-from tokenflow_sgl.demo.burst import RATES, SPREAD_S, Burst
+from tokenflow_sgl.lab.demo.burst import RATES, SPREAD_S, Burst
 
 
 def test_it_is_what_was_asked_for() -> None:

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from tokenflow_sgl.cli.demo import TOKENFLOW_ARGS
-from tokenflow_sgl.demo.burst import Burst
-from tokenflow_sgl.demo.run import Contender, DemoConfig, run_demo
-from tokenflow_sgl.runs import read_run
+from tokenflow_sgl.lab.demo.burst import Burst
+from tokenflow_sgl.lab.demo.run import Contender, DemoConfig, run_demo
+from tokenflow_sgl.lab.runs import read_run
 
 pytestmark = pytest.mark.engine
 

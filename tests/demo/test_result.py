@@ -11,10 +11,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.demo import run
-from tokenflow_sgl.demo.plot import draw
-from tokenflow_sgl.demo.result import BurstError, check, identical_answers, result_table
-from tokenflow_sgl.report import Figures
+from tokenflow_sgl.lab.demo import run
+from tokenflow_sgl.lab.demo.plot import draw
+from tokenflow_sgl.lab.demo.result import BurstError, check, identical_answers, result_table
+from tokenflow_sgl.lab.report import Figures
 
 MakeFigures = Callable[..., Figures]
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tokenflow_sgl.demo.server import ServerError, SglangServer, free_port
+from tokenflow_sgl.lab.demo.server import ServerError, SglangServer, free_port
 
 SECONDS = 60.0
 """Until what a busy machine does late counts as not done."""
@@ -186,7 +186,7 @@ def test_it_dies_with_the_process_that_started_it(server):
     # That process is killed outright, as by the kernel or a test's timeout.
     planned = server()
     code = (
-        "import sys, time; from tokenflow_sgl.demo.server import SglangServer\n"
+        "import sys, time; from tokenflow_sgl.lab.demo.server import SglangServer\n"
         "with SglangServer('m', log_path=sys.argv[1]) as running:\n"
         "    print(running.pid, flush=True); time.sleep(600)"
     )

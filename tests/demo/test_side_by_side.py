@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tokenflow_sgl.demo.side_by_side import readers, side_by_side
-from tokenflow_sgl.replay.live import Snapshot
+from tokenflow_sgl.lab.demo.side_by_side import readers, side_by_side
+from tokenflow_sgl.lab.replay.live import Snapshot
 
 NOW = Snapshot(
     time_s=4.0,

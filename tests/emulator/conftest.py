@@ -15,8 +15,8 @@ from servers.client import flush_when_idle
 from servers.last_words import telling_why
 from transformers import AutoModelForCausalLM
 
-from tokenflow_sgl.demo.server import SglangServer
-from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
+from tokenflow_sgl.lab.demo.server import SglangServer
+from tokenflow_sgl.lab.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl_emulator.models import ARCHS, make_tiny_lora, make_tiny_model
 
 SECONDS = 240.0

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tokenflow_sgl.profiles import DeviceProfile, ProfileError
-from tokenflow_sgl.profiles.pool import kv_pool_tokens
+from tokenflow_sgl.lab.profiles import DeviceProfile, ProfileError
+from tokenflow_sgl.lab.profiles.pool import kv_pool_tokens
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang warns on import that there is no GPU

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.lab.profiles import DeviceProfile
 from tokenflow_sgl_emulator.storage.storage_threads import WorkQueue
 from tokenflow_sgl_emulator.timed.clock import VirtualClock
 

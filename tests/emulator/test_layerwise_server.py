@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from servers.fixtures import SERVER_SIDE
 
+from tokenflow_sgl.lab.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl.placement import Layouts, Machine, Staging, decode_step
-from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl_emulator.timed.model_folder import write_model_folder
 from tokenflow_sgl_emulator.timed.virtual_arrivals import ARRIVAL_KEY, STAMP_KEY
 

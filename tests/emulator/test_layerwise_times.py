@@ -25,8 +25,8 @@ from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor, StepRow
 from tokenflow_sgl.engine.layerwise.layer_plans import StreamsInStep, layout_of
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
+from tokenflow_sgl.lab.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl.placement import Layout, Layouts, Machine, Staging, decode_step, half_phases
-from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl_emulator.timed import clock as clock_module
 from tokenflow_sgl_emulator.timed import device, timed_streams
 from tokenflow_sgl_emulator.timed.clock import VirtualClock

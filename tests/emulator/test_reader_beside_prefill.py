@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, PrefillTable
+from tokenflow_sgl.lab.profiles import DecodeTable, DeviceProfile, PrefillTable
 from tokenflow_sgl.qos import play
 from tokenflow_sgl_emulator.timed.clock import VIRTUAL_VARIABLE
 from tokenflow_sgl_emulator.timed.device import PROFILE_VARIABLE

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tokenflow_sgl.replay import ReplayOptions, find_target, replay
-from tokenflow_sgl.runs import Run
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.lab.runs import Run
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 from tokenflow_sgl_emulator.timed.model_folder import CONTEXT, write_model_folder
 from tokenflow_sgl_emulator.tokenizer import EOS_ID
 

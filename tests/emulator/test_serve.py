@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.lab.profiles import DeviceProfile
 from tokenflow_sgl_emulator import serve
 
 

@@ -189,7 +189,7 @@ def test_two_ranks_have_their_own_pages(
 def test_a_bad_configuration_is_named(
     start_server: Any, models: dict[str, Path], tmp_path: Path
 ) -> None:
-    from tokenflow_sgl.demo.server import ServerError
+    from tokenflow_sgl.lab.demo.server import ServerError
 
     bad = [flag.replace('"read_gbps": 1.0', '"read_gbps": -1') for flag in flags(tmp_path)]
     said = r"read_gbps of the storage link is -1; allowed is a number above 0"

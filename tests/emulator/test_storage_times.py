@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 import pytest
 
 from tokenflow_sgl.costs import attention_work
-from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
+from tokenflow_sgl.lab.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
 from tokenflow_sgl_emulator.timed.clock import IDLE_PASS_S, LONGEST_PASS, VIRTUAL_VARIABLE
 from tokenflow_sgl_emulator.timed.device import PROFILE_VARIABLE

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokenflow_sgl.profiles import DeviceProfile, Launch, PieceCosts, Pieces
+from tokenflow_sgl.lab.profiles import DeviceProfile, Launch, PieceCosts, Pieces
 from tokenflow_sgl_emulator.timed import device as device_module
 from tokenflow_sgl_emulator.timed import dilation, timed_streams
 from tokenflow_sgl_emulator.timed.device import CopyCount, EmulatedDevice

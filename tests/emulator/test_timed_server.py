@@ -12,8 +12,8 @@ from urllib.error import HTTPError
 
 import pytest
 
-from tokenflow_sgl.demo.server import ServerError
-from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
+from tokenflow_sgl.lab.demo.server import ServerError
+from tokenflow_sgl.lab.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 from tokenflow_sgl_emulator.answer_ends import END_KEY
 from tokenflow_sgl_emulator.timed.model_folder import write_model_folder
 from tokenflow_sgl_emulator.tokenizer import EOS_ID

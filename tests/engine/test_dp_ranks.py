@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from servers.fixtures import BROKEN
 
-from tokenflow_sgl.observe.stream_events import events, read_log
+from tokenflow_sgl.lab.observe.stream_events import events, read_log
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

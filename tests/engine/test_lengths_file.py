@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from servers.fixtures import COLD
 
-from tokenflow_sgl.demo.server import ServerError
+from tokenflow_sgl.lab.demo.server import ServerError
 from tokenflow_sgl.policy.lengths_document import read_lengths
 
 pytestmark = pytest.mark.engine

@@ -17,7 +17,7 @@ from servers.client import Samples
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.demo.server import ServerError
+from tokenflow_sgl.lab.demo.server import ServerError
 
 pytestmark = pytest.mark.engine
 

@@ -16,7 +16,7 @@ from servers.fixtures import COLD, SERVER_SIDE
 from servers.rivals import CONTROLLER, EVICTING, HARMLESS, PARSING, STEPPING, TARGETS, beside
 from told_streams import Reading, told
 
-from tokenflow_sgl.demo.server import ServerError
+from tokenflow_sgl.lab.demo.server import ServerError
 
 pytestmark = pytest.mark.engine
 

@@ -18,10 +18,10 @@ import yaml
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.demo.server import free_port
-from tokenflow_sgl.observe import ScrapeError, fetch
-from tokenflow_sgl.observe.dashboards import BOARDS
-from tokenflow_sgl.observe.dashboards.prometheus_source import EVERYTHING, Prometheus
+from tokenflow_sgl.lab.demo.server import free_port
+from tokenflow_sgl.lab.observe import ScrapeError, fetch
+from tokenflow_sgl.lab.observe.dashboards import BOARDS
+from tokenflow_sgl.lab.observe.dashboards.prometheus_source import EVERYTHING, Prometheus
 
 pytestmark = pytest.mark.engine
 

@@ -16,8 +16,8 @@ from tokenflow_sgl.engine.telemetry.prometheus import (
     Recorder,
     _observe,
 )
+from tokenflow_sgl.lab.observe import Scrape, parse
 from tokenflow_sgl.metrics import GROUPS, METRICS
-from tokenflow_sgl.observe import Scrape, parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 MOST_SERIES, MOST_PER_CLASS = 105, 105

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from restoring_loop import PAGE, RestoringLoop
 
-from tokenflow_sgl.profiles import load_profile
+from tokenflow_sgl.lab.profiles import load_profile
 from tokenflow_sgl.restoration import Channel, Job, Machine, in_chunks, schedule
 
 PREFIXES = (30720, 6144, 16384, 10240, 24576, 8192, 12288, 20480)

@@ -11,15 +11,15 @@ from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.sim import EngineOptions
-from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.schedulers.by_name import make_scheduler
-from tokenflow_sgl.sim.schedulers.cache_aware import MOST_SORTED, request_id
-from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.traces import PrefixBlock, TraceRequest
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.sim import EngineOptions
+from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.prefixes import Prefixes
+from tokenflow_sgl.lab.sim.schedulers.by_name import make_scheduler
+from tokenflow_sgl.lab.sim.schedulers.cache_aware import MOST_SORTED, request_id
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.sim.step import Device
+from tokenflow_sgl.lab.traces import PrefixBlock, TraceRequest
 
 POLICIES = {"hrrn": "hrrn", "lpm": "lpm", "shortest-prefill": "shortest-prefill-first"}
 """By the simulator's name: SGLang's."""

@@ -22,7 +22,7 @@ import pytest
 from headroom_proxy import FIELD
 from servers.client import TOKENS, Served
 
-from tokenflow_sgl.demo.server import free_port
+from tokenflow_sgl.lab.demo.server import free_port
 
 pytestmark = pytest.mark.engine
 

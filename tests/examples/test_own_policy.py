@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
-from tokenflow_sgl.runs import read_run
+from tokenflow_sgl.lab.runs import read_run
 
 ROOT = Path(__file__).parents[2]
 

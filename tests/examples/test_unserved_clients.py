@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tokenflow_sgl.demo.server import free_port
+from tokenflow_sgl.lab.demo.server import free_port
 
 CLIENTS = ("openai_client", "voice", "looking_away", "even_stream")
 

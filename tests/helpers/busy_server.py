@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY, generate_latest
 
 from tokenflow_sgl.contract import Cause, Mode
 from tokenflow_sgl.engine.telemetry.prometheus import Levels, PrometheusRecorder
-from tokenflow_sgl.observe import parse
+from tokenflow_sgl.lab.observe import parse
 
 
 @pytest.fixture

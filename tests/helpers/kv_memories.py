@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tokenflow_sgl.sim.kv_memory import KVMemory
-from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.traces import PrefixBlock, TraceRequest
+from tokenflow_sgl.lab.sim.kv_memory import KVMemory
+from tokenflow_sgl.lab.sim.prefixes import Prefixes
+from tokenflow_sgl.lab.traces import PrefixBlock, TraceRequest
 
 SHARED = 40
 

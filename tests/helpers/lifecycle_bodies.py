@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from tokenflow_sgl.contract import Decision, Phase
+from tokenflow_sgl.lab.sim.actuator import SimActuator
+from tokenflow_sgl.lab.sim.ended_streams import EndedStreams
 from tokenflow_sgl.lifecycle import Actuator, Applied, Missing, Phases, apply
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
-from tokenflow_sgl.sim.actuator import SimActuator
-from tokenflow_sgl.sim.ended_streams import EndedStreams
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties

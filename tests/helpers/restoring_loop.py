@@ -24,7 +24,7 @@ from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.restore_adder import restoring_adder
 from tokenflow_sgl.engine.restore.tail_fetch import BATCH_SECONDS, BATCH_TOKENS
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
-from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.lab.profiles import DeviceProfile
 
 PAGE = 64
 

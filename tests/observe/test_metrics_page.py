@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tokenflow_sgl.observe import ScrapeError, fetch, parse, scrape
+from tokenflow_sgl.lab.observe import ScrapeError, fetch, parse, scrape
 
 PAGE = """
 # HELP tokenflow:preemptions_total Preemptions by cause.
@@ -117,7 +117,7 @@ def test_a_server_is_asked(server, monkeypatch) -> None:
     ],
 )
 def test_bad_pages_are_named(server, monkeypatch, status, text, message) -> None:
-    monkeypatch.setattr("tokenflow_sgl.observe.metrics_page.MAX_BYTES", 200)
+    monkeypatch.setattr("tokenflow_sgl.lab.observe.metrics_page.MAX_BYTES", 200)
     server.status, server.text = status, text
     with pytest.raises(ScrapeError, match=message):
         scrape(server.url)

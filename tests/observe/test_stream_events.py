@@ -28,8 +28,8 @@ from tokenflow_sgl.contract import (
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.engine.telemetry.decision_log import MOST_CANDIDATES, DecisionLog
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
-from tokenflow_sgl.observe import stream_events
-from tokenflow_sgl.observe.stream_events import LogError, events, read_log, short_names
+from tokenflow_sgl.lab.observe import stream_events
+from tokenflow_sgl.lab.observe.stream_events import LogError, events, read_log, short_names
 
 NOON = datetime.datetime(2026, 11, 22, 12, 3, 4).timestamp()
 

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from tokenflow_sgl.contract import Mode
 from tokenflow_sgl.engine.telemetry.prometheus import Levels
+from tokenflow_sgl.lab.observe import parse
+from tokenflow_sgl.lab.observe.top_view import LEVELS, MODES, WIDTH, Look, Screen, _by_level, _curve
 from tokenflow_sgl.metrics import METRICS
-from tokenflow_sgl.observe import parse
-from tokenflow_sgl.observe.top_view import LEVELS, MODES, WIDTH, Look, Screen, _by_level, _curve
 
 
 def shown(look: Look, width: int = 130) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
+from tokenflow_sgl.lab.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
 
 
 @pytest.fixture

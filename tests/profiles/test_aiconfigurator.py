@@ -13,8 +13,15 @@ from functools import cache
 import pytest
 
 from tokenflow_sgl.costs import attention_work
-from tokenflow_sgl.profiles import DEVICES, MODELS, DeviceProfile, Launch, load_profile, roofline
-from tokenflow_sgl.profiles import aiconfigurator as ours
+from tokenflow_sgl.lab.profiles import (
+    DEVICES,
+    MODELS,
+    DeviceProfile,
+    Launch,
+    load_profile,
+    roofline,
+)
+from tokenflow_sgl.lab.profiles import aiconfigurator as ours
 
 core = pytest.importorskip(
     "aiconfigurator_core.sdk.engine", reason="aiconfigurator-core is not installed"

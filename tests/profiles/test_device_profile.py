@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tokenflow_sgl.profiles import DeviceProfile, Launch, Link, PieceCosts, ProfileError
+from tokenflow_sgl.lab.profiles import DeviceProfile, Launch, Link, PieceCosts, ProfileError
 
 
 def test_link_by_hand() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tokenflow_sgl.profiles import DEVICES, MODELS, ProfileError, load_profile, roofline
-from tokenflow_sgl.profiles.device_profile import DeviceProfile
-from tokenflow_sgl.profiles.fit import Residual, fit
-from tokenflow_sgl.profiles.measured import Measurement, read_measurements
+from tokenflow_sgl.lab.profiles import DEVICES, MODELS, ProfileError, load_profile, roofline
+from tokenflow_sgl.lab.profiles.device_profile import DeviceProfile
+from tokenflow_sgl.lab.profiles.fit import Residual, fit
+from tokenflow_sgl.lab.profiles.measured import Measurement, read_measurements
 
 LLAMA = MODELS["llama3-8b"]
 KV = LLAMA.kv_bytes_per_token

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tokenflow_sgl.profiles import DeviceProfile, Launch, ProfileError, load_profile
-from tokenflow_sgl.profiles.launch import EAGER_LAYER, PIECE_LAYER, default_launch
-from tokenflow_sgl.profiles.measured import Measurement
+from tokenflow_sgl.lab.profiles import DeviceProfile, Launch, ProfileError, load_profile
+from tokenflow_sgl.lab.profiles.launch import EAGER_LAYER, PIECE_LAYER, default_launch
+from tokenflow_sgl.lab.profiles.measured import Measurement
 
 
 def test_a_prefill_takes_at_least_its_launch(small: DeviceProfile) -> None:
@@ -45,8 +45,8 @@ def test_refuses_less_than_nothing() -> None:
 
 
 def test_it_is_fitted_to_eager_steps() -> None:
-    from tokenflow_sgl.profiles.fit import fit
-    from tokenflow_sgl.profiles.model_shapes import MODELS
+    from tokenflow_sgl.lab.profiles.fit import fit
+    from tokenflow_sgl.lab.profiles.model_shapes import MODELS
 
     needed = [
         Measurement(line, kind, batch, tokens, context, seconds)

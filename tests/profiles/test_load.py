@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tokenflow_sgl.profiles import ProfileError, load_profile
+from tokenflow_sgl.lab.profiles import ProfileError, load_profile
 
 
 def test_unknown_names_list_the_known_ones() -> None:
@@ -52,7 +52,7 @@ def test_a_broken_package_is_not_called_missing(monkeypatch: pytest.MonkeyPatch)
 def test_import_is_light() -> None:
     heavy = ("sglang", "torch", "transformers", "aiconfigurator_core", "matplotlib")
     code = (
-        "import sys, tokenflow_sgl.profiles, tokenflow_sgl.cli.profile\n"
+        "import sys, tokenflow_sgl.lab.profiles, tokenflow_sgl.cli.profile\n"
         f"print([name for name in {heavy} if name in sys.modules]\n"
         "      + [name for name in sys.modules if name.startswith('tokenflow_sgl.engine')])"
     )

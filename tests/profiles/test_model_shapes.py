@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.profiles import DEVICES, MODELS
+from tokenflow_sgl.lab.profiles import DEVICES, MODELS
 
 
 @pytest.mark.parametrize(

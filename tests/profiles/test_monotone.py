@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tokenflow_sgl.profiles.monotone import non_decreasing
+from tokenflow_sgl.lab.profiles.monotone import non_decreasing
 
 GRIDS = arrays(
     np.float64, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=st.floats(1, 9)

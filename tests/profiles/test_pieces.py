@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tokenflow_sgl.choices import IoBackend, MemLayout
-from tokenflow_sgl.profiles import DeviceProfile, Link, PieceCosts, Pieces, ProfileError
-from tokenflow_sgl.profiles.pieces import (
+from tokenflow_sgl.lab.profiles import DeviceProfile, Link, PieceCosts, Pieces, ProfileError
+from tokenflow_sgl.lab.profiles.pieces import (
     ESTIMATED,
     GATHERED,
     HOPPER,

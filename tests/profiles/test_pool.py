@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.profiles.document import ProfileError
-from tokenflow_sgl.profiles.pool import host_pool_tokens, kv_pool_tokens, static_fraction
+from tokenflow_sgl.lab.profiles.document import ProfileError
+from tokenflow_sgl.lab.profiles.pool import host_pool_tokens, kv_pool_tokens, static_fraction
 
 MIB = 1 << 20
 

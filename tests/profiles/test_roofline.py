@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.profiles import DEVICES, MODELS, load_profile
-from tokenflow_sgl.profiles.roofline import decode_seconds, prefill_seconds, reduce_seconds
+from tokenflow_sgl.lab.profiles import DEVICES, MODELS, load_profile
+from tokenflow_sgl.lab.profiles.roofline import decode_seconds, prefill_seconds, reduce_seconds
 
 RTX4090, LLAMA = DEVICES["rtx4090"], MODELS["llama3-8b"]
 

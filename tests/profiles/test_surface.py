@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.profiles.document import ProfileError
-from tokenflow_sgl.profiles.surface import Surface
+from tokenflow_sgl.lab.profiles.document import ProfileError
+from tokenflow_sgl.lab.profiles.surface import Surface
 
 POINTS = st.lists(st.integers(1, 10_000), min_size=2, max_size=6, unique=True).map(sorted)
 QUERY = st.floats(0.0, 30_000.0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.replay.answers import (
+from tokenflow_sgl.lab.replay.answers import (
     MOST_TOKENS,
     ChatAnswer,
     ChunkError,

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from replaying.stub import Behaviour, serve
 
 from tokenflow_sgl.choices import Api
+from tokenflow_sgl.lab.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.lab.replay.answers import ChatAnswer, CompletionsAnswer
+from tokenflow_sgl.lab.replay.counting import how_counted
+from tokenflow_sgl.lab.replay.spreading import spread
+from tokenflow_sgl.lab.replay.stream import Stream
 from tokenflow_sgl.qos import evaluate_stream
-from tokenflow_sgl.replay import ReplayOptions, find_target, replay
-from tokenflow_sgl.replay.answers import ChatAnswer, CompletionsAnswer
-from tokenflow_sgl.replay.counting import how_counted
-from tokenflow_sgl.replay.spreading import spread
-from tokenflow_sgl.replay.stream import Stream
 
 OPENAI = [Api.completions, Api.chat]
 

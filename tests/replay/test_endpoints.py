@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from tokenflow_sgl.choices import Api
-from tokenflow_sgl.replay import ReplayOptions
-from tokenflow_sgl.traces.request import PrefixBlock
+from tokenflow_sgl.lab.replay import ReplayOptions
+from tokenflow_sgl.lab.traces.request import PrefixBlock
 
 
 def test_what_generate_is_asked(ask, on_stub):

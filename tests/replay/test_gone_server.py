@@ -10,7 +10,7 @@ import urllib.request
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
-from tokenflow_sgl.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.lab.replay import ReplayOptions, find_target, replay
 
 
 def end_by_request(url):
@@ -31,7 +31,7 @@ def test_a_server_that_dies_leaves_records_and_ends_the_replay(
     requests = [ask(output=10_000), *(ask(1000.0 + number) for number in range(30)), ask(9000.0)]
     jumped_s = 0.0
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + jumped_s)
-    monkeypatch.setattr("tokenflow_sgl.replay.wall.time", later)
+    monkeypatch.setattr("tokenflow_sgl.lab.replay.wall.time", later)
 
     async def main(url):
         def observe(snapshot, wall_s):

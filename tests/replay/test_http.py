@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.replay.http import EventLines, HttpError, HttpResponse
+from tokenflow_sgl.lab.replay.http import EventLines, HttpError, HttpResponse
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"

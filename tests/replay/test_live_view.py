@@ -4,7 +4,7 @@ import math
 import pytest
 from rich.console import Console
 
-from tokenflow_sgl.replay.live import Snapshot, live_view
+from tokenflow_sgl.lab.replay.live import Snapshot, live_view
 
 NOW = Snapshot(
     time_s=12.0,

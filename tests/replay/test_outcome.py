@@ -2,11 +2,11 @@ import math
 
 import pytest
 
-from tokenflow_sgl.replay import MAX_LAG_S, ReplayOptions, Target
-from tokenflow_sgl.replay.outcome import make_run
-from tokenflow_sgl.replay.pace import Pace
-from tokenflow_sgl.replay.preparation import make_records
-from tokenflow_sgl.replay.records import TraceClock
+from tokenflow_sgl.lab.replay import MAX_LAG_S, ReplayOptions, Target
+from tokenflow_sgl.lab.replay.outcome import make_run
+from tokenflow_sgl.lab.replay.pace import Pace
+from tokenflow_sgl.lab.replay.preparation import make_records
+from tokenflow_sgl.lab.replay.records import TraceClock
 
 
 @pytest.fixture

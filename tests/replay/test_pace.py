@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from tokenflow_sgl.replay import Target, find_target
-from tokenflow_sgl.replay.pace import Pace, pace
+from tokenflow_sgl.lab.replay import Target, find_target
+from tokenflow_sgl.lab.replay.pace import Pace, pace
 
 DEVICE = {"time_dilation": 2.5, "steps": 0, "late_steps": 0}
 EMULATED = {"internal_states": [{"emulated_device": DEVICE}]}

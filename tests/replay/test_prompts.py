@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.replay.answers import ChatAnswer, GenerateAnswer
-from tokenflow_sgl.replay.prompts import ChatPrompts, Prompt, TokenPrompts
-from tokenflow_sgl.traces.request import PrefixBlock, TraceRequest
+from tokenflow_sgl.lab.replay.answers import ChatAnswer, GenerateAnswer
+from tokenflow_sgl.lab.replay.prompts import ChatPrompts, Prompt, TokenPrompts
+from tokenflow_sgl.lab.traces.request import PrefixBlock, TraceRequest
 
 
 def items(prompt):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tokenflow_sgl.replay import ReplayError, ReplayOptions
+from tokenflow_sgl.lab.replay import ReplayError, ReplayOptions
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from tokenflow_sgl.choices import Api
-from tokenflow_sgl.replay import ReplayOptions
-from tokenflow_sgl.traces.output_limits import DEFAULT_LIMIT, REASONING_LIMIT
+from tokenflow_sgl.lab.replay import ReplayOptions
+from tokenflow_sgl.lab.traces.output_limits import DEFAULT_LIMIT, REASONING_LIMIT
 
 EMULATED = {
     "internal_states": [

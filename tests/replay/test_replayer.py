@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from tokenflow_sgl.choices import Api, Sessions
-from tokenflow_sgl.replay import ReplayError, ReplayOptions
-from tokenflow_sgl.replay.stream_client import StreamClient
-from tokenflow_sgl.replay.summary_table import summary_table
-from tokenflow_sgl.runs import read_run, write_run
-from tokenflow_sgl.traces.request import PriorityUpdate
+from tokenflow_sgl.lab.replay import ReplayError, ReplayOptions
+from tokenflow_sgl.lab.replay.stream_client import StreamClient
+from tokenflow_sgl.lab.replay.summary_table import summary_table
+from tokenflow_sgl.lab.runs import read_run, write_run
+from tokenflow_sgl.lab.traces.request import PriorityUpdate
 
 DEVICE = {"device": "h200", "model": "m", "time_dilation": 4.0, "steps": 0, "late_steps": 0}
 KNOWN = ReplayOptions(known_lengths=True)
@@ -343,7 +343,7 @@ def test_nothing_starts_without_rates_or_token_ids(ask, on_stub):
 
 
 def test_urls_are_checked(ask, trace_of):
-    from tokenflow_sgl.replay import Target, replay
+    from tokenflow_sgl.lab.replay import Target, replay
 
     for url in ("localhost:30000", "ftp://host", "http://"):
         with pytest.raises(ReplayError, match="allowed is http://HOST"):
@@ -362,7 +362,7 @@ def test_a_run_is_written_and_read_as_it_was(ask, on_stub, tmp_path):
 
 def test_hundreds_of_streams_lose_nothing(ask, trace_of, stub_process):
     """The functional half of benchmarks/replay_client.py: 300 streams from another process."""
-    from tokenflow_sgl.replay import find_target, replay
+    from tokenflow_sgl.lab.replay import find_target, replay
 
     requests = [ask(0.002 * number, prompt=8, output=60 + number % 7) for number in range(300)]
 

@@ -5,7 +5,12 @@ import time
 
 import pytest
 
-from tokenflow_sgl.replay.steady import LoopLag, allow_many_files, new_event_loop, no_collections
+from tokenflow_sgl.lab.replay.steady import (
+    LoopLag,
+    allow_many_files,
+    new_event_loop,
+    no_collections,
+)
 
 
 def test_a_long_pause_counts_for_as_long_as_it_lasts():

@@ -3,9 +3,9 @@ import json
 
 import pytest
 
-from tokenflow_sgl.replay import ReplayError, find_target
-from tokenflow_sgl.replay.replay_options import TargetError
-from tokenflow_sgl.replay.target import Target, words_to_tokens
+from tokenflow_sgl.lab.replay import ReplayError, find_target
+from tokenflow_sgl.lab.replay.replay_options import TargetError
+from tokenflow_sgl.lab.replay.target import Target, words_to_tokens
 
 EMULATED = {
     "version": "0.5.23",

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from tokenflow_sgl.choices import Api, Sessions
-from tokenflow_sgl.replay import ReplayError, ReplayOptions
-from tokenflow_sgl.replay.stream_client import StreamClient
-from tokenflow_sgl.replay.virtual import VirtualReplayer
+from tokenflow_sgl.lab.replay import ReplayError, ReplayOptions
+from tokenflow_sgl.lab.replay.stream_client import StreamClient
+from tokenflow_sgl.lab.replay.virtual import VirtualReplayer
 
 VIRTUAL = {
     "internal_states": [
@@ -57,7 +57,7 @@ def test_everything_is_sent_at_once_with_its_arrival(replayed, ask, rows):
 
 
 def test_this_machines_pace_makes_no_run_invalid(replayed, ask, monkeypatch):
-    monkeypatch.setattr("tokenflow_sgl.replay.outcome.MAX_LAG_S", -1.0)
+    monkeypatch.setattr("tokenflow_sgl.lab.replay.outcome.MAX_LAG_S", -1.0)
     _, run = replayed([ask()])
     assert not run.info.invalid
     assert run.info.send_lag_p99_s is None
@@ -82,10 +82,10 @@ def test_a_stream_may_wait_for_as_long_as_others_get_tokens(replayed, ask, rows,
 
     monkeypatch.setattr(StreamClient, "give_up_silent", noted)
     monkeypatch.setattr(VirtualReplayer, "_give_up_silent", looked)
-    monkeypatch.setattr("tokenflow_sgl.replay.base_replayer._OBSERVE_EVERY_S", 0.05)
+    monkeypatch.setattr("tokenflow_sgl.lab.replay.base_replayer._OBSERVE_EVERY_S", 0.05)
     for module in ("stream", "stream_client", "virtual"):
         clock = SimpleNamespace(monotonic=lambda: now_s)
-        monkeypatch.setattr(f"tokenflow_sgl.replay.{module}.time", clock)
+        monkeypatch.setattr(f"tokenflow_sgl.lab.replay.{module}.time", clock)
     options = ReplayOptions(timeout_s=1.0)
     requests = [ask(0.0), ask(0.0, output=20)]
     _, run = replayed(requests, options, failures={0: "hang"}, gap_s=0.15)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.report.andes_qoe import andes_qoe
+from tokenflow_sgl.lab.report.andes_qoe import andes_qoe
 
 GAPS = st.lists(st.floats(0, 5), min_size=1, max_size=40)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokenflow_sgl.report import figures
+from tokenflow_sgl.lab.report import figures
 
 
 @pytest.fixture

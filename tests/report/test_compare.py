@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tokenflow_sgl.report import Options, ReportError, Verdict, compare, figures
+from tokenflow_sgl.lab.report import Options, ReportError, Verdict, compare, figures
 
 
 def changes(one, two, **how):

@@ -9,11 +9,11 @@ import json
 import pytest
 from rich.console import Console
 
-from tokenflow_sgl.report import CATALOGUE, Verdict, compare, figures
-from tokenflow_sgl.report.conclusion import conclusions
-from tokenflow_sgl.report.export import comparison_object, to_json
-from tokenflow_sgl.report.held_kv import HeldKv, held_kv, kv_sentence
-from tokenflow_sgl.report.terminal import comparison_view, run_view
+from tokenflow_sgl.lab.report import CATALOGUE, Verdict, compare, figures
+from tokenflow_sgl.lab.report.conclusion import conclusions
+from tokenflow_sgl.lab.report.export import comparison_object, to_json
+from tokenflow_sgl.lab.report.held_kv import HeldKv, held_kv, kv_sentence
+from tokenflow_sgl.lab.report.terminal import comparison_view, run_view
 
 
 def told(run, **target):

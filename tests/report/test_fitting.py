@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenflow_sgl.cli import simulate_output
-from tokenflow_sgl.demo.result import result_table
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.report.fitting import Fitting
+from tokenflow_sgl.lab.demo.result import result_table
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.report.fitting import Fitting
 
 
 def rendered(view, width):

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tokenflow_sgl.report import ReportError, Verdict, compare, figures
-from tokenflow_sgl.report.conclusion import conclusions
-from tokenflow_sgl.report.page import page
+from tokenflow_sgl.lab.report import ReportError, Verdict, compare, figures
+from tokenflow_sgl.lab.report.conclusion import conclusions
+from tokenflow_sgl.lab.report.page import page
 
 pytestmark = pytest.mark.long
 

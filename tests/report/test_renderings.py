@@ -10,12 +10,12 @@ import re
 import pytest
 from rich.console import Console
 
-from tokenflow_sgl.report import ReportError, compare, figures, markdown_table
-from tokenflow_sgl.report.export import comparison_object, run_object, to_json
-from tokenflow_sgl.report.overview import lengths_note
-from tokenflow_sgl.report.page import page
-from tokenflow_sgl.report.terminal import comparison_view, run_view
-from tokenflow_sgl.report.text import interval, number, plain
+from tokenflow_sgl.lab.report import ReportError, compare, figures, markdown_table
+from tokenflow_sgl.lab.report.export import comparison_object, run_object, to_json
+from tokenflow_sgl.lab.report.overview import lengths_note
+from tokenflow_sgl.lab.report.page import page
+from tokenflow_sgl.lab.report.terminal import comparison_view, run_view
+from tokenflow_sgl.lab.report.text import interval, number, plain
 
 
 def printed(view, width=120):

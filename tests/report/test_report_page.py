@@ -11,8 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tokenflow_sgl.report import CATALOGUE
-from tokenflow_sgl.report.bench_serving import BenchServing
+from tokenflow_sgl.lab.report import CATALOGUE
+from tokenflow_sgl.lab.report.bench_serving import BenchServing
 
 PAGE = Path(__file__).parents[2] / "docs" / "report.md"
 

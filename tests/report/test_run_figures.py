@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.choices import TbtRule
-from tokenflow_sgl.report import Options, ReportError, compare, figures
-from tokenflow_sgl.report.page import page
-from tokenflow_sgl.report.reading import Reading, pick_streams
-from tokenflow_sgl.report.time_windows import population
+from tokenflow_sgl.lab.report import Options, ReportError, compare, figures
+from tokenflow_sgl.lab.report.page import page
+from tokenflow_sgl.lab.report.reading import Reading, pick_streams
+from tokenflow_sgl.lab.report.time_windows import population
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.report import CATALOGUE, Options, figures
-from tokenflow_sgl.report import sample as module
-from tokenflow_sgl.report.sample import Columns, Sample
+from tokenflow_sgl.lab.report import CATALOGUE, Options, figures
+from tokenflow_sgl.lab.report import sample as module
+from tokenflow_sgl.lab.report.sample import Columns, Sample
 
 
 def columns(found):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.report.reading import Reading, pick_streams, worst_rows
-from tokenflow_sgl.report.time_windows import (
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.report.reading import Reading, pick_streams, worst_rows
+from tokenflow_sgl.lab.report.time_windows import (
     distribution,
     population,
     token_rate,

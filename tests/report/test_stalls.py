@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.telemetry.tally import Tally
+from tokenflow_sgl.lab.report import Options, ReportError, figures, markdown_table
+from tokenflow_sgl.lab.report.catalogue import BY_KEY
+from tokenflow_sgl.lab.runs import write_run
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.metrics import METRICS
 from tokenflow_sgl.policy.predictors import LimitLengths
 from tokenflow_sgl.qos import NOTICEABLE_STALL, ReaderBank, evaluate_stream
-from tokenflow_sgl.report import Options, ReportError, figures, markdown_table
-from tokenflow_sgl.report.catalogue import BY_KEY
-from tokenflow_sgl.runs import write_run
 
 RATE = 10.0
 # A reader of 10 tokens/s: 20 tokens 50 ms late each, which it does not notice; one 0.5 s late.
@@ -119,10 +119,10 @@ def test_a_report_counts_and_says_so(run, tmp_path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("threshold", [0.1, 0.25])
 def test_every_view_of_a_report_names_the_threshold(run, threshold) -> None:
-    from tokenflow_sgl.report import compare
-    from tokenflow_sgl.report.export import run_object
-    from tokenflow_sgl.report.page import page
-    from tokenflow_sgl.report.terminal import comparison_view, run_view
+    from tokenflow_sgl.lab.report import compare
+    from tokenflow_sgl.lab.report.export import run_object
+    from tokenflow_sgl.lab.report.page import page
+    from tokenflow_sgl.lab.report.terminal import comparison_view, run_view
 
     judged = figures(run, Options(stall_threshold_s=threshold))
     both = compare(judged, [judged])
@@ -164,8 +164,8 @@ def test_a_threshold_that_is_none_is_refused(value) -> None:
 
 
 def test_the_replays_live_line_and_the_demo_use_the_same() -> None:
-    live = importlib.import_module("tokenflow_sgl.replay.live")
-    compare = importlib.import_module("tokenflow_sgl.demo.result")
+    live = importlib.import_module("tokenflow_sgl.lab.replay.live")
+    compare = importlib.import_module("tokenflow_sgl.lab.demo.result")
     snapshot = live.Snapshot(1.0, 1, 1, 0, 0, 1, 0, 5.0, 0.1, 0.1, 1)
     assert f"1 stalled for over {NOTICEABLE_STALL:g} s now" in live._line(snapshot)
     titles = [BY_KEY[key].title(Options()) for key in compare.ROWS]

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.runs import Run, RunError, read_run, record, write_run
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.runs import Run, RunError, read_run, record, write_run
 
 
 def test_rows_and_tokens_may_be_in_any_order(pair):

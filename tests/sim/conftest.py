@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tokenflow_sgl.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
-from tokenflow_sgl.sim import EngineOptions, Simulation
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.profiles import DecodeTable, DeviceProfile, Link, PrefillTable
+from tokenflow_sgl.lab.sim import EngineOptions, Simulation
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 
 STEP = 0.01
 """Seconds of a decode step, whatever it reads."""

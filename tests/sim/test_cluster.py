@@ -16,12 +16,12 @@ from states import state as make_state
 
 from tokenflow_sgl.contract import State
 from tokenflow_sgl.costs import StepCosts
+from tokenflow_sgl.lab.profiles import DecodeTable
+from tokenflow_sgl.lab.sim import SimulationError, simulate
+from tokenflow_sgl.lab.sim.cluster import ROUTERS
+from tokenflow_sgl.lab.sim.simulated_streams import IntArray, SimulatedStreams
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.profiles import DecodeTable
-from tokenflow_sgl.sim import SimulationError, simulate
-from tokenflow_sgl.sim.cluster import ROUTERS
-from tokenflow_sgl.sim.simulated_streams import IntArray, SimulatedStreams
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
 
 on_two = partial(simulate, policy="fcfs", replicas=2)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tokenflow_sgl.contract import Decision, Mode
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.ended_streams import EndedStreams
-from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.traces import TraceRequest
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.ended_streams import EndedStreams
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.traces import TraceRequest
 
 
 class Watching:

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenflow_sgl.choices import Sessions
-from tokenflow_sgl.sim import SimulationError, engine, simulate
-from tokenflow_sgl.sim.schedulers.by_name import POLICIES
-from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Device, Step
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.sim import SimulationError, engine, simulate
+from tokenflow_sgl.lab.sim.schedulers.by_name import POLICIES
+from tokenflow_sgl.lab.sim.step import NO_STREAM, Chunk, Device, Step
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 
 
 def test_one_request(times_of, trace, device, options) -> None:

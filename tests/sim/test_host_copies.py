@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kv_memories import by, memory
 
-from tokenflow_sgl.sim.kv_memory import KVMemory
+from tokenflow_sgl.lab.sim.kv_memory import KVMemory
 
 
 def held_once(there: KVMemory, *streams: int) -> None:

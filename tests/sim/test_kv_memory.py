@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kv_memories import by, memory, request
 
-from tokenflow_sgl.sim.kv_memory import KVMemory
-from tokenflow_sgl.sim.prefixes import Prefixes
+from tokenflow_sgl.lab.sim.kv_memory import KVMemory
+from tokenflow_sgl.lab.sim.prefixes import Prefixes
 
 
 def test_the_longest_unused_goes_first() -> None:

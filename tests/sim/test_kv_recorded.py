@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.lab.sim import simulate
 
 
 def test_the_fullest_moment_is_recorded(trace, device, options) -> None:

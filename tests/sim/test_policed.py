@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.contract import Decision, Mode, Prefill
+from tokenflow_sgl.lab.profiles import Link
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.experience import experienced
+from tokenflow_sgl.lab.sim.prefixes import Prefixes
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.sim.step import Device
+from tokenflow_sgl.lab.traces import TraceRequest
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.profiles import Link
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.experience import experienced
-from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.traces import TraceRequest
 
 BURST = [(0.0, 100, 200, 10.0)] * 12
 """Twelve readers of 10 tokens/s, 3,600 tokens of KV in the end; 1,000 fit."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.prefixes import Prefixes
+from tokenflow_sgl.lab.traces import Accounting, PrefixBlock, Trace, TraceRequest
 
 
 def asked(*blocks: int, own: int = 0, at: float = 0.0, output: int = 5) -> TraceRequest:

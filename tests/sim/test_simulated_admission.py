@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.qos.classes import SHIPPED, QosClass, QosClasses
-from tokenflow_sgl.sim import simulate
 
 TPOT_SLO = 0.1
 CHAT = QosClass("chat", 1.0 / TPOT_SLO, ttft_slo=3.0, tpot_slo=TPOT_SLO)

@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.policed import PolicedScheduler
+from tokenflow_sgl.lab.sim.prefixes import Prefixes
+from tokenflow_sgl.lab.sim.schedulers.by_name import make_scheduler
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.sim.step import Device
+from tokenflow_sgl.lab.traces import TraceError, TraceRequest
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.predictors import LimitLengths
 from tokenflow_sgl.qos import play
 from tokenflow_sgl.qos.classes import SHIPPED, QosClass, QosClasses
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.policed import PolicedScheduler
-from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.schedulers.by_name import make_scheduler
-from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.traces import TraceError, TraceRequest
 
 KNOWN = {
     "voice": QosClass("voice", 10.0, weight=4.0),

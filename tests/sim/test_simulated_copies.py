@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tokenflow_sgl.choices import IoBackend, MemLayout
-from tokenflow_sgl.profiles import DeviceProfile, PieceCosts
-from tokenflow_sgl.sim import EngineOptions, Simulation, SimulationError, simulate
-from tokenflow_sgl.sim.step import Device, IssuedCount
-from tokenflow_sgl.traces import Trace
+from tokenflow_sgl.lab.profiles import DeviceProfile, PieceCosts
+from tokenflow_sgl.lab.sim import EngineOptions, Simulation, SimulationError, simulate
+from tokenflow_sgl.lab.sim.step import Device, IssuedCount
+from tokenflow_sgl.lab.traces import Trace
 
 COSTS = PieceCosts(call=1e-3, set_up=1e-4)
 

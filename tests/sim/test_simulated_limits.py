@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.lab.sim import simulate
 
 LONG = 20_000
 ROWS = tuple((0.01 * number, 60, 40 + 7 * number) for number in range(12))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import simulate
 
 
 # No plan with overlap knows the tokens of the step under way: streams pause and go on a step late.

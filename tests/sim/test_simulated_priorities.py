@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.qos import play
-from tokenflow_sgl.sim import simulate
 
 BURST = [(0.05 * number, 100, 200) for number in range(24)]
 """24 answers of 200 tokens, 7,200 tokens of KV in the end; 1,000 fit."""

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.traces import TraceRequest
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.traces import TraceRequest
 
 
 def one_by_one(due: float | None, rate: float, times: list[float]) -> float:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.contract import State, Tier, Window
-from tokenflow_sgl.sim import SimulationError, policed, simulate
-from tokenflow_sgl.sim.simulated_state import state_of
-from tokenflow_sgl.sim.window_pool import EVICTION_INTERVAL, WindowPool
+from tokenflow_sgl.lab.sim import SimulationError, policed, simulate
+from tokenflow_sgl.lab.sim.simulated_state import state_of
+from tokenflow_sgl.lab.sim.window_pool import EVICTION_INTERVAL, WindowPool
 
 BURST = [(0.0, 20, 300, 10.0)] * 12
 """Twelve readers of 10 tokens/s: their windows grow with their answers."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.sim import SimulationError, engine, simulate
-from tokenflow_sgl.sim.speculation import Acceptance
+from tokenflow_sgl.lab.sim import SimulationError, engine, simulate
+from tokenflow_sgl.lab.sim.speculation import Acceptance
 
 DRAFTS = {"speculative_num_draft_tokens": 4, "acceptance": 2.5}
 ROWS = [(0.1 * number, 60 + 7 * number, 120, 12.0) for number in range(12)]

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.contract import Decision, Mode
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.kv_memory import KVMemory
-from tokenflow_sgl.sim.prefill_copies import PrefillCopies
-from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.sim.step_results import StepResults
-from tokenflow_sgl.traces import TraceRequest
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.kv_memory import KVMemory
+from tokenflow_sgl.lab.sim.prefill_copies import PrefillCopies
+from tokenflow_sgl.lab.sim.prefixes import Prefixes
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.sim.step_results import StepResults
+from tokenflow_sgl.lab.traces import TraceRequest
 
 
 class Watching:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokenflow_sgl.profiles import DeviceProfile
-from tokenflow_sgl.sim import EngineOptions, Simulation, SimulationError, simulate
-from tokenflow_sgl.sim.engine import Engine
-from tokenflow_sgl.sim.storage_link import StorageLink
-from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest
+from tokenflow_sgl.lab.profiles import DeviceProfile
+from tokenflow_sgl.lab.sim import EngineOptions, Simulation, SimulationError, simulate
+from tokenflow_sgl.lab.sim.engine import Engine
+from tokenflow_sgl.lab.sim.storage_link import StorageLink
+from tokenflow_sgl.lab.traces import Accounting, PrefixBlock, Trace, TraceRequest
 
 SLOW, EQUAL, FAST = 0.002, 0.008, 0.08
 """Gbit/s of 250, 1,000 and 10,000 tokens per second; the device computes 1,000."""

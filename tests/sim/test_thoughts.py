@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.sim import EngineOptions, simulate
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 
 KV = 20_000
 

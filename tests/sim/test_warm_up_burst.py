@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import pytest
 
+from tokenflow_sgl.lab.sim import SimulationError, simulate
+from tokenflow_sgl.lab.traces.output_limits import WARM_UP_LIMIT
 from tokenflow_sgl.policy.predictors import LimitLengths
-from tokenflow_sgl.sim import SimulationError, simulate
-from tokenflow_sgl.traces.output_limits import WARM_UP_LIMIT
 
 
 class Told(LimitLengths):
@@ -24,7 +24,7 @@ class Told(LimitLengths):
 @pytest.mark.parametrize("burst", [0, 2, 50])
 def test_the_predictor_knows_of_it(monkeypatch, trace, device, options, burst) -> None:
     monkeypatch.setattr(Told, "ends", [], raising=False)
-    monkeypatch.setattr("tokenflow_sgl.sim.run.make_predictor", lambda name, evidence: Told())
+    monkeypatch.setattr("tokenflow_sgl.lab.sim.run.make_predictor", lambda name, evidence: Told())
     rows = trace(*[(float(number), 50, 40, 10.0) for number in range(5)])
     simulate(rows, device, options(), warm_up_burst=burst)
     of_burst = [(WARM_UP_LIMIT, True)] * min(burst, 5)

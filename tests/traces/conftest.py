@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from tokenflow_sgl.traces import (
+from tokenflow_sgl.lab.traces import (
     Accounting,
     PrefixBlock,
     PriorityUpdate,

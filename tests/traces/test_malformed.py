@@ -11,9 +11,9 @@ from functools import partial
 
 import pytest
 
-from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.generators.arrivals import PoissonArrivals
-from tokenflow_sgl.traces.loaders import (
+from tokenflow_sgl.lab.traces import TraceError
+from tokenflow_sgl.lab.traces.generators.arrivals import PoissonArrivals
+from tokenflow_sgl.lab.traces.loaders import (
     Think,
     load_agent,
     load_azure,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokenflow_sgl.traces import (
+from tokenflow_sgl.lab.traces import (
     Accounting,
     PriorityUpdate,
     Trace,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.traces import TraceRequest
-from tokenflow_sgl.traces.output_limits import DEFAULT_LIMIT, REASONING_LIMIT, client_limits
+from tokenflow_sgl.lab.traces import TraceRequest
+from tokenflow_sgl.lab.traces.output_limits import DEFAULT_LIMIT, REASONING_LIMIT, client_limits
 
 PLAIN = TraceRequest(0.0, 10, 57)
 OWN = TraceRequest(0.0, 10, 57, limit_tokens=800)

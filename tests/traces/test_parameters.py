@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.traces import TraceConfig, TraceError
-from tokenflow_sgl.traces.generators.arrivals import ARRIVALS, PoissonArrivals
-from tokenflow_sgl.traces.generators.mixes import LengthMix
-from tokenflow_sgl.traces.generators.priority_changes import RandomPriorities
-from tokenflow_sgl.traces.generators.reading_rates import RateMix
-from tokenflow_sgl.traces.generators.request_lengths import (
+from tokenflow_sgl.lab.traces import TraceConfig, TraceError
+from tokenflow_sgl.lab.traces.generators.arrivals import ARRIVALS, PoissonArrivals
+from tokenflow_sgl.lab.traces.generators.mixes import LengthMix
+from tokenflow_sgl.lab.traces.generators.priority_changes import RandomPriorities
+from tokenflow_sgl.lab.traces.generators.reading_rates import RateMix
+from tokenflow_sgl.lab.traces.generators.request_lengths import (
     LENGTHS,
     FixedLengths,
     LogNormalLengths,
     NormalLengths,
     SeparateLengths,
 )
-from tokenflow_sgl.traces.generators.sessions import SessionConfig
-from tokenflow_sgl.traces.parameters import choose, spell, stream
+from tokenflow_sgl.lab.traces.generators.sessions import SessionConfig
+from tokenflow_sgl.lab.traces.parameters import choose, spell, stream
 
 
 @pytest.mark.parametrize(

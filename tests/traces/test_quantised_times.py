@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.traces import Accounting, Trace, TraceError, TraceRequest
-from tokenflow_sgl.traces.quantised_times import spread, spread_nearly
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceError, TraceRequest
+from tokenflow_sgl.lab.traces.quantised_times import spread, spread_nearly
 
 
 def trace_at(*times: float) -> Trace:

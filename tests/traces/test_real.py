@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.traces import load_native, open_trace, summarise, write_native
+from tokenflow_sgl.lab.traces import load_native, open_trace, summarise, write_native
 
 
 def test_azure(real, is_balanced, tmp_path):

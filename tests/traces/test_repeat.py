@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.traces import Accounting, PriorityUpdate, Trace, TraceError, TraceRequest
-from tokenflow_sgl.traces.repeat import period_s, repeat
-from tokenflow_sgl.traces.request import PrefixBlock
+from tokenflow_sgl.lab.traces import Accounting, PriorityUpdate, Trace, TraceError, TraceRequest
+from tokenflow_sgl.lab.traces.repeat import period_s, repeat
+from tokenflow_sgl.lab.traces.request import PrefixBlock
 
 
 def trace(*requests: TraceRequest, updates: tuple[PriorityUpdate, ...] = ()) -> Trace:

@@ -1,4 +1,4 @@
-from tokenflow_sgl.traces.request import PrefixBlock, TraceRequest, continues
+from tokenflow_sgl.lab.traces.request import PrefixBlock, TraceRequest, continues
 
 
 def request(tokens, *blocks):

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.trace import trace_app
-from tokenflow_sgl.traces import load_native
+from tokenflow_sgl.lab.traces import load_native
 
 FOLDER = Path(__file__).parents[2] / "traces"
 COMMANDS = re.findall(r"^tokenflow trace (.*)$", (FOLDER / "README.md").read_text(), re.MULTILINE)

@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenflow_sgl.choices import Sessions
-from tokenflow_sgl.traces.request import TraceRequest
-from tokenflow_sgl.traces.schedule import Schedule
+from tokenflow_sgl.lab.traces.request import TraceRequest
+from tokenflow_sgl.lab.traces.schedule import Schedule
 
 
 def turn(arrival_s, session, number, think_s=0.0):

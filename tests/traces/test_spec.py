@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tokenflow_sgl.traces import TraceError, open_trace, write_native
-from tokenflow_sgl.traces.spec import FORMATS, other_draw
+from tokenflow_sgl.lab.traces import TraceError, open_trace, write_native
+from tokenflow_sgl.lab.traces.spec import FORMATS, other_draw
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 00:{n // 60:02}:{n % 60:02},{100 + n},{10 + n}\n" for n in range(600)

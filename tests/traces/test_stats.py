@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest, summarise
-from tokenflow_sgl.traces.stats import Distribution
+from tokenflow_sgl.lab.traces import Accounting, PrefixBlock, Trace, TraceRequest, summarise
+from tokenflow_sgl.lab.traces.stats import Distribution
 
 
 def trace(*requests):

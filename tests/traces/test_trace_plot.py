@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, open_trace
-from tokenflow_sgl.traces.trace_plot import draw
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest, open_trace
+from tokenflow_sgl.lab.traces.trace_plot import draw
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -4,8 +4,8 @@ import ast
 import sys
 from pathlib import Path
 
-import tokenflow_sgl.traces as traces
-from tokenflow_sgl.traces import loaders
+import tokenflow_sgl.lab.traces as traces
+from tokenflow_sgl.lab.traces import loaders
 
 FOLDER = Path(traces.__file__).parent
 
@@ -30,4 +30,4 @@ def test_imports_only_numpy_the_standard_library_and_itself() -> None:
                 assert name.split(".")[0] in allowed | extra, (path, name)
                 if name.startswith("tokenflow_sgl"):
                     light = ("tokenflow_sgl.choices", "tokenflow_sgl.errors")
-                    assert name.startswith(("tokenflow_sgl.traces", *light)), (path, name)
+                    assert name.startswith(("tokenflow_sgl.lab.traces", *light)), (path, name)

@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.trace import trace_app
-from tokenflow_sgl.traces import WORKLOADS, TraceError, TraceRequest, open_trace
-from tokenflow_sgl.traces.generators.arrivals import ARRIVALS
-from tokenflow_sgl.traces.generators.priority_changes import PRIORITIES
-from tokenflow_sgl.traces.generators.request_lengths import LENGTHS
-from tokenflow_sgl.traces.loaders.native import FORMAT, VERSION
-from tokenflow_sgl.traces.parameters import parameter_names
-from tokenflow_sgl.traces.spec import FORMATS
+from tokenflow_sgl.lab.traces import WORKLOADS, TraceError, TraceRequest, open_trace
+from tokenflow_sgl.lab.traces.generators.arrivals import ARRIVALS
+from tokenflow_sgl.lab.traces.generators.priority_changes import PRIORITIES
+from tokenflow_sgl.lab.traces.generators.request_lengths import LENGTHS
+from tokenflow_sgl.lab.traces.loaders.native import FORMAT, VERSION
+from tokenflow_sgl.lab.traces.parameters import parameter_names
+from tokenflow_sgl.lab.traces.spec import FORMATS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "traces.md").read_text()

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.qos.classes import SHIPPED_CLASSES
-from tokenflow_sgl.traces import Accounting, PriorityUpdate, Trace, TraceError, TraceRequest
-from tokenflow_sgl.traces.generators.priority_changes import RandomPriorities
-from tokenflow_sgl.traces.generators.reading_rates import RateMix
-from tokenflow_sgl.traces.transform import (
+from tokenflow_sgl.lab.traces import Accounting, PriorityUpdate, Trace, TraceError, TraceRequest
+from tokenflow_sgl.lab.traces.generators.priority_changes import RandomPriorities
+from tokenflow_sgl.lab.traces.generators.reading_rates import RateMix
+from tokenflow_sgl.lab.traces.transform import (
     fit_context,
     limit,
     sample,
@@ -21,6 +20,7 @@ from tokenflow_sgl.traces.transform import (
     with_rates,
     with_slos,
 )
+from tokenflow_sgl.qos.classes import SHIPPED_CLASSES
 
 
 def request(arrival_s, prompt=10, output=5, session=None, turn=0, **rest):

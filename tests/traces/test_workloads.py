@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.traces import WORKLOADS, TraceError
+from tokenflow_sgl.lab.traces import WORKLOADS, TraceError
 
 TABLE_1 = {  # burst or rate, input mean; TokenFlow, Table 1 and section 7.3
     "4090-a": (60, None, 512),

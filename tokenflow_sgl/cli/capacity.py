@@ -17,7 +17,7 @@ from tokenflow_sgl.cli.option_checks import finite, output_folder
 from tokenflow_sgl.cli.shared_options import shares_options
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.sim.study.capacity_search import CapacitySetup, Carried
+    from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, Carried
 
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
@@ -89,13 +89,13 @@ def capacity(
 
     # Only here: the CLI must start without what a simulation needs.
     from tokenflow_sgl.cli.capacity_output import object_of, print_capacity, verdict
-    from tokenflow_sgl.runs import new_folder
-    from tokenflow_sgl.sim import SimulationError
-    from tokenflow_sgl.sim.schedulers.by_name import settings_of
-    from tokenflow_sgl.sim.study.capacity_plot import plot_capacity
-    from tokenflow_sgl.sim.study.capacity_search import CapacitySetup
-    from tokenflow_sgl.sim.study.goal import parse_goal
-    from tokenflow_sgl.traces.spec import other_draw
+    from tokenflow_sgl.lab.runs import new_folder
+    from tokenflow_sgl.lab.sim import SimulationError
+    from tokenflow_sgl.lab.sim.schedulers.by_name import settings_of
+    from tokenflow_sgl.lab.sim.study.capacity_plot import plot_capacity
+    from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup
+    from tokenflow_sgl.lab.sim.study.goal import parse_goal
+    from tokenflow_sgl.lab.traces.spec import other_draw
 
     names = list(dict.fromkeys(policy.split(",")))
     with failing("No search"):
@@ -156,8 +156,8 @@ def _search(
 ) -> list[Carried]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from tokenflow_sgl.sim.study.capacity_search import capacity
-    from tokenflow_sgl.sim.study.spread import on_cores, on_ray
+    from tokenflow_sgl.lab.sim.study.capacity_search import capacity
+    from tokenflow_sgl.lab.sim.study.spread import on_cores, on_ray
 
     columns = (
         TextColumn("{task.description}"),

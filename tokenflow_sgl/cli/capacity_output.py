@@ -11,7 +11,7 @@ from rich.table import Table
 from tokenflow_sgl.cli.wide_output import table_console
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.sim.study.capacity_search import CapacitySetup, Carried
+    from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, Carried
 
 
 LASTING = 3.0
@@ -20,7 +20,7 @@ LASTING = 3.0
 
 def print_capacity(found: Sequence[Carried], title: str) -> None:
     """Print a row for each policy."""
-    from tokenflow_sgl.report.fitting import Fitting
+    from tokenflow_sgl.lab.report.fitting import Fitting
 
     table = Table(title=title)
     for head in ("policy", "streams/s", "over the first", "meet the goal"):

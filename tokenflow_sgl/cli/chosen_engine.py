@@ -16,11 +16,11 @@ from tokenflow_sgl.choices import (
     WritePolicy,
 )
 from tokenflow_sgl.cli.option_checks import finite
-from tokenflow_sgl.profiles import DEVICES, MODELS
+from tokenflow_sgl.lab.profiles import DEVICES, MODELS
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.profiles import DeviceProfile
-    from tokenflow_sgl.sim import EngineOptions
+    from tokenflow_sgl.lab.profiles import DeviceProfile
+    from tokenflow_sgl.lab.sim import EngineOptions
 
 _SERVER = "The server"
 _MOST_TOKENS = 10**9
@@ -220,8 +220,8 @@ def open_engine(
     Raises:
         ProfileError: There is no such device or model, or the file is not a profile.
     """
-    from tokenflow_sgl.profiles import DeviceProfile, load_profile, pool
-    from tokenflow_sgl.sim import EngineOptions
+    from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile, pool
+    from tokenflow_sgl.lab.sim import EngineOptions
 
     found = DeviceProfile.load(profile) if profile else load_profile(device, model)
     if chunked_prefill_size is None:

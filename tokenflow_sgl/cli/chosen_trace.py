@@ -13,8 +13,8 @@ from rich.console import Console
 from tokenflow_sgl.cli.option_checks import positive
 
 if TYPE_CHECKING:
+    from tokenflow_sgl.lab.traces import Trace
     from tokenflow_sgl.qos.classes import QosClasses
-    from tokenflow_sgl.traces import Trace
 
 _TRACE, _READERS = "The trace", "The readers"
 
@@ -110,8 +110,8 @@ def open_chosen(
         TraceError: It cannot be read, or a change leaves no request; the message names the option.
         ClassError: The file of classes cannot be used.
     """
-    from tokenflow_sgl.traces import open_trace, transform
-    from tokenflow_sgl.traces.generators.reading_rates import parse_rates
+    from tokenflow_sgl.lab.traces import open_trace, transform
+    from tokenflow_sgl.lab.traces.generators.reading_rates import parse_rates
 
     with console.status(f"reading {spec}"):
         trace = open_trace(spec)
@@ -149,7 +149,7 @@ def classes_of(path: Path | None) -> QosClasses:
 @contextmanager
 def _named(option: str) -> Iterator[None]:
     """Put the option's name in front of an error about its value."""
-    from tokenflow_sgl.traces import TraceError
+    from tokenflow_sgl.lab.traces import TraceError
 
     try:
         yield

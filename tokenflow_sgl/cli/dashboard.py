@@ -32,10 +32,10 @@ def build(
     ] = Path("grafana/dashboards"),
 ) -> None:
     """Write the dashboards as JSON files that Grafana imports or provisions."""
-    from tokenflow_sgl.observe.dashboards import BOARDS
+    from tokenflow_sgl.lab.observe.dashboards import BOARDS
 
     need("A dashboard", "grafana_foundation_sdk")
-    from tokenflow_sgl.observe.dashboards.grafana import grafana_json
+    from tokenflow_sgl.lab.observe.dashboards.grafana import grafana_json
 
     for board in BOARDS:
         path = output / f"{board.uid}.json"
@@ -56,11 +56,11 @@ def import_(
 
     GRAFANA_TOKEN=glsa_... tokenflow dashboard import http://127.0.0.1:3000
     """
-    from tokenflow_sgl.observe import ScrapeError, fetch
-    from tokenflow_sgl.observe.dashboards import BOARDS
+    from tokenflow_sgl.lab.observe import ScrapeError, fetch
+    from tokenflow_sgl.lab.observe.dashboards import BOARDS
 
     need("A dashboard", "grafana_foundation_sdk")
-    from tokenflow_sgl.observe.dashboards.grafana import grafana_json
+    from tokenflow_sgl.lab.observe.dashboards.grafana import grafana_json
 
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token:
@@ -133,12 +133,12 @@ def render(
 
     tokenflow dashboard render http://127.0.0.1:9090 --instance 127.0.0.1:30001
     """
-    from tokenflow_sgl.observe.dashboards import BOARDS
-    from tokenflow_sgl.observe.dashboards.chosen_series import chosen, literal
-    from tokenflow_sgl.observe.dashboards.prometheus_source import Prometheus
+    from tokenflow_sgl.lab.observe.dashboards import BOARDS
+    from tokenflow_sgl.lab.observe.dashboards.chosen_series import chosen, literal
+    from tokenflow_sgl.lab.observe.dashboards.prometheus_source import Prometheus
 
     need("A picture", "matplotlib")
-    from tokenflow_sgl.observe.dashboards.render import render as draw
+    from tokenflow_sgl.lab.observe.dashboards.render import render as draw
 
     end = time.time()
     start = end - 60.0 * last

@@ -60,8 +60,8 @@ def demo(
     console = Console()
 
     # Only here: the CLI must start without what the demo needs.
-    from tokenflow_sgl.demo.burst import Burst
-    from tokenflow_sgl.demo.run import Contender, DemoConfig, run_demo
+    from tokenflow_sgl.lab.demo.burst import Burst
+    from tokenflow_sgl.lab.demo.run import Contender, DemoConfig, run_demo
 
     second = (
         Contender("stock again")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenflow_sgl.cli.failing import Exit, failing
-from tokenflow_sgl.observe import Scrape, scheduler_page
+from tokenflow_sgl.lab.observe import Scrape, scheduler_page
 
 DIRECTIONS = {
     "store": ("to the host", "sglang:hicache_backup"),

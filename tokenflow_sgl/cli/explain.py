@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tokenflow_sgl.cli.failing import Exit, fail
-from tokenflow_sgl.observe.stream_events import (
+from tokenflow_sgl.lab.observe.stream_events import (
     Event,
     LogError,
     events,

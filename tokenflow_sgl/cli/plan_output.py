@@ -13,6 +13,7 @@ from rich.table import Table
 
 from tokenflow_sgl.choices import PlacementSolver, Staging
 from tokenflow_sgl.contract import IntArray
+from tokenflow_sgl.lab.profiles.profile_table import plain_table
 from tokenflow_sgl.placement import (
     PAUSED,
     Batch,
@@ -30,10 +31,9 @@ from tokenflow_sgl.placement.changes import (
     bandwidth_without_stalls,
     memory_without_stalls,
 )
-from tokenflow_sgl.profiles.profile_table import plain_table
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.profiles import DeviceProfile
+    from tokenflow_sgl.lab.profiles import DeviceProfile
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,8 +15,8 @@ from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import finite, output_file, picture
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.profiles.device_profile import DeviceProfile
-    from tokenflow_sgl.profiles.fit import Residual
+    from tokenflow_sgl.lab.profiles.device_profile import DeviceProfile
+    from tokenflow_sgl.lab.profiles.fit import Residual
 
 profile_app = typer.Typer(
     help="Step and copy times of devices, for the emulator and the simulator.",
@@ -33,11 +33,11 @@ Picture = Annotated[
 @profile_app.command("list")
 def list_profiles() -> None:
     """List all devices and models: where times come from, KV size, pools and link."""
-    from tokenflow_sgl.profiles.devices import DEVICES
-    from tokenflow_sgl.profiles.document import ProfileError
-    from tokenflow_sgl.profiles.load import pool_tokens
-    from tokenflow_sgl.profiles.model_shapes import MODELS
-    from tokenflow_sgl.profiles.profile_table import plain_table
+    from tokenflow_sgl.lab.profiles.devices import DEVICES
+    from tokenflow_sgl.lab.profiles.document import ProfileError
+    from tokenflow_sgl.lab.profiles.load import pool_tokens
+    from tokenflow_sgl.lab.profiles.model_shapes import MODELS
+    from tokenflow_sgl.lab.profiles.profile_table import plain_table
 
     console = Console()
     columns = ("device", "memory GB", "link to host", "GB/s", "times from")
@@ -99,14 +99,14 @@ def show(
     console = Console()
     times = needed_for_times(device, None)
     need("A profile", *times, *(("matplotlib",) if plot is not None else ()))
-    from tokenflow_sgl.profiles.load import load_profile
+    from tokenflow_sgl.lab.profiles.load import load_profile
 
     with failing():
         profile = load_profile(device, model)
     if estimate_pieces:
         from dataclasses import replace
 
-        from tokenflow_sgl.profiles.devices import DEVICES
+        from tokenflow_sgl.lab.profiles.devices import DEVICES
 
         profile = replace(profile, pieces=DEVICES[device].pieces)
     _print(console, profile)
@@ -141,10 +141,10 @@ def fit(
     console = Console()
     if plot is not None:
         need("A picture", "matplotlib")
-    from tokenflow_sgl.profiles import fit as fitting
-    from tokenflow_sgl.profiles.devices import DEVICES
-    from tokenflow_sgl.profiles.load import find_model
-    from tokenflow_sgl.profiles.measured import read_measurements
+    from tokenflow_sgl.lab.profiles import fit as fitting
+    from tokenflow_sgl.lab.profiles.devices import DEVICES
+    from tokenflow_sgl.lab.profiles.load import find_model
+    from tokenflow_sgl.lab.profiles.measured import read_measurements
 
     if memory_gib is not None:
         memory = round(memory_gib * (1 << 30))
@@ -172,7 +172,7 @@ def fit(
 
 
 def _print(console: Console, profile: DeviceProfile) -> None:
-    from tokenflow_sgl.profiles.profile_table import facts, step_times
+    from tokenflow_sgl.lab.profiles.profile_table import facts, step_times
 
     for table in (facts(profile), *step_times(profile)):
         console.print(table, highlight=False)
@@ -180,7 +180,7 @@ def _print(console: Console, profile: DeviceProfile) -> None:
 
 
 def _residuals(residuals: list[Residual]) -> Table:
-    from tokenflow_sgl.profiles.profile_table import plain_table
+    from tokenflow_sgl.lab.profiles.profile_table import plain_table
 
     columns = ("kind", "rows", "method", "mean error", "worst", "in line")
     table = plain_table(*columns, right=(1, 3, 4, 5))
@@ -206,7 +206,7 @@ def _write(
             profile.save(document)
             console.print(f"Written: {document}", markup=False, highlight=False, soft_wrap=True)
         if drawing is not None:
-            from tokenflow_sgl.profiles.profile_plot import plot
+            from tokenflow_sgl.lab.profiles.profile_plot import plot
 
             drawing.parent.mkdir(parents=True, exist_ok=True)
             plot(profile, drawing)

@@ -28,9 +28,9 @@ from tokenflow_sgl.cli.failing import Exit, failing
 from tokenflow_sgl.cli.option_checks import address, finite, output_folder, positive
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.replay import ReplayOptions, Target
-    from tokenflow_sgl.runs import Run
-    from tokenflow_sgl.traces import Trace
+    from tokenflow_sgl.lab.replay import ReplayOptions, Target
+    from tokenflow_sgl.lab.runs import Run
+    from tokenflow_sgl.lab.traces import Trace
 
 
 _TRACE, _READERS, _SENT, _WARM_UP = "The trace", "The readers", "What is sent", "Warm-up"
@@ -171,10 +171,10 @@ def replay(
     console = Console()
 
     # Only here: the CLI must start without what a replay needs.
-    from tokenflow_sgl.replay import ReplayOptions
-    from tokenflow_sgl.replay.preparation import check_trace
-    from tokenflow_sgl.replay.summary_table import print_summary
-    from tokenflow_sgl.runs import new_folder, write_run
+    from tokenflow_sgl.lab.replay import ReplayOptions
+    from tokenflow_sgl.lab.replay.preparation import check_trace
+    from tokenflow_sgl.lab.replay.summary_table import print_summary
+    from tokenflow_sgl.lab.runs import new_folder, write_run
 
     warm_up_requests, warm_up_s = _warm_up(warm_up)
     with failing("No replay"):
@@ -253,9 +253,9 @@ def _run(
 ) -> Run:
     import asyncio
 
-    from tokenflow_sgl.replay import find_target, replay
-    from tokenflow_sgl.replay.live import live_view
-    from tokenflow_sgl.replay.steady import allow_many_files, new_event_loop
+    from tokenflow_sgl.lab.replay import find_target, replay
+    from tokenflow_sgl.lab.replay.live import live_view
+    from tokenflow_sgl.lab.replay.steady import allow_many_files, new_event_loop
 
     async def main() -> Run:
         stop = asyncio.Event()

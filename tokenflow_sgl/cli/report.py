@@ -18,7 +18,7 @@ from tokenflow_sgl.cli.option_checks import finite, output_file, positive
 from tokenflow_sgl.cli.wide_output import Everything, table_console
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.report import Comparison, Figures, Options
+    from tokenflow_sgl.lab.report import Comparison, Figures, Options
 
 
 def report(
@@ -113,8 +113,8 @@ def report(
     need("A report", *RUNS, *(PAGES if html is not None else ()))
 
     # Only here: the CLI must start without what a report needs.
+    from tokenflow_sgl.lab.report import Options
     from tokenflow_sgl.qos import NOTICEABLE_STALL
-    from tokenflow_sgl.report import Options
 
     with failing("No report"):
         options = Options(
@@ -132,7 +132,7 @@ def report(
         with messages.status("reading") as status:
             shown = _read(folders, options, status.update, allow_different=allow_different)
             if html is not None:
-                from tokenflow_sgl.report.page import page
+                from tokenflow_sgl.lab.report.page import page
 
                 text = page(shown, status.update)
                 html.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def report(
 
 def _runs(folders: list[Path], messages: Console) -> list[Path]:
     """The runs that the folders are or contain; prints which these are."""
-    from tokenflow_sgl.runs import runs_in
+    from tokenflow_sgl.lab.runs import runs_in
 
     found = []
     for folder in folders:
@@ -168,8 +168,8 @@ def _read(
     *,
     allow_different: bool,
 ) -> Figures | Comparison:
-    from tokenflow_sgl.report import compare, figures
-    from tokenflow_sgl.runs import read_run
+    from tokenflow_sgl.lab.report import compare, figures
+    from tokenflow_sgl.lab.runs import read_run
 
     found = []
     read = [(folder, read_run(folder)) for folder in folders]
@@ -203,10 +203,10 @@ def _told_apart(folders: list[Path]) -> dict[Path, str]:
 def _print(
     shown: Figures | Comparison, *, as_json: bool, as_markdown: bool, everything: bool
 ) -> None:
-    from tokenflow_sgl.report import Figures, markdown_table
+    from tokenflow_sgl.lab.report import Figures, markdown_table
 
     if as_json:
-        from tokenflow_sgl.report.export import comparison_object, run_object, to_json
+        from tokenflow_sgl.lab.report.export import comparison_object, run_object, to_json
 
         typer.echo(
             to_json(run_object(shown) if isinstance(shown, Figures) else comparison_object(shown))
@@ -214,7 +214,7 @@ def _print(
     elif as_markdown:
         typer.echo(markdown_table(shown), nl=False)
     else:
-        from tokenflow_sgl.report.terminal import comparison_view, run_view
+        from tokenflow_sgl.lab.report.terminal import comparison_view, run_view
 
         table_console().print(
             run_view(shown)

@@ -66,7 +66,7 @@ def serve_emulated(
 
     tokenflow serve-emulated --device h200 --model llama3-8b -- --scheduler tokenflow --port 30000
     """
-    from tokenflow_sgl.profiles import DeviceProfile, load_profile
+    from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
 
     times = needed_for_times(device, profile)
     need("An emulated server", "sglang", "tokenflow_sgl_emulator", *times)

@@ -33,11 +33,11 @@ from tokenflow_sgl.cli.simulate_output import (
 from tokenflow_sgl.cli.wide_output import Everything
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.profiles import DeviceProfile
+    from tokenflow_sgl.lab.profiles import DeviceProfile
+    from tokenflow_sgl.lab.sim import EngineOptions, Simulation
+    from tokenflow_sgl.lab.sim.study.sweep import Setting, Setup
+    from tokenflow_sgl.lab.traces import Trace
     from tokenflow_sgl.qos.classes import QosClasses
-    from tokenflow_sgl.sim import EngineOptions, Simulation
-    from tokenflow_sgl.sim.study.sweep import Setting, Setup
-    from tokenflow_sgl.traces import Trace
 
 _SERVER = "The server"
 
@@ -119,10 +119,10 @@ def simulate(
     console = Console(stderr=True)
 
     # Only here: the CLI must start without what a simulation needs.
-    from tokenflow_sgl.runs import new_folder, write_run
-    from tokenflow_sgl.sim import SimulationError
-    from tokenflow_sgl.sim.schedulers.by_name import settings_of
-    from tokenflow_sgl.sim.study.sweep import Setup, parse_sweep
+    from tokenflow_sgl.lab.runs import new_folder, write_run
+    from tokenflow_sgl.lab.sim import SimulationError
+    from tokenflow_sgl.lab.sim.schedulers.by_name import settings_of
+    from tokenflow_sgl.lab.sim.study.sweep import Setup, parse_sweep
 
     names = list(dict.fromkeys(policy.split(",")))
     with failing("No simulation"):
@@ -224,7 +224,7 @@ def _simulate(
 ) -> Simulation:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from tokenflow_sgl.sim import simulate
+    from tokenflow_sgl.lab.sim import simulate
 
     columns = (
         TextColumn("{task.description}"),
@@ -263,9 +263,9 @@ def _sweep(
     import pyarrow.parquet as pq
     from rich.progress import Progress
 
-    from tokenflow_sgl.sim.study.spread import on_cores, on_ray
-    from tokenflow_sgl.sim.study.sweep import sweep
-    from tokenflow_sgl.sim.study.sweep_plot import plot_sweep
+    from tokenflow_sgl.lab.sim.study.spread import on_cores, on_ray
+    from tokenflow_sgl.lab.sim.study.sweep import sweep
+    from tokenflow_sgl.lab.sim.study.sweep_plot import plot_sweep
 
     places = on_ray() if ray else on_cores()
     with Progress(console=console, transient=True) as progress, places as spread:

@@ -14,10 +14,10 @@ from tokenflow_sgl.cli.wide_output import table_console
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tokenflow_sgl.profiles import DeviceProfile
-    from tokenflow_sgl.report import Comparison, Figures
-    from tokenflow_sgl.sim import EngineOptions, Simulation
-    from tokenflow_sgl.traces import Trace
+    from tokenflow_sgl.lab.profiles import DeviceProfile
+    from tokenflow_sgl.lab.report import Comparison, Figures
+    from tokenflow_sgl.lab.sim import EngineOptions, Simulation
+    from tokenflow_sgl.lab.traces import Trace
 
 _MOST_FORESEEN = 5000
 """Most requests of a trace for which the no-stall schedule is computed; takes a few seconds."""
@@ -25,9 +25,9 @@ _MOST_FORESEEN = 5000
 
 def judge(done: list[Simulation], page_path: Path, console: Console) -> Figures | Comparison:
     """Judge the runs, the first one as the baseline, and write the page of as many as it shows."""
-    from tokenflow_sgl.report import Comparison, compare, figures
-    from tokenflow_sgl.report.page import page
-    from tokenflow_sgl.report.plots import MOST_RUNS
+    from tokenflow_sgl.lab.report import Comparison, compare, figures
+    from tokenflow_sgl.lab.report.page import page
+    from tokenflow_sgl.lab.report.plots import MOST_RUNS
 
     with console.status("judging") as status:
         judged = [figures(simulation.run) for simulation in done]
@@ -45,8 +45,8 @@ def judge(done: list[Simulation], page_path: Path, console: Console) -> Figures 
 
 def print_figures(shown: Figures | Comparison, *, everything: bool) -> None:
     """Print the tables of one run, or of a comparison: of all figures, or of those that differ."""
-    from tokenflow_sgl.report import Figures
-    from tokenflow_sgl.report.terminal import comparison_view, run_view
+    from tokenflow_sgl.lab.report import Figures
+    from tokenflow_sgl.lab.report.terminal import comparison_view, run_view
 
     table_console().print(
         run_view(shown)
@@ -77,8 +77,8 @@ def print_storage(done: list[Simulation]) -> None:
 
 def print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -> None:
     """Print what no scheduler can beat; nothing for traces whose later turns wait for answers."""
-    from tokenflow_sgl.sim.study.bounds import bounds
-    from tokenflow_sgl.sim.study.clairvoyant import clairvoyant
+    from tokenflow_sgl.lab.sim.study.bounds import bounds
+    from tokenflow_sgl.lab.sim.study.clairvoyant import clairvoyant
 
     if any(request.turn for request in trace.requests):
         return  # when later turns come depends on the answers before them
@@ -105,7 +105,7 @@ def print_bounds(trace: Trace, profile: DeviceProfile, options: EngineOptions) -
 
 def print_sweep(found: pa.Table, title: str) -> None:
     """Print a sweep, a row for each setting."""
-    from tokenflow_sgl.report.fitting import Fitting
+    from tokenflow_sgl.lab.report.fitting import Fitting
 
     table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in found.column_names:

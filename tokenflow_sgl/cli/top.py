@@ -13,10 +13,10 @@ from rich.live import Live
 
 from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import address, finite
-from tokenflow_sgl.observe import Scrape, scheduler_page
+from tokenflow_sgl.lab.observe import Scrape, scheduler_page
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.observe.top_view import History, Look
+    from tokenflow_sgl.lab.observe.top_view import History, Look
 
 KEPT = 60
 """Readings that the small curves show."""
@@ -45,7 +45,7 @@ def top(
     The server needs --scheduler tokenflow --enable-metrics. Ends with Ctrl-C.
     """
     # Only here: the CLI must start without numpy.
-    from tokenflow_sgl.observe.top_view import Screen
+    from tokenflow_sgl.lab.observe.top_view import Screen
 
     console = Console()
     history: History = deque(maxlen=KEPT)
@@ -69,7 +69,7 @@ def _look(url: str) -> tuple[Scrape, float]:
 
 
 def _compare(before: tuple[Scrape, float], now: tuple[Scrape, float], history: History) -> Look:
-    from tokenflow_sgl.observe.top_view import Look
+    from tokenflow_sgl.lab.observe.top_view import Look
 
     look = Look(now[0], now[0].since(before[0]), now[1] - before[1], history)
     history.append((look.rate("output_tokens_total"), look.rate("effective_tokens_total")))

@@ -17,9 +17,9 @@ from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import output_file, picture, positive
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.traces import Trace
-    from tokenflow_sgl.traces.generators.request_lengths import LengthPairs
-    from tokenflow_sgl.traces.loaders import Progress
+    from tokenflow_sgl.lab.traces import Trace
+    from tokenflow_sgl.lab.traces.generators.request_lengths import LengthPairs
+    from tokenflow_sgl.lab.traces.loaders import Progress
 
 trace_app = typer.Typer(
     help="Describe, make and convert request traces.",
@@ -61,8 +61,8 @@ def stats(
     if plot is not None:
         need("--plot", "matplotlib")
     trace = _open(spec)
-    from tokenflow_sgl.traces import summarise
-    from tokenflow_sgl.traces.show import show, to_json
+    from tokenflow_sgl.lab.traces import summarise
+    from tokenflow_sgl.lab.traces.show import show, to_json
 
     figures = summarise(trace)
     if as_json:
@@ -70,7 +70,7 @@ def stats(
     else:
         show(Console(), trace, figures)
     if plot is not None:
-        from tokenflow_sgl.traces.trace_plot import draw
+        from tokenflow_sgl.lab.traces.trace_plot import draw
 
         with failing():
             plot.parent.mkdir(parents=True, exist_ok=True)
@@ -152,13 +152,13 @@ def make(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
 ) -> None:
     """Make a synthetic trace. The same options make the same trace."""
-    from tokenflow_sgl.traces import TraceConfig, make_trace
-    from tokenflow_sgl.traces.generators.arrivals import ARRIVALS
-    from tokenflow_sgl.traces.generators.priority_changes import PRIORITIES
-    from tokenflow_sgl.traces.generators.reading_rates import parse_rates
-    from tokenflow_sgl.traces.generators.sessions import SessionConfig
-    from tokenflow_sgl.traces.parameters import choose
-    from tokenflow_sgl.traces.transform import with_priorities, with_slos
+    from tokenflow_sgl.lab.traces import TraceConfig, make_trace
+    from tokenflow_sgl.lab.traces.generators.arrivals import ARRIVALS
+    from tokenflow_sgl.lab.traces.generators.priority_changes import PRIORITIES
+    from tokenflow_sgl.lab.traces.generators.reading_rates import parse_rates
+    from tokenflow_sgl.lab.traces.generators.sessions import SessionConfig
+    from tokenflow_sgl.lab.traces.parameters import choose
+    from tokenflow_sgl.lab.traces.transform import with_priorities, with_slos
 
     made_of = [f"arrivals {arrivals}", lengths or f"prompts {prompts}, outputs {outputs}"]
     made_of += [f"sessions {sessions}"] if sessions else []
@@ -191,14 +191,14 @@ def make(
 
 
 def _open(spec: str) -> Trace:
-    from tokenflow_sgl.traces import open_trace
+    from tokenflow_sgl.lab.traces import open_trace
 
     with failing(), _progress() as progress:
         return open_trace(spec, progress=progress)
 
 
 def _write(path: Path, trace: Trace) -> None:
-    from tokenflow_sgl.traces import write_native
+    from tokenflow_sgl.lab.traces import write_native
 
     with failing():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,14 +207,14 @@ def _write(path: Path, trace: Trace) -> None:
 
 
 def _lengths(prompts: str | None, outputs: str | None, lengths: str | None) -> LengthPairs:
-    from tokenflow_sgl.traces import TraceError
-    from tokenflow_sgl.traces.generators.mixes import MIXES
-    from tokenflow_sgl.traces.generators.request_lengths import (
+    from tokenflow_sgl.lab.traces import TraceError
+    from tokenflow_sgl.lab.traces.generators.mixes import MIXES
+    from tokenflow_sgl.lab.traces.generators.request_lengths import (
         LENGTHS,
         EmpiricalLengths,
         SeparateLengths,
     )
-    from tokenflow_sgl.traces.parameters import choose
+    from tokenflow_sgl.lab.traces.parameters import choose
 
     if lengths is None:
         if prompts is None or outputs is None:

@@ -18,9 +18,9 @@ from tokenflow_sgl.cli.option_checks import output_file
 from tokenflow_sgl.cli.shared_options import shares_options
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.sim.study.held_out import HeldOut
-    from tokenflow_sgl.sim.study.sweep import Row, Setup
-    from tokenflow_sgl.sim.study.tuning import Tuned
+    from tokenflow_sgl.lab.sim.study.held_out import HeldOut
+    from tokenflow_sgl.lab.sim.study.sweep import Row, Setup
+    from tokenflow_sgl.lab.sim.study.tuning import Tuned
 
 _SHOWN = {
     "effective_throughput": "effective tokens/s",
@@ -90,9 +90,9 @@ def tune(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from tokenflow_sgl.sim.study.held_out import SEEDS, halves, objection
-    from tokenflow_sgl.sim.study.sweep import Setup
-    from tokenflow_sgl.traces.spec import other_draw
+    from tokenflow_sgl.lab.sim.study.held_out import SEEDS, halves, objection
+    from tokenflow_sgl.lab.sim.study.sweep import Setup
+    from tokenflow_sgl.lab.traces.spec import other_draw
 
     with failing("No search"):
         target, options = server.open()
@@ -148,9 +148,9 @@ def _search(
 ) -> tuple[Tuned, list[HeldOut]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from tokenflow_sgl.sim.study.held_out import hold_out
-    from tokenflow_sgl.sim.study.spread import on_cores, on_ray
-    from tokenflow_sgl.sim.study.tuning import OBJECTIVES, tune
+    from tokenflow_sgl.lab.sim.study.held_out import hold_out
+    from tokenflow_sgl.lab.sim.study.spread import on_cores, on_ray
+    from tokenflow_sgl.lab.sim.study.tuning import OBJECTIVES, tune
 
     column, more = OBJECTIVES.get(objective, ("", True))
     columns = (
@@ -187,7 +187,7 @@ def _called(setup: Setup) -> str:
 
 
 def _print(title: str, shipped: Row, tuned: Row) -> None:
-    from tokenflow_sgl.report.fitting import Fitting
+    from tokenflow_sgl.lab.report.fitting import Fitting
 
     table = Table(title=title)
     for head in ("", "shipped", "tuned", "ratio"):
@@ -201,8 +201,8 @@ def _print(title: str, shipped: Row, tuned: Row) -> None:
 
 def _verdict(found: Tuned, held: list[HeldOut], objective: str, against: str | None) -> str:
     """The flags to use, or that there are none; with the figures that decided."""
-    from tokenflow_sgl.sim.study.held_out import MARGIN
-    from tokenflow_sgl.sim.study.tuning import OBJECTIVES
+    from tokenflow_sgl.lab.sim.study.held_out import MARGIN
+    from tokenflow_sgl.lab.sim.study.tuning import OBJECTIVES
 
     if not found.setting:
         return f"Keep the defaults: nothing better was found in {len(found.rows)} runs."

@@ -11,9 +11,9 @@ import json
 import sys
 from pathlib import Path
 
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest
+from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.lab.sim import EngineOptions, simulate
+from tokenflow_sgl.lab.traces import Accounting, PrefixBlock, Trace, TraceRequest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from rich.progress import track
 
-from tokenflow_sgl.profiles import DEVICES, MODELS, Device, Model, PrefillTable, aiconfigurator
-from tokenflow_sgl.profiles.launch import default_launch
-from tokenflow_sgl.profiles.pool import chunked_prefill_size, graph_rows
+from tokenflow_sgl.lab.profiles import DEVICES, MODELS, Device, Model, PrefillTable, aiconfigurator
+from tokenflow_sgl.lab.profiles.launch import default_launch
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size, graph_rows
 from tokenflow_sgl.restoration import (
     Channel,
     IoOrder,

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "restoration"))

@@ -19,11 +19,11 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
-from tokenflow_sgl.sim import EngineOptions, Simulation, simulate
-from tokenflow_sgl.traces import Trace, open_trace
-from tokenflow_sgl.traces.transform import fit_context, limit
+from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.sim import EngineOptions, Simulation, simulate
+from tokenflow_sgl.lab.traces import Trace, open_trace
+from tokenflow_sgl.lab.traces.transform import fit_context, limit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))
 

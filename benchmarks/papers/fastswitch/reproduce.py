@@ -26,9 +26,9 @@ from typing import Any
 
 from rich.progress import track
 
+from tokenflow_sgl.lab.profiles import PieceCosts, load_profile
+from tokenflow_sgl.lab.profiles.pieces import ESTIMATED
 from tokenflow_sgl.policy.baselines.priorities import ITERATION_SECONDS
-from tokenflow_sgl.profiles import PieceCosts, load_profile
-from tokenflow_sgl.profiles.pieces import ESTIMATED
 
 # Both folders have a module `simulated`; the one of context switches is meant, so it comes last.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))

@@ -23,9 +23,9 @@ from run import measure, warm_up_burst
 from suite import Load
 from table import replace_table
 
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.runs import read_run
-from tokenflow_sgl.traces import write_native
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.runs import read_run
+from tokenflow_sgl.lab.traces import write_native
 
 PAGED = ("--page-size", "16")
 TOKENFLOW = (*PAGED, "--scheduler", "tokenflow", "--hicache-ratio", str(HOST))

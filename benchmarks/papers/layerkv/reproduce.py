@@ -20,14 +20,14 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
+from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.runs import Run
+from tokenflow_sgl.lab.sim import EngineOptions, simulate
+from tokenflow_sgl.lab.traces import Trace, TraceRequest, open_trace
+from tokenflow_sgl.lab.traces.request import Accounting
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.qos.classes import SHIPPED, QosClass, QosClasses
-from tokenflow_sgl.runs import Run
-from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.traces import Trace, TraceRequest, open_trace
-from tokenflow_sgl.traces.request import Accounting
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))
 

@@ -13,9 +13,9 @@ from tokenflow_sgl.engine.layerwise.layer_plans import StreamsInStep
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
 from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer as Prompt
 from tokenflow_sgl.engine.layerwise.prompt_admission import has_waited, pays
+from tokenflow_sgl.lab.sim.layer_wise import Newcomer
+from tokenflow_sgl.lab.sim.layer_wise.placers import MachineOf
 from tokenflow_sgl.placement import Kernels, Layouts, Machine, blocks_after
-from tokenflow_sgl.sim.layer_wise import Newcomer
-from tokenflow_sgl.sim.layer_wise.placers import MachineOf
 
 
 class Even:

@@ -30,14 +30,14 @@ from suite import Load
 from table import replace_table
 
 from tokenflow_sgl.contract import FloatArray
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
+from tokenflow_sgl.lab.runs import Run, read_run
+from tokenflow_sgl.lab.sim import EngineOptions, simulate
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest, write_native
 from tokenflow_sgl.placement.deposit import delivery_times
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.qos.classes import SHIPPED, QosClass, QosClasses
-from tokenflow_sgl.runs import Run, read_run
-from tokenflow_sgl.sim import EngineOptions, simulate
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
 
 SERVER = SERVERS["a5000"]
 DEVICE, MODEL, ALONE = SERVER.device, SERVER.model, SERVER.tokens

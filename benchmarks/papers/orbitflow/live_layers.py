@@ -46,12 +46,12 @@ from table import replace_table
 
 from tokenflow_sgl.choices import Staging
 from tokenflow_sgl.contract import FloatArray
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.runs import read_run
+from tokenflow_sgl.lab.sim.layer_wise import EachStep, Limits, OrbitFlow, Placer, serve_batch
+from tokenflow_sgl.lab.sim.layer_wise.step_loop import machine_of
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest, write_native
 from tokenflow_sgl.placement import Layouts, any_number, for_batch
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.runs import read_run
-from tokenflow_sgl.sim.layer_wise import EachStep, Limits, OrbitFlow, Placer, serve_batch
-from tokenflow_sgl.sim.layer_wise.step_loop import machine_of
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest, write_native
 
 Choices = Callable[[int], Callable[[int], Layouts]]
 """What the solver chooses from, by streams and layers."""

@@ -5,7 +5,7 @@
 
 Each load takes about 20 s on one core. Results are kept in benchmarks/results/orbitflow/, and the
 tables of README.md beside this file are made of all that are there. Placements are executed layer
-by layer by the fluid model (`tokenflow_sgl.sim.layer_wise`).
+by layer by the fluid model (`tokenflow_sgl.lab.sim.layer_wise`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,8 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from tokenflow_sgl.placement import blocks_after, every_kth, kernels_of
-from tokenflow_sgl.placement.baselines import (
-    dynamic_heuristic,
-    flexgen,
-    flexgen_plus,
-    slo_aware,
-)
-from tokenflow_sgl.profiles import DeviceProfile, load_profile
-from tokenflow_sgl.sim.layer_wise import (
+from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
+from tokenflow_sgl.lab.sim.layer_wise import (
     AtChanges,
     DeepSpeed,
     EachStep,
@@ -43,8 +36,15 @@ from tokenflow_sgl.sim.layer_wise import (
     attained,
     serve_batch,
 )
-from tokenflow_sgl.sim.layer_wise.step_loop import machine_of
-from tokenflow_sgl.traces import TraceRequest
+from tokenflow_sgl.lab.sim.layer_wise.step_loop import machine_of
+from tokenflow_sgl.lab.traces import TraceRequest
+from tokenflow_sgl.placement import blocks_after, every_kth, kernels_of
+from tokenflow_sgl.placement.baselines import (
+    dynamic_heuristic,
+    flexgen,
+    flexgen_plus,
+    slo_aware,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))
 

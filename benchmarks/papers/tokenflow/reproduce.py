@@ -22,15 +22,15 @@ from matplotlib.figure import Figure
 from rich.progress import track
 
 from tokenflow_sgl.contract import Policy
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.study.spread import on_cores
+from tokenflow_sgl.lab.traces import open_trace, transform
+from tokenflow_sgl.lab.traces.generators.reading_rates import parse_rates
+from tokenflow_sgl.lab.traces.workloads import WORKLOADS
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.baselines import PaperConfig, PaperPolicy
 from tokenflow_sgl.policy.selection import Penalty
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.study.spread import on_cores
-from tokenflow_sgl.traces import open_trace, transform
-from tokenflow_sgl.traces.generators.reading_rates import parse_rates
-from tokenflow_sgl.traces.workloads import WORKLOADS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "burst"))
 

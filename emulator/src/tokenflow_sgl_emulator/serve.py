@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenflow_sgl.profiles import DeviceProfile, ProfileError
+from tokenflow_sgl.lab.profiles import DeviceProfile, ProfileError
 from tokenflow_sgl_emulator import PLATFORM_NAME
 from tokenflow_sgl_emulator.timed.clock import VIRTUAL_VARIABLE
 from tokenflow_sgl_emulator.timed.device import DILATION_VARIABLE, PROFILE_VARIABLE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tokenflow_sgl.traces import open_trace, write_native
+from tokenflow_sgl.lab.traces import open_trace, write_native
 
 
 def here(function: Callable, shared: object, jobs: Sequence) -> Iterator:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokenflow_sgl.runs import REQUEST_SCHEMA, TOKEN_SCHEMA, Run, RunInfo
+from tokenflow_sgl.lab.runs import REQUEST_SCHEMA, TOKEN_SCHEMA, Run, RunInfo
 
 SYNTHETIC = "synthetic: a toy server, not a measurement"
 

@@ -12,8 +12,8 @@ import sys
 import pytest
 from replaying import stub as stub_module
 
-from tokenflow_sgl.replay import ReplayOptions, find_target, replay
-from tokenflow_sgl.traces.request import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.replay import ReplayOptions, find_target, replay
+from tokenflow_sgl.lab.traces.request import Accounting, Trace, TraceRequest
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.lab.demo.server import SglangServer
 
 TOKENS = 64
 """Output tokens of each request in the identity runs."""

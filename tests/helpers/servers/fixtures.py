@@ -17,7 +17,7 @@ import pytest
 from servers.client import Served
 from servers.last_words import telling_why
 
-from tokenflow_sgl.demo.server import SglangServer
+from tokenflow_sgl.lab.demo.server import SglangServer
 from tokenflow_sgl_emulator.draft_models import KINDS, make_tiny_draft, make_tiny_mtp
 from tokenflow_sgl_emulator.latent_draft_models import make_tiny_latent_mtp
 from tokenflow_sgl_emulator.models import make_tiny_lora, make_tiny_model

@@ -10,7 +10,7 @@ from typing import Any
 
 from servers.client import Answer, Served
 
-from tokenflow_sgl.demo.server import free_port
+from tokenflow_sgl.lab.demo.server import free_port
 
 MOONCAKE = ("--disaggregation-transfer-backend", "mooncake")
 """Over the emulator's link (`kv_link.py`)."""

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tokenflow_sgl.lab.observe.dashboards import BOARDS
+from tokenflow_sgl.lab.observe.dashboards.panels import Kind
+from tokenflow_sgl.lab.observe.dashboards.prometheus_source import INTERVAL
 from tokenflow_sgl.metrics import METRICS
-from tokenflow_sgl.observe.dashboards import BOARDS
-from tokenflow_sgl.observe.dashboards.panels import Kind
-from tokenflow_sgl.observe.dashboards.prometheus_source import INTERVAL
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "grafana" / "prometheus" / "rules.yml"

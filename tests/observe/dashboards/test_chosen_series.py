@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tokenflow_sgl.errors import InputError
-from tokenflow_sgl.observe.dashboards.chosen_series import any_of, chosen, literal
-from tokenflow_sgl.observe.dashboards.prometheus_source import EVERYTHING
+from tokenflow_sgl.lab.observe.dashboards.chosen_series import any_of, chosen, literal
+from tokenflow_sgl.lab.observe.dashboards.prometheus_source import EVERYTHING
 
 THERE = {"model_name": ["qwen"], "instance": ["a.b:1", "c:2"], "qos_class": []}
 

@@ -9,9 +9,9 @@ import pytest
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as models
 
-from tokenflow_sgl.observe.dashboards import BOARDS
-from tokenflow_sgl.observe.dashboards.grafana import grafana_json
-from tokenflow_sgl.observe.dashboards.panels import Kind
+from tokenflow_sgl.lab.observe.dashboards import BOARDS
+from tokenflow_sgl.lab.observe.dashboards.grafana import grafana_json
+from tokenflow_sgl.lab.observe.dashboards.panels import Kind
 
 FOLDER = Path(__file__).parents[3] / "grafana" / "dashboards"
 

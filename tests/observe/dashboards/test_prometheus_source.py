@@ -8,11 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from tokenflow_sgl.observe import ScrapeError
-from tokenflow_sgl.observe.dashboards import BOARDS
-from tokenflow_sgl.observe.dashboards import prometheus_source as module
-from tokenflow_sgl.observe.dashboards.prometheus_source import EVERYTHING, Prometheus, Series
-from tokenflow_sgl.observe.dashboards.render import _lines_of, render
+from tokenflow_sgl.lab.observe import ScrapeError
+from tokenflow_sgl.lab.observe.dashboards import BOARDS
+from tokenflow_sgl.lab.observe.dashboards import prometheus_source as module
+from tokenflow_sgl.lab.observe.dashboards.prometheus_source import EVERYTHING, Prometheus, Series
+from tokenflow_sgl.lab.observe.dashboards.render import _lines_of, render
 
 DEEP = b"[" * 5000
 """More brackets than Python's parser takes."""

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.choices import Staging
-from tokenflow_sgl.placement import Terms, decode_step, every_kth, for_batch
-from tokenflow_sgl.placement.baselines import (
-    deepspeed_seconds,
-    dynamic_heuristic,
-    flexgen_plus,
-)
-from tokenflow_sgl.sim.layer_wise import (
+from tokenflow_sgl.lab.sim.layer_wise import (
     AtChanges,
     DeepSpeed,
     EachStep,
@@ -26,8 +20,14 @@ from tokenflow_sgl.sim.layer_wise import (
     attained,
     serve_batch,
 )
-from tokenflow_sgl.sim.layer_wise.step_loop import machine_of
-from tokenflow_sgl.traces import TraceRequest
+from tokenflow_sgl.lab.sim.layer_wise.step_loop import machine_of
+from tokenflow_sgl.lab.traces import TraceRequest
+from tokenflow_sgl.placement import Terms, decode_step, every_kth, for_batch
+from tokenflow_sgl.placement.baselines import (
+    deepspeed_seconds,
+    dynamic_heuristic,
+    flexgen_plus,
+)
 
 # Ten layers of 1 ms; a block of 10 tokens has 1,000 bytes in a layer: 10,000 blocks per second.
 LIMITS = Limits(rows=4, batch_tokens=2000, device_tokens=1000, block=10)

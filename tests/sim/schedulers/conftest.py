@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.traces import TraceRequest
+from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.prefixes import Prefixes
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.sim.step import Device
+from tokenflow_sgl.lab.traces import TraceRequest
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.sim import SimulationError, simulate
-from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
-from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.sim.step import NO_STREAM, Chunk, Device, Step
-from tokenflow_sgl.sim.step_results import StepResults
-from tokenflow_sgl.traces import TraceRequest
+from tokenflow_sgl.lab.sim import SimulationError, simulate
+from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.prefixes import Prefixes
+from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.sim.step import NO_STREAM, Chunk, Device, Step
+from tokenflow_sgl.lab.sim.step_results import StepResults
+from tokenflow_sgl.lab.traces import TraceRequest
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ import dataclasses
 import pytest
 
 from tokenflow_sgl.choices import Sessions
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.core import Core
-from tokenflow_sgl.sim.prefixes import Prefixes
-from tokenflow_sgl.sim.schedulers.by_name import POLICIES, settings_of
-from tokenflow_sgl.sim.schedulers.fair import FairScheduler
-from tokenflow_sgl.sim.schedulers.priority import PriorityScheduler
-from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.sim.step import Device
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.prefixes import Prefixes
+from tokenflow_sgl.lab.sim.schedulers.by_name import POLICIES, settings_of
+from tokenflow_sgl.lab.sim.schedulers.fair import FairScheduler
+from tokenflow_sgl.lab.sim.schedulers.priority import PriorityScheduler
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.sim.step import Device
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 
 
 def make_core(device, options, requests: list[TraceRequest], **given) -> Core:

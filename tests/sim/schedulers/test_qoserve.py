@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.schedulers.qoserve import ALPHA, TTFT_SLO, QoServeScheduler
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.schedulers.qoserve import ALPHA, TTFT_SLO, QoServeScheduler
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 
 
 def asked(prompt: int, at: float = 0.0, **given: float) -> TraceRequest:

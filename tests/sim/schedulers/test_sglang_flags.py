@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.choices import Contender
-from tokenflow_sgl.sim import SimulationError, simulate
-from tokenflow_sgl.sim.schedulers.by_name import DECODE_INTERVAL, POLICIES, settings_of
-from tokenflow_sgl.sim.schedulers.cache_aware import (
+from tokenflow_sgl.lab.sim import SimulationError, simulate
+from tokenflow_sgl.lab.sim.schedulers.by_name import DECODE_INTERVAL, POLICIES, settings_of
+from tokenflow_sgl.lab.sim.schedulers.cache_aware import (
     MOST_SORTED,
     HrrnScheduler,
     LongestPrefixScheduler,
 )
-from tokenflow_sgl.sim.schedulers.fcfs import FcfsScheduler
-from tokenflow_sgl.sim.schedulers.shortest import ShortestPrefillScheduler
-from tokenflow_sgl.sim.step import Step
-from tokenflow_sgl.sim.step_results import StepResults
-from tokenflow_sgl.traces import Accounting, PrefixBlock, Trace, TraceRequest
+from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.lab.sim.schedulers.shortest import ShortestPrefillScheduler
+from tokenflow_sgl.lab.sim.step import Step
+from tokenflow_sgl.lab.sim.step_results import StepResults
+from tokenflow_sgl.lab.traces import Accounting, PrefixBlock, Trace, TraceRequest
 
 
 def asked(prompt: int, output: int = 50, at: float = 0.0) -> TraceRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.sim import simulate
+from tokenflow_sgl.lab.sim import simulate
 
 
 def firsts(run):

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenflow_sgl.profiles import DecodeTable, load_profile
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import SimulationError, simulate
-from tokenflow_sgl.sim.schedulers.by_name import POLICIES
-from tokenflow_sgl.sim.study.bounds import bounds, cheapest_decode, shortest_first
-from tokenflow_sgl.sim.study.clairvoyant import clairvoyant
+from tokenflow_sgl.lab.profiles import DecodeTable, load_profile
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import SimulationError, simulate
+from tokenflow_sgl.lab.sim.schedulers.by_name import POLICIES
+from tokenflow_sgl.lab.sim.study.bounds import bounds, cheapest_decode, shortest_first
+from tokenflow_sgl.lab.sim.study.clairvoyant import clairvoyant
 
 
 def test_one_request_alone(trace, device, options) -> None:

@@ -8,10 +8,9 @@ import math
 import pytest
 from made_runs.settings import here
 
-from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClass
-from tokenflow_sgl.sim import SimulationError
-from tokenflow_sgl.sim.study.capacity_plot import plot_capacity
-from tokenflow_sgl.sim.study.capacity_search import (
+from tokenflow_sgl.lab.sim import SimulationError
+from tokenflow_sgl.lab.sim.study.capacity_plot import plot_capacity
+from tokenflow_sgl.lab.sim.study.capacity_search import (
     FASTEST,
     MOST_RUNS,
     PRECISION,
@@ -23,8 +22,9 @@ from tokenflow_sgl.sim.study.capacity_search import (
     capacity,
     run_of,
 )
-from tokenflow_sgl.sim.study.goal import parse_goal
-from tokenflow_sgl.traces import TraceError
+from tokenflow_sgl.lab.sim.study.goal import parse_goal
+from tokenflow_sgl.lab.traces import TraceError
+from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClass
 
 
 def searched(share_at, share: float = 0.99) -> Search:
@@ -91,7 +91,7 @@ def test_rates_are_the_trace_s_times_the_speed(setup, monkeypatch) -> None:
         assert given is setup and draw == 0
         return Outcome(28 if speed <= edges[policy] else 26, 30)
 
-    monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
+    monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
     told = []
     found = capacity(setup, ["a", "b"], spread=here, done=lambda *what: told.append(what))
     for each in found:
@@ -122,7 +122,7 @@ def test_draws_are_counted_together(setup, monkeypatch) -> None:
         # 30 and 24 of 60 are the share of 0.9; the first draw alone would carry any rate.
         return Outcome(30 if draw == 0 or speed <= 2.0 else 20, 30)
 
-    monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
+    monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
     (found,) = capacity(two, ["fcfs"], spread=here)
     assert found.rate <= 2.0 * two.rate
     assert found.best is not None and found.best.share == 1.0
@@ -133,7 +133,7 @@ def test_what_is_not_monotone_is_said(setup, monkeypatch) -> None:
         speed = job[1]
         return Outcome(30 if speed <= 2.0 or 2.05 < speed < 2.15 else 20, 30)
 
-    monkeypatch.setattr("tokenflow_sgl.sim.study.capacity_search.run_of", made)
+    monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
     (found,) = capacity(setup, ["fcfs"], spread=here)
     assert found.rate <= 2.0 * setup.rate
     assert not found.monotone

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.study.clairvoyant import clairvoyant
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.study.clairvoyant import clairvoyant
 
 
 def test_alone_a_reader_waits_for_the_prefill(trace, device, options) -> None:

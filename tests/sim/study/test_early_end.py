@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from made_runs.settings import here
 
-from tokenflow_sgl.sim import simulate
-from tokenflow_sgl.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.sim.study.capacity_search import CapacitySetup, Outcome, capacity, run_of
-from tokenflow_sgl.sim.study.early_end import EarlyEnd, TooManyMissedError, allowed_misses
-from tokenflow_sgl.sim.study.goal import parse_goal
-from tokenflow_sgl.traces import TraceRequest
+from tokenflow_sgl.lab.sim import simulate
+from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, Outcome, capacity, run_of
+from tokenflow_sgl.lab.sim.study.early_end import EarlyEnd, TooManyMissedError, allowed_misses
+from tokenflow_sgl.lab.sim.study.goal import parse_goal
+from tokenflow_sgl.lab.traces import TraceRequest
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.95, 0.97, 0.99, 0.999, 1.0, 1 / 3, 1e-9])

@@ -7,8 +7,8 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
-from tokenflow_sgl.sim import SimulationError, simulate
-from tokenflow_sgl.sim.study.goal import parse_goal
+from tokenflow_sgl.lab.sim import SimulationError, simulate
+from tokenflow_sgl.lab.sim.study.goal import parse_goal
 
 
 def test_limits_in_any_order() -> None:

@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-from tokenflow_sgl.sim import SimulationError
-from tokenflow_sgl.sim.study.spread import on_cores, on_ray
+from tokenflow_sgl.lab.sim import SimulationError
+from tokenflow_sgl.lab.sim.study.spread import on_cores, on_ray
 
 SWEEP_ON_RAY = """
 import warnings
 warnings.simplefilter("ignore")
-from tokenflow_sgl.profiles import load_profile
-from tokenflow_sgl.sim import EngineOptions
-from tokenflow_sgl.sim.study.spread import on_ray
-from tokenflow_sgl.sim.study.sweep import Setup, sweep
-from tokenflow_sgl.traces import open_trace, transform
+from tokenflow_sgl.lab.profiles import load_profile
+from tokenflow_sgl.lab.sim import EngineOptions
+from tokenflow_sgl.lab.sim.study.spread import on_ray
+from tokenflow_sgl.lab.sim.study.sweep import Setup, sweep
+from tokenflow_sgl.lab.traces import open_trace, transform
 
 trace = transform.limit(open_trace("4090-a"), 12)
 options = EngineOptions(max_total_tokens=9000, host_tokens=50_000)

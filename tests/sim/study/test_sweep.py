@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.sim import SimulationError, simulate
+from tokenflow_sgl.lab.sim.study.spread import on_cores
+from tokenflow_sgl.lab.sim.study.sweep import Setup, parse_sweep, sweep
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.report import figures
-from tokenflow_sgl.sim import SimulationError, simulate
-from tokenflow_sgl.sim.study.spread import on_cores
-from tokenflow_sgl.sim.study.sweep import Setup, parse_sweep, sweep
 
 BURST = [(0.0, 100, 200, 10.0)] * 10
 

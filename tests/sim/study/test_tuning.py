@@ -7,19 +7,19 @@ from collections.abc import Callable
 import pytest
 from made_runs.settings import here, row
 
+from tokenflow_sgl.lab.sim import SimulationError
+from tokenflow_sgl.lab.sim.study.held_out import halves
+from tokenflow_sgl.lab.sim.study.sweep import config_of
+from tokenflow_sgl.lab.sim.study.tuning import AT_ONCE, SPACE, allowed, tune
+from tokenflow_sgl.lab.traces import TraceError, open_trace
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.sim import SimulationError
-from tokenflow_sgl.sim.study.held_out import halves
-from tokenflow_sgl.sim.study.sweep import config_of
-from tokenflow_sgl.sim.study.tuning import AT_ONCE, SPACE, allowed, tune
-from tokenflow_sgl.traces import TraceError, open_trace
 
 SHIPPED = {"token_throughput": 100.0, "effective_throughput": 50.0, "mean_waiting_s": 5.0}
 
 
 def made_up(monkeypatch, found: Callable[[dict], dict]) -> None:
     monkeypatch.setattr(
-        "tokenflow_sgl.sim.study.tuning.row_of", lambda device, setting: found(setting)
+        "tokenflow_sgl.lab.sim.study.tuning.row_of", lambda device, setting: found(setting)
     )
 
 

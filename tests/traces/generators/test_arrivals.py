@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.generators.arrivals import (
+from tokenflow_sgl.lab.traces import TraceError
+from tokenflow_sgl.lab.traces.generators.arrivals import (
     ARRIVALS,
     BurstArrivals,
     DiurnalArrivals,
@@ -14,7 +14,7 @@ from tokenflow_sgl.traces.generators.arrivals import (
     OnOffArrivals,
     PoissonArrivals,
 )
-from tokenflow_sgl.traces.parameters import choose, spell
+from tokenflow_sgl.lab.traces.parameters import choose, spell
 
 EXAMPLES = {
     "burst": BurstArrivals(size=7, every_s=3, spread_s=1),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.generators.priority_changes import MarkovPriorities, RandomPriorities
+from tokenflow_sgl.lab.traces import TraceError
+from tokenflow_sgl.lab.traces.generators.priority_changes import MarkovPriorities, RandomPriorities
 
 
 def rng(seed=0):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.traces import Accounting, Trace, TraceRequest
-from tokenflow_sgl.traces.generators.mixes import MIXES, LengthMix, MixPart, long_context
-from tokenflow_sgl.traces.generators.request_lengths import (
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.traces.generators.mixes import MIXES, LengthMix, MixPart, long_context
+from tokenflow_sgl.lab.traces.generators.request_lengths import (
     EmpiricalLengths,
     FixedLengths,
     LogNormalLengths,

@@ -7,16 +7,16 @@ import itertools
 import numpy as np
 import pytest
 
-from tokenflow_sgl.traces import TraceConfig, TraceError, TraceRequest
-from tokenflow_sgl.traces import make_trace as make
-from tokenflow_sgl.traces.generators.arrivals import PoissonArrivals
-from tokenflow_sgl.traces.generators.reading_rates import RateMix
-from tokenflow_sgl.traces.generators.request_lengths import (
+from tokenflow_sgl.lab.traces import TraceConfig, TraceError, TraceRequest
+from tokenflow_sgl.lab.traces import make_trace as make
+from tokenflow_sgl.lab.traces.generators.arrivals import PoissonArrivals
+from tokenflow_sgl.lab.traces.generators.reading_rates import RateMix
+from tokenflow_sgl.lab.traces.generators.request_lengths import (
     FixedLengths,
     NormalLengths,
     SeparateLengths,
 )
-from tokenflow_sgl.traces.generators.sessions import SessionConfig
+from tokenflow_sgl.lab.traces.generators.sessions import SessionConfig
 
 
 def config(**changes):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.generators.arrivals import BurstArrivals
-from tokenflow_sgl.traces.loaders import Think, load_agent
+from tokenflow_sgl.lab.traces import TraceError
+from tokenflow_sgl.lab.traces.generators.arrivals import BurstArrivals
+from tokenflow_sgl.lab.traces.loaders import Think, load_agent
 
 AGENT = """\
 instance_id,step,offset_s,created_unix,prompt_tokens,completion_tokens,cached_tokens

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.loaders import load_azure
+from tokenflow_sgl.lab.traces import TraceError
+from tokenflow_sgl.lab.traces.loaders import load_azure
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.generators.arrivals import BurstArrivals, PoissonArrivals
-from tokenflow_sgl.traces.loaders import load_bench
+from tokenflow_sgl.lab.traces import TraceError
+from tokenflow_sgl.lab.traces.generators.arrivals import BurstArrivals, PoissonArrivals
+from tokenflow_sgl.lab.traces.loaders import load_bench
 
 
 def bench(**changes):

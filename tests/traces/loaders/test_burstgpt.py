@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.loaders import load_burstgpt
+from tokenflow_sgl.lab.traces import TraceError
+from tokenflow_sgl.lab.traces.loaders import load_burstgpt
 
 BURSTGPT = """\
 Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from tokenflow_sgl.traces import PrefixBlock, TraceError
-from tokenflow_sgl.traces.loaders import load_mooncake
-from tokenflow_sgl.traces.loaders.mooncake import quantum
+from tokenflow_sgl.lab.traces import PrefixBlock, TraceError
+from tokenflow_sgl.lab.traces.loaders import load_mooncake
+from tokenflow_sgl.lab.traces.loaders.mooncake import quantum
 
 
 def mooncake(rows):

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from tokenflow_sgl.traces import TraceError, open_trace
-from tokenflow_sgl.traces.loaders.recognised import recognise
-from tokenflow_sgl.traces.spec import FORMATS
+from tokenflow_sgl.lab.traces import TraceError, open_trace
+from tokenflow_sgl.lab.traces.loaders.recognised import recognise
+from tokenflow_sgl.lab.traces.spec import FORMATS
 
 SECRET = "Wittgenstein"
 """Stands wherever a file has somebody's words."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.loaders import load_servegen
+from tokenflow_sgl.lab.traces import TraceError
+from tokenflow_sgl.lab.traces.loaders import load_servegen
 
 RATES = """\
 client,window_start_s,rate_rps,cv,pattern,arg1,arg2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.traces import TraceError
-from tokenflow_sgl.traces.generators.arrivals import BurstArrivals, PoissonArrivals
-from tokenflow_sgl.traces.loaders import load_sharegpt
+from tokenflow_sgl.lab.traces import TraceError
+from tokenflow_sgl.lab.traces.generators.arrivals import BurstArrivals, PoissonArrivals
+from tokenflow_sgl.lab.traces.loaders import load_sharegpt
 
 SHAREGPT = """\
 num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio

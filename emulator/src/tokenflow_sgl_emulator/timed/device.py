@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from tokenflow_sgl.choices import IoBackend, MemLayout
-from tokenflow_sgl.profiles import DeviceProfile, Link
-from tokenflow_sgl.profiles.pieces import GATHERED, Pieces, load_pieces, store_pieces
+from tokenflow_sgl.lab.profiles import DeviceProfile, Link
+from tokenflow_sgl.lab.profiles.pieces import GATHERED, Pieces, load_pieces, store_pieces
 from tokenflow_sgl_emulator.timed.clock import now, virtual_time
 from tokenflow_sgl_emulator.timed.dilation import HIGHEST, LOWEST
 from tokenflow_sgl_emulator.timed.timed_streams import Stream, current_stream

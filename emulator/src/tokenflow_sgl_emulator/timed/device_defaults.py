@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tokenflow_sgl.profiles import DeviceProfile
-from tokenflow_sgl.profiles.pool import chunked_prefill_size, kv_pool_tokens
+from tokenflow_sgl.lab.profiles import DeviceProfile
+from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size, kv_pool_tokens
 
 _ONE = "the emulated device is one device without speculation or adapters"
 _SIZES = "an emulated model's weights and KV have the types that its profile was made for"

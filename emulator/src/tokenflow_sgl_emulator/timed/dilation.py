@@ -11,7 +11,7 @@ import math
 import os
 import time
 
-from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.lab.profiles import DeviceProfile
 
 LOWEST, HIGHEST = 0.01, 1000.0
 """What a dilation may be."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.costs import attention_work
-from tokenflow_sgl.profiles import DeviceProfile
+from tokenflow_sgl.lab.profiles import DeviceProfile
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,280 @@
+"""The scheduler that asks a policy, as `engine/scheduler.py` does inside SGLang."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenflow_sgl.contract import (
+    Decision,
+    IntArray,
+    LengthPredictor,
+    Mode,
+    Phase,
+    Policy,
+    State,
+    Traits,
+    When,
+)
+from tokenflow_sgl.contract.reserve import Growth
+from tokenflow_sgl.costs import Work, attention_work
+from tokenflow_sgl.lab.sim.actuator import SimActuator
+from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.experience import experienced
+from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
+from tokenflow_sgl.lab.sim.simulated_state import state_of
+from tokenflow_sgl.lab.sim.simulated_streams import UNTOLD, FloatArray
+from tokenflow_sgl.lab.sim.step import Chunk, Step
+from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, PausedCopies, SharedPrefixes, apply
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A step from `start` to `end` seconds.
+
+    batch: streams that decode. decoded: output tokens of these. fresh: first tokens.
+    """
+
+    start: float
+    end: float
+    work: Work
+    batch: int
+    decoded: int
+    fresh: int
+
+
+class PolicedScheduler(FcfsScheduler):
+    """SGLang's scheduler under a policy's decisions.
+
+    Args:
+        core: The engine's state.
+        policy: Decides; the very object that runs live.
+        lengths: Tells it how long answers get.
+
+    Attributes:
+        body: Carries the decisions out.
+        passes: Decisions so far.
+    """
+
+    def __init__(self, core: Core, policy: Policy, lengths: LengthPredictor) -> None:
+        super().__init__(core)
+        self._lengths = lengths
+        self._cached = CachedPrefixes(core.streams.phases, core.memory.match)
+        self._paused = PausedCopies(core.streams.phases, core.memory.touch)
+        self._prefixes = SharedPrefixes(core.streams.phases, core.memory.path)
+        self._timer = experienced(core)
+        self._decider = Decider(policy, type(policy).__name__, core.streams.phases)
+        self._decision = Decision(Mode.IDLE)
+        self._untimed: deque[_Ran] = deque()
+        self.body = SimActuator(core)
+        self.passes = 0
+
+    # ---- planning -------------------------------------------------------------------
+
+    def plan(self, now: float) -> Step | None:
+        """The next step under a fresh decision."""
+        core = self.core
+        self._learn(now)
+        self.body.growth = self._growth
+        self.body.begin(now)
+        present = self._present()
+        self._decision = self._decider.decide(
+            now, len(present), self._free_share, lambda: self._asked_state(present, now)
+        )
+        apply(self._decision, core.streams.phases, self.body, now)
+        gate = self._decision.prefill
+        holds = len(core.batch) and (gate.hold_mixed or (gate.hold and not self.mixes))
+        step = None if holds else self.prefill(now)
+        return step or self.decode(now)
+
+    def wakes_at(self, now: float) -> float:
+        """When the policy is to be asked again though nothing happens."""
+        if not len(self._present()):
+            return math.inf
+        lands = min(self.body.lands_at, super().wakes_at(now))
+        return min(self._asked_at(now), max(lands, now))
+
+    def _asked_at(self, now: float) -> float:
+        if not self._follows:
+            # Free memory is looked at in every pass once it is scarce.
+            return max(self._decider.stands_until(self._free_share), now)
+        until = self._decision.until
+        return self._decision.wake if until is None else max(until, now)
+
+    @property
+    def steady(self) -> bool:
+        """Decode steps follow each other while no stream is to start or to leave."""
+        core = self.core
+        if core.chunked is not None or self.body.draining:
+            return False
+        if self._follows:
+            if not self.body.prefetching and any(
+                restore.when is When.AHEAD for restore in self._decision.restore
+            ):
+                return False  # each pass looks whether there is room by now
+            scarce = core.memory.free < 2 * self._growth.headroom * max(len(core.running), 1)
+            return not self.offered() and not scarce
+        return core.full or not core.waiting
+
+    def ended(self, streams: list[int]) -> None:
+        """Learn how long answers get."""
+        table = self.core.streams
+        self._tell_kinds(np.array(streams, dtype=np.int64))
+        for stream in streams:
+            length, limit = int(table.answer[stream]), int(table.limit[stream])
+            self._lengths.ended(int(table.kind[stream]), length, cut_off=length >= limit)
+
+    def ran(
+        self, step: Step, starts: FloatArray, end: float, context: int, made: IntArray | None = None
+    ) -> None:
+        """Keep what the step tells until its end is known: the live scheduler times iterations."""
+        tokens = sum(chunk.tokens for chunk in step.chunks)
+        attention = sum(attention_work(chunk.tokens, chunk.prefix) for chunk in step.chunks)
+        loaded = sum(chunk.loaded for chunk in step.chunks)
+        queued = self.body.prefetching
+        crowded = bool(self.body.paused or queued)
+        batch = len(step.decode)
+        each = [batch] * len(starts) if made is None else made.sum(axis=1).tolist()
+        rows = len(step.rows)
+        grown = context
+        fresh = sum(chunk.last for chunk in step.chunks)
+        ends = [*starts[1:].tolist(), end]
+        for start, over, decoded in zip(starts.tolist(), ends, each, strict=True):
+            work = Work(rows, grown, tokens, attention, loaded, crowded, queued=queued)
+            self._untimed.append(_Ran(start, over, work, batch, decoded, fresh))
+            grown += decoded
+
+    def _learn(self, now: float) -> None:
+        """Learn from the steps that have ended by `now`."""
+        while self._untimed and self._untimed[0].end <= now:
+            ran = self._untimed.popleft()
+            self._timer.begin(ran.start)
+            self._timer.launch(ran.work)
+            self._timer.begin(ran.end)
+            self._timer.launch(None)
+            self._timer.produced(ran.end, ran.decoded + ran.fresh)
+            self._timer.accepted(ran.batch, ran.decoded)
+
+    # ---- what admission sees --------------------------------------------------------
+
+    @property
+    def _follows(self) -> bool:
+        return self._decision.mode is Mode.WORKING_SET
+
+    @property
+    def mixes(self) -> bool:
+        """Mixed steps while the policy decides."""
+        if self.core.options.speculates:
+            return False  # a row of a prefill step cannot verify drafts
+        return self._follows or self.core.options.enable_mixed_chunk
+
+    def offered(self) -> list[int]:
+        """The policy's choice in its order, or all: the paused streams came before the queue."""
+        if self.body.offered is None:
+            return [*sorted(self.body.paused), *self.core.waiting]
+        return list(self.body.offered)
+
+    def prefix(self, stream: int) -> tuple[int, int]:
+        """As stock; the policy may want a paused stream's KV computed rather than loaded."""
+        resident, reach = super().prefix(stream)
+        return resident, resident if stream in self.body.recompute else reach
+
+    def reserved(self, stream: int, done: int) -> int:
+        """A few decode steps are enough where streams can be preempted."""
+        whole = super().reserved(stream, done)
+        return min(whole, self._growth.headroom) if self._follows else whole
+
+    def reserved_for_running(self) -> float:
+        """The same for those that run."""
+        if not self._follows:
+            return super().reserved_for_running()
+        streams, rows = self.core.streams, self.core.batch
+        left = (streams.limit[rows] - streams.generated[rows]) * self.ratio
+        return float(np.minimum(left, self._growth.headroom).sum())
+
+    def chunk_limit(self) -> int:
+        """The policy's limit, and room for the decoding rows beside it."""
+        most = super().chunk_limit()
+        limit = self._decision.prefill.limit
+        if not self._follows or limit is None:
+            return most
+        rows = len(self.core.batch) if self.mixes else 0
+        return min(most, max(limit, 1) + rows)
+
+    def taken(self, chunks: list[Chunk], now: float) -> None:
+        """Streams start or resume."""
+        super().taken(chunks, now)
+        phases = self.core.streams.phases
+        for chunk in chunks:
+            if chunk.stream in self.body.paused:
+                self.body.resumed(chunk.stream, chunk.loaded, chunk.tokens)
+            if not phases.is_in(chunk.stream, Phase.RUNNING):
+                phases.move(chunk.stream, Phase.RUNNING, now)
+
+    def requeue(self, stream: int, now: float) -> None:
+        """As in the engine: what was thrown out in the middle of its answer is paused."""
+        if self.core.streams.generated[stream]:
+            self.body.hold(stream, now)
+        else:
+            super().requeue(stream, now)
+
+    # ---- deciding -------------------------------------------------------------------
+
+    @property
+    def _growth(self) -> Growth:
+        options = self.core.options
+        return Growth(options.page_size, self._timer.tokens_per_step, options.ahead)
+
+    @property
+    def _free_share(self) -> float:
+        core = self.core
+        kv = core.memory.free / core.memory.device
+        return kv if core.windows is None else min(kv, core.window_free / core.windows.total)
+
+    def present(self) -> list[int]:
+        """Those of the engine, and those that are paused or about to be."""
+        return [*super().present(), *self.body.present]
+
+    def _present(self) -> IntArray:
+        # The index of a stream is its place in the order of arrival.
+        return np.unique(np.array(self.present(), dtype=np.int64))
+
+    def _tell_kinds(self, rows: IntArray) -> None:
+        """Have the predictor say which kind of answer new streams will get."""
+        table = self.core.streams
+        for stream in rows[table.kind[rows] == UNTOLD].tolist():
+            thinks = bool(table.reasoning[stream])
+            prompt, limit = int(table.prompt[stream]), int(table.limit[stream])
+            traits = Traits(prompt, limit, table.qos_class[stream], thinking=thinks)
+            table.kind[stream] = self._lengths.kind(traits)
+
+    def _asked_state(self, present: IntArray, now: float) -> State:
+        self.passes += 1
+        return self._state(present, now)
+
+    def state(self, now: float) -> State:
+        """What the policy would see now, which it is not asked about.
+
+        Looks at cached prompts and at the learned lengths as a pass does: both take turns by the
+        number of looks.
+        """
+        return self._state(self._present(), now)
+
+    def _state(self, present: IntArray, now: float) -> State:
+        self._tell_kinds(present)
+        self._cached.look(present)
+        self._paused.look(present)
+        return state_of(
+            self.core,
+            self.body,
+            present,
+            timer=self._timer,
+            lengths=self._lengths,
+            cached=self._cached,
+            prefixes=self._prefixes,
+            memo=self._decider.memo,
+            now=now,
+        )

@@ -1,0 +1,104 @@
+"""Token times in blocks, and the run that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tokenflow_sgl.lab.runs.run_tables import requests_table, tokens_table, trace_info
+from tokenflow_sgl.lab.runs.store import Run, RunInfo
+from tokenflow_sgl.lab.sim.simulated_streams import FloatArray, IntArray, SimulatedStreams
+from tokenflow_sgl.lab.traces import Trace, TraceRequest
+
+PACKED = 1 << 20
+"""Tokens after which blocks are packed: many small ones would take several times their content."""
+
+
+class SimulatedTokens:
+    """Which streams got tokens when: each block is one token per row at each of its times."""
+
+    def __init__(self) -> None:
+        self._rows: list[IntArray] = []
+        self._times: list[FloatArray] = []
+        self._tokens = 0
+        self._packed: list[tuple[NDArray[np.int32], FloatArray]] = []
+
+    def deliver(self, rows: IntArray, times: FloatArray) -> None:
+        """One token to each row at each time."""
+        self._rows.append(rows)
+        self._times.append(times)
+        self._tokens += len(rows) * len(times)
+        if self._tokens >= PACKED:
+            self._pack()
+
+    def table(self) -> pa.Table:
+        """The tokens' table of a run."""
+        if self._rows:
+            self._pack()
+        if not self._packed:
+            return tokens_table([], [])
+        owner = np.concatenate([owner for owner, _ in self._packed])
+        time = np.concatenate([time for _, time in self._packed])
+        self._packed = []
+        # Blocks come in the order of time: a stable sort by stream is all it takes.
+        order = np.argsort(owner, kind="stable")
+        return tokens_table(owner[order], time[order])
+
+    def _pack(self) -> None:
+        pairs = list(zip(self._rows, self._times, strict=True))
+        owner = np.concatenate([np.tile(r, len(t)) for r, t in pairs]).astype(np.int32)
+        time = np.concatenate([np.repeat(t, len(r)) for r, t in pairs])
+        self._packed.append((owner, time))
+        self._rows, self._times, self._tokens = [], [], 0
+
+
+def make_run(
+    trace: Trace,
+    streams: SimulatedStreams,
+    tokens: SimulatedTokens,
+    ended: FloatArray,
+    *,
+    name: str,
+    target: Mapping[str, Any],
+    options: Mapping[str, Any],
+    duration_s: float,
+) -> Run:
+    """A run as `tokenflow replay` would have written it."""
+    info = RunInfo(
+        name=name,
+        source="simulate",
+        trace=trace_info(trace),
+        target=target,
+        options=options,
+        duration_s=duration_s,
+        send_lag_p99_s=0.0,
+    )
+    return Run(info, _requests(trace.requests, streams, ended), tokens.table())
+
+
+def _requests(
+    requests: Sequence[TraceRequest], streams: SimulatedStreams, ended: FloatArray
+) -> pa.Table:
+    over = ~np.isnan(ended)
+    cut_off = streams.answer >= streams.limit
+    planned = np.array([request.arrival_s for request in requests])
+    measured: dict[str, Any] = {
+        "warm_up": np.zeros(len(requests), dtype=np.bool_),
+        "scheduled_s": np.where(np.isnan(streams.sent), planned, streams.sent),
+        "sent_s": pa.array(streams.sent, from_pandas=True),
+        "ended_s": pa.array(ended, from_pandas=True),
+        "prompt_tokens": streams.prompt,
+        "output_tokens": streams.generated,
+        "reasoning_tokens": np.minimum(streams.reasoning, streams.generated),
+        "rate": streams.rate,
+        "finish_reason": [
+            ("length" if cut else "stop") if done else None
+            for done, cut in zip(over.tolist(), cut_off.tolist(), strict=True)
+        ],
+        "error": pa.nulls(len(requests), pa.string()),
+    }
+    return requests_table(requests, measured)

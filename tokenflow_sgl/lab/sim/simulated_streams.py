@@ -1,0 +1,153 @@
+"""Every request of a run as parallel arrays, and the reader of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenflow_sgl.lab.traces import TraceRequest
+from tokenflow_sgl.lifecycle import Phases
+from tokenflow_sgl.lifecycle.columns import shown_priorities
+from tokenflow_sgl.qos.classes import OWN_RATE, SHIPPED_CLASSES, QosClass, QosClasses
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+DEFAULT_RATE = SHIPPED_CLASSES.default.rate
+"""Tokens per second of a reader whose rate the trace does not say, as of a request to a server."""
+UNTOLD = -1
+"""Kind of a stream that no predictor has seen yet."""
+LEAST = -(1 << 62)
+"""Priority of a request without one."""
+
+
+def _expected(request: TraceRequest, classes: QosClasses) -> QosClass:
+    """What a server of these classes expects of the request's stream."""
+    if request.qos_class is not None:
+        return classes.known[request.qos_class].paced
+    return classes.default.paced if request.rate is None else QosClass(OWN_RATE, request.rate)
+
+
+class SimulatedStreams:
+    """Requests by their index in the trace.
+
+    Attributes:
+        prompt: Tokens in.
+        answer: Tokens out. Only the simulated device looks at it: no scheduler may.
+        reasoning: Leading tokens of it that are thinking, which its reader does not see. Of it a
+            scheduler may know whether there are any, and whether they are over.
+        limit: Output tokens that the client allows, which the server is told.
+        kind: Which kind of answer the length predictor expects; `UNTOLD` at first.
+        rate: Tokens per second that the reader consumes.
+        weight, tolerance: Of its class (see `QosClass`).
+        qos_class: Name of the class that the request names; empty: none.
+        priority: Larger is more urgent; of a request without one the least.
+        claim: The same as a policy sees it.
+        ttft_slo, tbt_slo, tpot_slo: Seconds that it or its class asks for; NaN: it has no such
+            objective.
+        client: Number of its session; requests without one are each their own client.
+        generated: Output tokens so far, also of the step under way.
+        known: Those of which the scheduler has the results (`StepResults`).
+        sent: When the request was due; NaN before that is known.
+        arrival: When the scheduler first saw it, from when it counts; NaN before.
+        due: When its reader runs dry if no more comes than is known; before the first visible
+            token its arrival.
+        first_text: When its first visible token came, as far as known; NaN before.
+        phases: Where each stream stands.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[TraceRequest],
+        limits: Sequence[int] | None = None,
+        classes: QosClasses = SHIPPED_CLASSES,
+    ) -> None:
+        """Streams of these requests; without `limits` each client allows what it gets."""
+        count = len(requests)
+
+        def column(values: list[int]) -> IntArray:
+            return np.array(values, dtype=np.int64)
+
+        def objectives(own: list[float | None], of_class: list[float | None]) -> FloatArray:
+            asked = (
+                one if one is not None else two for one, two in zip(own, of_class, strict=True)
+            )
+            return np.array([math.nan if value is None else value for value in asked])
+
+        self.prompt = column([request.prompt_tokens for request in requests])
+        self.answer = column([request.output_tokens for request in requests])
+        self.reasoning = column([request.reasoning_tokens for request in requests])
+        self.limit = self.answer if limits is None else column(list(limits))
+        self.kind = np.full(count, UNTOLD, dtype=np.int64)
+        expected = [_expected(request, classes) for request in requests]
+        self.rate = np.array([each.rate for each in expected])
+        self.weight = np.array([each.weight for each in expected])
+        self.tolerance = np.array([each.tolerance for each in expected])
+        self.qos_class = [request.qos_class or "" for request in requests]
+        self.priority = column(
+            [LEAST if request.priority is None else request.priority for request in requests]
+        )
+        self.claim = shown_priorities(self.priority)
+        self.ttft_slo = objectives(
+            [request.ttft_slo_s for request in requests], [each.ttft_slo for each in expected]
+        )
+        self.tbt_slo = objectives(
+            [request.tbt_slo_s for request in requests], [each.tbt_slo for each in expected]
+        )
+        self.tpot_slo = objectives([None] * count, [each.tpot_slo for each in expected])
+        names = [request.session or (index,) for index, request in enumerate(requests)]
+        number = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        self.client = column([number[name] for name in names])
+        self.sent = np.full(count, np.nan)
+        self.arrival = np.full(count, np.nan)
+        self.generated = np.zeros(count, dtype=np.int64)
+        self.known = np.zeros(count, dtype=np.int64)
+        self.due = np.full(count, np.nan)
+        self.first_text = np.full(count, np.nan)
+        self.phases = Phases(count)
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+    def visible(self, rows: IntArray) -> IntArray:
+        """Known output tokens of `rows` that their readers see."""
+        return np.asarray(np.maximum(self.known[rows] - self.reasoning[rows], 0))
+
+    def arrive(self, index: int, sent: float, seen: float) -> None:
+        """The request was sent, and the scheduler sees it now."""
+        self.sent[index] = sent
+        self.arrival[index] = self.due[index] = seen
+        self.phases.arrive(index, seen)
+
+    def deliver(self, rows: IntArray, times: FloatArray) -> None:
+        """Of each of `rows` it is known that it got a token at each of `times` (not decreasing).
+
+        A reader who runs dry waits for the next token: due becomes max(due, time) + 1 / rate,
+        token after token; here for all tokens at once.
+        """
+        count = len(times)
+        begun = self.known[rows]
+        self.known[rows] += count
+        unseen = np.clip(self.reasoning[rows] - begun, 0, count)
+        if unseen.any():
+            for number in np.unique(unseen).tolist():
+                if number < count:
+                    self._read(rows[unseen == number], times[number:])
+        else:
+            self._read(rows, times)
+
+    def _read(self, rows: IntArray, times: FloatArray) -> None:
+        """So many visible tokens for each of `rows`, which count as known already."""
+        count = len(times)
+        pause = 1.0 / self.rate[rows]
+        # A first token starts the reading, whenever the request came.
+        seen = self.known[rows] - self.reasoning[rows]
+        first = seen <= count
+        before = np.where(first, times[0], self.due[rows])
+        self.first_text[rows[first]] = times[0]
+        left = np.arange(count, 0, -1)[:, None] * pause
+        latest = (times[:, None] + left).max(axis=0)
+        self.due[rows] = np.maximum(before + count * pause, latest)
