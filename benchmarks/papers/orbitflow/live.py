@@ -7,7 +7,7 @@ Both executors pause and resume whole streams; no layer of one moves without the
 virtual, so figures repeat, whatever else runs. There a server does not wait before it delivers:
 each token comes with the moment at which it was generated, and `delivery_times` says when the
 deposit delivers it, live and simulated alike. That a server's own deposit delivers so is what
-`benchmarks/deposit_gaps.py` and `tests/engine/test_live_deposit.py` are about. The servers see the
+`benchmarks/deposit_gaps.py` and `tests/live/test_live_deposit.py` are about. The servers see the
 client's limit of each answer and not its length. The figures go to benchmarks/results/orbitflow/,
 and from there into README.md's table beside this file.
 """

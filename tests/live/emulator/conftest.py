@@ -1,0 +1,3 @@
+"""The emulated devices, and servers on them."""
+
+from emulated.fixtures import *  # noqa: F403
