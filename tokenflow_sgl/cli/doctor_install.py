@@ -39,7 +39,7 @@ def installation() -> list[Check]:
 
 
 def _sglang() -> Check:
-    from tokenflow_sgl.engine import seam_check, seams
+    from tokenflow_sgl.engine.sglang import seam_check, seams
 
     version = seam_check.installed_sglang()
     supported = seams.SUPPORTED_SGLANG

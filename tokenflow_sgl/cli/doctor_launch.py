@@ -17,7 +17,7 @@ from tokenflow_sgl.cli.doctor_install import Check
 if TYPE_CHECKING:
     from tokenflow_sgl.engine.launch_verdict import Verdict
     from tokenflow_sgl.engine.launching import Launch
-    from tokenflow_sgl.engine.seam import Seam
+    from tokenflow_sgl.engine.sglang.seam import Seam
 
 REMOVE = "do what the sentence says"
 
@@ -138,7 +138,7 @@ def seam_states() -> list[tuple[Seam, str | None]]:
 
     Reads SGLang's source, and imports what that does not tell of.
     """
-    from tokenflow_sgl.engine import seam_check, seam_source, seams
+    from tokenflow_sgl.engine.sglang import seam_check, seam_source, seams
     from tokenflow_sgl.engine.light_sglang import light, uncollected
 
     states: list[tuple[Seam, str | None]] = []
@@ -158,7 +158,7 @@ def seam_states() -> list[tuple[Seam, str | None]]:
 
 def seam_check(states: list[tuple[Seam, str | None]]) -> Check:
     """Whether all of them hold."""
-    from tokenflow_sgl.engine import seams
+    from tokenflow_sgl.engine.sglang import seams
 
     broken = [trouble for _, trouble in states if trouble]
     if not broken:

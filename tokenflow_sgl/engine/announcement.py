@@ -23,9 +23,9 @@ from tokenflow_sgl.engine.config import (
     config_of,
     restoring_planner,
 )
-from tokenflow_sgl.engine.hooking import check_in_place, hold
 from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
-from tokenflow_sgl.engine.seam_check import SeamError
+from tokenflow_sgl.engine.sglang.hooking import check_in_place, hold
+from tokenflow_sgl.engine.sglang.seam_check import SeamError
 
 logger = logging.getLogger(__name__)
 

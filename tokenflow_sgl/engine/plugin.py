@@ -29,17 +29,17 @@ from tokenflow_sgl.engine.flags import (
     layers_from,
     planner_from,
 )
-from tokenflow_sgl.engine.hooking import (
+from tokenflow_sgl.engine.judging import is_judged
+from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.sglang.hooking import (
     check_in_place,
     check_rivals,
     hold,
     put_in_place,
     standing,
 )
-from tokenflow_sgl.engine.judging import is_judged
-from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
-from tokenflow_sgl.engine.overriding import check_overrides
-from tokenflow_sgl.engine.seam_check import SeamError, check_seams
+from tokenflow_sgl.engine.sglang.overriding import check_overrides
+from tokenflow_sgl.engine.sglang.seam_check import SeamError, check_seams
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 from tokenflow_sgl.policy import ConfigError
 

@@ -15,7 +15,7 @@ from typing import Any
 from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, AddReqResult, PrefillAdder
 
 from tokenflow_sgl.contract.reserve import Growth
-from tokenflow_sgl.engine.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli import doctor_install, doctor_launch
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.doctor_install import PLATFORM_GROUP, PLUGIN_GROUP, Check
-from tokenflow_sgl.engine import seam_check, seam_source, seams
+from tokenflow_sgl.engine.sglang import seam_check, seam_source, seams
 
 
 def run(*args):
@@ -182,7 +182,7 @@ def test_what_the_seams_say_meanwhile_is_not_shown(monkeypatch):
 def test_looking_without_the_seams_imports_no_sglang():
     code = (
         "import sys; from tokenflow_sgl.cli.app import app; from tokenflow_sgl.cli import doctor; "
-        "import tokenflow_sgl.engine.seam_check, tokenflow_sgl.engine.config; "
+        "import tokenflow_sgl.engine.sglang.seam_check, tokenflow_sgl.engine.config; "
         "print([name for name in ('sglang', 'torch') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

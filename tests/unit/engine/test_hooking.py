@@ -12,9 +12,9 @@ import pytest
 from sglang.srt.plugins import hook_registry
 from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
 
-from tokenflow_sgl.engine import hooking
-from tokenflow_sgl.engine.hooking import check_in_place, hold, put_in_place, standing
-from tokenflow_sgl.engine.seam_check import SeamError
+from tokenflow_sgl.engine.sglang import hooking
+from tokenflow_sgl.engine.sglang.hooking import check_in_place, hold, put_in_place, standing
+from tokenflow_sgl.engine.sglang.seam_check import SeamError
 
 RIVAL = HookSource("rival", "rival-dist")
 METHOD, CLASSMETHOD, FUNCTION = (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tokenflow_sgl.engine
-from tokenflow_sgl.engine.overriding import check_overrides, checked
-from tokenflow_sgl.engine.seam_check import SeamError
+from tokenflow_sgl.engine.sglang.overriding import check_overrides, checked
+from tokenflow_sgl.engine.sglang.seam_check import SeamError
 
 PREFIX = "tokenflow_sgl.engine."
 NEEDS_A_LAUNCH = f"{PREFIX}frontend.worker_app"

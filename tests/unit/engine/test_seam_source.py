@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tokenflow_sgl.engine import seam_check, seam_source
-from tokenflow_sgl.engine.seam import Seam
-from tokenflow_sgl.engine.seam_source import UndecidedError, problem
-from tokenflow_sgl.engine.seams import SEAMS
+from tokenflow_sgl.engine.sglang import seam_check, seam_source
+from tokenflow_sgl.engine.sglang.seam import Seam
+from tokenflow_sgl.engine.sglang.seam_source import UndecidedError, problem
+from tokenflow_sgl.engine.sglang.seams import SEAMS
 
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 

@@ -6,16 +6,16 @@ import warnings
 
 import pytest
 
-from tokenflow_sgl.engine import seam_check
-from tokenflow_sgl.engine.seam import Seam
-from tokenflow_sgl.engine.seam_check import (
+from tokenflow_sgl.engine.sglang import seam_check
+from tokenflow_sgl.engine.sglang.seam import Seam
+from tokenflow_sgl.engine.sglang.seam_check import (
     SeamError,
     check_seams,
     installed_sglang,
     problem,
     resolve,
 )
-from tokenflow_sgl.engine.seams import SEAMS, SUPPORTED_SGLANG
+from tokenflow_sgl.engine.sglang.seams import SEAMS, SUPPORTED_SGLANG
 
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 
@@ -69,7 +69,7 @@ def test_missing_parameters_are_reported_and_present_ones_are_not() -> None:
 
 
 def test_resolve_follows_the_path() -> None:
-    assert resolve("tokenflow_sgl.engine.seam:Seam.__init__") is Seam.__init__
+    assert resolve("tokenflow_sgl.engine.sglang.seam:Seam.__init__") is Seam.__init__
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 from sglang.srt.platforms import current_platform
 from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.hooking import hold
+from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 _DRAFTS = "tokenflow_drafts"

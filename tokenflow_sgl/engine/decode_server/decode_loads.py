@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.costs import Links
-from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
+from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.engine.shared_clock import SharedClock
 
 PASSES = 2

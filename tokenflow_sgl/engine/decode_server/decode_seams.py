@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.engine.seam import Seam
+from tokenflow_sgl.engine.sglang.seam import Seam
 
 _LOOP = "sglang.srt.disaggregation.decode:SchedulerDisaggregationDecodeMixin"
 _ARRIVING = "sglang.srt.disaggregation.decode:DecodePreallocQueue"

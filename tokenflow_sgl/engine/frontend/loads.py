@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sglang.srt.managers import load_snapshot
 
-from tokenflow_sgl.engine.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked
 
 
 @checked

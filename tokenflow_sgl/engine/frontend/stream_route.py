@@ -22,7 +22,7 @@ from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
 from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, check_weight
 from tokenflow_sgl.engine.frontend.token_deposit import read_at
-from tokenflow_sgl.engine.seam_check import SeamError
+from tokenflow_sgl.engine.sglang.seam_check import SeamError
 from tokenflow_sgl.engine.stream_messages import Change, Heard
 from tokenflow_sgl.engine.unsupported import has_workers
 from tokenflow_sgl.errors import shown

@@ -8,9 +8,9 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.kv.group_allocators import with_groups
 from tokenflow_sgl.engine.kv.stream_pages import StreamPages
+from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.lifecycle.table import StreamTable
 
 _ALLOCATION = "sglang.srt.mem_cache.allocation"

@@ -9,7 +9,7 @@ from typing import Any
 from sglang.srt.managers.scheduler_components.invariant_checker import SchedulerInvariantChecker
 
 from tokenflow_sgl.engine.kv.memory_ledger import MemoryLedger
-from tokenflow_sgl.engine.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked
 
 
 def checker_with_draining(

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.kv.host_room import RoomyHostPool
+from tokenflow_sgl.engine.sglang.hooking import hold
 
 Pages = NDArray[np.int64]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.engine.seam import Seam
+from tokenflow_sgl.engine.sglang.seam import Seam
 
 _CACHE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _TWO_POOLS = "sglang.srt.mem_cache.allocator.swa:SWATokenToKVPoolAllocator"

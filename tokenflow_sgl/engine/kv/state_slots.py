@@ -14,7 +14,7 @@ from typing import Any
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.hooking import hold
+from tokenflow_sgl.engine.sglang.hooking import hold
 
 _TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 

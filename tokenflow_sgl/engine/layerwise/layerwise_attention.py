@@ -19,7 +19,7 @@ from tokenflow_sgl.engine.layerwise.native_view import NativeView
 from tokenflow_sgl.engine.layerwise.start_check import check_attention
 from tokenflow_sgl.engine.layerwise.step_rows import step_rows
 from tokenflow_sgl.engine.layerwise.triton_view import TRITON, TritonView
-from tokenflow_sgl.engine.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked
 
 
 def register_layerwise_attention(settings: LayerwiseSettings) -> None:

@@ -10,7 +10,6 @@ from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 from sglang.srt.platforms import current_platform
 from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.layerwise.admission_hook import admit
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.layerwise.layerwise_attention import register_layerwise_attention
@@ -18,6 +17,7 @@ from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool, telling
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_device, check_layers
 from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.layerwise.on_cuda import prepare_cuda
+from tokenflow_sgl.engine.sglang.hooking import hold
 
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"
 _ADMISSION = "sglang.srt.managers.schedule_policy:PrefillAdder.add_one_req"

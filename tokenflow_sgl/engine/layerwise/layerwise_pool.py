@@ -29,7 +29,7 @@ from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
 from tokenflow_sgl.engine.layerwise.start_check import check_copies
-from tokenflow_sgl.engine.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked
 from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 

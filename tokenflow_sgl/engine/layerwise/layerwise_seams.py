@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.engine.seam import Seam
+from tokenflow_sgl.engine.sglang.seam import Seam
 
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"
 _POOL = "sglang.srt.mem_cache.memory_pool:MHATokenToKVPool"

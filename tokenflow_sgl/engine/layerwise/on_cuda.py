@@ -8,9 +8,9 @@ from typing import Any
 from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.runtime_context import get_exec
 
-from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.layerwise.batched_copies import has_batched_copies
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import OURS, check_engine, check_graphs
+from tokenflow_sgl.engine.sglang.hooking import hold
 
 logger = logging.getLogger(__name__)
 

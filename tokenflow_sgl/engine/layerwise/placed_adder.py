@@ -7,8 +7,8 @@ from typing import Any
 
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 
-from tokenflow_sgl.engine.overriding import checked
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
+from tokenflow_sgl.engine.sglang.overriding import checked
 
 
 def placed_adder_class(

@@ -15,8 +15,8 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.restore.tail_fetch import tail_of
+from tokenflow_sgl.engine.sglang.hooking import hold
 
 _CONTROLLER = "sglang.srt.managers.cache_controller:HiCacheController"
 

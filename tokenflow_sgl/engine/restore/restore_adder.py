@@ -12,10 +12,10 @@ from sglang.srt.managers.schedule_policy import (
     PrefillAdder,
 )
 
-from tokenflow_sgl.engine.overriding import checked
 from tokenflow_sgl.engine.prefill_adder import whole_chunk
 from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED, keep_hits
 from tokenflow_sgl.engine.restore.restorations import Restorations
+from tokenflow_sgl.engine.sglang.overriding import checked
 
 
 def restoring_adder(

@@ -8,13 +8,13 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookType
 
-from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.restore.fetch_ends import drained
 from tokenflow_sgl.engine.restore.layer_fetch import take_layers
 from tokenflow_sgl.engine.restore.link_thread import register_turns
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import handing_over
 from tokenflow_sgl.engine.restore.tail_fetch import register_fetches
+from tokenflow_sgl.engine.sglang.hooking import hold
 
 _TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenflow_sgl.engine.seam import Seam
+from tokenflow_sgl.engine.sglang.seam import Seam
 
 _SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 _ADDER = "sglang.srt.managers.schedule_policy:PrefillAdder"

@@ -19,9 +19,9 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
 from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.costs import LatestRate
-from tokenflow_sgl.engine.hooking import hold
 from tokenflow_sgl.engine.restore.fetch_ends import fetches_of
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
+from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.engine.shared_clock import local_time
 from tokenflow_sgl.engine.telemetry.sparing import Sparing
 

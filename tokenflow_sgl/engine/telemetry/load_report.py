@@ -15,7 +15,7 @@ from sglang.srt.managers.load_snapshot import LoadSnapshot
 from sglang.srt.managers.scheduler_components.load_inquirer import SchedulerLoadInquirer
 
 from tokenflow_sgl.engine.frontend.loads import LoadWithHeadroom
-from tokenflow_sgl.engine.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked
 
 Requests = Callable[[], Collection[Any]]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from tokenflow_sgl.engine.seam import Seam
+from tokenflow_sgl.engine.sglang.seam import Seam
 
 Node = ast.stmt
 """A statement that binds a name: a definition, an assignment or an import."""

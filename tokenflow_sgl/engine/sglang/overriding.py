@@ -6,7 +6,7 @@ import inspect
 from inspect import Parameter
 from typing import Any, TypeVar
 
-from tokenflow_sgl.engine.seam_check import SeamError, of_version
+from tokenflow_sgl.engine.sglang.seam_check import SeamError, of_version
 
 _PACKAGE = __name__.partition(".")[0]
 _WILD = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)

@@ -14,7 +14,7 @@ from tokenflow_sgl.engine.kv.pool_seams import POOLS
 from tokenflow_sgl.engine.layerwise.layerwise_seams import LAYERWISE
 from tokenflow_sgl.engine.restore.layer_seams import RESTORE_LAYERS
 from tokenflow_sgl.engine.restore.restore_seams import RESTORE
-from tokenflow_sgl.engine.seam import Seam
+from tokenflow_sgl.engine.sglang.seam import Seam
 
 SUPPORTED_SGLANG = "0.5.23"
 

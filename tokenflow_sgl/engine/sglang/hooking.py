@@ -22,7 +22,7 @@ from typing import Any
 from sglang.srt.plugins import hook_registry
 from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
 
-from tokenflow_sgl.engine.seam_check import SeamError
+from tokenflow_sgl.engine.sglang.seam_check import SeamError
 
 OURS = HookSource("tokenflow", "tokenflow-sgl")
 """How SGLang's registry names us."""

@@ -11,8 +11,8 @@ import importlib.metadata
 import inspect
 from typing import Any
 
-from tokenflow_sgl.engine.seam import Seam
-from tokenflow_sgl.engine.seams import SEAMS, SUPPORTED_SGLANG
+from tokenflow_sgl.engine.sglang.seam import Seam
+from tokenflow_sgl.engine.sglang.seams import SEAMS, SUPPORTED_SGLANG
 
 
 class SeamError(RuntimeError):
