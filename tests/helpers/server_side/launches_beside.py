@@ -75,7 +75,7 @@ def list_targets(mode: str) -> list[str]:
     """All that is held in a launch alone."""
     load_plugins()
     start(mode)
-    from tokenflow_sgl.engine import hooking
+    from tokenflow_sgl.engine.sglang import hooking
 
     return sorted({held.target for held in hooking._held})
 
@@ -92,7 +92,7 @@ def launch(mode: str, target: str, moment: str, kind: str) -> dict[str, Any]:
     """One launch, with the rival's hook on one target."""
     dotted = target.replace(":", ".")
     refusal, skipped = None, False
-    from tokenflow_sgl.engine import hooking
+    from tokenflow_sgl.engine.sglang import hooking
 
     if not dotted.startswith(PARSING) and inspect.isroutine(pkgutil.resolve_name(dotted)):
         # SGLang's own would fail with what `reached` calls it with, before a hook behind it runs.
@@ -142,7 +142,7 @@ def stub(original: Any) -> Any:
 
 def reached(target: str) -> bool:
     """Whether a call of what is at the target runs a hook of ours."""
-    from tokenflow_sgl.engine import hooking
+    from tokenflow_sgl.engine.sglang import hooking
 
     if target.replace(":", ".").startswith(PARSING):
         return True  # the options would not have been known, or nothing would be held for them

@@ -276,7 +276,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., tupl
         # What takes long and has tests of its own: read once, and not drawn.
         for module in ("tokenflow_sgl.lab.profiles", "tokenflow_sgl.lab.profiles.load"):
             patch.setattr(f"{module}.load_profile", functools.cache(load_profile))
-        for picture in ("profiles.profile_plot.plot", "traces.trace_plot.draw"):
+        for picture in ("lab.profiles.profile_plot.plot", "lab.traces.trace_plot.draw"):
             patch.setattr(f"tokenflow_sgl.{picture}", lambda *_: None)
         tree = typer.main.get_command(app)  # else made anew for each run
         patch.setattr("typer.testing._get_command", lambda _: tree)

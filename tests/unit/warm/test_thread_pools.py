@@ -49,7 +49,7 @@ for _ in range(int(sys.argv[2])):
 def a_fork_fails(pools: str, forks: int) -> bool:
     """Whether a thread of one of the forks cannot copy a tensor."""
     command = [sys.executable, "-c", SCRIPT, pools, str(forks)]
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[2] / "warm"
     return bool(subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout)
 
 
