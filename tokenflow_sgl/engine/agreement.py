@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 from tokenflow_sgl.contract import Decision
 
@@ -48,18 +47,10 @@ class Agreement:
         )
         self._add("decision", said)
 
-    def passed(self, scheduler: Any, plan: Any) -> None:
-        """A pass is over, and `plan` says what runs next."""
-        batch, table, pauser = plan.batch_to_run, scheduler.tf_table, scheduler.tf_pauser
-        order = table.order()
-        clock = scheduler.tf_clock
-        self._add("clock", (clock.now, clock.host_total, clock.store_rate, clock.load_rate))
-        self._add("streams", (order.tolist(), table.phases.phase[order].tolist()))
-        self._add("batch", None if batch is None else (batch.forward_mode.name, rids(batch.reqs)))
-        self._add("running", rids(plan.running_batch.reqs))
-        self._add("preempted", (rids(pauser.draining), rids(pauser.paused)))
-        self._add("waiting", rids(scheduler.waiting_queue))
-        self._add("free memory", scheduler.tf_actuator.free)
+    def passed(self, facts: Mapping[str, object]) -> None:
+        """A pass is over; facts: what this rank has done in it, under names for the sentence."""
+        for name, fact in facts.items():
+            self._add(name, fact)
         self._passes += 1
 
     def report(self) -> tuple[int, Digests]:
@@ -79,8 +70,3 @@ class Agreement:
 
     def _add(self, name: str, fact: object) -> None:
         self._digests[name] = zlib.crc32(repr(fact).encode(), self._digests.get(name, 0))
-
-
-def rids(requests: Any) -> list[str]:
-    """Their ids, in order."""
-    return [request.rid for request in requests]

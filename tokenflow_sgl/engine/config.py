@@ -42,6 +42,9 @@ LAUNCH_ATTRIBUTE = "_tokenflow_launch"
 COMMAND_ATTRIBUTE = "_tokenflow_command"
 """The same for whether a command line asked for it: then a refusal is a line, and no exception."""
 NO_PLANNER = "off"
+DECODE_HOST_RATIO = 2.0
+"""Tokens that a decode server's host has room for over the device's: SGLang's default for HiCache.
+For retraction alone it takes 0.2."""
 HIDDEN, SHOWN = "hidden", "shown"
 _OWN_CHOICES = {
     **{"hicache": ("auto", "off"), "mixed_chunk": ("auto", "off")},

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+from tokenflow_sgl.lifecycle.table import StreamTable
 
+Kind = TypeVar("Kind", bound="Extension")
 Prefill = Callable[[Any], Any]
 """SGLang's choice of a prefill: of the running batch, a plan for the next batch."""
 
@@ -27,6 +29,8 @@ class Host(Protocol):
         scheduler: SGLang's.
         recorder: Where metrics are counted.
         log: Of decisions; None: there is none.
+        extensions: All that are beside this scheduler.
+        table: Of the streams; None: SGLang's own policy decides.
     """
 
     @property
@@ -37,6 +41,12 @@ class Host(Protocol):
 
     @property
     def log(self) -> DecisionLog | None: ...  # noqa: D102
+
+    @property
+    def extensions(self) -> Extensions: ...  # noqa: D102
+
+    @property
+    def table(self) -> StreamTable[Any] | None: ...  # noqa: D102
 
     def costs(self) -> StepCosts:
         """What steps cost, as learned so far."""
@@ -68,25 +78,11 @@ class Extension:
     def launched(self, plan: Any) -> None:
         """SGLang has chosen; the plan's batch runs next."""
 
-    def running(self, batch: Any) -> AbstractContextManager[None]:
-        """Surrounds the launch of a batch."""
-        return contextlib.nullcontext()
-
     def computes_beside(self, batch: Any) -> bool:
         """Whether what this batch computes is not all that the device computes in this pass.
 
         Asked once for each pass, behind `launched`. Such a step teaches nothing of costs.
         """
-        return False
-
-    def copies_looked_at(self) -> None:
-        """SGLang has acknowledged what it found done of HiCache's copies."""
-
-    def prefetch_asked(self, req: Any) -> None:
-        """SGLang may have begun to fetch a request's prefix from storage."""
-
-    def keeps_chunk(self, req: Any) -> bool:
-        """Whether the request whose prompt is prefilled in part stays as it is in this pass."""
         return False
 
     def has_its_memory(self, req: Any) -> bool:
@@ -96,10 +92,6 @@ class Extension:
         """
         return False
 
-    def chunk_aborts(self) -> AbstractContextManager[None]:
-        """Surrounds the end of a request whose prompt is prefilled in part and was aborted."""
-        return contextlib.nullcontext()
-
     def engine_pauses(self) -> AbstractContextManager[None]:
         """Surrounds SGLang's own pause of the engine: requests may be retracted."""
         return contextlib.nullcontext()
@@ -107,16 +99,10 @@ class Extension:
     def while_paused(self) -> None:
         """The engine is paused; comes again and again."""
 
-    def engine_continues(self) -> None:
-        """The engine serves again."""
-
     @property
     def idle(self) -> bool:
         """Whether nothing of it is under way, so that caches may be flushed."""
         return True
-
-    def flushes(self) -> None:
-        """All caches are about to be emptied, and nothing is under way."""
 
     @property
     def lent(self) -> Sequence[Any]:
@@ -146,6 +132,21 @@ class Extensions:
     def __init__(self, of: Iterable[Extension] = ()) -> None:
         self._of = tuple(of)
 
+    def get(self, kind: type[Kind]) -> Kind:
+        """The one of this class.
+
+        Raises:
+            LookupError: There is none.
+        """
+        for each in self._of:
+            if isinstance(each, kind):
+                return each
+        raise LookupError(f"no {kind.__name__} is beside this scheduler")
+
+    def add(self, extension: Extension) -> None:
+        """One more, while the server is built."""
+        self._of += (extension,)
+
     def __iter__(self) -> Iterator[Extension]:
         return iter(self._of)
 
@@ -165,43 +166,13 @@ class Extensions:
         for each in self._of:
             each.launched(plan)
 
-    @contextmanager
-    def running(self, batch: Any) -> Iterator[None]:
-        """As of `Extension`."""
-        with ExitStack() as stack:
-            for each in self._of:
-                stack.enter_context(each.running(batch))
-            yield
-
     def computes_beside(self, batch: Any) -> bool:
         """As of `Extension`; all are asked."""
         return any([each.computes_beside(batch) for each in self._of])
 
-    def copies_looked_at(self) -> None:
-        """As of `Extension`."""
-        for each in self._of:
-            each.copies_looked_at()
-
-    def prefetch_asked(self, req: Any) -> None:
-        """As of `Extension`."""
-        for each in self._of:
-            each.prefetch_asked(req)
-
-    def keeps_chunk(self, req: Any) -> bool:
-        """As of `Extension`."""
-        return any(each.keeps_chunk(req) for each in self._of)
-
     def has_its_memory(self, req: Any) -> bool:
         """As of `Extension`."""
         return any(each.has_its_memory(req) for each in self._of)
-
-    @contextmanager
-    def chunk_aborts(self) -> Iterator[None]:
-        """As of `Extension`."""
-        with ExitStack() as stack:
-            for each in self._of:
-                stack.enter_context(each.chunk_aborts())
-            yield
 
     @contextmanager
     def engine_pauses(self) -> Iterator[None]:
@@ -216,20 +187,10 @@ class Extensions:
         for each in self._of:
             each.while_paused()
 
-    def engine_continues(self) -> None:
-        """As of `Extension`."""
-        for each in self._of:
-            each.engine_continues()
-
     @property
     def idle(self) -> bool:
         """Whether all are."""
         return all(each.idle for each in self._of)
-
-    def flushes(self) -> None:
-        """As of `Extension`."""
-        for each in self._of:
-            each.flushes()
 
     @property
     def lent(self) -> list[Any]:

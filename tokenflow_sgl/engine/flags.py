@@ -15,6 +15,7 @@ from sglang.srt.environ import envs
 from tokenflow_sgl.engine.config import (
     ATTRIBUTE,
     CHOICES,
+    DECODE_HOST_RATIO,
     LAUNCH_ATTRIBUTE,
     NO_PLANNER,
     OFF_ATTRIBUTE,
@@ -173,18 +174,13 @@ def attach_layers(server_args: Any, settings: LayerwiseSettings) -> None:
     server_args.attention_backend = LAYERWISE_ATTENTION
 
 
-HOST_RATIO = 2.0
-"""Tokens that a decode server's host pool has over the device's: SGLang's default for HiCache. For
-retraction alone it takes 0.2."""
-
-
 def _keep_on_host(server_args: Any) -> None:
     """Let the host have room for KV of paused streams."""
     if not decodes_only(server_args):
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
         server_args.enable_hierarchical_cache = True
     elif server_args.hicache_ratio is None and not server_args.hicache_size:
-        server_args.hicache_ratio = HOST_RATIO
+        server_args.hicache_ratio = DECODE_HOST_RATIO
 
 
 def attach(server_args: Any, config: TokenFlowConfig) -> None:

@@ -10,7 +10,6 @@ import logging
 import sys
 from typing import Any
 
-from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.engine.announcement import CONTROLLER, hold_controller, hold_launch
@@ -20,6 +19,7 @@ from tokenflow_sgl.engine.config import (
     config_of,
     restoring_planner,
 )
+from tokenflow_sgl.engine.features import features_on
 from tokenflow_sgl.engine.flags import (
     add_arguments,
     attach,
@@ -167,65 +167,40 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
     if config is None and planner == NO_PLANNER and layers is None:
         return
     check_seams()
-    if layers is not None:
-        from tokenflow_sgl.engine.layerwise.layerwise_hooks import register_layerwise
-
-        register_layerwise(layers, admits=config is None)
-    kind = "layers" if layers is not None else server_args.disaggregation_mode
+    features = list(features_on(server_args))
     standing(_SCHEDULER, "sglang.")
-    scheduler = _scheduler(config is not None, kind)
+    scheduler = _scheduler(policed=config is not None)
     check_overrides(scheduler)
     hold(_SCHEDULER, scheduler, HookType.REPLACE)
     if config is not None:
-        from tokenflow_sgl.engine.kv.state_slots import register_states
+        _hold_for_policy(server_args)
+    for feature in features:
+        feature.register(server_args)
+    put_in_place()
 
-        register_states()
-    if config is not None and server_args.disaggregation_mode == "decode":
+
+def _hold_for_policy(server_args: Any) -> None:
+    """What our scheduler needs of SGLang on some kinds of servers."""
+    from tokenflow_sgl.engine.kv.state_slots import register_states
+
+    register_states()
+    if server_args.disaggregation_mode == "decode":
         from tokenflow_sgl.engine.decode_server.compressed_copies import register_copies
         from tokenflow_sgl.engine.decode_server.decode_loads import register_loads
 
         register_copies()
         register_loads()
-    if config is not None and server_args.strip_thinking_cache:
+    if server_args.strip_thinking_cache:
         from tokenflow_sgl.engine.kv.thinking import owned_kv_len
 
         hold(_OWNED_KV, owned_kv_len, HookType.AROUND)
-    if config is not None and config.block_groups:
-        from tokenflow_sgl.engine.kv.group_hooks import register_groups
-
-        register_groups()
-    if config is not None and config.host_room:
-        from tokenflow_sgl.engine.kv.host_room import register_room
-
-        register_room()
-    if config is not None and envs.SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY.get():
-        from tokenflow_sgl.engine.kv.memory_ledger import register_ledger
-
-        register_ledger()
-    if planner != NO_PLANNER:
-        from tokenflow_sgl.engine.restore.restore_hooks import register_restorations
-
-        register_restorations()
-    put_in_place()
 
 
-def _scheduler(policed: bool, kind: str) -> type:
-    if policed and kind == "layers":
-        from tokenflow_sgl.engine.layerwise.placed_scheduler import TokenFlowPlacedScheduler
-
-        return TokenFlowPlacedScheduler
-    if kind == "layers":
-        from tokenflow_sgl.engine.layerwise.layered_scheduler import LayeredScheduler
-
-        return LayeredScheduler
-    if policed and kind == "decode":
-        from tokenflow_sgl.engine.decode_server.decode_scheduler import TokenFlowDecodeScheduler
-
-        return TokenFlowDecodeScheduler
+def _scheduler(*, policed: bool) -> type:
     if policed:
-        from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
+        from tokenflow_sgl.engine.shell import TokenFlowScheduler
 
         return TokenFlowScheduler
-    from tokenflow_sgl.engine.restore.restoring_scheduler import StockRestoringScheduler
+    from tokenflow_sgl.engine.extended import ExtendedScheduler
 
-    return StockRestoringScheduler
+    return ExtendedScheduler

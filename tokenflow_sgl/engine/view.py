@@ -9,14 +9,12 @@ from sglang.srt.runtime_context import get_parallel
 
 from tokenflow_sgl.contract import Memory, ModelShape, Pool, State, Tier
 from tokenflow_sgl.costs import StepTimer
-from tokenflow_sgl.engine.actuator import EngineActuator
+from tokenflow_sgl.engine.body.unified import UnifiedBody
+from tokenflow_sgl.engine.book import Book
 from tokenflow_sgl.engine.kv.device_pools import STATES_KEPT
-from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.prompt_match import prompt_match, use_of_paused
 from tokenflow_sgl.engine.kv.prompt_path import prompt_path
-from tokenflow_sgl.engine.shared_clock import SharedClock
 from tokenflow_sgl.lifecycle import CachedPrefixes, PausedCopies, SharedPrefixes
-from tokenflow_sgl.lifecycle.table import StreamTable
 
 
 class View:
@@ -24,28 +22,23 @@ class View:
 
     Args:
         scheduler: SGLang's.
-        table: Of the live streams.
+        book: Of the live streams.
         body: Knows the memory.
-        clock: The time that this rank decides by.
         timer: Has learned from the steps.
-        links: Measures the copies.
     """
 
     def __init__(
         self,
         scheduler: Any,
-        table: StreamTable[Any],
-        body: EngineActuator,
-        clock: SharedClock,
+        book: Book,
+        body: UnifiedBody,
         timer: StepTimer,
-        links: TransferWatch,
     ) -> None:
         self._scheduler = scheduler
-        self._table = table
+        self._table = table = book.table
         self._body = body
-        self._clock = clock
+        self._clock = book.clock
         self._timer = timer
-        self._links = links
         self._cached = CachedPrefixes(table.phases, prompt_match(scheduler.tree_cache, table))
         self._paused = PausedCopies(table.phases, use_of_paused(scheduler.tree_cache, table))
         self._prefixes = None
@@ -109,7 +102,7 @@ class View:
             throughput=timer.throughput(),
             kv_rate=timer.kv_rate(),
             prefill_share=timer.prefill_share(),
-            links=self._links.links(self._clock),
+            links=self._body.memory.watch.links(self._clock),
             model=self._model,
             memo=memo,
         )

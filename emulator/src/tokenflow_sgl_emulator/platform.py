@@ -82,6 +82,15 @@ class EmulatorPlatform(SRTPlatform):
         """
         return virtual_time()
 
+    @property
+    def launches_ahead(self) -> bool:
+        """Whether a step's launch returns before it is computed; tokenflow's step timer asks.
+
+        A device with a clock of its own is waited for; else a step is computed where it is
+        launched.
+        """
+        return timing_is_on()
+
     def kv_copy(self, copy: Callable[[], None], tokens: int, to_device: bool) -> None:
         """Do a copy of one layer's KV on the current stream; layer-wise KV of tokenflow asks here.
 

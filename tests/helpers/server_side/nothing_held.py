@@ -20,6 +20,7 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import prepare_server_args
 
 from tokenflow_sgl.engine.restore.fetch_ends import fetches_of
+from tokenflow_sgl.engine.restore.restore_hooks import restorations_of
 
 LOOK = "TOKENFLOW_TEST_LOOK"
 """Variable with the path of the file that has to be there."""
@@ -42,8 +43,9 @@ def flush_if_nothing_is_held(self: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 def _under_way(scheduler: Any) -> dict[str, int]:
-    tree, ours = scheduler.tree_cache, scheduler.tf_restorations
-    controller = tree.cache_controller
+    tree = scheduler.tree_cache
+    ours, controller = restorations_of(tree), tree.cache_controller
+    assert ours is not None, "the server was started to restore"
     held = {
         "fetches": len(tree.ongoing_prefetch),
         "tokens of fetches": controller.prefetch_tokens_occupied,

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from restoring_host import Host, Scheduler, extension_beside, restorations_with
 from sglang.srt.managers.cache_controller import PrefetchAck, PrefetchOperation
-from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore import restore_hooks, tail_fetch
 from tokenflow_sgl.engine.restore.fetch_ends import drained
-from tokenflow_sgl.engine.restore.planners import make_planner
-from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
-from tokenflow_sgl.engine.restore.restorations import Restorations
-from tokenflow_sgl.engine.restore.restoring_scheduler import StockRestoringScheduler
-from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+from tokenflow_sgl.engine.restore.restore_extension import RestoreExtension
 
 QUEUES = ("prefetch_hit_queue", "ack_prefetch_queue", "ack_backup_queue", "host_mem_release_queue")
 
@@ -65,47 +60,31 @@ class Tree:
 
 
 @pytest.fixture
-def scheduler(monkeypatch) -> Any:
-    """Of which SGLang says that it is idle."""
-    made = object.__new__(StockRestoringScheduler)
-    made.tree_cache = tree = Tree()
-    record = RestorationRecord(Recorder(), None)
-    made.tf_restorations = Restorations(
-        tree, 64, make_planner("auto"), record, lambda request: None
-    )
-    monkeypatch.setattr(Scheduler, "is_fully_idle", lambda self, *which: True)
-    return made
+def tree() -> Tree:
+    return Tree()
 
 
-def test_a_dropped_fetch_is_work_until_its_end_is_told(scheduler) -> None:
-    tree = scheduler.tree_cache
-    assert not scheduler.is_fully_idle()
-    assert not scheduler.is_fully_idle(ignore_waiting=True), "as while the engine is paused"
-    assert scheduler.is_fully_idle(for_health_check=True), "there is no stream"
+@pytest.fixture
+def extension(tree) -> RestoreExtension:
+    return extension_beside(Host(Scheduler(tree)), restorations_with(tree))
+
+
+def test_a_dropped_fetch_is_work_until_its_end_is_told(tree, extension) -> None:
+    assert not extension.idle
     tree.told(completed_tokens=16)
     tree.told(completed_tokens=16)
     tree.told(completed_req=True)
     tree.drain(2)  # on another rank the last one is not there yet
-    assert not scheduler.is_fully_idle()
+    assert not extension.idle
     tree.drain(1)
-    assert scheduler.is_fully_idle()
+    assert extension.idle
 
 
-def test_fetches_end_while_the_engine_is_paused(scheduler, monkeypatch) -> None:
-    calls = itertools.count()
-    monkeypatch.setattr(Scheduler, "_record_scheduler_state_for_paused_engine", lambda self: None)
-    scheduler.enable_hierarchical_cache = True
-    scheduler.tree_cache.check_hicache_events = lambda: next(calls)
-    scheduler._record_scheduler_state_for_paused_engine()
-    assert next(calls) == 1
-
-
-def test_memory_is_released_when_they_have_ended(scheduler) -> None:
+def test_memory_is_released_when_they_have_ended(tree, extension) -> None:
     """SGLang ends the server that is asked to while it is not idle."""
-    tree = scheduler.tree_cache
-    restore_hooks.attach_restorations(tree, scheduler.tf_restorations)
+    restore_hooks.attach_restorations(tree, restorations_with(tree))
     tree.told(completed_tokens=16)
     tree.told(completed_req=True)
     tree.check_hicache_events = lambda: tree.drain(1)
-    updater = SimpleNamespace(scheduler=scheduler)
-    assert restore_hooks._released(lambda *_: scheduler.is_fully_idle(), updater, None)
+    updater = SimpleNamespace(scheduler=SimpleNamespace(tree_cache=tree))
+    assert restore_hooks._released(lambda *_: extension.idle, updater, None)

@@ -9,7 +9,7 @@ without a copy; a stream that is paused has one all the same (`compressed_copies
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import release_req
@@ -20,6 +20,7 @@ from sglang.srt.mem_cache.common import (
 )
 from sglang.srt.runtime_context import get_disagg
 
+from tokenflow_sgl.engine.book import Book
 from tokenflow_sgl.engine.decode_server.next_drafts import keep_of_batch, keep_of_relay
 from tokenflow_sgl.engine.kv.preempt import Pauser
 
@@ -29,29 +30,26 @@ class DecodePauser(Pauser):
 
     Args:
         scheduler: SGLang's, with its memory.
-        on_released: Called with each request when it has left the device's rows.
-        on_stay: Called with one that keeps its row, because the host had no room for its KV.
-        on_lost: Called with one whose KV is gone: it has to be computed again by a prefill server.
+        book: Is told where streams stand.
         capacity: Tokens that paused streams may have on the host, where SGLang sets no limit.
         most: Streams that may be paused there at once, for their windows and states.
 
     Attributes:
+        capacity: As given.
         retraction_loses: Whether SGLang keeps no copy of what it retracts itself.
     """
 
     def __init__(
         self,
         scheduler: Any,
-        on_released: Callable[[Any], None],
-        on_stay: Callable[[Any], None],
-        on_lost: Callable[[Any], None],
+        book: Book,
         capacity: int,
         most: float = math.inf,
     ) -> None:
-        super().__init__(scheduler.tree_cache, lambda request: None, on_released)
+        super().__init__(scheduler.tree_cache, lambda request: None, book.pauses)
         self._scheduler = scheduler
-        self._on_stay, self._on_lost = on_stay, on_lost
-        self._capacity, self._most = capacity, most
+        self._book = book
+        self.capacity, self._most = capacity, most
         self.retraction_loses = bool(dsv4_needs_rebootstrap(scheduler.token_to_kv_pool_allocator))
         self._accepted = self._kept = self._leaving = 0
 
@@ -91,7 +89,7 @@ class DecodePauser(Pauser):
         """Tokens that the host can still take."""
         if _backup() == "host_pool":
             return int(self._tree_cache.cache_controller.mem_pool_host.available_size())
-        return self._capacity - sum(map(self._paged, self.paused))
+        return self.capacity - sum(map(self._paged, self.paused))
 
     def _paged(self, request: Any) -> int:
         """Tokens of the pages that hold its KV, and a page that it may begin until it is copied."""
@@ -109,12 +107,12 @@ class DecodePauser(Pauser):
         for request in self.draining:
             if not request.finished():
                 self._give_back(request)
-                self._on_lost(request)
+                self._computed_anew(request)
         self.draining = []
         for request in list(self.paused):
             self.resume([request])
             self.discard(request)
-            self._on_lost(request)
+            self._computed_anew(request)
 
     def discard(self, request: Any) -> None:
         """The host's copy is not needed any more."""
@@ -124,7 +122,7 @@ class DecodePauser(Pauser):
     def _release(self, request: Any, keep: bool = True) -> None:
         assert keep, "what is not kept is dropped all at once"
         if not self._save(request):
-            self._on_stay(request)
+            self._stays(request)
             return
         if self._scheduler.enable_overlap:
             keep_of_relay(self._scheduler.future_map, request)
@@ -132,6 +130,19 @@ class DecodePauser(Pauser):
         # Paused is not retracted: a client's meta_info counts what the engine threw away.
         request.retraction_count -= 1
         self.hold(request)
+
+    def _stays(self, request: Any) -> None:
+        """The host has no room for its KV: it goes on with the row that it has."""
+        self._scheduler.waiting_queue.append(request)
+        self._book.runs(request)
+
+    def _computed_anew(self, request: Any) -> None:
+        """Its KV is gone: as SGLang does with what it retracts, a prefill server computes it."""
+        if request.output_ids:
+            request.pd_rebootstrap_forced_output_id = request.output_ids.pop()
+        request.pd_rebootstrap_in_progress = True
+        request.time_stats.set_retract_time()
+        self._scheduler.disagg_decode_prealloc_queue.hold_rebootstrap(request)
 
     def _save(self, request: Any) -> bool:
         """Copy it to the host; whether there was room."""

@@ -8,8 +8,14 @@ from typing import Any
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.slo_headers import add_to_body, add_to_sampling, objectives_of
-from tokenflow_sgl.engine.frontend.terms import DEPOSIT_KEY, RateError, check_place, class_of
-from tokenflow_sgl.qos.classes import QosClasses
+from tokenflow_sgl.engine.frontend.terms import (
+    DEPOSIT_KEY,
+    NOT_STREAMED,
+    RateError,
+    check_place,
+    class_of,
+)
+from tokenflow_sgl.qos.classes import QosClass, QosClasses
 
 
 def check_rates(obj: Any, config: TokenFlowConfig) -> None:
@@ -21,13 +27,17 @@ def check_rates(obj: Any, config: TokenFlowConfig) -> None:
             class_of(each.get("custom_params"), config.known_classes)
 
 
-def refuse_bad_terms(req: Any, classes: QosClasses, grpc: str | None = None) -> None:
-    """In the scheduler: end a request with a bad rate that came around the front end.
+def terms_of(req: Any, classes: QosClasses, grpc: str | None = None) -> QosClass:
+    """In the scheduler: how a request is read, as its client has stated it.
 
-    It is answered as there, with HTTP 400, and costs one step of one token. gRPC clients come so,
-    and workers of the HTTP server that load no plugins.
+    One with bad terms that came around the front end is ended: it is answered as there, with HTTP
+    400, and costs one step of one token. gRPC clients come so, and workers of the HTTP server that
+    load no plugins.
 
-    grpc: The option by which nothing serves HTTP, where token deposits are delivered.
+    Args:
+        req: SGLang's.
+        classes: What it may name.
+        grpc: The option by which nothing serves HTTP, where token deposits are delivered.
     """
     try:
         asked = class_of(req.sampling_params.custom_params, classes)
@@ -38,6 +48,8 @@ def refuse_bad_terms(req: Any, classes: QosClasses, grpc: str | None = None) -> 
             )
     except RateError as error:
         req.set_finish_with_abort(str(error))
+        return classes.default
+    return asked if req.stream else NOT_STREAMED
 
 
 async def check_body(request: Any) -> None:

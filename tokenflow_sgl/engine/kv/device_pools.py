@@ -31,7 +31,8 @@ class DevicePools:
     """The pools of one rank.
 
     Args:
-        scheduler: Ours. What no running stream locks of its prefix tree can be evicted.
+        scheduler: SGLang's. What no running stream locks of its prefix tree can be evicted.
+        most: Tokens that a step can give a stream.
 
     Attributes:
         window: What a stream needs of the window's pool.
@@ -43,7 +44,7 @@ class DevicePools:
         UnsupportedError: The pools are of a kind that was not tried.
     """
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: Any, most: int = 1) -> None:
         self._allocator = allocator = scheduler.token_to_kv_pool_allocator
         self._tree = tree = scheduler.tree_cache
         self._windows = bool(tree.supports_swa())
@@ -76,10 +77,10 @@ class DevicePools:
             )
         self.window_total = int(allocator.size_swa)
         # Whether a bundle has left a window is looked at once in a step, of several tokens maybe.
-        late = max(int(envs.SGLANG_SWA_EVICTION_INTERVAL.get()), 1) + scheduler.tf_drafts.most - 1
-        most = most_kept(int(tree.swa_retain_window), late, int(scheduler.page_size))
+        late = max(int(envs.SGLANG_SWA_EVICTION_INTERVAL.get()), 1) + most - 1
+        kept = most_kept(int(tree.swa_retain_window), late, int(scheduler.page_size))
         chunk = scheduler.chunked_prefill_size  # None: no limit
-        self.window = Window(tokens=most, prefill=self.window_total if chunk is None else chunk)
+        self.window = Window(tokens=kept, prefill=self.window_total if chunk is None else chunk)
 
     @property
     def kv_free(self) -> int:

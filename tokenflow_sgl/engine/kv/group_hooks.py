@@ -8,6 +8,7 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.extension import Extension, Host
 from tokenflow_sgl.engine.kv.group_allocators import with_groups
 from tokenflow_sgl.engine.kv.stream_pages import StreamPages
 from tokenflow_sgl.engine.sglang.hooking import hold
@@ -23,13 +24,20 @@ _BUILD = (
 Function = Callable[..., Any]
 
 
-def register_groups() -> None:
+def register(server_args: Any) -> None:
     """Declare the hooks, in the scheduler's process before it has a pool."""
     hold(_BUILD, _built, HookType.AFTER)
     hold(f"{_ALLOCATION}:alloc_for_extend", _extend, HookType.AROUND)
     hold(f"{_ALLOCATION}:alloc_for_decode", _decode, HookType.AROUND)
     hold(f"{_TREE}.init_load_back", _load, HookType.AROUND)
     hold(f"{_TREE}.on_release", _released, HookType.AFTER)
+
+
+def build(host: Host) -> Extension:
+    """Beside our scheduler: from now on groups are as large as expected lengths let expect."""
+    assert host.table is not None, "block groups work with our scheduler only"
+    size_groups(host.scheduler.token_to_kv_pool_allocator, host.table)
+    return Extension()
 
 
 def pages_of(allocator: Any) -> StreamPages:

@@ -8,16 +8,20 @@ from typing import Any
 
 from sglang.srt.managers.scheduler_components.invariant_checker import SchedulerInvariantChecker
 
-from tokenflow_sgl.engine.kv.memory_ledger import MemoryLedger
 from tokenflow_sgl.engine.sglang.overriding import checked
 
 
 def checker_with_draining(
-    checker: SchedulerInvariantChecker, draining: Callable[[], list[Any]], ledger: MemoryLedger
+    checker: SchedulerInvariantChecker,
+    draining: Callable[[], list[Any]],
+    look: Callable[[list[Any]], None],
 ) -> SchedulerInvariantChecker:
     """`checker` rebuilt so that it counts the requests that `draining()` returns, too.
 
-    Where its strict check runs after every pass, `ledger` looks at the pages.
+    Args:
+        checker: SGLang's.
+        draining: Requests with memory that are in no batch.
+        look: Is told the requests that hold rows, where SGLang's strict check runs after a pass.
     """
 
     @checked
@@ -29,7 +33,7 @@ def checker_with_draining(
 
         def self_check_during_busy(self) -> None:
             super().self_check_during_busy()
-            ledger.check(self._requests_owning_rows())
+            look(self._requests_owning_rows())
 
     return DrainingAwareChecker(
         **{f.name: getattr(checker, f.name) for f in dataclasses.fields(checker) if f.init}

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.extension import Extension, Host
 from tokenflow_sgl.engine.kv.host_room import RoomyHostPool
 from tokenflow_sgl.engine.sglang.hooking import hold
 
@@ -53,7 +54,7 @@ class Copy(NamedTuple):
     pool: Any = None
 
 
-def register_ledger() -> None:
+def register(server_args: Any) -> None:
     """Declare the hooks through which copies are heard of, in the scheduler's process."""
     for name in ("submit_device_to_host", "submit_host_to_device"):
         hold(f"{_ENGINE}.{name}", _submitted, HookType.AFTER)
@@ -181,6 +182,34 @@ class MemoryLedger:
         """The pages that token places fill from the beginning of one on."""
         page = int(self._allocator.page_size)
         return places[::page] // page
+
+
+class MemoryChecks(Extension):
+    """Beside a scheduler: looks at all pages whenever SGLang's strict check has run.
+
+    Args:
+        ledger: Of this rank.
+    """
+
+    def __init__(self, ledger: MemoryLedger) -> None:
+        self._ledger = ledger
+
+    def memory_checked(self, owners: Sequence[Any]) -> None:
+        """Raises `MemoryLedgerError` for a page that is not in one hand."""
+        self._ledger.check(owners)
+
+
+def build(host: Host) -> MemoryChecks:
+    """The checks of a scheduler that has its memory."""
+    scheduler = host.scheduler
+    return MemoryChecks(
+        MemoryLedger(
+            scheduler.tree_cache,
+            scheduler.token_to_kv_pool_allocator,
+            scheduler.req_to_token_pool,
+            lambda: host.extensions.lent,
+        )
+    )
 
 
 def under_way(controller: Any) -> list[Copy]:

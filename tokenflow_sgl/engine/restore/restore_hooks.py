@@ -45,14 +45,20 @@ def attach_restorations(tree_cache: Any, restorations: Restorations) -> None:
     setattr(tree_cache, _ATTRIBUTE, restorations)
 
 
+def restorations_of(tree_cache: Any) -> Restorations | None:
+    """The restorations that the hooks on this tree go to; None: SGLang fetches by itself."""
+    found: Restorations | None = getattr(tree_cache, _ATTRIBUTE, None)
+    return found
+
+
 def _progress(original: Function, tree: Any, request: Any) -> Any:
-    restorations: Restorations | None = getattr(tree, _ATTRIBUTE, None)
+    restorations = restorations_of(tree)
     may_start = restorations.may_start(request) if restorations is not None else None
     return original(tree, request) if may_start is None else may_start
 
 
 def _fetched(original: Function, tree: Any, operation: Any) -> Any:
-    restorations: Restorations | None = getattr(tree, _ATTRIBUTE, None)
+    restorations = restorations_of(tree)
     if restorations is not None and restorations.keeps(operation):
         return None
     return original(tree, operation)
@@ -61,7 +67,7 @@ def _fetched(original: Function, tree: Any, operation: Any) -> Any:
 def _drained(original: Function, tree: Any, *args: Any, n_ack_prefetch: int, **kwargs: Any) -> Any:
     take_layers(tree.cache_controller, n_ack_prefetch)
     said = drained(original, tree, *args, n_ack_prefetch=n_ack_prefetch, **kwargs)
-    restorations: Restorations | None = getattr(tree, _ATTRIBUTE, None)
+    restorations = restorations_of(tree)
     if restorations is not None:
         restorations.turns.hand_on()
     return said
@@ -81,7 +87,7 @@ def _available(original: Function, tree: Any, component_type: Any) -> int:
 
 
 def _held(original: Function, observer: Any) -> int:
-    restorations: Restorations | None = getattr(observer.tree_cache, _ATTRIBUTE, None)
+    restorations = restorations_of(observer.tree_cache)
     return int(original(observer)) + (
         0 if restorations is None else restorations.copy_memory.held_tokens
     )
@@ -90,7 +96,7 @@ def _held(original: Function, observer: Any) -> int:
 def _released(original: Function, updater: Any, request: Any) -> Any:
     # SGLang takes the memory away before it flushes the tree.
     tree: Any = None if updater.scheduler is None else updater.scheduler.tree_cache
-    restorations: Restorations | None = getattr(tree, _ATTRIBUTE, None)
+    restorations = restorations_of(tree)
     if restorations is not None:
         if restorations.any:
             restorations.copy_memory.end()

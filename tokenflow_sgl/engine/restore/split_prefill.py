@@ -18,6 +18,7 @@ from sglang.srt.model_executor.forward_batch_info import (
     PPProxyTensors,
 )
 
+from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 
 _ATTRIBUTE = "tokenflow_split"
@@ -156,7 +157,7 @@ def layers_of(scheduler: Any) -> int:
     stack = getattr(getattr(model, "model", None), "layers", None)
     if stack is not None and not hasattr(stack[0], "attn_boundary"):
         return 0
-    if hasattr(runner.attn_backend, "before_layer"):
+    if layerwise_of(args) is not None:
         return 0  # KV of layers has places of its own
     plain = (
         args.pp_size == 1

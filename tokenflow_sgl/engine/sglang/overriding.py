@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from inspect import Parameter
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from tokenflow_sgl.engine.sglang.seam_check import SeamError, of_version
 _PACKAGE = __name__.partition(".")[0]
 _WILD = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 Class = TypeVar("Class", bound=type)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def checked(made: Class) -> Class:
@@ -76,3 +78,12 @@ def _difference(ours: Any, theirs: Any) -> str | None:
         if place >= len(places) or places[place].name in taken:
             return f"asks for {own.name}"
     return None
+
+
+def overrides(why: str) -> Callable[[Function], Function]:
+    """Declare that a method stands for SGLang's; `why`: what breaks without it, for the ledger."""
+
+    def declare(function: Function) -> Function:
+        return function
+
+    return declare

@@ -227,6 +227,13 @@ class PrometheusRecorder(Recorder):
         self._last_mode = mode
 
 
+def recorder_of(scheduler: Any) -> Recorder:
+    """Where this scheduler of SGLang's reports: on its /metrics page, if it has one."""
+    if scheduler.metrics_collector_context.current_scheduler_metrics_enabled:
+        return PrometheusRecorder(scheduler.metrics_collector.labels)
+    return Recorder()
+
+
 def make_metric(metric: Metric, labels: Sequence[str]) -> Any:
     """Prometheus' object of a metric, with these labels before its own."""
     # Only after SGLang has set PROMETHEUS_MULTIPROC_DIR; an earlier import counts nowhere.

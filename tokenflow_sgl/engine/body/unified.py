@@ -1,58 +1,90 @@
-"""Carries decisions out in SGLang's scheduler: the verbs of `lifecycle.Actuator`."""
+"""The body of a server that prefills and decodes: what it does with streams and their memory.
+
+It carries decisions out (the verbs of `lifecycle.Actuator`), and answers what the core asks about
+memory, about requests that leave and resume, and about a pause of the engine. Bodies of other
+servers differ in single answers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.contract import Growth, Preempt, Write
+from tokenflow_sgl.engine.book import Book
+from tokenflow_sgl.engine.extension import Extensions
 from tokenflow_sgl.engine.kv.device_pools import DevicePools
+from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
+from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.queue_index import QueueIndex
+from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+from tokenflow_sgl.engine.telemetry.sampling import Effort
+from tokenflow_sgl.engine.unsupported import undisturbed_reason
 from tokenflow_sgl.lifecycle import Missing, give_up
 from tokenflow_sgl.lifecycle.actuator import Action
-from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.offload import DeviceRoom
 
 
-class EngineActuator:
-    """The live engine's streams.
+@dataclass(frozen=True, slots=True)
+class StreamMemory:
+    """Where KV of streams lies, and what copies it.
+
+    Attributes:
+        pools: SGLang's on the device.
+        writer: Of running streams, to the host.
+        loader: Of paused streams, to the device.
+        watch: Measures both.
+    """
+
+    pools: DevicePools
+    writer: Writer
+    loader: Loader
+    watch: TransferWatch
+
+
+class UnifiedBody:
+    """The streams of one rank.
 
     Args:
         scheduler: SGLang's, with its batches and its memory.
-        table: Of the live streams.
+        book: Of the live streams.
+        memory: Of streams.
         pauser: Takes streams out of the batch.
-        writer: Copies to the host.
-        loader: Copies back.
+        extensions: Which may hold memory.
+        recorder: Counts what bodies do by themselves.
 
     Attributes:
         offered: Requests that admission may see in this pass, in their order.
         chosen: Whether these were chosen by the policy; otherwise they are all there are.
         recompute: Requests whose KV on the host is not loaded but computed.
         growth: How the KV of running streams grows, as the scheduler has learned.
-        pools: SGLang's on the device.
-
-    Raises:
-        UnsupportedError: The pools are of a kind that was not tried.
     """
+
+    without_hicache = "off (evicted KV is recomputed)"
+    """What a line of the log says where there is none."""
 
     def __init__(
         self,
         scheduler: Any,
-        table: StreamTable[Any],
+        book: Book,
+        memory: StreamMemory,
         pauser: Pauser,
-        writer: Writer,
-        loader: Loader,
+        extensions: Extensions,
+        recorder: Recorder,
     ) -> None:
         self._scheduler = scheduler
-        self._table = table
-        self._pauser = pauser
-        self._writer = writer
-        self._loader = loader
-        self._queue = QueueIndex(lambda req: req in table)
-        self.pools = DevicePools(scheduler)
+        self._book = book
+        self._table = book.table
+        self.memory = memory
+        self.pools, self._loader = memory.pools, memory.loader
+        self.pauser = pauser
+        self._extensions = extensions
+        self._recorder = recorder
+        self._queue = QueueIndex(lambda req: req in book.table)
         self._batch: Any = None
         self._running: set[Any] | None = None
         self.growth = Growth()
@@ -72,7 +104,7 @@ class EngineActuator:
     @property
     def writes(self) -> bool:
         """Whether KV of running streams can be copied to the host."""
-        return self._writer.active
+        return self.memory.writer.active
 
     @property
     def untouchable(self) -> list[Any]:
@@ -82,14 +114,12 @@ class EngineActuator:
 
     @property
     def free(self) -> int:
-        """Device KV tokens that can be had at once: free, unlocked in the tree, or lent to copies.
+        """Device KV tokens that can be had at once: free, unlocked in the tree, or lent.
 
-        Copies of a restoration's tail give their memory back when SGLang lacks it. The request's
-        own need has it in already.
+        An extension gives back what it was lent when SGLang lacks it; the need of the request that
+        it was lent for has it in already.
         """
-        restorations = self._scheduler.tf_restorations
-        lent = 0 if restorations is None else restorations.copy_memory.held_tokens
-        return self.pools.kv_free + int(lent)
+        return self.pools.kv_free + self._extensions.lent_tokens
 
     @property
     def total(self) -> int:
@@ -107,8 +137,8 @@ class EngineActuator:
     def promised(self) -> int:
         """Tokens that the prefill under way still needs."""
         chunked = self._scheduler.chunked_req
-        if chunked is None or self._scheduler.tf_split is not None:
-            return 0  # one whose layers are computed has all of its memory
+        if chunked is None or self._extensions.has_its_memory(chunked):
+            return 0
         return max(int(chunked.seqlen - chunked.prefix_len), 0)
 
     @property
@@ -119,7 +149,7 @@ class EngineActuator:
     @property
     def _computing(self) -> list[Any]:
         """Requests that compute now, or have a result in flight."""
-        computing = {*self._batch.reqs, *self._pauser.draining, *self.in_flight}
+        computing = {*self._batch.reqs, *self.pauser.draining, *self.in_flight}
         return [*computing, *self.untouchable]
 
     @property
@@ -138,7 +168,7 @@ class EngineActuator:
         Copies of what the batch itself locks free nothing: to wait for those would only delay the
         retraction that SGLang has to do anyway. Nor do locks without a copy: a session's, say.
         """
-        if self._pauser.draining:
+        if self.pauser.draining:
             return True
         scheduler = self._scheduler
         tree = scheduler.tree_cache
@@ -169,7 +199,7 @@ class EngineActuator:
             return self._runs(req) and not req.skip_radix_cache_insert
         return (
             self._scheduler.enable_hierarchical_cache
-            and req in self._pauser.paused
+            and req in self.pauser.paused
             and req.to_finish is None
         )
 
@@ -180,12 +210,12 @@ class EngineActuator:
 
     def write(self, writes: Sequence[Write]) -> int:
         """Publish to the prefix tree, which HiCache backs up."""
-        return self._writer.apply(writes)
+        return self.memory.writer.apply(writes)
 
     def preempt(self, slots: Sequence[int]) -> None:
         """Take these streams out of the running batch."""
         victims = [self._table.request(slot) for slot in slots]
-        self._pauser.preempt(victims, self._batch, self.in_flight)
+        self.pauser.preempt(victims, self._batch, self.in_flight)
 
     def missing(self, slot: int) -> Missing:
         """By SGLang's prefix tree."""
@@ -209,7 +239,7 @@ class EngineActuator:
         """
         waiting, table = self._scheduler.waiting_queue, self._table
         paused = dict.fromkeys(
-            req for req in self._pauser.paused if req.to_finish is None and req not in self._loader
+            req for req in self.pauser.paused if req.to_finish is None and req not in self._loader
         )
         self.recompute = frozenset(map(table.request, recompute))
         self.chosen = slots is not None
@@ -233,7 +263,7 @@ class EngineActuator:
         return bool(
             self._batch.reqs
             or scheduler.chunked_req is not None
-            or self._pauser.draining
+            or self.pauser.draining
             or self._loader.request is not None
             or scheduler.result_queue
             or self.queue.untracked
@@ -248,12 +278,126 @@ class EngineActuator:
         """Whether a chunk of it is under way."""
         return self._loader.request is self._table.request(slot)
 
+    @property
+    def loses_retracted(self) -> bool:
+        """Whether KV of what SGLang retracts by itself is computed anew by another server."""
+        return False
+
+    # ---- requests join, leave and resume --------------------------------------------
+
+    def newest(self, queue: Sequence[Any]) -> Any:
+        """The request that SGLang has queued last; None: none is queued."""
+        return queue[-1] if queue else None
+
+    def undisturbed(self, req: Any) -> str | None:
+        """Why a newcomer must not be preempted; None: it may be."""
+        return undisturbed_reason(req)
+
+    def rejoined(self, running_batch: Any) -> Any:
+        """The running batch, with those that were chosen and need no prefill to go on."""
+        return running_batch
+
+    def forget(self, req: Any) -> None:
+        """The stream is gone."""
+        self._loader.give_up(req)
+
+    def releases(self, req: Any) -> None:
+        """SGLang is about to drop a request that holds no row."""
+
+    def drop(self, req: Any) -> None:
+        """A paused stream was aborted, and gives back what it holds."""
+
+    def take_aborted(self) -> list[Any]:
+        """Aborted requests that SGLang does not look for, to be finished with their output."""
+        return []
+
+    def held_batches(self) -> list[Any]:
+        """Batches of requests that SGLang's search for aborted ones is to see, beside its own."""
+        return []
+
+    @property
+    def owners(self) -> list[Any]:
+        """Requests with memory that SGLang does not look for: they are in no batch."""
+        return self.pauser.draining
+
+    # ---- on a decode server ---------------------------------------------------------
+
+    def admit_arrivals(self, admit: Callable[[], None], effort: Effort) -> None:
+        """SGLang gives memory to what was retracted and to what arrives, as far as it was chosen.
+
+        Args:
+            admit: SGLang's own way.
+            effort: Around what is added to it.
+        """
+        admit()
+
+    def join(self, running_batch: Any, join: Callable[[Any], Any], effort: Effort) -> Any:
+        """The batch of what joins the running batch, all of whose KV is here.
+
+        Args:
+            running_batch: Of the streams that decode.
+            join: SGLang's own way.
+            effort: Around what is added to it.
+        """
+        return join(running_batch)
+
+    # ---- memory runs short ----------------------------------------------------------
+
+    def skips_decode(self, batch: Any, now: float) -> bool:
+        """Whether a decode step is skipped, as its memory is on its way.
+
+        KV of draining streams, and what is being copied, is locked for a few steps. SGLang would
+        retract every other stream, and end the last one with "out of memory". Streams that are
+        loaded in part give way first.
+        """
+        short = not batch.is_empty() and not batch.check_decode_mem()
+        if short and self.give_way(now):
+            short = not batch.check_decode_mem()
+        return short and self.memory_is_coming(batch)
+
+    def adder(self, limits: AdmissionLimits) -> type:
+        """The class by which SGLang admits prefills: by need, as far as `limits` say."""
+        return adder_class(limits)
+
+    def host_tokens(self) -> int:
+        """KV tokens that the host has room for."""
+        return host_pool_tokens(self._scheduler)
+
+    # ---- the step is launched, and the engine is paused or idle ---------------------
+
+    def launched(self) -> None:
+        """SGLang has chosen the batch that runs next."""
+
+    def engine_pauses(self) -> None:
+        """SGLang is about to pause the engine."""
+
+    def engine_paused(self, *, retracted: bool, now: float) -> None:
+        """The engine is paused: the weights may change now, so all copies end.
+
+        Args:
+            retracted: No stream keeps its KV.
+            now: Seconds on the clock of decisions.
+        """
+        if retracted:
+            self.pauser.drop_draining()
+        self.settle(now)
+
+    def idle(self, *, ignore_waiting: bool) -> bool:
+        """Whether no stream drains, is paused or is loaded, whosever the load was.
+
+        Args:
+            ignore_waiting: Paused streams do not count, as SGLang's queue does not.
+        """
+        if self.pauser.draining or self._loader.busy:
+            return False
+        return ignore_waiting or not self.pauser.paused
+
     # ---- what lands -----------------------------------------------------------------
 
     def landed(self, now: float) -> None:
         """A copy may have landed on all ranks: its stream is ready, or waits for the rest."""
         request = self._loader.landed()
-        if request is not None and request in self._pauser.paused:
+        if request is not None and request in self.pauser.paused:
             self._table.phases.landed(self._table.slot(request), now)
 
     def settle(self, now: float) -> None:
@@ -266,3 +410,9 @@ class EngineActuator:
     def give_way(self, now: float) -> bool:
         """Give up what is loaded in part; returns whether there was any."""
         return give_up(self._table.phases, self, now)
+
+
+def host_pool_tokens(scheduler: Any) -> int:
+    """KV tokens of SGLang's pool on the host; 0: there is none."""
+    host = getattr(scheduler.tree_cache.cache_controller, "mem_pool_host", None)
+    return 0 if host is None else int(host.size)
