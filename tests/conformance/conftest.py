@@ -1,17 +1,17 @@
-"""The two bodies, one after the other."""
+"""The four bodies, one after the other."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
-from conforming import AMPLE
+from conforming import AMPLE, DONE, NAMES
 
 if TYPE_CHECKING:
     from lifecycle_bodies import Rig
 
 
-@pytest.fixture(params=["SimRig", "EngineRig"], ids=["simulator", "engine"])
+@pytest.fixture(params=DONE, ids=NAMES.__getitem__)
 def make(request: pytest.FixtureRequest) -> type[Rig]:
     """Makes a body with so many free tokens."""
     import lifecycle_bodies  # not before it is needed: it imports SGLang

@@ -1,6 +1,7 @@
-"""Both bodies under the same scripted decisions: the same phases, refusals and offers.
+"""All bodies under the same scripted decisions: the same phases, refusals and offers.
 
-Prefetches in chunks have a file of their own.
+Prefetches in chunks have a file of their own. What a body by its nature does not do is declared in
+`conforming.DONE`: the script says what it does instead, and fails if it does it all the same.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ from functools import partial
 import pytest
 from conforming import (
     SCARCE,
-    Break,
+    Controls,
+    Deed,
     ahead,
     assert_fails,
     does,
+    does_it,
+    does_not,
+    each_body,
+    on,
     phase,
     preempt,
     says,
@@ -30,6 +36,7 @@ from tokenflow_sgl.contract import (
     Preempt,
     Write,
 )
+from tokenflow_sgl.lifecycle import Missing
 
 # ---- preempt ------------------------------------------------------------------------
 
@@ -90,10 +97,20 @@ def test_actions_on_streams_that_never_were_are_passed_over(rig, slot) -> None:
 # ---- write --------------------------------------------------------------------------
 
 
+@does_it(Deed.WRITE)
 def test_a_running_stream_is_written_before_it_is_preempted(rig) -> None:
     slot = rig.add(Phase.RUNNING)
     applied = rig.apply(working(write=(Write(slot, 8),), preempt=(preempt(slot),)))
     assert applied.written == 8
+    assert applied.preempted == (preempt(slot),)
+
+
+@does_not(Deed.WRITE)
+def test_without_copies_nothing_is_written_before_a_pause(rig) -> None:
+    slot = rig.add(Phase.RUNNING)
+    assert not rig.body.writes, "so a policy asks for none"
+    applied = rig.apply(working(write=(Write(slot, 8),), preempt=(preempt(slot),)))
+    assert applied.written == 0
     assert applied.preempted == (preempt(slot),)
 
 
@@ -107,6 +124,7 @@ def test_only_what_runs_is_written(rig, where) -> None:
 # ---- restore ------------------------------------------------------------------------
 
 
+@does_it(Deed.PREFETCH)
 def test_a_prefetch_lands_and_its_stream_is_ready(rig) -> None:
     rig.add(Phase.RUNNING)
     slot = rig.add(Phase.PAUSED)
@@ -118,6 +136,7 @@ def test_a_prefetch_lands_and_its_stream_is_ready(rig) -> None:
     assert rig.phases.ready[slot]
 
 
+@does_it(Deed.PREFETCH)
 def test_one_prefetch_at_a_time(rig) -> None:
     rig.add(Phase.RUNNING)
     first, second = rig.add(Phase.PAUSED), rig.add(Phase.PAUSED)
@@ -128,6 +147,7 @@ def test_one_prefetch_at_a_time(rig) -> None:
     assert rig.apply(working(restore=(ahead(second),))).loading == (second, 20)
 
 
+@does_it(Deed.PREFETCH)
 def test_a_prefetch_waits_for_its_memory(make) -> None:
     rig = make(SCARCE)
     rig.add(Phase.RUNNING)
@@ -135,6 +155,16 @@ def test_a_prefetch_waits_for_its_memory(make) -> None:
     assert rig.apply(working(restore=(ahead(slot),))).loading is None
     assert phase(rig, slot) is Phase.PAUSED
     assert not rig.phases.ready[slot]
+
+
+@does_not(Deed.PREFETCH)
+def test_without_prefetches_a_paused_stream_is_resumed_as_it_is(rig) -> None:
+    rig.add(Phase.RUNNING)
+    slot = rig.add(Phase.PAUSED)
+    applied = rig.apply(working(restore=(ahead(slot),), run=(slot,)))
+    assert applied.loading is None
+    assert phase(rig, slot) is Phase.PAUSED
+    assert rig.offered == [slot], "in the same pass"
 
 
 # ---- restore: phases ----------------------------------------------------------------
@@ -200,13 +230,40 @@ def test_newcomers_join_the_working_set(rig) -> None:
     assert not rig.phases.admitted[waits]
 
 
-@pytest.mark.parametrize("mode", [Mode.IDLE, Mode.FALLBACK, Mode.WORKING_SET])
-def test_what_is_hidden_is_offered_in_no_mode(rig, mode: Mode) -> None:
-    paused, hides = rig.add(Phase.PAUSED), rig.add(Phase.PAUSED)
-    waits, waits_too = rig.add(Phase.WAITING), rig.add(Phase.WAITING)
-    every = (paused, hides, waits, waits_too)
-    rig.apply(Decision(mode, run=every, hidden=frozenset({hides, waits_too})))
+EVERY_MODE = pytest.mark.parametrize("mode", [Mode.IDLE, Mode.FALLBACK, Mode.WORKING_SET])
+
+
+@EVERY_MODE
+def test_what_is_paused_and_hidden_is_offered_in_no_mode(rig, mode: Mode) -> None:
+    paused, hides, waits = rig.add(Phase.PAUSED), rig.add(Phase.PAUSED), rig.add(Phase.WAITING)
+    rig.apply(Decision(mode, run=(paused, hides, waits), hidden=frozenset({hides})))
     assert rig.offered == [paused, waits]
+
+
+def with_a_hidden_newcomer(rig, mode: Mode) -> tuple[int, int]:
+    """Two streams wait, of which the second is hidden."""
+    waits, hides = rig.add(Phase.WAITING), rig.add(Phase.WAITING)
+    rig.apply(Decision(mode, run=(waits, hides), hidden=frozenset({hides})))
+    return waits, hides
+
+
+def test_a_decision_hides_newcomers(rig) -> None:
+    waits, _ = with_a_hidden_newcomer(rig, Mode.WORKING_SET)
+    assert rig.offered == [waits]
+
+
+@does_it(Deed.HIDE_ARRIVALS)
+@EVERY_MODE
+def test_a_newcomer_that_is_hidden_is_offered_in_no_mode(rig, mode: Mode) -> None:
+    waits, _ = with_a_hidden_newcomer(rig, mode)
+    assert rig.offered == [waits]
+
+
+@does_not(Deed.HIDE_ARRIVALS)
+@pytest.mark.parametrize("mode", [Mode.IDLE, Mode.FALLBACK])
+def test_sglang_sees_all_newcomers_where_it_decides(rig, mode: Mode) -> None:
+    both = with_a_hidden_newcomer(rig, mode)
+    assert rig.offered == [*both]
 
 
 def test_what_rests_is_preempted_though_the_engine_s_own_policy_decides(rig) -> None:
@@ -216,6 +273,37 @@ def test_what_rests_is_preempted_though_the_engine_s_own_policy_decides(rig) -> 
     assert rig.phases.is_in(other, Phase.RUNNING)
     rig.land()
     assert rig.phases.is_in(slot, Phase.PAUSED)
+
+
+# ---- what is special to one body -------------------------------------------------------
+
+
+@on("DecodeRig")
+def test_a_pause_needs_room_on_the_host(rig) -> None:
+    """For what leaves, and for the longest that runs, which SGLang ends if it finds none."""
+    first, second = rig.add(Phase.RUNNING), rig.add(Phase.RUNNING)
+    rig.host = 50
+    applied = rig.apply(working(preempt=(preempt(first), preempt(second))))
+    assert applied.preempted == (preempt(first),)
+    assert applied.refused == (preempt(second),)
+
+
+@on("DecodeRig")
+def test_a_stream_whose_kv_is_on_its_way_keeps_the_engine_busy(rig) -> None:
+    rig.prefill(rig.add(Phase.RUNNING))
+    rig.land()
+    rig.add(Phase.WAITING)
+    rig.apply(working())
+    assert rig.offered == []
+
+
+@on("PlacedRig")
+def test_a_paused_stream_keeps_its_pages(rig) -> None:
+    slot = rig.add(Phase.RUNNING)
+    rig.apply(working(preempt=(preempt(slot),)))
+    rig.land()
+    assert phase(rig, slot) is Phase.PAUSED
+    assert rig.table.request(slot).kv.holds_kv
 
 
 # ---- controls: a body that breaks one rule ------------------------------------------
@@ -235,22 +323,75 @@ def hides_nothing(patch: pytest.MonkeyPatch, body: type) -> None:
     patch.setattr(body, "offer", lambda self, *given: offer(self, *given[:2], frozenset()))
 
 
-CONTROLS: dict[str, tuple[Break, Callable[..., None]]] = {
+def as_on_other_servers(verb: str) -> Callable[[pytest.MonkeyPatch, type], None]:
+    """The body does as that of a server that prefills and decodes."""
+    return lambda patch, body: patch.setattr(body, verb, getattr(body.__mro__[1], verb))
+
+
+def loads_what_has_no_copy(patch: pytest.MonkeyPatch, body: type) -> None:
+    patch.setattr(body, "accepts", lambda self, action: True)
+    patch.setattr(body, "missing", lambda self, slot: Missing(20))
+    patch.setattr(body, "load", lambda self, slot, tokens: tokens)
+
+
+def hides_all_that_is_hidden(patch: pytest.MonkeyPatch, body: type) -> None:
+    """As a decision's: what waits is chosen by us in every mode."""
+    offer = body.offer  # type: ignore[attr-defined]
+
+    def chosen(self, slots, recompute, hidden) -> None:
+        every = [
+            self._table.slot(each.req)
+            for each in self._scheduler.disagg_decode_prealloc_queue.queue
+        ]
+        offer(self, every if slots is None else slots, recompute, hidden)
+
+    patch.setattr(body, "offer", chosen)
+
+
+def loses_pages(patch: pytest.MonkeyPatch, body: type) -> None:
+    preempts = body.preempt  # type: ignore[attr-defined]
+
+    def preempt(self, slots) -> None:
+        for slot in slots:
+            self._table.request(slot).kv.holds_kv = False
+        preempts(self, slots)
+
+    patch.setattr(body, "preempt", preempt)
+
+
+CONTROLS: Controls = {
     "preempts in the middle of a prefill": (
         does("accepts", lambda self, action: True),
         test_a_stream_in_the_middle_of_its_prefill_stays,
     ),
     "hides nothing": (
         hides_nothing,
-        partial(test_what_is_hidden_is_offered_in_no_mode, mode=Mode.IDLE),
+        partial(test_what_is_paused_and_hidden_is_offered_in_no_mode, mode=Mode.IDLE),
+    ),
+    "hides no newcomer": (hides_nothing, test_a_decision_hides_newcomers),
+    "hides no newcomer where SGLang decides": (
+        hides_nothing,
+        partial(test_a_newcomer_that_is_hidden_is_offered_in_no_mode, mode=Mode.IDLE),
+    ),
+    "hides newcomers where SGLang decides": (
+        hides_all_that_is_hidden,
+        partial(test_sglang_sees_all_newcomers_where_it_decides, mode=Mode.IDLE),
     ),
     "refuses all": (
         does("accepts", lambda self, action: False),
-        test_a_running_stream_is_written_before_it_is_preempted,
+        test_a_preempted_stream_drains_and_is_paused,
     ),
     "writes nothing": (
         does("write", lambda self, writes: 0),
         test_a_running_stream_is_written_before_it_is_preempted,
+    ),
+    "writes though it has no copies": (
+        does("write", lambda self, writes: 8),
+        test_without_copies_nothing_is_written_before_a_pause,
+    ),
+    "asks for copies though it has none": (
+        says("writes", True),
+        test_without_copies_nothing_is_written_before_a_pause,
     ),
     "preempts nothing": (
         does("preempt", lambda self, slots: None),
@@ -260,6 +401,19 @@ CONTROLS: dict[str, tuple[Break, Callable[..., None]]] = {
         does("load", lambda self, slot, tokens: 0),
         test_a_prefetch_lands_and_its_stream_is_ready,
     ),
+    "restores though it has no copies": (
+        loads_what_has_no_copy,
+        test_without_prefetches_a_paused_stream_is_resumed_as_it_is,
+    ),
+    "pauses though the host is full": (
+        as_on_other_servers("accepts"),
+        test_a_pause_needs_room_on_the_host,
+    ),
+    "forgets what is on its way": (
+        as_on_other_servers("busy"),
+        test_a_stream_whose_kv_is_on_its_way_keeps_the_engine_busy,
+    ),
+    "loses the pages of what it pauses": (loses_pages, test_a_paused_stream_keeps_its_pages),
     "restores where there is no room": (
         takes_memory_that_is_not_there,
         test_a_prefetch_waits_for_its_memory,
@@ -277,7 +431,7 @@ CONTROLS: dict[str, tuple[Break, Callable[..., None]]] = {
 }
 
 
-@pytest.mark.parametrize("broken", CONTROLS)
+@each_body(CONTROLS)
 def test_a_body_that_breaks_one_rule_fails(make, monkeypatch, broken) -> None:
     breaks, script = CONTROLS[broken]
     assert_fails(breaks, script, make, monkeypatch)

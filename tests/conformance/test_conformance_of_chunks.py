@@ -1,4 +1,4 @@
-"""Both bodies under the same scripted decisions where KV is prefetched in chunks."""
+"""The bodies that prefetch, under the same scripted decisions where KV comes in chunks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import pytest
 from conforming import (
     RESERVE,
     Break,
+    Controls,
+    Deed,
     assert_fails,
     does,
+    does_it,
+    each_body,
     phase,
     preempt,
     takes_memory_that_is_not_there,
@@ -44,6 +48,7 @@ def half_loaded(make, *others: Phase) -> tuple[Rig, int]:
     return rig, slot
 
 
+@does_it(Deed.PREFETCH)
 def test_a_chunk_lands_while_there_is_no_room_for_the_next(make) -> None:
     rig, slot = half_loaded(make)
     assert phase(rig, slot) is Phase.LOADING
@@ -53,6 +58,7 @@ def test_a_chunk_lands_while_there_is_no_room_for_the_next(make) -> None:
     assert not rig.phases.ready[slot]
 
 
+@does_it(Deed.PREFETCH)
 def test_the_rest_follows_into_what_becomes_free(make) -> None:
     rig, slot = half_loaded(make)
     rig.free(RESERVE + 8)
@@ -63,6 +69,7 @@ def test_the_rest_follows_into_what_becomes_free(make) -> None:
     assert rig.held == 0
 
 
+@does_it(Deed.PREFETCH)
 def test_a_chunk_is_no_smaller_than_it_is_worth(make) -> None:
     rig = make(RESERVE + 7)
     rig.add(Phase.RUNNING)
@@ -72,6 +79,7 @@ def test_a_chunk_is_no_smaller_than_it_is_worth(make) -> None:
     assert rig.apply(working(restore=(chunked(slot, part=7),))).loading == (slot, 7)
 
 
+@does_it(Deed.PREFETCH)
 def test_without_chunks_a_stream_waits_for_all_of_its_memory(make) -> None:
     rig = make(RESERVE + 12)
     rig.add(Phase.RUNNING)
@@ -80,6 +88,7 @@ def test_without_chunks_a_stream_waits_for_all_of_its_memory(make) -> None:
     assert rig.held == 0
 
 
+@does_it(Deed.PREFETCH)
 def test_a_stream_behind_the_one_that_waits_waits_too(make) -> None:
     rig, slot = half_loaded(make, Phase.PAUSED)
     behind = slot + 1
@@ -88,6 +97,7 @@ def test_a_stream_behind_the_one_that_waits_waits_too(make) -> None:
     assert rig.apply(working(restore=both)).loading is None
 
 
+@does_it(Deed.PREFETCH)
 def test_a_more_urgent_stream_goes_before_one_that_is_half_loaded(make) -> None:
     rig, slot = half_loaded(make, Phase.PAUSED)
     urgent = slot + 1
@@ -97,6 +107,7 @@ def test_a_more_urgent_stream_goes_before_one_that_is_half_loaded(make) -> None:
     assert rig.held == 12
 
 
+@does_it(Deed.PREFETCH)
 @pytest.mark.parametrize("mode", [Mode.WORKING_SET, Mode.IDLE, Mode.FALLBACK])
 def test_what_is_no_longer_wanted_is_given_up(make, mode) -> None:
     rig, slot = half_loaded(make)
@@ -107,6 +118,7 @@ def test_what_is_no_longer_wanted_is_given_up(make, mode) -> None:
     assert rig.offered == [slot]
 
 
+@does_it(Deed.PREFETCH)
 def test_a_chunk_that_is_on_its_way_is_not_given_up(make) -> None:
     rig = make(RESERVE + 12)
     rig.add(Phase.RUNNING)
@@ -120,6 +132,7 @@ def test_a_chunk_that_is_on_its_way_is_not_given_up(make) -> None:
     assert rig.offered == [slot]
 
 
+@does_it(Deed.PREFETCH)
 def test_running_streams_need_their_memory_before_it(make) -> None:
     rig, slot = half_loaded(make)
     rig.free(4)
@@ -131,6 +144,7 @@ def test_running_streams_need_their_memory_before_it(make) -> None:
     assert rig.held == 0
 
 
+@does_it(Deed.PREFETCH)
 def test_a_stream_is_aborted_half_loaded(make) -> None:
     rig, slot = half_loaded(make, Phase.PAUSED)
     rig.abort(slot)
@@ -152,6 +166,7 @@ def test_a_chunk_of_an_aborted_stream_lands() -> None:
     assert not rig.phases.parts
 
 
+@does_it(Deed.PREFETCH)
 def test_what_a_preemption_frees_is_loaded_into(make) -> None:
     rig, slot = half_loaded(make)
     victim = rig.add(Phase.RUNNING)
@@ -172,7 +187,7 @@ def chunks(rule: Callable[[int, int, int, int], int]) -> Break:
     return lambda patch, body: patch.setattr(sys.modules[RULE], "chunk", rule)
 
 
-CONTROLS: dict[str, tuple[Break, Callable[..., None]]] = {
+CONTROLS: Controls = {
     "loads a chunk where there is no room": (
         takes_memory_that_is_not_there,
         test_a_chunk_lands_while_there_is_no_room_for_the_next,
@@ -208,7 +223,7 @@ CONTROLS: dict[str, tuple[Break, Callable[..., None]]] = {
 }
 
 
-@pytest.mark.parametrize("broken", CONTROLS)
+@each_body(CONTROLS)
 def test_a_body_that_breaks_one_rule_fails(make, monkeypatch, broken) -> None:
     breaks, script = CONTROLS[broken]
     assert_fails(breaks, script, make, monkeypatch)

@@ -1,8 +1,9 @@
-"""What scripts for both bodies share: decisions, sizes, and bodies that break a rule."""
+"""What scripts for all bodies share: who does what, decisions, sizes, bodies that break a rule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,33 @@ AMPLE, SCARCE = 1000, 60
 RESERVE = 48
 """Tokens that prefetches leave to one running stream and one more."""
 
+
+class Deed(Enum):
+    """What not every body does, by its nature."""
+
+    WRITE = "copies KV of running streams to the host"
+    PREFETCH = "loads KV ahead of the step that needs it"
+    HIDE_ARRIVALS = "hides newcomers where SGLang's own policy decides"
+
+
+DONE: dict[str, frozenset[Deed]] = {
+    "SimRig": frozenset(Deed),
+    "EngineRig": frozenset(Deed),
+    "DecodeRig": frozenset(),
+    "PlacedRig": frozenset({Deed.HIDE_ARRIVALS}),
+}
+"""By rig: what its body does. What is not among it the body must not do: scripts say so, too."""
+NAMES = {
+    "SimRig": "simulator",
+    "EngineRig": "engine",
+    "DecodeRig": "decode",
+    "PlacedRig": "layer-wise",
+}
+
+Script = Callable[..., None]
 Break = Callable[[pytest.MonkeyPatch, type], None]
+Controls = dict[str, tuple[Break, Script]]
+"""By what is wrong with a body: how it comes about, and the script that has to fail then."""
 
 
 def working(**actions) -> Decision:
@@ -50,8 +77,38 @@ def takes_memory_that_is_not_there(patch: pytest.MonkeyPatch, body: type) -> Non
     patch.setattr(body, "room", property(lambda self: DeviceRoom(10**6, 0, 0, Growth())))
 
 
+def on(*rigs: str) -> Callable[[Script], Script]:
+    """Run a script, which takes `make` or `rig`, on these rigs only."""
+
+    def limited(script: Script) -> Script:
+        vars(script)["rigs"] = rigs
+        return pytest.mark.parametrize("make", rigs, ids=NAMES.__getitem__, indirect=True)(script)
+
+    return limited
+
+
+def does_it(deed: Deed) -> Callable[[Script], Script]:
+    """Run a script on the bodies that do this."""
+    return on(*(rig for rig, done in DONE.items() if deed in done))
+
+
+def does_not(deed: Deed) -> Callable[[Script], Script]:
+    """Run a script on the bodies that do not: it says what they do instead."""
+    return on(*(rig for rig, done in DONE.items() if deed not in done))
+
+
+def each_body(controls: Controls) -> pytest.MarkDecorator:
+    """Every control with every body that its script runs on, as `make` and `broken`."""
+    pairs = [
+        pytest.param(rig, broken, id=f"{NAMES[rig]}-{broken}")
+        for broken, (_, script) in controls.items()
+        for rig in getattr(getattr(script, "func", script), "rigs", DONE)
+    ]
+    return pytest.mark.parametrize(("make", "broken"), pairs, indirect=["make"])
+
+
 def assert_fails(
-    breaks: Break, script: Callable[..., None], make: type, monkeypatch: pytest.MonkeyPatch
+    breaks: Break, script: Script, make: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script fails with a body that breaks the rule which it is about."""
     breaks(monkeypatch, type(make(AMPLE).body))

@@ -1,14 +1,17 @@
-"""The two bodies, each behind the same handful of questions, for the conformance suite."""
+"""The four bodies, each behind the same handful of questions, for the conformance suite."""
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
+from fakes.sglang import Arrivals, Batch, Request, Scheduler
 
-from tokenflow_sgl.contract import Decision, Phase
+from tokenflow_sgl.contract import Decision, Phase, Write
 from tokenflow_sgl.lab.sim.actuator import SimActuator
 from tokenflow_sgl.lab.sim.ended_streams import EndedStreams
 from tokenflow_sgl.lifecycle import Actuator, Applied, Missing, Phases, apply
@@ -18,7 +21,12 @@ from tokenflow_sgl.policy.predictors import LimitLengths
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
     from tokenflow_sgl.engine.actuator import EngineActuator
+    from tokenflow_sgl.engine.decode_server.decode_actuator import DecodeActuator
+    from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
     from tokenflow_sgl.engine.kv.preempt import Pauser
+    from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
+    from tokenflow_sgl.engine.layerwise.placed_actuator import PlacedActuator
+    from tokenflow_sgl.engine.layerwise.placed_pauser import PlacedPauser
 
 NOW = 9.0
 KV = 20
@@ -166,71 +174,59 @@ class SimRig:
         return list(self.body.offered)
 
 
-class Request:
-    """As much of SGLang's request as the actuator looks at."""
+class LiveRig:
+    """A body of the engine over a scheduler that has memory for `free` tokens.
 
-    def __init__(self, rid: str) -> None:
-        self.rid = rid
-        self.output_ids: list[int] = [1] * 5
-        self.send_token_offset = 5
-        self.origin_input_ids = [1] * (KV - 5)
-        self.to_finish: object = None
-        self.skip_radix_cache_insert = False
-        self.return_logprob = False
-        self.retraction_count = 0
-        self.kv = SimpleNamespace(cache_protected_len=0)
-
-    def finished(self) -> bool:
-        return False
-
-
-class EngineRig:
-    """The engine's body over a scheduler that has memory for `free` tokens."""
+    What is the same for all of them; `build` makes what differs.
+    """
 
     def __init__(self, free: int) -> None:
         self.table: StreamTable[Any] = StreamTable(LimitLengths(), capacity=64)
         self.phases = self.table.phases
         self.batch = Batch()
-        self.scheduler: Any = SimpleNamespace(
-            chunked_req=None,
-            tf_restorations=None,
-            waiting_queue=[],
-            result_queue=[],
-            page_size=1,
-            enable_hierarchical_cache=True,
-            token_to_kv_pool_allocator=SimpleNamespace(available_size=lambda: self.loader.free),
-            tree_cache=SimpleNamespace(
-                evictable_size=lambda: 0, supports_swa=lambda: False, supports_mamba=lambda: False
-            ),
-            chunked_prefill_size=None,
-        )
         self.loader = Loads(free)
-        self.pauser = ReleasingPauser(self.table)
-        writer: Any = SimpleNamespace(apply=lambda writes: sum(w.tokens for w in writes))
-        loader: Any = self.loader
-        self.body = EngineActuator(self.scheduler, self.table, self.pauser, writer, loader)
+        self.scheduler: Any = Scheduler(lambda: self.loader.free, tf_restorations=None)
+        self.body, self.pauser = self.build()
+
+    def build(self) -> tuple[Any, Any]:
+        """The body and its pauser. The one place that knows how they are made."""
+        raise NotImplementedError
+
+    def paused(self, req: Any) -> None:
+        """A pauser says that this request has left the device's rows."""
+        self.table.move(req, Phase.PAUSED, NOW + 2.0)
 
     def add(self, phase: Phase) -> int:
-        req = Request(f"r{len(self.table)}")
+        made, rid = 5, f"r{len(self.table)}"
+        req = Request(rid, prompt=KV - made, made=made, row=len(self.table) + 1)
         slot = self.table.track(
-            req, prompt=KV - 5, limit=99, rate=9.0, qos_class="a", arrival=1.0, now=1.0
+            req, prompt=KV - made, limit=99, rate=9.0, qos_class="a", arrival=1.0, now=1.0
         )
         if phase is Phase.WAITING:
-            self.scheduler.waiting_queue.append(req)
+            self.wait(req)
             return slot
         self.table.move(req, phase, 2.0)
         if phase is Phase.RUNNING:
             self.batch.reqs.append(req)
-            self.scheduler.result_queue = [(SimpleNamespace(reqs=list(self.batch.reqs)), None)]
+            self.launch()
         elif phase is Phase.PAUSED:
             self.pauser.paused[req] = None
         elif phase is Phase.DRAINING:
             self.pauser.draining.append(req)
         return slot
 
+    def wait(self, req: Any) -> None:
+        """SGLang has queued this request."""
+        self.scheduler.waiting_queue.append(req)
+
+    def launch(self) -> None:
+        """A step of what runs is in flight."""
+        self.scheduler.result_queue = [(Batch(*self.batch.reqs), None)]
+
     def prefill(self, slot: int) -> None:
-        self.scheduler.chunked_req = self.table.request(slot)
-        self.scheduler.chunked_req.seqlen = self.scheduler.chunked_req.prefix_len = 0
+        req: Any = self.table.request(slot)
+        req.prefix_len = req.seqlen
+        self.scheduler.chunked_req = req
 
     def free(self, tokens: int) -> None:
         self.loader.free = tokens
@@ -262,27 +258,116 @@ class EngineRig:
         return [self.table.slot(req) for req in self.body.offered]
 
 
-class Batch:
-    """SGLang's running batch."""
+class EngineRig(LiveRig):
+    """The body of a server that prefills and decodes, with HiCache."""
 
-    def __init__(self) -> None:
-        self.reqs: list[Any] = []
-        self.batch_is_full = True
+    def build(self) -> tuple[Any, Any]:
+        self.scheduler.enable_hierarchical_cache = True
+        pauser = ReleasingPauser(None, lambda req: None, self.paused)
+        writer: Any = SimpleNamespace(
+            active=True, apply=lambda writes: sum(write.tokens for write in writes)
+        )
+        loader: Any = self.loader
+        return EngineActuator(self.scheduler, self.table, pauser, writer, loader), pauser
 
-    def filter_batch(self, reqs_to_exclude: list[Any]) -> None:
-        self.reqs = [req for req in self.reqs if req not in reqs_to_exclude]
+
+class DecodeRig(LiveRig):
+    """The body of a decode server: a stream in its prefill is one whose KV is on its way.
+
+    Attributes:
+        host: Tokens that the host can still take.
+    """
+
+    host = 1000
+
+    def build(self) -> tuple[Any, Any]:
+        self.arrivals = Arrivals()
+        self.transfers = SimpleNamespace(queue=[])
+        self.scheduler.disagg_decode_prealloc_queue = self.arrivals
+        self.scheduler.disagg_decode_transfer_queue = self.transfers
+        pauser = HostPauser(self)
+        body = DecodeActuator(self.scheduler, self.table, pauser, NoCopies(), NoCopies())
+        return body, pauser
+
+    def wait(self, req: Any) -> None:
+        self.arrivals.add(req)
+
+    def prefill(self, slot: int) -> None:
+        req: Any = self.table.request(slot)
+        self.batch.reqs.remove(req)
+        self.launch()
+        self.transfers.queue.append(SimpleNamespace(req=req))
+
+    @property
+    def offered(self) -> list[int]:
+        """Where nothing is chosen SGLang sees its queue as it is."""
+        offered = super().offered
+        if self.body.chosen:
+            return offered
+        return [*offered, *(self.table.slot(each.req) for each in self.arrivals.queue)]
+
+
+class PlacedRig(LiveRig):
+    """The body of a server whose KV is placed layer by layer, by pages of one token."""
+
+    def build(self) -> tuple[Any, Any]:
+        executor = SimpleNamespace(
+            owners=PageOwners(1000), plans=SimpleNamespace(paused=frozenset())
+        )
+        pool = SimpleNamespace(executor=executor, page_size=1)
+        self.scheduler.token_to_kv_pool_allocator.pool = pool
+        self.scheduler.max_total_num_tokens = 1000
+        self.scheduler.tf_clock = SimpleNamespace(host_total=0)
+        pauser = PlacedPauser(self.scheduler.tree_cache, lambda req: None, self.paused)
+        body = PlacedActuator(self.scheduler, self.table, pauser, NoCopies(), NoCopies())
+        return body, pauser
 
 
 class ReleasingPauser(Pauser):
     """A pauser whose releases touch no memory."""
 
-    def __init__(self, table: StreamTable[Any]) -> None:
-        super().__init__(
-            None, lambda req: None, lambda req: table.move(req, Phase.PAUSED, NOW + 2.0)
-        )
+    def _release(self, request: Any, keep: bool = True) -> None:
+        self.hold(request)
+
+
+class HostPauser(DecodePauser):
+    """A decode server's, whose copies always end well and touch no memory."""
+
+    _places = math.inf
+
+    def __init__(self, rig: DecodeRig) -> None:
+        super().__init__(rig.scheduler, rig.paused, lambda req: None, lambda req: None, capacity=0)
+        self._rig = rig
+
+    @property
+    def _room(self) -> int:
+        return self._rig.host - sum(map(self._paged, self.paused))
 
     def _release(self, request: Any, keep: bool = True) -> None:
         self.hold(request)
+
+
+class NoCopies:
+    """What a body is given for its copies that makes none: to be asked for one fails."""
+
+    active = taken = False
+    request = None
+
+    def __contains__(self, request: Any) -> bool:
+        return False
+
+    def apply(self, writes: Sequence[Write]) -> int:
+        """As SGLang's tree does there: nothing is copied."""
+        return 0
+
+    def load(self, *_: Any) -> int:
+        raise AssertionError("it loads what no copy was made of")
+
+    def give_up(self, request: Any) -> None:
+        """Nothing is loaded in part."""
+
+    def landed(self) -> None:
+        return None
 
 
 class Loads:

@@ -1,0 +1,1 @@
+"""Stand-ins for objects of others, one module for each owner."""

@@ -1,0 +1,171 @@
+"""SGLang's objects as far as ours look at them, without SGLang.
+
+Each has what the engine reads or calls. What a test needs beyond that it gives by keyword or sets:
+it stands for the attribute of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+
+class Request:
+    """A request that runs, with the row `row` and the KV of all of its tokens.
+
+    Args:
+        rid: Its id.
+        prompt: Tokens of its prompt.
+        made: Tokens of its output so far, all of them sent.
+        row: Of SGLang's table of rows.
+        more: Other attributes, or others of these.
+    """
+
+    skip_radix_cache_insert = return_logprob = stream = False
+    to_finish: Any = None
+    finished_reason: Any = None
+    prefix_len = extend_end = 0
+    retraction_count = 0
+    held_back = 0
+    """Tokens of the output that are not sent yet."""
+
+    def __init__(
+        self, rid: str = "r", prompt: int = 15, made: int = 5, row: int = 1, **more: Any
+    ) -> None:
+        self.rid = rid
+        self.origin_input_ids: Sequence[int] = [1] * prompt
+        self.output_ids: list[int] = [1] * made
+        self.kv: Any = SimpleNamespace(
+            holds_kv=True,
+            kv_allocated_len=prompt + made,
+            req_pool_idx=row,
+            cache_protected_len=0,
+            retraction_backup=None,
+        )
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"Request({self.rid!r})"
+
+    @property
+    def seqlen(self) -> int:
+        return len(self.origin_input_ids) + len(self.output_ids)
+
+    @property
+    def send_token_offset(self) -> int:
+        return len(self.output_ids) - self.held_back
+
+    def finished(self) -> bool:
+        return self.finished_reason is not None
+
+    def produce(self, count: int, held_back: int = 0) -> None:
+        """So many tokens more, of which all but `held_back` are sent."""
+        self.output_ids.extend(range(count))
+        self.held_back = held_back
+
+    def owned_kv_len(self) -> int:
+        return int(self.kv.kv_allocated_len)
+
+    def refresh_fill_ids(self) -> None:
+        """Nothing here has a copy of the ids."""
+
+    def reset_for_retract(self) -> None:
+        assert not self.kv.holds_kv, "SGLang takes its row back before"
+        self.retraction_count += 1
+
+
+class Batch:
+    """A batch that runs, or one whose result is in flight."""
+
+    def __init__(self, *requests: Any, fits: bool = True) -> None:
+        self.reqs = list(requests)
+        self.batch_is_full = True
+        self.fits = fits
+
+    def is_empty(self) -> bool:
+        return not self.reqs
+
+    def check_decode_mem(self) -> bool:
+        return self.fits
+
+    def filter_batch(self, reqs_to_exclude: Sequence[Any] = ()) -> None:
+        self.reqs = [req for req in self.reqs if req not in reqs_to_exclude]
+
+
+class Tree:
+    """A prefix tree that has nothing in it, on a server without HiCache."""
+
+    cache_controller: Any = None
+
+    def __init__(self, evictable: int = 0) -> None:
+        self.evictable = evictable
+        self.ongoing_write_through: dict[Any, Any] = {}
+        self.ongoing_load_back: dict[Any, Any] = {}
+
+    def supports_swa(self) -> bool:
+        return False
+
+    def supports_mamba(self) -> bool:
+        return False
+
+    def evictable_size(self) -> int:
+        return self.evictable
+
+
+class Allocator:
+    """The device's memory for KV, of which so many tokens are free."""
+
+    def __init__(self, free: Callable[[], int], pool: Any = None) -> None:
+        self.available_size = free
+        self.pool = pool
+
+    def get_kvcache(self) -> Any:
+        return self.pool
+
+
+class Arrivals:
+    """A decode server's queue of requests that wait for memory there."""
+
+    def __init__(self, *requests: Any) -> None:
+        self.queue: list[Any] = []
+        self.held_rebootstrap_reqs: list[Any] = []
+        self.retracted_queue: list[Any] = []
+        self.num_reserved_decode_tokens = 512
+        for request in requests:
+            self.add(request)
+
+    def add(self, request: Any) -> None:
+        self.queue.append(SimpleNamespace(req=request, waiting_for_input=True))
+
+    def remove(self, request: Any) -> None:
+        self.queue = [each for each in self.queue if each.req is not request]
+
+    @property
+    def names(self) -> list[str]:
+        return [each.req.rid for each in self.queue]
+
+
+class Scheduler(SimpleNamespace):
+    """A scheduler in which nothing waits and nothing runs.
+
+    Args:
+        free: KV tokens that are free on the device.
+        more: Other attributes, or others of these.
+    """
+
+    def __init__(self, free: Callable[[], int] = lambda: 0, **more: Any) -> None:
+        super().__init__(
+            chunked_req=None,
+            chunked_prefill_size=None,
+            enable_hierarchical_cache=False,
+            enable_overlap=True,
+            max_total_num_tokens=0,
+            page_size=1,
+            result_queue=[],
+            token_to_kv_pool_allocator=Allocator(free),
+            tree_cache=Tree(),
+            waiting_queue=[],
+        )
+        vars(self).update(more)
