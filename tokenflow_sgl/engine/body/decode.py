@@ -63,6 +63,7 @@ class DecodeBody(UnifiedBody):
         """As of `UnifiedBody`."""
         super().__init__(scheduler, book, memory, pauser, extensions, recorder)
         self._loads = memory.loads
+        self._away: frozenset[Any] = frozenset()  # that are not to be given memory in this pass
         self._own_reserve: int | None = None
         """Tokens that SGLang reserves for each request to decode on, as the operator asked for."""
 
@@ -125,9 +126,9 @@ class DecodeBody(UnifiedBody):
         table = self._table
         paused = dict.fromkeys(req for req in self.pauser.paused if req.to_finish is None)
         self.chosen = slots is not None
+        self._away = frozenset(map(table.request, hidden))
         if slots is None:
-            away = set(map(table.request, hidden))
-            self.offered = [req for req in sorted(paused, key=table.rank) if req not in away]
+            self.offered = [req for req in sorted(paused, key=table.rank) if req not in self._away]
             return
         waiting = {each.req for each in self._prealloc.queue}
         chosen = map(table.request, (slot for slot in slots if slot not in hidden))
@@ -209,7 +210,8 @@ class DecodeBody(UnifiedBody):
         """
         prealloc = self._prealloc
         some_wait = any(req in self.pauser.paused for req in self.offered)
-        if not prealloc.queue or not (self.chosen or some_wait):
+        decides = self.chosen or some_wait
+        if not (decides or any(each.req in self._away for each in prealloc.queue)):
             return None
         interval = get_disagg().disaggregation_decode_polling_interval
         if (getattr(self._scheduler, "polling_count", 0) + 1) % interval == 0:
@@ -224,11 +226,12 @@ class DecodeBody(UnifiedBody):
                 free.append(each)
             elif not each.waiting_for_input or each.req.finished_reason is not None:
                 unready.append(each)
-            elif each.req in place:
+            elif each.req in place or not (decides or each.req in self._away):
                 chosen.append(each)
             else:
                 held.append(each)
-        chosen.sort(key=lambda each: place[each.req])
+        if decides:
+            chosen.sort(key=lambda each: place[each.req])
         prealloc.queue = [*free, *chosen, *unready]
         return whole, held
 

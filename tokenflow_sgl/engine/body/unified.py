@@ -196,7 +196,8 @@ class UnifiedBody:
                 and bool(self._table.preemptible[action.slot])
             )
         if isinstance(action, Write):
-            return self._runs(req) and not req.skip_radix_cache_insert
+            # A policy of one's own may ask for copies where HiCache makes none.
+            return self.writes and self._runs(req) and not req.skip_radix_cache_insert
         return (
             self._scheduler.enable_hierarchical_cache
             and req in self.pauser.paused
