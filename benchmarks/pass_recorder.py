@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.engine.kv.write import Writer
-from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 from tokenflow_sgl.engine.telemetry.sampling import Effort
 from tokenflow_sgl.policy import WorkingSetPolicy
 
@@ -64,17 +63,22 @@ class Watch:
 
 
 def install() -> None:
-    """Put the stop watches in place."""
+    """Put the stop watches in place: a pass begins where SGLang's loop looks for requests."""
+    from sglang.srt.managers.scheduler import Scheduler
+
     watch = Watch()
-    chosen = TokenFlowScheduler.get_next_batch_to_run
 
-    @wraps(chosen)
-    def get_next_batch_to_run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watch.next_pass(self)
-        return chosen(self, *args, **kwargs)
+    def begins(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            watch.next_pass(self)
+            return method(self, *args, **kwargs)
 
-    TokenFlowScheduler.get_next_batch_to_run = get_next_batch_to_run
-    TokenFlowScheduler.run_batch = watch.around("launch", TokenFlowScheduler.run_batch)
+        return timed
+
+    # Each loop of SGLang's begins so. On its class: ours has another name in other versions.
+    Scheduler.ingest_requests = begins(Scheduler.ingest_requests)
+    Scheduler.run_batch = watch.around("launch", Scheduler.run_batch)
     Writer.apply = watch.around("writing", Writer.apply)
     entered = 0.0
 
