@@ -89,6 +89,7 @@ def allocate(tree: Tree, handle: str, tokens: int = 320) -> Any:
     info.operation.host_indices = info.host_indices = list(range(tokens))
     info.operation.tokenflow_tail.end = tokens
     info.operation.hash_value = [str(page) for page in range(tokens // PAGE)][::-1]
+    info.operation.tokenflow_tail.allocated(tokens)
     return info.operation
 
 

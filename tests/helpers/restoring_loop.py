@@ -150,6 +150,7 @@ class RestoringLoop:
         tail.end, tail.batch = prefix, max(int(self._batch_tokens()) // PAGE, 1)
         fetch.host_indices = info.host_indices = range(prefix)
         fetch.hash_value = [f"{rid}, {page}" for page in range(prefix // PAGE)]
+        tail.allocated(prefix)
         self._computed[rid] = 0
         self._queue.append(request)
         self._fetches.append(fetch)
@@ -173,7 +174,7 @@ class RestoringLoop:
                 return
             self._fetches.pop(0)
             if self._under_way(fetch):
-                self._all.keeps(fetch)
+                self._all.open.keeps(fetch)
 
     def _batch_of(self, fetch: Any) -> int:
         left = len(fetch.host_indices) - fetch.completed_tokens
@@ -199,7 +200,7 @@ class RestoringLoop:
     def _pass(self) -> None:
         self._land()
         step_end = self._free_at
-        if self._all.any:
+        if self._all.open.any:
             self._all.begin_pass(self._measured(step_end), 0, self._chunked)
             if self._chunked is not None and self._all.next_chunk(self._chunked) == 0:
                 request, self._chunked = self._chunked, None

@@ -31,7 +31,7 @@ from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.layerwise import placed_pauser
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
-from tokenflow_sgl.engine.restore.layered_restorations import LayeredRestorations
+from tokenflow_sgl.engine.restore.layered_prefills import LayeredPrefills
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import TailFetch
@@ -115,7 +115,7 @@ arrives = Restorations.begin_pass
 def take_all_for_arrived(self, measured, needed, chunked) -> None:
     """The tail is joined while the link still brings it."""
     arrives(self, measured, needed, chunked)
-    for each in self._of.values():
+    for each in self.open.all:
         if each.operation.host_indices is not None:
             each.operation.completed_tokens = each.arrived = len(each.operation.host_indices)
 
@@ -137,7 +137,7 @@ def copy_layers_but_of_the_first(self, host, device, layers) -> None:
     copies_of_layers(self, host[page:], device[page:], layers)
 
 
-goes_on = LayeredRestorations.more_layers
+goes_on = LayeredPrefills.more_layers
 
 
 def take_all_layers_for_landed(self, split) -> int | None:
@@ -337,7 +337,7 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
     case "no-layer-copy":
         LayerCopies._submit_layers = copy_layers_but_of_the_first
     case "early-layers":
-        LayeredRestorations.more_layers = take_all_layers_for_landed
+        LayeredPrefills.more_layers = take_all_layers_for_landed
     case "no-windows":
         DevicePools.__init__ = know_nothing_of_windows
     case "no-guard":

@@ -63,7 +63,7 @@ class Several:
         operation = allocate(self.tree, handle)
         # The keys of different prompts differ.
         operation.hash_value = [f"{handle}{key}" for key in operation.hash_value]
-        for each in self.all._of.values():
+        for each in self.all.open.all:
             if each.request is self.requests[handle]:
                 each.operation = operation
         fetch = tail_of(operation)
@@ -130,7 +130,7 @@ def test_who_brings_the_beginning_of_another_goes_before_it(monkeypatch) -> None
     alike = some.operations["a"].hash_value
     some.operations["c"].hash_value = [*some.operations["c"].hash_value[:5], *alike[5:]]
     assert some.turns() == [("a", 3)]
-    assert some.all._of["c"].leader is some.all._of["a"]
+    assert some.all.open.get("c").leader is some.all.open.get("a")
     some.report("a", 3, 96)
     some.order = ["b", "c", "a"]
     assert some.turns() == [("b", 3)]
@@ -146,7 +146,7 @@ def test_what_brings_nothing_more_ends_at_once(monkeypatch) -> None:
     assert some.turns() == [("a", 3)]
     some.report("a", 2, 32)  # a page was missing
     some.operations["b"].is_terminated = lambda: True
-    some.all.drop(some.requests["c"])
+    some.all.open.drop(some.requests["c"])
     assert some.turns() == [("a", None), ("b", None), ("c", None), ("d", 3)]
 
 
@@ -154,10 +154,10 @@ def test_one_that_is_computed_alone_before_its_turn_is_not_fetched(monkeypatch) 
     """Others measure the link."""
     some = Several(monkeypatch, "ab")
     some.turns()
-    some.all._compute_alone(some.all._of["b"])
+    some.all.open.compute_alone(some.all.open.get("b"))
     assert some.tree.released == [("b", 0)]
-    some.all._compute_alone(some.all._of["a"])
-    assert "a" in some.all._of, "a batch of it is under way"
+    some.all.open.compute_alone(some.all.open.get("a"))
+    assert some.all.open.get("a") is not None, "a batch of it is under way"
 
 
 def test_the_link_is_expected_as_it_is_told(monkeypatch) -> None:
@@ -165,11 +165,13 @@ def test_the_link_is_expected_as_it_is_told(monkeypatch) -> None:
     some.turns()
     some.order = ["b", "a"]
     some.turns()
-    first, second = some.all._of["b"], some.all._of["a"]
+    first, second = some.all.open.get("b"), some.all.open.get("a")
     some.all.begin_pass(Measured(5.0, **KNOWN), 0)
-    assert (first.number, first.ahead) == (0, 3 * BATCH * PAGE), "behind what the thread has"
-    assert (second.number, second.on_link) == (1, True)
-    assert second.ahead == 320
+    assert (first.link.number, first.link.ahead) == (0, 3 * BATCH * PAGE), (
+        "behind what the thread has"
+    )
+    assert (second.link.number, second.link.on_link) == (1, True)
+    assert second.link.ahead == 320
 
 
 class Thread:

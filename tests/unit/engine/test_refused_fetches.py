@@ -145,7 +145,7 @@ def test_it_is_not_asked_for_without_end(some) -> None:
 def test_what_sglang_asks_for_itself_is_not_asked_for(some) -> None:
     some.host.free = THRESHOLD
     fetch_begins(some)
-    some.all.drop(some.request)
+    some.all.open.drop(some.request)
     assert some.all.may_start("r") is None
     assert some.asked == []
 

@@ -16,7 +16,7 @@ from tokenflow_sgl.engine.restore.outlook import BATCHES_LATE, LONGEST_QUERY, La
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import Restorations
-from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
@@ -31,7 +31,7 @@ def made(monkeypatch) -> tuple[Restorations, Tree, Any]:
     record = RestorationRecord(Recorder(), None)
     restorations = Restorations(tree, 64, make_planner("auto"), record, tree.fetched_again.append)
     request = begin(restorations, tree, "r")
-    assert restorations.any
+    assert restorations.open.any
     return restorations, tree, request
 
 
@@ -39,40 +39,40 @@ def test_what_sglang_has_dropped_in_this_very_pass_is_not_ended_twice(made) -> N
     restorations, tree, request = made
     allocate(tree, "r")
     tree.ongoing_prefetch.clear()  # an abort, just before the pause
-    restorations.pause()
-    restorations.drop(request)
+    restorations.open.pause()
+    restorations.open.drop(request)
     assert tree.released == []
-    assert not restorations.any
+    assert not restorations.open.any
 
 
 def test_a_pause_gives_back_all_that_has_arrived(made) -> None:
     restorations, tree, _ = made
-    restorations.pause()
-    assert restorations.any, "the storage is still being asked"
+    restorations.open.pause()
+    assert restorations.open.any, "the storage is still being asked"
     allocate(tree, "r").completed_tokens = 48  # while paused, so that no pass has seen it
-    restorations.pause()
+    restorations.open.pause()
     assert tree.released == [("r", 48)]
 
 
 def test_a_fetch_that_ends_in_a_pause_is_not_kept(made) -> None:
     restorations, tree, _ = made
-    restorations.pause()
+    restorations.open.pause()
     fetched = allocate(tree, "r")
     fetched.completed_tokens = 320
-    assert restorations.keeps(fetched)
+    assert restorations.open.keeps(fetched)
     assert tree.released == [("r", 320)]
 
 
 def test_models_with_windows_or_states_keep_sglangs_way(made) -> None:
     restorations, tree, request = made
-    restorations.drop(request)
+    restorations.open.drop(request)
     tree.ongoing_prefetch["r"] = SimpleNamespace(operation=operation(), host_indices=None)
     tree.tree_components = (ComponentType.FULL, ComponentType.SWA)
     restorations.watch(request)
-    assert not restorations.any
+    assert not restorations.open.any
     tree.tree_components = Tree.tree_components
     restorations.watch(request)
-    assert restorations.any
+    assert restorations.open.any
 
 
 def test_a_query_is_waited_for_and_not_for_ever(made) -> None:
@@ -120,11 +120,11 @@ def test_memory_that_the_next_step_needs_is_not_taken_for_copies(made, monkeypat
 def test_a_request_that_waits_is_looked_at_again_when_something_arrives(made, monkeypatch) -> None:
     restorations, tree, _ = made
     fetch, looked = allocate(tree, "r"), []
-    each = next(iter(restorations._of.values()))
+    each = next(iter(restorations.open.all))
     patch_heads(monkeypatch, lambda tree, request: looked.append(1) or 160)
     restorations.begin_pass(Measured(5.0, **KNOWN, step_end=5.2), 0)
     assert restorations.may_start("r") is False
-    assert math.isfinite(each.landing)
+    assert math.isfinite(each.wait.landing)
     for _ in range(3):
         assert restorations.may_start("r") is False
     assert len(looked) == 1
@@ -132,7 +132,7 @@ def test_a_request_that_waits_is_looked_at_again_when_something_arrives(made, mo
     restorations.begin_pass(Measured(5.01, **KNOWN, step_end=5.2), 0)
     restorations.may_start("r")
     assert len(looked) == 2
-    restorations.begin_pass(Measured(each.landing + 1.0, **KNOWN), 0)
+    restorations.begin_pass(Measured(each.wait.landing + 1.0, **KNOWN), 0)
     restorations.may_start("r")
     assert len(looked) == 3, "and when it should have landed"
 
@@ -142,12 +142,12 @@ def test_a_head_delays_none_that_came_before_and_waits_for_its_tail(made, monkey
     allocate(tree, "r")
     begin(restorations, tree, "s")
     allocate(tree, "s").hash_value = ["another"] * 20
-    first, second = restorations._of.values()
+    first, second = restorations.open.all
     patch_heads(monkeypatch, lambda tree, request: 160 if request is first.request else 0)
     restorations.begin_pass(Measured(5.0, **KNOWN, step_end=5.16), 0)
     assert restorations.may_start("r") is False, "its tail arrives until 5.16"
     assert restorations.may_start("s") is False, "nothing fits before that"
-    assert math.isinf(second.landing), "so that it is looked at in each pass"
+    assert math.isinf(second.wait.landing), "so that it is looked at in each pass"
     restorations.begin_pass(Measured(5.17, **KNOWN), 0)
     assert restorations.may_start("s") is True, "what is late holds nothing up"
 
@@ -180,7 +180,7 @@ def test_a_shared_beginning_is_waited_for(made, monkeypatch, ends) -> None:
     assert restorations.may_start("s") is (ends == "joined")
     assert tree.fetched_again == ([] if ends == "joined" else [second])
     assert tree.released == ([] if ends == "joined" else [("s", 0)])
-    assert restorations.any == (ends == "joined")
+    assert restorations.open.any == (ends == "joined")
 
 
 def test_the_log_is_told_what_the_other_ways_would_have_taken(made) -> None:
@@ -214,10 +214,10 @@ def test_a_link_that_brings_nothing_is_late_for_all() -> None:
     for each in fetches:
         mark(each, PAGE, None, math.nan, None)
         each.host_indices = [0] * 320
-    hung, later = (Restoration(None, each) for each in fetches)
+    hung, later = (Restoration(None, each, Stage.TAIL) for each in fetches)
     outlook = Outlook([hung, later], PAGE, 64)
     outlook.begin_pass(Measured(5.0, rate=1000.0), moved=False)
-    assert (hung.on_link, later.on_link) == (True, False)
+    assert (hung.link.on_link, later.link.on_link) == (True, False)
     expected = BATCHES_LATE * hung.tail.batch * PAGE / 1000.0
     assert outlook.fetch(later)(100) == pytest.approx((320 + 100) / 1000.0)
     outlook.begin_pass(Measured(6.0 + expected, rate=1000.0), moved=False)
@@ -237,12 +237,13 @@ def test_a_fetch_that_begins_behind_a_dead_one_does_not_wake_the_link() -> None:
     now = 5.0
     for begun in range(3):
         fetches[begun].host_indices = [0] * 320
+        (hung, later, last)[begun].goes(Stage.FOUND)
         outlook.begin_pass(Measured(now, rate=1000.0), moved=False)
         now += 1.0
     assert outlook.fetch(hung)(100) == pytest.approx(0.1 + 2.0)
     hung.fetched = True  # given up
     outlook.begin_pass(Measured(now, rate=1000.0), moved=False)
-    assert later.on_link
+    assert later.link.on_link
     assert outlook.fetch(last)(100) == pytest.approx((320 + 100) / 1000.0)
 
 

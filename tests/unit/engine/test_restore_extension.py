@@ -254,7 +254,7 @@ def test_prefetches_are_watched_where_there_is_a_storage(restoring, monkeypatch)
 
 
 def test_memory_of_copies_is_lent_until_a_flush(restoring) -> None:
-    extension, copies = restoring.extension, restoring.all._of["r"].copies
+    extension, copies = restoring.extension, restoring.all.open.get("r").copies
     copies._slots = [1, 2, 3]
     copies._free = lambda slots: None
     assert (extension.lent, extension.lent_tokens) == ([[1, 2, 3]], 3)
@@ -263,13 +263,16 @@ def test_memory_of_copies_is_lent_until_a_flush(restoring) -> None:
 
 
 def test_a_pause_ends_when_the_engine_goes_on(restoring) -> None:
-    with restoring.extension.engine_pauses():
-        assert restoring.all.any
-    assert not restoring.all.any
-    assert restoring.all._paused
-    restoring.extension.while_paused()
-    restoring.extension.engine_continues()
-    assert not restoring.all._paused
+    extension, open_ = restoring.extension, restoring.all.open
+    with extension.engine_pauses():
+        assert open_.any
+    assert not open_.any
+    extension.while_paused()
+    for kept in (False, True):
+        begin(restoring.all, restoring.tree, "r")
+        assert open_.keeps(allocate(restoring.tree, "r"))
+        assert open_.any is kept
+        extension.engine_continues()
 
 
 def test_the_adder_is_made_once(restoring) -> None:

@@ -15,6 +15,7 @@ from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.restore_adder import restoring_adder
+from tokenflow_sgl.engine.restore.restored_request import Stage
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
 
@@ -47,7 +48,7 @@ class Some:
         """So many tokens of its tail have, and no more will."""
         operation = self.tree.ongoing_prefetch[handle].operation
         operation.completed_tokens, operation.handle = tokens, handle
-        assert self.all.keeps(operation)
+        assert self.all.open.keeps(operation)
 
     def pass_at(self, now: float, chunked: Any = None, step_end: float = 0.0) -> None:
         self.all.begin_pass(Measured(now, **KNOWN, step_end=step_end), 0, chunked)
@@ -74,7 +75,7 @@ def test_a_tail_that_has_arrived_is_in_the_tree_before_its_request_is_asked_for(
     some.arrive("r", 320)
     some.pass_at(5.1)
     assert some.joined == [("r", 64)]
-    assert not some.all.any
+    assert not some.all.open.any
     assert some.all.may_start("r") is None, "SGLang admits it as any other"
 
 
@@ -118,7 +119,7 @@ def test_a_tail_is_dropped_that_the_tree_has_from_another_request(some, head) ->
     some.arrive("r", 320)
     some.pass_at(5.1)
     assert not some.joined
-    assert not some.all.any
+    assert not some.all.open.any
     assert some.tree.released == [("r", 320)]
     assert some.tree.unfulfilled == [(320, "recomputed")]
 
@@ -153,9 +154,9 @@ def test_a_beginning_that_is_computed_is_waited_for(some) -> None:
     some.arrive("r", 64)
     some.pass_at(5.1)
     assert some.looked == ["r", "s"], "in vain, both"
-    request = some.all._of["r"].request
+    request = some.all.open.get("r").request
     assert some.all.may_start("r") is True
-    request.extend_end = some.all._of["r"].chunk
+    request.extend_end = some.all.open.get("r").step.chunk
     some.all.admitted(request)
     assert some.all.may_start("s") is False
     assert some.tree.fetched_again == []
@@ -171,14 +172,14 @@ def test_no_tail_is_waited_for_that_the_tree_would_not_take(some, host_full, wai
     some.begin("r", head=160)
     some.pass_at(5.0, step_end=5.2)
     assert some.all.may_start("r") is not waits
-    assert some.all.any is waits
+    assert some.all.open.any is waits
     assert some.tree.unfulfilled == ([] if waits else [(320, "host_capacity")])
 
 
 def test_hits_of_the_storage_that_are_computed_are_told_sglang(some) -> None:
     request = some.begin("r")
     some.pass_at(5.0)
-    some.all.drop(request)
+    some.all.open.drop(request)
     assert some.tree.unfulfilled == [], "as of any that is aborted"
     request = some.begin("r")
     some.pass_at(5.0)
@@ -222,7 +223,8 @@ def test_sglang_still_knows_the_storages_hit_when_the_head_is_begun(some) -> Non
     for handle, probe in (("r", False), ("s", True)):
         request = some.begin(handle)
         request.already_computed = 0
-        some.all._of[handle].probe = probe
+        if probe:
+            some.all.open.get(handle).goes(Stage.PROBE)
         restoring_adder(Adder, some.all, None)(some.tree).add_one_req(request, False)
     assert some.tree._storage_prefetch_hit_remaining_by_reqid == {"r": 320}
 

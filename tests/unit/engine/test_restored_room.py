@@ -81,15 +81,15 @@ def left_beside(adder: Any) -> int:
 
 @pytest.mark.parametrize("held", [0, 128])
 def test_the_rest_of_a_prompt_is_kept_in_each_step_of_its_head(some, held) -> None:
-    some.all._of["r"].copies._slots = [0] * held if held else None
-    each = some.all._of["r"]
-    each.chunk = CHUNK
+    some.all.open.get("r").copies._slots = [0] * held if held else None
+    each = some.all.open.get("r")
+    each.step.chunk = CHUNK
     adder = restoring_adder(Adder, some.all, None)(some.tree, 1000)
     assert adder.add_one_req(some.request, False) is AddReqResult.CONTINUE
     rounded = -(-(PROMPT - CHUNK - held) // PAGE) * PAGE
     assert left_beside(adder) == 1000 - (CHUNK + PAGE) - (rounded + PAGE + ANSWER)
 
-    some.request.prefix_len, each.chunk = CHUNK, CHUNK
+    some.request.prefix_len, each.step.chunk = CHUNK, CHUNK
     adder = restoring_adder(Adder, some.all, None)(some.tree, 1000)
     assert adder.add_chunked_req(some.request) is some.request
     rounded = -(-(PROMPT - 2 * CHUNK - held) // PAGE) * PAGE
@@ -99,7 +99,7 @@ def test_the_rest_of_a_prompt_is_kept_in_each_step_of_its_head(some, held) -> No
 def test_one_for_whose_rest_there_is_no_memory_is_alone_in_its_step(some) -> None:
     given_back: list[float] = []
     some.all.copy_memory.give_back = given_back.append
-    some.all._of["r"].chunk = CHUNK
+    some.all.open.get("r").step.chunk = CHUNK
     adder = restoring_adder(Adder, some.all, None)(some.tree, PROMPT)
     assert adder.add_one_req(some.request, False) is AddReqResult.NO_TOKEN
     assert adder.can_run_list == [some.request]
@@ -111,7 +111,7 @@ def test_no_head_is_locked_that_the_step_being_filled_may_need(some, free, locks
     """It is as long as it is copied, to the host or with copies of its tail."""
     some.tree.token_to_kv_pool_allocator.available_size = lambda: free
     some.request.prefix_len = 64
-    each, asked = some.all._of["r"], []
+    each, asked = some.all.open.get("r"), []
     each.copies._slots = [0] * 64
     each.copies.hand_over = lambda request: asked.append("tail") or 64
     each.copies.give_back = lambda: None
@@ -126,7 +126,7 @@ def test_no_head_is_copied_to_the_host_that_the_step_being_filled_may_need(
 ) -> None:
     some.tree.token_to_kv_pool_allocator.available_size = lambda: free
     some.tree.backed_up, some.request.prefix_len = False, 64
-    each = some.all._of["r"]
+    each = some.all.open.get("r")
     each.arrived = each.operation.completed_tokens = 320 - 64
     assert some.all.may_start("r") is True, "joined, or computed"
     assert some.tree.backed_up is locks

@@ -11,14 +11,14 @@ import torch
 from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.prefix_in_tree import room_of
-from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
 
 SPARE = 1.125
 """Device memory that is taken for a tail is so many times what it is expected to need."""
 
 
 class CopyMemory:
-    """Of all restorations.
+    """The device memory that copies of tails have, of all restorations together.
 
     Args:
         restorations: Those under way.
@@ -59,7 +59,8 @@ class CopyMemory:
             needed: Tokens that the next step may take.
         """
         for each in self._all:
-            if each.on_link and not each.probe and each.leader is None and not each.copies.asked:
+            used = each.stage is not Stage.PROBE and each.leader is None
+            if each.link.on_link and used and not each.copies.asked:
                 self._take(each, needed)
         self.give_back(needed - room_of(self._tree) if self.held_tokens else 0)
 

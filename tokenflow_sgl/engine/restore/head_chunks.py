@@ -10,7 +10,7 @@ from tokenflow_sgl.restoration import HeadPlanner, Known, next_head, tokens_with
 
 
 class HeadChunks:
-    """Asked anew before each chunk.
+    """How many tokens of its head a restoration computes next; asked anew before each chunk.
 
     Args:
         planner: Decides for each request alone.
@@ -39,13 +39,20 @@ class HeadChunks:
         suffix = len(each.request.full_untruncated_fill_ids) - each.end
         known = self._known(each)
         chunk = next_head(self._planner, head, each.end, each.arrived, suffix, known, SHORT)
-        each.landing = math.inf
+        each.wait.landing = math.inf
         if not chunk:
             if chunk == 0:
                 self._outlook.waits(each, gap)
             return chunk
         # 0 here is for this pass only: it waits for another one, not for its own tail.
         return self.behind_others(each, head, chunk)
+
+    def alone(self, each: Restoration, head: int) -> int | None:
+        """Tokens that one that is computed alone takes next; None: as SGLang likes."""
+        left = len(each.request.full_untruncated_fill_ids) - head
+        chunk = self.behind_others(each, head, left)
+        each.step.chunk = chunk if chunk < left else 0
+        return chunk if chunk < left else None
 
     def tail(self, each: Restoration) -> int:
         """Tokens that it will have to fetch, by what is known before its head is begun."""

@@ -11,7 +11,7 @@ from tokenflow_sgl.engine.restore.layer_fetch import LayerFetch, LayerMemory, by
 from tokenflow_sgl.engine.restore.layer_reads import reads_layers
 from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.restorable import restorable_by_layers
-from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
 from tokenflow_sgl.engine.restore.shared_prefix import leader_of
 from tokenflow_sgl.restoration import HeadPlanner, Known
 
@@ -21,7 +21,7 @@ takes a launch more, but no step of its own."""
 
 
 class LayerWays:
-    """Of all restorations.
+    """Which restorations come layer by layer, and how many layers each of them computes.
 
     Args:
         tree: SGLang's.
@@ -55,13 +55,21 @@ class LayerWays:
         self._rate = rate
         self._memory = memory
 
-    def allocated(self, each: Restoration, tokens: int) -> None:
+    def found(self, each: Restoration, tokens: int) -> None:
         """The storage has said what it has, and host memory is there for it: which way it comes.
 
         Args:
             each: The restoration, of which nothing is fetched yet.
             tokens: As many of its prefix, from the end.
         """
+        fetch = self._by_layers(each, tokens)
+        each.goes(Stage.FOUND if fetch is None else Stage.LAYERS)
+        if fetch is not None:
+            by_layers_from_here(each.operation, fetch)
+            self._memory.keep(each.operation)
+
+    def _by_layers(self, each: Restoration, tokens: int) -> LayerFetch | None:
+        """Its fetch, layer by layer; None: its tail comes first."""
         controller, request = self._tree.cache_controller, each.request
         missing = len(request.full_untruncated_fill_ids) - each.start
         suffix = missing - tokens
@@ -75,13 +83,15 @@ class LayerWays:
         )
         copies = LayerCopies(self._tree, each.operation, self._layers)
         if not possible or copies.over or leader_of(each, self._all, self._page)[0] is not None:
-            return
-        each.ahead = sum(other.left for other in self._all if other.allocated and not other.fetched)
+            return None
+        each.link.ahead = sum(
+            other.left for other in self._all if other.allocated and not other.fetched
+        )
         if not self._planner.by_layers(
             each.start, tokens, suffix, layers=self._layers, gain=GAIN, **self._known(each)
         ):
-            return
-        fetch = LayerFetch(
+            return None
+        return LayerFetch(
             self._layers,
             tokens,
             self._page,
@@ -89,8 +99,6 @@ class LayerWays:
             copies,
             self._outlook.measured.rate,
         )
-        by_layers_from_here(each.operation, fetch)
-        self._memory.keep(each.operation)
 
     def more(self, each: Restoration, prefix: int, computed: int) -> int:
         """Layers that are computed next.

@@ -21,7 +21,7 @@ from tokenflow_sgl.restoration import link_shares
 
 
 class LinkTurns:
-    """Of all restorations.
+    """The turns of all restorations' fetches on the link to the storage.
 
     Args:
         tree: SGLang's.
@@ -52,14 +52,15 @@ class LinkTurns:
         order = self._admission() if len(self._all) > 1 else None
         if order is None:
             for each in self._all:
-                each.rank = 0  # those that began first go first
+                each.link.rank = 0  # those that began first go first
             return
         place = {id(request): number for number, request in enumerate(order)}
         for each in self._all:
-            each.rank = place.get(id(each.request), -1)
+            each.link.rank = place.get(id(each.request), -1)
         for each in reversed(list(self._all)):
             if each.leader is not None:
-                each.leader.rank = min(each.leader.rank, each.rank)
+                leader = each.leader.link
+                leader.rank = min(leader.rank, each.link.rank)
 
     def hand_on(self) -> None:
         """Give the I/O thread what it can load until the next pass."""
@@ -79,7 +80,7 @@ class LinkTurns:
                 waiting.append(each)
         if not waiting:
             return
-        waiting.sort(key=lambda each: each.rank)
+        waiting.sort(key=lambda each: each.link.rank)
         left = [each.left - each.loading(self._page) for each in waiting]
         for each, share in zip(waiting, self._shares(left, loading), strict=True):
             if share and (each.layered or share >= each.left - each.loading(self._page)):

@@ -21,7 +21,7 @@ BATCHES_LATE = 4
 
 
 class Outlook:
-    """In one pass after the other.
+    """When steps end and fetches land, as far as it is known, in one pass after the other.
 
     Args:
         restorations: All that are under way, in the order in which they began.
@@ -52,17 +52,18 @@ class Outlook:
         self.measured = measured
         self._landings = Landings()
         self._in_step = 0.0
-        in_turn = sorted(self._all, key=lambda each: each.rank)
+        in_turn = sorted(self._all, key=lambda each: each.link.rank)
         loading = [each.loading(self._page) for each in in_turn]
         # What the I/O thread has got already comes before what is of a lower rank.
         ahead, slowest, behind, busy = 0, 0, sum(loading), False
         for number, (each, loads) in enumerate(zip(in_turn, loading, strict=True)):
             behind -= loads
-            each.number, before = number, each.on_link
-            each.ahead = ahead if loads else ahead + behind
-            each.on_link = bool(loads) and not busy
+            link, before = each.link, each.link.on_link
+            link.number = number
+            link.ahead = ahead if loads else ahead + behind
+            link.on_link = bool(loads) and not busy
             busy = busy or bool(loads)
-            moved = moved or (each.on_link and not before)
+            moved = moved or (link.on_link and not before)
             if each.allocated and not each.fetched:
                 ahead, slowest = ahead + each.left, max(slowest, each.tail.batch)
         if moved:
@@ -73,7 +74,7 @@ class Outlook:
             expected = BATCHES_LATE * slowest * self._page / measured.rate
             self._late = since if since > expected + SHORT else 0.0
         for each in self._all:
-            if math.isfinite(each.landing):
+            if math.isfinite(each.wait.landing):
                 self._expect(each)
 
     @property
@@ -111,7 +112,7 @@ class Outlook:
         def seconds(tokens: int) -> float:
             if not tokens:
                 return 0.0
-            return (each.ahead + tokens) / rate + late if rate > 0.0 else math.inf
+            return (each.link.ahead + tokens) / rate + late if rate > 0.0 else math.inf
 
         return seconds
 
@@ -123,9 +124,9 @@ class Outlook:
 
     def waits(self, each: Restoration, gap: int) -> None:
         """Its head is computed; so many tokens of its tail have not arrived yet."""
-        each.needed = each.arrived + gap
-        each.landing = self.now + self.fetch(each)(gap)
-        self._landings.add(each.number, each.landing)
+        each.wait.needed = each.arrived + gap
+        each.wait.landing = self.now + self.fetch(each)(gap)
+        self._landings.add(each.link.number, each.wait.landing)
 
     def computes(self, prefix: int, tokens: int) -> None:
         """The next step computes so many tokens behind a prefix, too."""
@@ -133,23 +134,23 @@ class Outlook:
 
     def meets(self, each: Restoration, gap: int) -> None:
         """The last chunk of its head is in the next step; so many tokens will be left to fetch."""
-        self._landings.add(each.number, self.now + self.fetch(each)(gap))
+        self._landings.add(each.link.number, self.now + self.fetch(each)(gap))
 
     def _expect(self, each: Restoration) -> None:
         """When the tail of one that waits for it lands, by what has arrived meanwhile."""
-        missing = each.needed - each.arrived
+        missing = each.wait.needed - each.arrived
         if missing <= 0:
-            self._landings.add(each.number, self.now)
-            each.landing = math.inf  # it has this pass for itself: then it may lack something else
+            self._landings.add(each.link.number, self.now)
+            each.wait.landing = math.inf  # it has this pass for itself: it may lack something else
         elif not each.fetched and not self._late:  # else nothing comes, and it holds nothing up
-            self._landings.add(each.number, self.now + self.fetch(each)(missing))
+            self._landings.add(each.link.number, self.now + self.fetch(each)(missing))
 
     def seconds_before_landing(self, each: Restoration) -> float:
         """What the next step may still take until one that came before has its tail.
 
         Infinite: none waits for it.
         """
-        landing = self._landings.soonest(each.number)
+        landing = self._landings.soonest(each.link.number)
         return landing - self.now - self.lead - self._in_step
 
 

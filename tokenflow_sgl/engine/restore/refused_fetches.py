@@ -17,7 +17,7 @@ MOST_TRIES = 8
 
 @dataclass(slots=True)
 class _Refused:
-    """One of them.
+    """A request for whose fetch the host had no memory.
 
     request: SGLang's, which may be gone. end: tokens that are stored of it, from the beginning.
     tries: fetches that were refused. waiting: none is under way.
@@ -30,7 +30,7 @@ class _Refused:
 
 
 class RefusedFetches:
-    """Those of requests that wait.
+    """Waiting requests for whose fetch the host had no memory.
 
     Args:
         tree: SGLang's prefix tree.

@@ -11,7 +11,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
 
 class RestorationRecord:
-    """By the way they went.
+    """Counts and logs restorations, by the way that they went.
 
     Args:
         recorder: Is told of all.

@@ -18,28 +18,35 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.copy_memory import CopyMemory
-from tokenflow_sgl.engine.restore.layered_restorations import LayeredRestorations
+from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
+from tokenflow_sgl.engine.restore.layer_ways import LayerWays
+from tokenflow_sgl.engine.restore.layered_prefills import LayeredPrefills
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.link_turns import LinkTurns
+from tokenflow_sgl.engine.restore.open_restorations import OpenRestorations
 from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED, tokens_in_tree
 from tokenflow_sgl.engine.restore.refused_fetches import RefusedFetches
 from tokenflow_sgl.engine.restore.restorable import restorable
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
-from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
 from tokenflow_sgl.engine.restore.shared_prefix import place
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
 from tokenflow_sgl.restoration import HeadPlanner
 
 
-class Restorations(LayeredRestorations):
-    """Those under way.
+class Restorations:
+    """All restorations of a server, as SGLang's loop meets them from pass to pass.
+
+    What is computed next is said by `outlook`, `HeadChunks` and `LayerWays`; what is fetched,
+    copied, joined and dropped is done by `open`, `turns` and `copy_memory`.
 
     Args:
         tree_cache: SGLang's prefix tree.
         chunk_size: Tokens of a prefill step at most.
-        planner: Decides how much of a head is computed.
+        planner: Decides how much is computed.
         record: Is told what was restored how.
         fetch_again: Begins a fetch for a request anew; it may be told up to which token the storage
             has its prefix.
@@ -48,6 +55,9 @@ class Restorations(LayeredRestorations):
             first served.
 
     Attributes:
+        open: Those under way, and how they end.
+        layered: The prefills of those that are restored by layers.
+        rate: Of the link to the storage.
         turns: Of their fetches on the link.
         copy_memory: What copies of tails have of the device's.
     """
@@ -62,13 +72,23 @@ class Restorations(LayeredRestorations):
         layers: int = 0,
         admission: Callable[[], Sequence[Any] | None] = lambda: None,
     ) -> None:
-        super().__init__(tree_cache, chunk_size, planner, record, layers)
+        self._tree = tree_cache
+        self._page = page = int(tree_cache.page_size)
+        self._chunk_size = chunk_size
         self._fetch_again = fetch_again
         self._refused = RefusedFetches(tree_cache, fetch_again)
-        self.turns = LinkTurns(tree_cache, self._of.values(), self._outlook, admission)
-        self.copy_memory = CopyMemory(
-            self._of.values(), tree_cache, self._outlook, self._chunks, chunk_size
+        self.rate = LatestRate()
+        self.open = OpenRestorations(tree_cache, chunk_size, record)
+        outlook, all_ = self.open.outlook, self.open.all
+        self._outlook = outlook
+        self._chunks = chunks = HeadChunks(planner, outlook, page, chunk_size)
+        memory = self.open.layer_memory
+        self._ways = LayerWays(
+            tree_cache, layers, planner, outlook, all_, chunk_size, self.rate, memory
         )
+        self.layered = LayeredPrefills(self.open, chunks, self._ways, chunk_size)
+        self.turns = LinkTurns(tree_cache, all_, outlook, admission)
+        self.copy_memory = CopyMemory(all_, tree_cache, outlook, chunks, chunk_size)
 
     def begin_pass(self, measured: Measured, needed: int, chunked: Any = None) -> None:
         """A pass of the scheduler begins; SGLang's prefetches were looked at.
@@ -80,23 +100,22 @@ class Restorations(LayeredRestorations):
         """
         self._refused.begin_pass()
         ongoing, moved = self._tree.ongoing_prefetch, False
-        self._needed = needed + self._chunk_size  # the end of one step and the next one
-        for handle, each in list(self._of.items()):
-            info = ongoing.get(handle)
+        self.open.needed = needed + self._chunk_size  # the end of one step and the next one
+        for each in list(self.open.all):
+            info = ongoing.get(each.request.cache_request_handle)
             if info is None or info.operation is not each.operation:
-                del self._of[handle]  # dropped by SGLang
-                each.copies.give_back()
+                self.open.forget(each.request)  # dropped by SGLang
                 if each.tail.refused:
                     self._refused.add(each.request, each.end)
                 continue
             if math.isnan(each.began):
                 each.began = measured.now
             moved = each.look() or moved
-            if each.allocated and not (each.placed or each.layered):
-                place(each, self._of.values(), self._page)
+            if each.stage is Stage.FOUND:
+                place(each, self.open.all, self._page)
         self.turns.rank()
         self._outlook.begin_pass(measured, moved)
-        for each in [each for each in self._of.values() if each.fetched]:
+        for each in [each for each in self.open.all if each.fetched]:
             if each.request is not chunked:
                 self._join_early(each)
         self.copy_memory.begin_pass(needed)
@@ -109,43 +128,42 @@ class Restorations(LayeredRestorations):
             return
         if not restorable(self._tree, request, info):
             return
-        if handle in self._of:  # SGLang has dropped that one, and no pass has begun since
-            self._of.pop(handle).copies.give_back()
         copies = TailCopies(self._tree, info.operation)
         mark(info.operation, self._page, self.rate, self._outlook.measured.rate, copies)
-        self._of[handle] = each = Restoration(request, info.operation)
+        each = Restoration(request, info.operation)
+        self.open.begin(each)  # SGLang may have dropped one, and no pass has begun since
         self._refused.begun(handle)
-        each.tail.allocated = functools.partial(self._ways.allocated, each)
+        each.tail.allocated = functools.partial(self._ways.found, each)
 
     # ---- a request that waits -------------------------------------------------------
 
     def may_start(self, handle: Any) -> bool | None:
         """Whether SGLang may admit a waiting request; None: it is none of ours."""
-        each = self._of.get(handle)
+        each = self.open.get(handle)
         if each is None and self._refused.again(handle):
-            each = self._of.get(handle)
+            each = self.open.get(handle)
         if each is None:
             return None
         if not each.allocated:
             return self._asked_long_enough(each)
-        if each.probe:
-            return self._alone(each, tokens_in_tree(self._tree, each.request)) != 0
+        if each.stage is Stage.PROBE:
+            return self._chunks.alone(each, tokens_in_tree(self._tree, each.request)) != 0
         if each.leader is not None and not self._led(each, each.leader):
             return False
-        if each.arrived == each.seen and self._outlook.now < each.landing < math.inf:
+        step = each.step
+        if each.arrived == step.seen and self._outlook.now < each.wait.landing < math.inf:
             return False  # as in the pass before: to look at hundreds again takes long
-        each.seen = each.arrived
-        each.alone = False
-        if each.layered:
-            return self._may_start_by_layers(each)
+        step.seen, step.alone = each.arrived, False
         head = tokens_in_tree(self._tree, each.request)
+        if each.layered:
+            return self.layered.may_start(each, head)
         chunk = self._next_chunk(each, head)
         if chunk is None:
-            each.alone = handle in self._of
-            return not each.alone or self._alone(each, head) != 0
+            step.alone = self.open.has(each)
+            return not step.alone or self._chunks.alone(each, head) != 0
         if chunk == 0:
-            return self._join(each, head)
-        each.chunk, each.head = chunk, head
+            return self.open.join(each, head)
+        step.chunk, step.head = chunk, head
         return True
 
     def admitted(self, request: Any) -> None:
@@ -156,33 +174,33 @@ class Restorations(LayeredRestorations):
         """
         self.continues(request)
         self._refused.forget(request.cache_request_handle)
-        each = self._of.get(request.cache_request_handle)
+        each = self.open.of(request)
         if each is None:
             return
-        if each.alone:
-            self._compute_alone(each)
-        elif each.chunk:
+        if each.step.alone:
+            self.open.compute_alone(each)
+        elif each.step.chunk:
             self._look_again(each)
-            self._fetch_rest(each, each.head + each.chunk)
+            self._fetch_rest(each, each.step.head + each.step.chunk)
 
     def _join_early(self, each: Restoration) -> None:
         """No more arrives: in the tree it can be evicted, here it takes host memory from others.
 
         Its request may not be asked for for long, while the device is full.
         """
-        if each.leader is not None and self._leads(each.leader):
+        if each.leader is not None and self.open.leads(each.leader):
             return
         if not each.looked_for:
             each.looked_for = True
             head = tokens_in_tree(self._tree, each.request)
             if each.end - each.arrived <= head:
-                self._join(each, head)
+                self.open.join(each, head)
 
     def _look_again(self, each: Restoration) -> None:
         """What is computed of its head will be in the tree, and may be the beginning of others."""
         if each.looked_for:
             each.looked_for = False
-            for other in self._of.values():
+            for other in self.open.all:
                 other.looked_for = other.looked_for and other.leader is None
 
     def _led(self, each: Restoration, leader: Restoration) -> bool:
@@ -190,25 +208,25 @@ class Restorations(LayeredRestorations):
 
         So it does where that one leads no more: was aborted, is computed alone, or fetched in vain.
         """
-        if self._leads(leader):
+        if self.open.leads(leader):
             return False
         each.leader = None
         if tokens_in_tree(self._tree, each.request) >= each.shared:
             return True
-        self.drop(each.request)
+        self.open.drop(each.request)
         self._fetch_again(each.request)
         return False
 
     def chunk_of(self, request: Any) -> int | None:
         """Tokens of the head that this request may compute in its first chunk; None: any."""
-        each = self._of.get(request.cache_request_handle)
-        return None if each is None or not each.chunk else each.chunk
+        each = self.open.of(request)
+        return None if each is None or not each.step.chunk else each.step.chunk
 
     def _asked_long_enough(self, each: Restoration) -> bool:
         waited = self._outlook.now - each.began
         if not waited > self._outlook.patience(each):  # nor before it was looked at once
             return False
-        self.drop(each.request)
+        self.open.drop(each.request)
         return True
 
     # ---- a request whose head is being computed -------------------------------------
@@ -224,24 +242,24 @@ class Restorations(LayeredRestorations):
         Returns:
             0: none, it goes back to the queue. None: as SGLang likes, there is nothing to meet.
         """
-        each, head = self._of.get(request.cache_request_handle), int(request.extend_end)
+        each, head = self.open.of(request), int(request.extend_end)
         if each is None:
             return None
-        if each.probe:
-            return self._alone(each, head)
+        if each.stage is Stage.PROBE:
+            return self._chunks.alone(each, head)
         chunk = self._next_chunk(each, head)
-        each.chunk = chunk or 0
+        each.step.chunk = chunk or 0
         self._look_again(each)
         if chunk:
             self._fetch_rest(each, head + chunk)
         if chunk is None:
-            self._compute_alone(each)
+            self.open.compute_alone(each)
         return chunk
 
     def _next_chunk(self, each: Restoration, head: int) -> int | None:
         """As `next_chunk`, behind `head` tokens; 0, too, if the tail has arrived so far."""
         if head >= each.end:
-            self.drop(each.request, RECOMPUTED)  # another request's, or all computed
+            self.open.drop(each.request, RECOMPUTED)  # another request's, or all computed
             return None
         if each.end - each.arrived <= head:
             return 0
@@ -249,6 +267,6 @@ class Restorations(LayeredRestorations):
 
     def _fetch_rest(self, each: Restoration, head: int) -> None:
         """So much of it will be computed: a chunk of it is the last one."""
-        if self._outlook.known and each.chunk <= self._chunk_size:
+        if self._outlook.known and each.step.chunk <= self._chunk_size:
             each.tail.enough = min(each.tail.enough, each.end - head)
             self._outlook.meets(each, each.end - each.arrived - head)

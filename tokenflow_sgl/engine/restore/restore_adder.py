@@ -51,7 +51,7 @@ def restoring_adder(
             return bool(self.can_run_list) and self.can_run_list[-1] is req
 
         def _add(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
-            if restorations.by_layers(req):
+            if restorations.layered.starts(req):
                 return self._add_by_layers(req, has_chunked_req, *args, **kwargs)
             head = restorations.chunk_of(req)
             if head is None:
@@ -72,7 +72,7 @@ def restoring_adder(
             if self.new_chunked_req is req:
                 self._reserve_rest(req)
             else:
-                restorations.drop(req, RECOMPUTED)  # all of it, in one chunk
+                restorations.open.drop(req, RECOMPUTED)  # all of it, in one chunk
             return self.budget_state()
 
         def _reserve_rest(self, req: Any) -> None:
@@ -80,7 +80,7 @@ def restoring_adder(
             # leaves room in its step: what is admitted there must not take what its prompt needs
             # in the next ones, for which SGLang takes memory whether there is some or not.
             rest = len(req.full_untruncated_fill_ids) - int(req.extend_end)
-            rest -= restorations.held_for(req)
+            rest -= restorations.open.held_for(req)
             self.memory_budget.reserve(max(rest, 0), _answer(req))
 
         def _add_by_layers(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ def restoring_adder(
             result = super().add_one_req(req, has_chunked_req, *args, **kwargs)
             if not self._added(req):
                 return result
-            if not restorations.began_by_layers(req):
+            if not restorations.layered.began(req):
                 return self.budget_state()
             unmix()
             return AddReqResult.OTHER
@@ -112,7 +112,7 @@ def restoring_adder(
             req.already_computed = min(int(req.already_computed), prefix_len)
             before = self.log_device_hit_tokens
             admit = functools.partial(super()._account_prefill_cache_admission, req, prefix_len)
-            if restorations.under_way(req):
+            if restorations.open.under_way(req):
                 keep_hits(self.tree_cache, req.cache_request_handle, admit)
             else:
                 admit()
@@ -130,7 +130,7 @@ def restoring_adder(
             left = super().add_chunked_req(req)
             restorations.continues(req)
             if left is None:
-                restorations.drop(req, RECOMPUTED)
+                restorations.open.drop(req, RECOMPUTED)
             elif head is not None and self._added(req):
                 self._reserve_rest(req)
             return left

@@ -96,9 +96,10 @@ class RestoreExtension(Extension):
         self._host = host
         self._scheduler = host.scheduler
         self._restorations = restorations
+        self._open = restorations.open
         self._ranks = ranks
         self._steps = LaunchedSteps()
-        self._split = SplitRun(host.scheduler, restorations, self._steps)
+        self._split = SplitRun(host.scheduler, restorations.layered, self._steps)
         self._utilisation = Utilisation(host.recorder)
         self._adders: dict[type, type] = {}
         self._measures = False  # whether there was a restoration when this pass began
@@ -114,14 +115,14 @@ class RestoreExtension(Extension):
 
     def pass_begins(self, running_batch: Any) -> None:
         """What was begun and waits for its tail is not to wait for another request's end."""
-        self._measures = self._restorations.any
+        self._measures = self._open.any
         if self._measures:
             running_batch.batch_is_full = False
 
     def copies_looked_at(self) -> None:
         """What has arrived decides what is computed next."""
         scheduler, restorations = self._scheduler, self._restorations
-        if not restorations.any:
+        if not self._open.any:
             self._utilisation.rest()
             return
         chunk = int(scheduler.chunked_prefill_size)
@@ -130,7 +131,7 @@ class RestoreExtension(Extension):
         measured = self._measured()
         restorations.begin_pass(measured, decoding + chunk, req)
         self._utilisation.look(measured.now, measured.step_end, restorations.rate.seconds)
-        restorations.release_layers(self._ranks.least)
+        self._open.release_layers(self._ranks.least)
         if req is None or self._split.under_way or self._is_aborted(req):
             return
         if restorations.next_chunk(req) == 0:
@@ -146,7 +147,7 @@ class RestoreExtension(Extension):
             plan = choose(running_batch)
         finally:
             self._scheduler.is_mixed_chunk = mixed
-        each = self._restorations.split_begun(plan.batch_to_run)
+        each = self._restorations.layered.begun(plan.batch_to_run)
         if each is None:
             return plan
         self._split.begin(plan.batch_to_run, each)
@@ -201,22 +202,22 @@ class RestoreExtension(Extension):
         self._split.end_copies()
         yield
         self._split.break_off()
-        self._restorations.pause()
+        self._open.pause()
 
     def while_paused(self) -> None:
         """Go on to give host memory back: a flush waits for it."""
-        self._restorations.release_layers(self._ranks.least)
+        self._open.release_layers(self._ranks.least)
 
     def engine_continues(self) -> None:
         """Restore again."""
-        self._restorations.go_on()
+        self._open.go_on()
 
     # ---- memory ---------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
         """A fetch is work until SGLang's threads have ended it, also one that was dropped."""
-        return not self._restorations.busy
+        return not self._open.busy
 
     def flushes(self) -> None:
         """Hold no device memory: all of it is free after a flush."""

@@ -59,7 +59,7 @@ def _progress(original: Function, tree: Any, request: Any) -> Any:
 
 def _fetched(original: Function, tree: Any, operation: Any) -> Any:
     restorations = restorations_of(tree)
-    if restorations is not None and restorations.keeps(operation):
+    if restorations is not None and restorations.open.keeps(operation):
         return None
     return original(tree, operation)
 
@@ -98,10 +98,10 @@ def _released(original: Function, updater: Any, request: Any) -> Any:
     tree: Any = None if updater.scheduler is None else updater.scheduler.tree_cache
     restorations = restorations_of(tree)
     if restorations is not None:
-        if restorations.any:
+        if restorations.open.any:
             restorations.copy_memory.end()
-        while restorations.fetching:  # it is about to be flushed, and ends where it is not idle
+        while restorations.open.fetching:  # a flush comes next, and fails while it is not idle
             tree.check_hicache_events()
             time.sleep(0.001)  # the threads want this process's time, too
-        restorations.release_layers()  # no rank has a copy under way
+        restorations.open.release_layers()  # no rank has a copy under way
     return original(updater, request)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 from tokenflow_sgl.engine.restore.layer_fetch import LayerFetch
@@ -11,46 +12,138 @@ from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import TailFetch, tail_of
 
 
-@dataclass(eq=False, slots=True)
-class Restoration:
-    """How far its head and its tail are.
+class Stage(Enum):
+    """Where a restoration is; `NEXT_STAGES` says what comes behind each.
 
-    request: SGLang's. operation: its fetch from the tail. began: when that was first looked at.
-    arrived: tokens of the tail. landed: layers, where it is fetched by layers. seen: `arrived` when
-    its next chunk was last decided. fetched: no more will come. chunk: tokens to compute next, if
-    not any number. head: tokens that it had when that was decided. alone: all of it will be
-    computed, if it is admitted in this pass. needed: tokens of the tail that it waits for. landing:
-    when they will have arrived, while it waits for that; else infinite. probe: it is computed
-    alone, and its fetch only measures the link. As of this pass, number: its place among all;
-    ahead: tokens that the link brings before its own; on_link: its own come next. placed: a leader
-    was looked for. rank: of those under way the ones with the least are fetched first. looked_for:
-    no more will come, and its head was looked for in the tree since.
-    leader: another one that brings its beginning, too, up to the token `shared`; None: no other
-    does, or not any more. by_layers: it is in its first step, whose lower layers are computed.
+    Attributes:
+        ASKED: The storage is asked what it has.
+        FOUND: It has some, and host memory is there for it.
+        TAIL: That is fetched from its last token on, and the request's head is computed.
+        LAYERS: It is fetched from its last layer on, and the request waits.
+        SPLIT: The request is in its first step, whose lower layers are computed.
+        PROBE: The request is computed alone, and the fetch only measures the link.
+        JOINED: The head has met the tail, which is in the prefix tree.
+        COMPUTED: The rest of the layers is launched: what SGLang has is an ordinary prefill.
+        DROPPED: The fetch is of no use any more.
     """
 
-    request: Any
-    operation: Any
-    began: float = math.nan
-    arrived: int = 0
-    landed: int = 0
-    seen: int = -1
-    fetched: bool = False
+    ASKED = auto()
+    FOUND = auto()
+    TAIL = auto()
+    LAYERS = auto()
+    SPLIT = auto()
+    PROBE = auto()
+    JOINED = auto()
+    COMPUTED = auto()
+    DROPPED = auto()
+
+
+NEXT_STAGES: dict[Stage, frozenset[Stage]] = {
+    Stage.ASKED: frozenset({Stage.FOUND, Stage.LAYERS, Stage.DROPPED}),
+    # A pass comes between, as a rule, in which another one that brings its beginning is looked for.
+    Stage.FOUND: frozenset({Stage.TAIL, Stage.PROBE, Stage.JOINED, Stage.DROPPED}),
+    Stage.TAIL: frozenset({Stage.PROBE, Stage.JOINED, Stage.DROPPED}),
+    Stage.LAYERS: frozenset({Stage.SPLIT, Stage.PROBE, Stage.JOINED, Stage.DROPPED}),
+    # What is fetched may be dropped meanwhile: then its layers are computed up to the last one.
+    Stage.SPLIT: frozenset({Stage.COMPUTED, Stage.DROPPED}),
+    Stage.PROBE: frozenset({Stage.DROPPED}),
+    Stage.JOINED: frozenset(),
+    Stage.COMPUTED: frozenset(),
+    Stage.DROPPED: frozenset(),
+}
+"""Stages that may follow each stage of a restoration; those with none are its ends."""
+
+
+@dataclass(slots=True)
+class NextStep:
+    """What was decided of a restoration's next step, until it is decided again.
+
+    Attributes:
+        chunk: Tokens that it computes; 0: any number.
+        head: Tokens that it had when that was decided.
+        alone: All of it is computed, if it is admitted in this pass.
+        seen: Tokens of its tail that had arrived then; -1: it was not looked at yet.
+    """
+
     chunk: int = 0
     head: int = 0
     alone: bool = False
+    seen: int = -1
+
+
+@dataclass(slots=True)
+class TailWait:
+    """What a restoration waits for whose head is computed far enough.
+
+    Attributes:
+        needed: Tokens of the tail.
+        landing: Seconds, when they will have arrived; infinite while it does not wait.
+    """
+
     needed: int = 0
     landing: float = math.inf
-    probe: bool = False
+
+
+@dataclass(slots=True)
+class LinkPlace:
+    """Where a restoration's fetch is among all of them, as of this pass.
+
+    Attributes:
+        number: Its place in their order.
+        ahead: Tokens that the link brings before its own.
+        on_link: Its own come next.
+        rank: Those with the least are fetched first.
+    """
+
     number: int = 0
     ahead: int = 0
     on_link: bool = False
     rank: int = 0
-    placed: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Restoration:
+    """How far a request's restoration is.
+
+    Attributes:
+        request: SGLang's.
+        operation: Its fetch, which is one from the tail, or by layers.
+        stage: Where it is; changed by `goes` alone.
+        began: Seconds, when its fetch was first looked at; NaN: not yet.
+        arrived: Tokens of the tail.
+        landed: Layers, where it is fetched by layers.
+        fetched: The fetch has ended, no more will come.
+        looked_for: No more will come, and its head was looked for in the tree since.
+        leader: Another one that brings its beginning, too; None: no other does, or not any more.
+        shared: Up to which token the leader brings it.
+        step: Its next one.
+        wait: For its tail.
+        link: Its place there.
+    """
+
+    request: Any
+    operation: Any
+    stage: Stage = Stage.ASKED
+    began: float = math.nan
+    arrived: int = 0
+    landed: int = 0
+    fetched: bool = False
     looked_for: bool = False
     leader: Restoration | None = None
     shared: int = 0
-    by_layers: bool = False
+    step: NextStep = field(default_factory=NextStep)
+    wait: TailWait = field(default_factory=TailWait)
+    link: LinkPlace = field(default_factory=LinkPlace)
+
+    def goes(self, to: Stage) -> None:
+        """It is at this stage from now on, which may follow the one that it is at."""
+        assert to in NEXT_STAGES[self.stage], f"{to.name} does not follow {self.stage.name}"
+        self.stage = to
+
+    def ends(self) -> None:
+        """Its fetch is of no use any more; layers that are computed already go on without it."""
+        if self.stage is not Stage.SPLIT:
+            self.goes(Stage.DROPPED)
 
     @property
     def tail(self) -> TailFetch:
@@ -90,7 +183,7 @@ class Restoration:
     @property
     def allocated(self) -> bool:
         """Whether the storage has said what it has, and host memory is there for it."""
-        return self.operation.host_indices is not None
+        return self.stage is not Stage.ASKED
 
     @property
     def may_lead(self) -> bool:
@@ -99,13 +192,13 @@ class Restoration:
         Not if its fetch has ended and its head, as far as it is computed, does not meet it: it may
         not be asked for for long.
         """
-        return not self.probe and not (self.fetched and self.looked_for)
+        return self.stage is not Stage.PROBE and not (self.fetched and self.looked_for)
 
     @property
     def enters_tree(self) -> bool:
         """Whether it is in its first step, after which its prefix is in the tree."""
         request = self.request
-        step = self.by_layers and not request.output_ids
+        step = self.stage in (Stage.SPLIT, Stage.COMPUTED) and not request.output_ids
         return step and bool(request.kv.holds_kv) and not request.finished()
 
     @property

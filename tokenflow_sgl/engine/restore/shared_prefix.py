@@ -10,13 +10,13 @@ import bisect
 import itertools
 from collections.abc import Iterable
 
-from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
 
 
 def place(each: Restoration, all_of_them: Iterable[Restoration], page: int) -> None:
     """Let it fetch only what none of those that began before brings."""
     before = itertools.takewhile(lambda other: other is not each, all_of_them)
-    each.placed = True
+    each.goes(Stage.TAIL)
     each.leader, each.shared = leader_of(each, before, page)
     if each.leader is not None:
         each.tail.enough = max(each.end - each.shared, 0)

@@ -21,11 +21,9 @@ from sglang.srt.model_executor.forward_batch_info import (
 from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 
-_ATTRIBUTE = "tokenflow_split"
-
 
 class SplitPrefill:
-    """One that has begun.
+    """A prefill whose first layers are computed, or about to be.
 
     Args:
         batch: SGLang's, with all of one prompt that is not on the device.
@@ -119,17 +117,6 @@ def _forward_of(runner: Any, batch: Any) -> Any:
         return ForwardBatch.init_new(batch, runner, return_hidden_states_before_norm=False)
     finally:
         batch.forward_mode = mode
-
-
-def is_finished_by(batch: Any, split: SplitPrefill | None) -> None:
-    """Where SGLang runs this batch, only the rest of its layers is computed; None: all of it."""
-    setattr(batch, _ATTRIBUTE, split)
-
-
-def split_of(batch: Any) -> SplitPrefill | None:
-    """The prefill that a batch finishes; None: it is computed as a whole."""
-    found: SplitPrefill | None = getattr(batch, _ATTRIBUTE, None)
-    return found
 
 
 class FinishingWorker:

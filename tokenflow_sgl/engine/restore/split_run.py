@@ -13,7 +13,7 @@ from typing import Any
 
 from sglang.srt.managers.overlap_utils import resolve_forward_inputs
 
-from tokenflow_sgl.engine.restore.restorations import Restorations
+from tokenflow_sgl.engine.restore.layered_prefills import LayeredPrefills
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.split_prefill import FinishingWorker, SplitPrefill
 from tokenflow_sgl.engine.shared_clock import local_time
@@ -39,13 +39,13 @@ class SplitRun:
 
     Args:
         scheduler: SGLang's.
-        restorations: Say how far up its layers are computed.
+        prefills: Say how far up its layers are computed.
         steps: Are told how long it takes.
     """
 
-    def __init__(self, scheduler: Any, restorations: Restorations, steps: LaunchedSteps) -> None:
+    def __init__(self, scheduler: Any, prefills: LayeredPrefills, steps: LaunchedSteps) -> None:
         self._scheduler = scheduler
-        self._restorations = restorations
+        self._prefills = prefills
         self._steps = steps
         self._split: SplitPrefill | None = None
         self._finishing: SplitPrefill | None = None
@@ -78,13 +78,13 @@ class SplitRun:
         """
         split = self._split
         assert split is not None, "it has begun"
-        more = self._restorations.more_layers(split)
+        more = self._prefills.more_layers(split)
         if more is not None:
             if more:
                 self._launch(split, more)
             return None
-        self._steps.takes(self._restorations.seconds_left(split))
-        self._restorations.finishes(split)
+        self._steps.takes(self._prefills.seconds_left(split))
+        self._prefills.finishes(split)
         self._end(split)
         self._finishing = split
         return split.batch
@@ -122,7 +122,7 @@ class SplitRun:
         if split is None or scheduler.chunked_req is split.request:
             return
         self._end(split)
-        self._restorations.broken_off(split)
+        self._prefills.broken_off(split)
         if scheduler.enable_overlap:
             # The device may still read what this object has.
             scheduler.schedule_stream.wait_stream(scheduler.forward_stream)
@@ -139,7 +139,7 @@ class SplitRun:
             scheduler._apply_war_barrier()
         split.restoration.layer_fetch.first = split.computed
         self._launched = True
-        self._steps.takes(self._restorations.seconds_of_layers(split, more))
+        self._steps.takes(self._prefills.seconds_of_layers(split, more))
 
     def _end(self, split: SplitPrefill) -> None:
         """Its request is an ordinary one again."""

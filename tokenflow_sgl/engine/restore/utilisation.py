@@ -6,7 +6,7 @@ from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
 
 class Utilisation:
-    """Of the time in which at least one restoration is under way, from pass to pass.
+    """Busy seconds of device and link while at least one restoration is under way.
 
     Args:
         recorder: Is told of the seconds, of those that were busy by what was.
