@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tokenflow_sgl.costs import LatestRate, StepCosts
+from tokenflow_sgl.engine.extension import Extensions
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import Restorations
@@ -30,6 +31,7 @@ class Scheduler:
 
     def __init__(self, tree: Any) -> None:
         self.tree_cache = tree
+        self.server_args: Any = SimpleNamespace()
         self.page_size = int(tree.page_size)
         self.running_batch: Any = SimpleNamespace(reqs=[], batch_is_full=False)
         self.is_mixed_chunk = False
@@ -44,9 +46,11 @@ class Host:
     """That scheduler, as its extensions see it."""
 
     log = None
+    table = None
 
     def __init__(self, scheduler: Any, costs: StepCosts | None = None) -> None:
         self.scheduler = scheduler
+        self.extensions = Extensions()
         self.recorder = Recorder()
         self.began: list[Any] = []
         self.requeued: list[Any] = []

@@ -330,3 +330,11 @@ def test_host_copies_of_latent_rows_come_back(layout: str, page_size: int) -> No
         mla_pool.load_to_device_per_layer(pool, None, host, moved, layer, "kernel")
     for buffer, want in zip(pool.device_kv_buffers, wanted, strict=True):
         assert torch.equal(buffer[moved], want)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_steps_are_launched_ahead_of_a_device_with_a_clock_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, timed: bool
+) -> None:
+    monkeypatch.setattr(platform, "timing_is_on", lambda: timed)
+    assert platform.EmulatorPlatform().launches_ahead is timed

@@ -21,6 +21,7 @@ from restoring_host import (
 )
 
 from tokenflow_sgl.costs import StepCosts, Work
+from tokenflow_sgl.engine.extension import Extensions
 from tokenflow_sgl.engine.restore import restore_extension, split_prefill, split_run
 from tokenflow_sgl.engine.restore.restoring_ranks import RestoringRanks
 from tokenflow_sgl.engine.restore.split_prefill import FinishingWorker
@@ -296,7 +297,60 @@ def test_restorations_need_chunks() -> None:
     scheduler = Scheduler(Tree())
     scheduler.chunked_prefill_size = -1
     with pytest.raises(UnsupportedError, match="chunked prefill"):
-        restore_extension.build(Host(scheduler), "auto")
+        restore_extension.build(Host(scheduler))
+
+
+# ---- the hooks on SGLang's scheduler ------------------------------------------------
+
+
+@pytest.fixture
+def hooked(restoring) -> Any:
+    """A scheduler that the extension is beside, and what it is told of SGLang's methods."""
+    beside = Extensions([restoring.extension])
+    restoring.scheduler.tokenflow = SimpleNamespace(extensions=beside)
+    restoring.scheduler._engine_paused = True
+    return restoring
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_flush_that_is_refused_takes_no_memory_from_copies(hooked, idle) -> None:
+    copies, asked = hooked.all.open.get("r").copies, []
+    copies._slots, copies._free = [1, 2, 3], lambda slots: None
+    hooked.scheduler.is_fully_idle = lambda **how: asked.append(how) or idle
+    assert restore_extension._flushed(lambda scheduler, **_: "SGLang's", hooked.scheduler)
+    assert asked == [{"ignore_waiting": True}], "as SGLang asks while the engine is paused"
+    assert hooked.extension.lent_tokens == (0 if idle else 3)
+
+
+def test_sglangs_methods_say_what_they_did(hooked, monkeypatch) -> None:
+    told: list[str] = []
+    for name in ("watch", "begin_pass"):
+        monkeypatch.setattr(hooked.all, name, lambda *_, told=told, name=name: told.append(name))
+    monkeypatch.setattr(hooked.all.open, "go_on", lambda: told.append("go_on"))
+    scheduler = hooked.scheduler
+
+    def original(*args: Any, **kwargs: Any) -> str:
+        told.append("SGLang")
+        return "said"
+
+    assert restore_extension._prefetched(original, scheduler, hooked.request, 32) == "said"
+    restore_extension._looked_at(original, scheduler)
+    restore_extension._continued(original, scheduler, None)
+    assert told == ["SGLang", "watch", "SGLang", "begin_pass", "SGLang", "go_on"]
+    assert restore_extension._run(original, scheduler, "batch") == "said"
+
+
+def test_a_split_prefill_is_not_stashed(split) -> None:
+    one, stashed = split(2), []
+    one.scheduler.tokenflow = SimpleNamespace(extensions=Extensions([one.extension]))
+    one.turn()
+    other = Request()
+    for request in (one.request, other):
+        restore_extension._stash(lambda _, req: stashed.append(req), one.scheduler, request)
+    assert stashed == [other]
+    one.scheduler._pending_chunked_abort_req = one.request
+    restore_extension._chunk_aborted(lambda _: stashed.append(list(one.copied)), one.scheduler)
+    assert stashed[1:] == [["begun", "ended"]]
 
 
 # ---- several ranks ------------------------------------------------------------------
