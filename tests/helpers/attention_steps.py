@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 
 from layerwise_body import RandomLayouts
 
-from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
+from tokenflow_sgl.engine.layerwise_settings import LayerwiseSettings
 
 LAYERS, HEADS, KV_HEADS, WIDTH = 3, 4, 2, 16
 TOKENS, ROWS = 192, 4

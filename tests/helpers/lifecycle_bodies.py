@@ -22,10 +22,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
     from tokenflow_sgl.engine.actuator import EngineActuator
     from tokenflow_sgl.engine.decode_server.decode_actuator import DecodeActuator
+    from tokenflow_sgl.engine.layerwise.placed_actuator import PlacedActuator
+
     from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
     from tokenflow_sgl.engine.kv.preempt import Pauser
     from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
-    from tokenflow_sgl.engine.layerwise.placed_actuator import PlacedActuator
     from tokenflow_sgl.engine.layerwise.placed_pauser import PlacedPauser
 
 NOW = 9.0

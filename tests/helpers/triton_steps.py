@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 
 from tokenflow_sgl.engine.layerwise import start_check
 from tokenflow_sgl.engine.layerwise.cell_table import CellTable
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.refusal import UnsupportedError
 
 RUNS = (1, False), (16, True)
 """Tokens of a page, and whether it is as on a GPU: lengths on the host, a table of its own."""

@@ -138,8 +138,8 @@ def seam_states() -> list[tuple[Seam, str | None]]:
 
     Reads SGLang's source, and imports what that does not tell of.
     """
-    from tokenflow_sgl.engine.sglang import seam_check, seam_source, seams
     from tokenflow_sgl.engine.light_sglang import light, uncollected
+    from tokenflow_sgl.engine.sglang import seam_check, seam_source, seams
 
     states: list[tuple[Seam, str | None]] = []
     with silence(), uncollected():

@@ -23,7 +23,7 @@ from tokenflow_sgl.engine.config import (
     config_of,
     restoring_planner,
 )
-from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.sglang.hooking import check_in_place, hold
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
 

@@ -23,7 +23,7 @@ from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.launch_lag import launch_lag
-from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.lengths_file import known_lengths, open_lengths_file
 from tokenflow_sgl.engine.model_kinds import check_model, kind_of_model
 from tokenflow_sgl.engine.ranks import decides_alone, place_in_group

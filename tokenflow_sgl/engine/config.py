@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenflow_sgl.engine.layerwise.layerwise_settings import (
+from tokenflow_sgl.engine.layerwise_settings import (
     NO_LAYERS,
     USUAL_RATIO,
     WIDEST_RATIO,

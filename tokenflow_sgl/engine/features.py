@@ -11,7 +11,7 @@ from sglang.srt.environ import envs
 
 from tokenflow_sgl.engine.config import NO_PLANNER, config_of, restoring_planner
 from tokenflow_sgl.engine.extension import Extension, Host
-from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.layerwise_settings import layerwise_of
 
 
 class FeatureModule(Protocol):

@@ -25,7 +25,7 @@ from tokenflow_sgl.engine.config import (
     settings,
 )
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_layerwise
-from tokenflow_sgl.engine.layerwise.layerwise_settings import (
+from tokenflow_sgl.engine.layerwise_settings import (
     LAYERWISE_ATTENTION,
     LAYERWISE_ATTRIBUTE,
     NO_LAYERS,
@@ -55,7 +55,7 @@ SWITCHES = ("restore", "layerwise")
 """Settings that do something with SGLang's own scheduler, too."""
 APP_VARIABLE = "SGLANG_HTTP_SERVER_APP_PATH"
 """Where SGLang's tokenizer workers find the application that they serve."""
-WORKER_APP = "tokenflow_sgl.engine.frontend.worker_app:app"
+WORKER_APP = "tokenflow_sgl.engine.worker_app:app"
 
 
 class _Switch(argparse.Action):

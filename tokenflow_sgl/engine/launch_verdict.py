@@ -22,10 +22,11 @@ from tokenflow_sgl.engine.launching import (
     model_refusal,
     parsed,
 )
-from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.light_sglang import whole
 from tokenflow_sgl.engine.model_kinds import refused_model
-from tokenflow_sgl.engine.unsupported import Refusal, refused_options
+from tokenflow_sgl.engine.refusal import Refusal
+from tokenflow_sgl.engine.unsupported import refused_options
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,8 @@ from tokenflow_sgl.engine.consequences import UNREAD, HostRoom, consequences, ho
 from tokenflow_sgl.engine.judging import judged
 from tokenflow_sgl.engine.light_sglang import light, whole
 from tokenflow_sgl.engine.model_kinds import kind_of_model, refused_model
-from tokenflow_sgl.engine.unsupported import (
-    Refusal,
-    UnsupportedError,
-    check_prefill,
-)
+from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
+from tokenflow_sgl.engine.unsupported import check_prefill
 
 NOT_LOOKED_AT = "not looked at"
 NO_MODEL = "dummy"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokenflow_sgl.engine.unsupported import Refusal, UnsupportedError
+from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
 
 
 def kind_of_model(config: Any) -> dict[str, bool]:

@@ -30,7 +30,8 @@ from tokenflow_sgl.engine.flags import (
     planner_from,
 )
 from tokenflow_sgl.engine.judging import is_judged
-from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.hooking import (
     check_in_place,
     check_rivals,
@@ -40,7 +41,6 @@ from tokenflow_sgl.engine.sglang.hooking import (
 )
 from tokenflow_sgl.engine.sglang.overriding import check_overrides
 from tokenflow_sgl.engine.sglang.seam_check import SeamError, check_seams
-from tokenflow_sgl.engine.unsupported import UnsupportedError
 from tokenflow_sgl.policy import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -126,11 +126,11 @@ def activate_front_end() -> None:
 
     from tokenflow_sgl.engine.frontend.end_watch import adapter_ends, new_weights, server_ends
     from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
-    from tokenflow_sgl.engine.frontend.loads import LoadDecoder
     from tokenflow_sgl.engine.frontend.stream_route import add_routes
     from tokenflow_sgl.engine.frontend.token_deposit import deliver_evenly
     from tokenflow_sgl.engine.frontend.untold_routes import HANDLERS, refuse_terms
     from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
+    from tokenflow_sgl.engine.telemetry.loads import LoadDecoder
 
     hold(_DECODER, LoadDecoder, HookType.REPLACE)
     hold(f"{_MANAGER}.generate_request", check_generate, HookType.BEFORE)

@@ -7,22 +7,11 @@ preempted run undisturbed among the others.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.engine.config import NO_PLANNER, TokenFlowConfig
-from tokenflow_sgl.engine.decode_server.decode_refusals import (
-    BACKUP,
-    NO_BACKUP,
-    NOT_OF_DECODING,
-    OF_DECODING,
-)
-from tokenflow_sgl.engine.layerwise.layerwise_settings import NO_LAYERS
-
-
-class UnsupportedError(ValueError):
-    """The server's options and `--scheduler tokenflow` exclude each other."""
-
+from tokenflow_sgl.engine.layerwise_settings import NO_LAYERS
+from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
 
 _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("use_ray", False, "Ray workers do not load SGLang plugins"),
@@ -44,6 +33,31 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("hicache_host_memory_mode", "cache", "paused streams' KV is kept in the host's memory"),
 )
 
+OF_DECODING: tuple[tuple[str, object, str], ...] = (
+    (
+        "disaggregation_decode_enable_radix_cache",
+        False,
+        "only decode servers without a prefix tree have been tried",
+    ),
+    (
+        "disaggregation_decode_enable_offload_kvcache",
+        False,
+        "it copies KV of running streams to a storage by itself",
+    ),
+    (
+        "disaggregation_decode_host_receive_threshold",
+        1,
+        "KV that arrives on the host has not been tried",
+    ),
+    ("enable_pd_role_switch", False, "a server that changes its role has not been tried"),
+)
+"""Options that exclude it there: name, value that does not, reason."""
+NOT_OF_DECODING = {"disable_radix_cache"}
+"""Options that exclude it elsewhere only: KV of paused streams is kept on the host."""
+BACKUP = "disaggregation_decode_retraction_backup"
+NO_BACKUP = "paused streams' KV is kept as SGLang keeps that of retracted ones"
+"""Why it must not be none."""
+
 _DP_GROUPS = "only --dp-size as large as --tp-size has been tried, where each rank decides alone"
 _DELAYER = "its ranks ask each other in every step, and the policy of one may leave a step out"
 
@@ -64,19 +78,6 @@ _TREES = "of drafts only chains have been tried with pages of several tokens, no
 
 NO_STREAMS = "a prefill server hands each stream over at its first token"
 """Why the scheduler stays off where `has_no_streams`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a launch is refused.
-
-    Attributes:
-        subject: The option, or the kind of model, that stands in the way; for counting.
-        sentence: What the user is told.
-    """
-
-    subject: str
-    sentence: str
 
 
 def _flag(name: str) -> str:

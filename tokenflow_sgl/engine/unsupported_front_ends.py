@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig
-from tokenflow_sgl.engine.unsupported import UnsupportedError, has_workers
+from tokenflow_sgl.engine.refusal import UnsupportedError
+from tokenflow_sgl.engine.unsupported import has_workers
 
 
 def check_app(server_args: Any, named: str | None, ours: str) -> None:

@@ -20,10 +20,9 @@ from tokenflow_sgl.contract import (
     Streams,
     Tier,
 )
-from tokenflow_sgl.engine import model_kinds, unsupported
-from tokenflow_sgl.engine.decode_server.decode_refusals import BACKUP, NO_BACKUP, OF_DECODING
-from tokenflow_sgl.engine.frontend import terms
+from tokenflow_sgl.engine import model_kinds, terms, unsupported
 from tokenflow_sgl.engine.telemetry import prometheus
+from tokenflow_sgl.engine.unsupported import BACKUP, NO_BACKUP, OF_DECODING
 from tokenflow_sgl.qos import classes
 
 ROOT = Path(__file__).parents[3]

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from sglang.srt.managers import schedule_batch
 from sglang.srt.managers.scheduler import Scheduler
+from tokenflow_sgl.engine.requests import TrackingScheduler
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
-from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.engine.stream_messages import alone_message, stands_alone
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.lifecycle.table import StreamTable

@@ -17,7 +17,7 @@ from tokenflow_sgl.engine.decode_server.compressed_copies import (
     keep,
     parts_of,
 )
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.refusal import UnsupportedError
 
 PAGE, PAGES, WINDOW_PAGES, ROWS, WINDOW = 256, 8, 6, 3, 128
 PIECES = 4

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from decode_requests import Request
 from sglang.srt.managers.scheduler import Scheduler
+from tokenflow_sgl.engine.decode_server.decode_scheduler import TokenFlowDecodeScheduler
+from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.decode_server import decode_scheduler
-from tokenflow_sgl.engine.decode_server.decode_scheduler import TokenFlowDecodeScheduler
-from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 from tokenflow_sgl.engine.telemetry.sampling import Effort
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths

@@ -13,7 +13,7 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
 from tokenflow_sgl.contract import Window
 from tokenflow_sgl.engine.kv.device_pools import DevicePools
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.refusal import UnsupportedError
 
 
 class Free:

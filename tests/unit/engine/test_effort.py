@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from sglang.srt.managers.scheduler import Scheduler
-
 from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
+
 from tokenflow_sgl.engine.telemetry import sampling
 from tokenflow_sgl.engine.telemetry.sampling import Effort
 

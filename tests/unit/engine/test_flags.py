@@ -11,7 +11,7 @@ import pytest
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, build, config_of, settings
 from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.policy import ConfigError, WorkingSetConfig
 from tokenflow_sgl.qos.classes import SHIPPED, QosClass
 

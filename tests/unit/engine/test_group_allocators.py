@@ -16,7 +16,7 @@ from tokenflow_sgl.engine.kv import group_hooks
 from tokenflow_sgl.engine.kv.group_allocators import with_groups
 from tokenflow_sgl.engine.kv.group_hooks import pages_of, size_groups
 from tokenflow_sgl.engine.kv.stream_pages import StreamPages
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.offload.block_groups import GROUP_TOKENS
 
 TOKENS = 1024

@@ -17,8 +17,8 @@ from sglang.srt.managers.load_snapshot import (
 
 from tokenflow_sgl.contract import Memory, Pool, State, Tier
 from tokenflow_sgl.costs import StepCosts
-from tokenflow_sgl.engine.frontend.loads import LoadDecoder, LoadWithHeadroom
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
+from tokenflow_sgl.engine.telemetry.loads import LoadDecoder, LoadWithHeadroom
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import WorkingSetConfig, make_predictor

@@ -12,7 +12,7 @@ from sglang.srt.mem_cache.pool_host.base import HostKVCache
 
 from tokenflow_sgl.engine.kv import host_room
 from tokenflow_sgl.engine.kv.host_room import RoomyHostPool, check_room, with_room
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl_emulator.bare_host_pool import BareHostPool
 
 TOKENS = 1024

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 from sglang.srt.managers.scheduler import Scheduler
-
-from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
+
+from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.lifecycle import Phases
 
 

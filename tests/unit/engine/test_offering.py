@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from sglang.srt.managers.scheduler import Scheduler
-
 from tokenflow_sgl.engine.offering import OfferingScheduler
 
 

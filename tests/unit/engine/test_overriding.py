@@ -14,7 +14,7 @@ from tokenflow_sgl.engine.sglang.overriding import check_overrides, checked
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
 
 PREFIX = "tokenflow_sgl.engine."
-NEEDS_A_LAUNCH = f"{PREFIX}frontend.worker_app"
+NEEDS_A_LAUNCH = f"{PREFIX}worker_app"
 
 
 def classes() -> list[type]:
@@ -86,7 +86,6 @@ def test_a_parameter_that_sglang_adds_to_what_our_scheduler_overrides_is_noticed
     monkeypatch,
 ) -> None:
     from sglang.srt.managers.scheduler import Scheduler
-
     from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 
     def newer(self, running_batch, urgency): ...

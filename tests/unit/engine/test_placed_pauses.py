@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
+from tokenflow_sgl.engine.layerwise.placed_actuator import PlacedActuator
+from tokenflow_sgl.engine.layerwise.placed_scheduler import LOOKED_STEPS, TokenFlowPlacedScheduler
 
 from tokenflow_sgl.engine.kv import preempt
 from tokenflow_sgl.engine.layerwise import placed_pauser
 from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
-from tokenflow_sgl.engine.layerwise.placed_actuator import PlacedActuator
 from tokenflow_sgl.engine.layerwise.placed_adder import placed_adder_class
 from tokenflow_sgl.engine.layerwise.placed_pauser import PlacedPauser
-from tokenflow_sgl.engine.layerwise.placed_scheduler import LOOKED_STEPS, TokenFlowPlacedScheduler
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits
 
 PAGE = 16

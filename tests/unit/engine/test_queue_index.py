@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lifecycle_bodies import EngineRig
+from tokenflow_sgl.engine.actuator import EngineActuator
+from tokenflow_sgl.engine.requests import TrackingScheduler
 
 from tokenflow_sgl.contract import Decision, Mode, Phase
-from tokenflow_sgl.engine.actuator import EngineActuator
 from tokenflow_sgl.engine.queue_index import QueueIndex
-from tokenflow_sgl.engine.requests import TrackingScheduler
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
 

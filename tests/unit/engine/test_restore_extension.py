@@ -22,10 +22,10 @@ from restoring_host import (
 
 from tokenflow_sgl.costs import StepCosts, Work
 from tokenflow_sgl.engine.extension import Extensions
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.restore import restore_extension, split_prefill, split_run
 from tokenflow_sgl.engine.restore.restoring_ranks import RestoringRanks
 from tokenflow_sgl.engine.restore.split_prefill import FinishingWorker
-from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 LAYERS, STORED, PROMPT = 6, 32, 48
 

@@ -10,9 +10,10 @@ import pytest
 
 from tokenflow_sgl.engine.config import restoring_planner
 from tokenflow_sgl.engine.flags import add_arguments, attach_restore, planner_from
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.planners import make_planner
-from tokenflow_sgl.engine.unsupported import UnsupportedError, check_prefill
+from tokenflow_sgl.engine.unsupported import check_prefill
 from tokenflow_sgl.policy import ConfigError
 from tokenflow_sgl.restoration import head_tokens
 

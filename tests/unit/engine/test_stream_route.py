@@ -14,9 +14,9 @@ from ranks import Ranks
 from tokenflow_sgl.engine.config import LAUNCH_ATTRIBUTE
 from tokenflow_sgl.engine.frontend import stream_route
 from tokenflow_sgl.engine.frontend.stream_route import wanted
-from tokenflow_sgl.engine.frontend.terms import RateError
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
 from tokenflow_sgl.engine.stream_messages import Change
+from tokenflow_sgl.engine.terms import RateError
 from tokenflow_sgl.qos.classes import LEAST_WEIGHT, MOST_WEIGHT, QosClass
 
 

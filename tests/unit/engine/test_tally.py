@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.contract import Phase
-from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.tally import Tally
+from tokenflow_sgl.engine.terms import NOT_STREAMED
 from tokenflow_sgl.lifecycle.first_text import LOOKS
 from tokenflow_sgl.lifecycle.reader_updates import set_rate
 from tokenflow_sgl.lifecycle.table import StreamTable

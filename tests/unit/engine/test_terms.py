@@ -15,7 +15,7 @@ from tokenflow_sgl.engine.frontend.slo_headers import (
     add_to_sampling,
     objectives_of,
 )
-from tokenflow_sgl.engine.frontend.terms import (
+from tokenflow_sgl.engine.terms import (
     CLASS_KEY,
     HIGHEST_RATE,
     LOWEST_RATE,

@@ -8,8 +8,8 @@ import pytest
 
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.model_kinds import check_model, kind_of_model
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.unsupported import (
-    UnsupportedError,
     check_contiguity,
     check_options,
     check_restore,

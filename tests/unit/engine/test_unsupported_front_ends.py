@@ -8,7 +8,7 @@ import pytest
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, build, config_of
 from tokenflow_sgl.engine.flags import attach
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.unsupported_front_ends import check_app, check_deposits
 
 

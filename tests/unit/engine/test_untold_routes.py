@@ -10,8 +10,8 @@ from sglang.srt.entrypoints import http_server
 from starlette.testclient import TestClient
 
 from tokenflow_sgl.engine.config import ATTRIBUTE, TokenFlowConfig
-from tokenflow_sgl.engine.frontend.terms import RateError
 from tokenflow_sgl.engine.frontend.untold_routes import check_untold, refuse_terms
+from tokenflow_sgl.engine.terms import RateError
 
 pytestmark = pytest.mark.filterwarnings("ignore:ORJSONResponse is deprecated")
 

@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from tokenflow_sgl.engine.layerwise.layerwise_attention import LayerwiseAttention
     from tokenflow_sgl_emulator.attention import ReferenceAttention
 
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.refusal import UnsupportedError
 
 
 @pytest.fixture(autouse=True)

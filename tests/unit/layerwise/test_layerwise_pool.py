@@ -18,8 +18,8 @@ with warnings.catch_warnings():
     from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool, telling
 
 from tokenflow_sgl.engine.layerwise.layer_executor import StepRow
-from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.layerwise_settings import LayerwiseSettings
+from tokenflow_sgl.engine.refusal import UnsupportedError
 
 HEADS, WIDTH, LAYERS = 2, 4, 3
 

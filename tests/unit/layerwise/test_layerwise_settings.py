@@ -13,8 +13,8 @@ import pytest
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.flags import add_arguments, attach, attach_layers, layers_from
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_device, check_layers
-from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings, layerwise_of
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.layerwise_settings import LayerwiseSettings, layerwise_of
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.policy import ConfigError
 
 EVEN = LayerwiseSettings("even", 2.0)
@@ -172,5 +172,5 @@ def test_off_nothing_of_it_is_loaded_or_hooked() -> None:
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", OFF], capture_output=True, text=True, check=True
     )
-    loaded = "['layerwise_refusals', 'layerwise_seams', 'layerwise_settings']"
+    loaded = "['layerwise_refusals', 'layerwise_seams']"
     assert run.stdout.splitlines()[-1] == f"{loaded} []"

@@ -20,8 +20,8 @@ with warnings.catch_warnings():
 
     from tokenflow_sgl.engine.layerwise import layerwise_hooks, on_cuda
 
-from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.layerwise_settings import LayerwiseSettings
+from tokenflow_sgl.engine.refusal import UnsupportedError
 
 FUSED = "sglang.srt.models.utils:enable_fused_set_kv_buffer"
 

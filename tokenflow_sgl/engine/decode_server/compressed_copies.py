@@ -15,8 +15,8 @@ import torch
 from sglang.srt.platforms import current_platform
 from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.hooking import hold
-from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 _DRAFTS = "tokenflow_drafts"
 _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool"

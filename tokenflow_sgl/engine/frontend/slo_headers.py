@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tokenflow_sgl.engine.frontend.terms import OBJECTIVE_KEYS, RateError, check_objective
+from tokenflow_sgl.engine.terms import OBJECTIVE_KEYS, RateError, check_objective
 from tokenflow_sgl.errors import shown
 
 RENAMED = ("ttft", "tpot")

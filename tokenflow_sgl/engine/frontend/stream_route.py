@@ -20,10 +20,10 @@ from tokenflow_sgl.engine.frontend.messenger import messenger_of
 from tokenflow_sgl.engine.frontend.number_texts import json_of_any_numbers
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
-from tokenflow_sgl.engine.frontend.terms import RateError, check_rate, check_weight
 from tokenflow_sgl.engine.frontend.token_deposit import read_at
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
 from tokenflow_sgl.engine.stream_messages import Change, Heard
+from tokenflow_sgl.engine.terms import RateError, check_rate, check_weight
 from tokenflow_sgl.engine.unsupported import has_workers
 from tokenflow_sgl.errors import shown
 

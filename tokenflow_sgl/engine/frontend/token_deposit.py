@@ -25,8 +25,8 @@ from tokenflow_sgl.engine.frontend.deposited_stream import DepositedStream
 from tokenflow_sgl.engine.frontend.held_gauge import gauge_of
 from tokenflow_sgl.engine.frontend.held_output import Chunk, HeldOutput
 from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
-from tokenflow_sgl.engine.frontend.terms import class_of
 from tokenflow_sgl.engine.frontend.token_texts import TokenTexts
+from tokenflow_sgl.engine.terms import class_of
 from tokenflow_sgl.engine.unsupported import has_workers
 
 _streams = WeakValueDictionary[str, DepositedStream]()

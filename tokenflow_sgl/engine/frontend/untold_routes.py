@@ -12,8 +12,8 @@ from typing import Any
 from fastapi import HTTPException
 
 from tokenflow_sgl.engine.config import config_of
-from tokenflow_sgl.engine.frontend.terms import RateError, is_ours
 from tokenflow_sgl.engine.frontend.validate import json_of
+from tokenflow_sgl.engine.terms import RateError, is_ours
 from tokenflow_sgl.errors import shown
 
 HANDLERS = (

@@ -8,7 +8,7 @@ from typing import Any
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.slo_headers import add_to_body, add_to_sampling, objectives_of
-from tokenflow_sgl.engine.frontend.terms import (
+from tokenflow_sgl.engine.terms import (
     DEPOSIT_KEY,
     NOT_STREAMED,
     RateError,

@@ -19,7 +19,7 @@ from sglang.srt.mem_cache.kv_cache_configurator import MAMBA_CACHE_SIZE_MAX_RUNN
 
 from tokenflow_sgl.contract import Window
 from tokenflow_sgl.contract.needs import most_kept
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.refusal import UnsupportedError
 
 STATES_KEPT = 3
 """Places that a stream takes to keep its state while it is paused. SGLang's tree keeps those at the

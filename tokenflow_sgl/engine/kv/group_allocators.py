@@ -15,8 +15,8 @@ from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
 from tokenflow_sgl.engine.kv.stream_pages import Counts, StreamPages
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.overriding import checked
-from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 
 class _WithGroups(BaseTokenToKVPoolAllocator):  # type: ignore[misc]

@@ -20,9 +20,9 @@ import torch
 from sglang.srt.mem_cache.pool_host.base import HostKVCache
 from sglang.srt.plugins.hook_registry import HookType
 
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.engine.sglang.overriding import checked
-from tokenflow_sgl.engine.unsupported import UnsupportedError
 from tokenflow_sgl.offload.block_groups import GROUP_TOKENS, Pages
 from tokenflow_sgl.offload.copy_room import CopyRoom
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tokenflow_sgl.engine.layerwise.layer_executor import StepRow
-from tokenflow_sgl.engine.unsupported import UnsupportedError
+from tokenflow_sgl.engine.refusal import UnsupportedError
 
 
 class AttentionView(Protocol):

@@ -8,7 +8,7 @@ from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.extension import Extension, Host
 from tokenflow_sgl.engine.layerwise.layer_report import LayerReport
 from tokenflow_sgl.engine.layerwise.layerwise_hooks import register_layerwise
-from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.layerwise_settings import layerwise_of
 
 
 class LayersBeside(Extension):

@@ -11,14 +11,14 @@ from sglang.srt.platforms import current_platform
 
 from tokenflow_sgl.engine.layerwise.attention_view import AttentionView, refused_backend
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool, TellingAllocator
-from tokenflow_sgl.engine.layerwise.layerwise_settings import (
-    LAYERWISE_ATTENTION,
-    LayerwiseSettings,
-)
 from tokenflow_sgl.engine.layerwise.native_view import NativeView
 from tokenflow_sgl.engine.layerwise.start_check import check_attention
 from tokenflow_sgl.engine.layerwise.step_rows import step_rows
 from tokenflow_sgl.engine.layerwise.triton_view import TRITON, TritonView
+from tokenflow_sgl.engine.layerwise_settings import (
+    LAYERWISE_ATTENTION,
+    LayerwiseSettings,
+)
 from tokenflow_sgl.engine.sglang.overriding import checked
 
 

@@ -15,8 +15,8 @@ from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.layerwise.layerwise_attention import register_layerwise_attention
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool, telling
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_device, check_layers
-from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.layerwise.on_cuda import prepare_cuda
+from tokenflow_sgl.engine.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.sglang.hooking import hold
 
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"

@@ -25,12 +25,12 @@ from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.kv_on_both_sides import KvOnBothSides
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.layerwise.layer_planners import make_layer_planner
-from tokenflow_sgl.engine.layerwise.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
 from tokenflow_sgl.engine.layerwise.start_check import check_copies
+from tokenflow_sgl.engine.layerwise_settings import LayerwiseSettings
+from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.overriding import checked
-from tokenflow_sgl.engine.unsupported import UnsupportedError
 
 
 @checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tokenflow_sgl.engine.unsupported import Refusal, UnsupportedError
+from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
 
 OURS = "--tokenflow-layerwise"
 

@@ -18,7 +18,7 @@ from sglang.srt.model_executor.forward_batch_info import (
     PPProxyTensors,
 )
 
-from tokenflow_sgl.engine.layerwise.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 
 

@@ -14,8 +14,8 @@ import msgspec
 from sglang.srt.managers.load_snapshot import LoadSnapshot
 from sglang.srt.managers.scheduler_components.load_inquirer import SchedulerLoadInquirer
 
-from tokenflow_sgl.engine.frontend.loads import LoadWithHeadroom
 from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.telemetry.loads import LoadWithHeadroom
 
 Requests = Callable[[], Collection[Any]]
 

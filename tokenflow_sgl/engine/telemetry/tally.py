@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
+from tokenflow_sgl.engine.terms import NOT_STREAMED
 from tokenflow_sgl.lifecycle.first_text import new_first_texts
 from tokenflow_sgl.lifecycle.progress import Progress
 from tokenflow_sgl.lifecycle.table import StreamTable
