@@ -39,10 +39,11 @@ def installation() -> list[Check]:
 
 
 def _sglang() -> Check:
-    from tokenflow_sgl.engine.sglang import seam_check, seams
+    from tokenflow_sgl.engine.sglang import seam_check
+    from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG
 
     version = seam_check.installed_sglang()
-    supported = seams.SUPPORTED_SGLANG
+    supported = SUPPORTED_SGLANG
     if version is None:
         return Check(
             "sglang",

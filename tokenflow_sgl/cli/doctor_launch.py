@@ -139,12 +139,12 @@ def seam_states() -> list[tuple[Seam, str | None]]:
     Reads SGLang's source, and imports what that does not tell of.
     """
     from tokenflow_sgl.engine.light_sglang import light, uncollected
-    from tokenflow_sgl.engine.sglang import seam_check, seam_source, seams
+    from tokenflow_sgl.engine.sglang import ledger, seam_check, seam_source
 
     states: list[tuple[Seam, str | None]] = []
     with silence(), uncollected():
         light()
-        for seam in seams.SEAMS:
+        for seam in ledger.ledger():
             try:
                 trouble = seam_source.problem(seam)
             except seam_source.UndecidedError:
@@ -158,7 +158,7 @@ def seam_states() -> list[tuple[Seam, str | None]]:
 
 def seam_check(states: list[tuple[Seam, str | None]]) -> Check:
     """Whether all of them hold."""
-    from tokenflow_sgl.engine.sglang import seams
+    from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG
 
     broken = [trouble for _, trouble in states if trouble]
     if not broken:
@@ -167,7 +167,7 @@ def seam_check(states: list[tuple[Seam, str | None]]) -> Check:
         "seams",
         f"{len(broken)} of {len(states)} broken",
         broken[0],
-        f"install SGLang {seams.SUPPORTED_SGLANG} or start without --scheduler tokenflow",
+        f"install SGLang {SUPPORTED_SGLANG} or start without --scheduler tokenflow",
     )
 
 

@@ -49,12 +49,23 @@ def announcement(scheduler: type) -> dict[str, Any]:
 
 def hold_controller() -> None:
     """In the process of the controller of data-parallel replicas: it passes on what all say."""
-    hold(f"{CONTROLLER}:DataParallelController.get_init_info", _hand_on, HookType.AFTER)
+    hold(
+        f"{CONTROLLER}:DataParallelController.get_init_info",
+        _hand_on,
+        HookType.AFTER,
+        "passes on what the schedulers of data-parallel replicas say",
+    )
 
 
 def hold_launch() -> None:
     """In the process that launches schedulers: wait until all have said that they are ours."""
-    hold(_LAUNCH, _launch, HookType.AROUND)
+    hold(
+        _LAUNCH,
+        _launch,
+        HookType.AROUND,
+        "waits until every scheduler has said that it is ours",
+        ("server_args",),
+    )
 
 
 def _launch(

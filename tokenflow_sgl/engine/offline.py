@@ -17,9 +17,11 @@ from tokenflow_sgl.engine.flags import (
     layers_of,
 )
 from tokenflow_sgl.engine.plugin import activate_front_end, activate_launch
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 from tokenflow_sgl.policy import ConfigError
 
 
+@checked
 class Engine(SGLangEngine):  # type: ignore[misc]
     """`sglang.Engine` that also takes `scheduler` and `tokenflow_*` keywords.
 
@@ -32,6 +34,7 @@ class Engine(SGLangEngine):  # type: ignore[misc]
     the scheduler.
     """
 
+    @overrides("takes the scheduler's options as keywords")
     def __init__(self, *, scheduler: str = "default", **kwargs: Any) -> None:
         if scheduler not in SCHEDULERS:
             raise ConfigError(f"scheduler is {scheduler!r}; allowed is {' or '.join(SCHEDULERS)}")

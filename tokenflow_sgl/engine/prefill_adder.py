@@ -15,7 +15,7 @@ from typing import Any
 from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, AddReqResult, PrefillAdder
 
 from tokenflow_sgl.contract.reserve import Growth
-from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 
 
 @dataclass(slots=True)
@@ -61,6 +61,7 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
 
     @checked
     class NeedBasedAdder(PrefillAdder):  # type: ignore[misc]
+        @overrides("short prefill chunks under stress")
         def __init__(
             self,
             page_size: int,
@@ -91,10 +92,12 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
                 **kwargs,
             )
 
+        @overrides("reserves a few decode steps")
         def _get_running_request_total_token_offset(self, req: Any) -> float:
             reserve: float = super()._get_running_request_total_token_offset(req)
             return min(reserve, limits.growth.headroom) if limits.active else reserve
 
+        @overrides("admits by need")
         def _select_prefill_admission(self, req: Any, *, total_tokens: int, **kwargs: Any) -> Any:
             if limits.active:
                 left = req.sampling_params.max_new_tokens - len(req.output_ids)
@@ -106,6 +109,7 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
             with self._lock_node(req.best_match_node) if loads else contextlib.nullcontext():
                 return super()._select_prefill_admission(req, total_tokens=total_tokens, **kwargs)
 
+        @overrides("charges by need")
         def _update_prefill_budget(
             self,
             prefix_len: int,
@@ -120,6 +124,7 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
                 prefix_len, extend_input_len, max_new_tokens, *args, **kwargs
             )
 
+        @overrides("recomputes, or lets it wait")
         def add_one_req(self, req: Any, *args: Any, **kwargs: Any) -> Any:
             if req in limits.recompute:
                 compute_anew(req)

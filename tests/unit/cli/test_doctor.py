@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 from tokenflow_sgl.cli import doctor_install, doctor_launch
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.doctor_install import PLATFORM_GROUP, PLUGIN_GROUP, Check
-from tokenflow_sgl.engine.sglang import seam_check, seam_source, seams
+from tokenflow_sgl.engine.sglang import seam_check, seam_source
+from tokenflow_sgl.engine.sglang.ledger import ledger
+from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG
 
 
 def run(*args):
@@ -36,7 +38,7 @@ def healthy(monkeypatch):
     """An environment where all is well, without importing SGLang."""
     monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
     monkeypatch.delenv("SGLANG_PLATFORM", raising=False)
-    monkeypatch.setattr(seam_check, "installed_sglang", lambda: seams.SUPPORTED_SGLANG)
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: SUPPORTED_SGLANG)
     monkeypatch.setattr(seam_source, "problem", lambda seam: None)
     monkeypatch.setattr(doctor_launch, "launch_checks", lambda options: [Check("device", "cuda")])
     install(monkeypatch, PLUGIN, PLATFORM)
@@ -55,15 +57,15 @@ def test_all_is_well():
         line.split() for line in output.splitlines()
     ]
     assert "the supported version" in output
-    assert f"all {len(seams.SEAMS)} hold" in output
-    assert seams.SEAMS[0].target not in output
+    assert f"all {len(ledger())} hold" in output
+    assert ledger()[0].target not in output
     assert verdict(output) == "Active with --scheduler tokenflow."
 
 
 def test_seams_option_shows_every_row():
     code, output = run("--seams")
     assert code == 0
-    for seam in seams.SEAMS:
+    for seam in ledger():
         assert seam.target in output
         assert seam.why in output
 
@@ -82,15 +84,15 @@ def test_another_sglang_is_refused_as_the_start_does(monkeypatch, version):
     monkeypatch.setattr(seam_check, "installed_sglang", lambda: version)
     code, output = run()
     assert code == 1
-    assert f"{version}; supported is {seams.SUPPORTED_SGLANG}" in output
+    assert f"{version}; supported is {SUPPORTED_SGLANG}" in output
     assert verdict(output).startswith(
         f"Not active: SGLang {version} is installed, which tokenflow was not proved on."
     )
-    assert f"pip install sglang=={seams.SUPPORTED_SGLANG}" in verdict(output)
+    assert f"pip install sglang=={SUPPORTED_SGLANG}" in verdict(output)
 
 
 def test_a_broken_seam(monkeypatch):
-    gone = seams.SEAMS[7]
+    gone = ledger()[7]
     monkeypatch.setattr(
         seam_source,
         "problem",
@@ -98,10 +100,10 @@ def test_a_broken_seam(monkeypatch):
     )
     code, output = run()
     assert code == 1
-    assert f"1 of {len(seams.SEAMS)} broken" in output
+    assert f"1 of {len(ledger())} broken" in output
     assert verdict(output).startswith(f"Not active: {gone.target} is missing (gone).")
     assert gone.why in output  # its row is shown without --seams
-    assert seams.SEAMS[0].target not in output
+    assert ledger()[0].target not in output
 
 
 def test_sglang_that_fails_when_imported(monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tokenflow_sgl.engine
-from tokenflow_sgl.engine.sglang.overriding import check_overrides, checked
+from tokenflow_sgl.engine.sglang.overriding import check_overrides, checked, overrides, undeclared
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
 
 PREFIX = "tokenflow_sgl.engine."
@@ -40,6 +40,30 @@ def test_all_of_ours_fit_the_installed_sglang() -> None:
     assert len(found) > 15
     for each in found:
         check_overrides(each)
+
+
+UNDECLARED = (
+    "tokenflow_sgl.engine.scheduler",
+    "tokenflow_sgl.engine.requests",
+    "tokenflow_sgl.engine.offering",
+    "tokenflow_sgl.engine.telemetry.recording_scheduler",
+    "tokenflow_sgl.engine.restore.",
+    "tokenflow_sgl.engine.layerwise.placed_scheduler",
+    "tokenflow_sgl.engine.layerwise.layered_scheduler",
+    "tokenflow_sgl.engine.decode_server.decode_scheduler",
+)
+"""Modules whose overrides are still listed by hand, in `engine.sglang.seams`."""
+
+
+def test_all_of_ours_are_declared() -> None:
+    found = [name for each in classes() for name in undeclared(each)]
+    assert not [
+        name
+        for each in classes()
+        if not each.__module__.startswith(UNDECLARED)
+        for name in undeclared(each)
+    ]
+    assert found
 
 
 def ours(base: type, source: str) -> type:
@@ -93,6 +117,23 @@ def test_a_parameter_that_sglang_adds_to_what_our_scheduler_overrides_is_noticed
     monkeypatch.setattr(Scheduler, "get_new_batch_prefill", newer)
     with pytest.raises(SeamError, match="get_new_batch_prefill takes no urgency"):
         check_overrides(TokenFlowScheduler)
+
+
+def test_an_override_that_is_not_declared_is_noticed() -> None:
+    found = ours(Theirs, "def say(self, word, *, aloud=False): ...")
+    assert undeclared(found) == ["Ours.say"]
+    vars(found)["say"].__dict__.update(vars(overrides("a reason")(lambda: None)))
+    assert undeclared(found) == []
+
+
+def test_one_that_stands_for_nothing_any_more_is_refused_by_name() -> None:
+    made = type(
+        "Ours",
+        (Theirs,),
+        {"shout": overrides("a reason")(lambda self: None), "__module__": f"{PREFIX}made_up"},
+    )
+    with pytest.raises(SeamError, match=r"Ours\.shout stands for Theirs\.shout, which is missing"):
+        checked(made)
 
 
 def test_what_stands_for_a_method_that_takes_anything_may_ask_for_more() -> None:

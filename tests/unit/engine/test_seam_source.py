@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tokenflow_sgl.engine.sglang import seam_check, seam_source
+from tokenflow_sgl.engine.sglang.ledger import ledger
 from tokenflow_sgl.engine.sglang.seam import Seam
 from tokenflow_sgl.engine.sglang.seam_source import UndecidedError, problem
-from tokenflow_sgl.engine.sglang.seams import SEAMS
 
+SEAMS = ledger()
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 
 

@@ -7,7 +7,8 @@ import warnings
 import pytest
 
 from tokenflow_sgl.engine.sglang import seam_check
-from tokenflow_sgl.engine.sglang.seam import Seam
+from tokenflow_sgl.engine.sglang.ledger import ledger
+from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG, Seam
 from tokenflow_sgl.engine.sglang.seam_check import (
     SeamError,
     check_seams,
@@ -15,8 +16,8 @@ from tokenflow_sgl.engine.sglang.seam_check import (
     problem,
     resolve,
 )
-from tokenflow_sgl.engine.sglang.seams import SEAMS, SUPPORTED_SGLANG
 
+SEAMS = ledger()
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 
 
@@ -36,7 +37,7 @@ def test_the_supported_sglang_is_installed() -> None:
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.target.rpartition(":")[2])
 def test_every_seam_holds(seam) -> None:
     assert problem(seam) is None
-    assert seam.kind in ("hook", "override", "call")
+    assert seam.kind in ("hook", "override", "use", "import")
     assert seam.why
 
 
@@ -93,7 +94,7 @@ def test_a_build_of_the_release_is_not_another_one(monkeypatch) -> None:
 
 def test_a_start_on_another_sglang_is_refused_with_the_seam_and_the_version(monkeypatch) -> None:
     broken = Seam(f"{SCHEDULER}.no_such_method", "override", "a test")
-    monkeypatch.setattr(seam_check, "SEAMS", (*SEAMS, broken))
+    monkeypatch.setattr(seam_check, "ledger", lambda: (*SEAMS, broken))
     with pytest.raises(SeamError) as caught:
         check_seams()
     message = str(caught.value)

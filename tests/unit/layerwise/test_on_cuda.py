@@ -47,7 +47,7 @@ def prepared(monkeypatch):
 
 def test_it_warns_and_lets_the_attention_store_kv(prepared, caplog) -> None:
     with caplog.at_level(logging.WARNING):
-        [(target, hook, kind)] = prepared("disabled", "disabled")
+        [(target, hook, kind, *_)] = prepared("disabled", "disabled")
     assert (target, kind) == (FUSED, HookType.REPLACE)
     assert hook(None) is False
     assert "experimental on GPUs: no server has run" in caplog.text

@@ -45,8 +45,20 @@ class Part(NamedTuple):
 
 def register_copies() -> None:
     """Declare the hooks, in the scheduler's process before it has a pool."""
-    hold(f"{_POOL}.get_cpu_copy", keep, HookType.REPLACE)
-    hold(f"{_POOL}.load_cpu_copy", give_back, HookType.REPLACE)
+    hold(
+        f"{_POOL}.get_cpu_copy",
+        keep,
+        HookType.REPLACE,
+        "DeepSeek V4's pools do not copy a stream themselves",
+        ("indices", "req_pool_index"),
+    )
+    hold(
+        f"{_POOL}.load_cpu_copy",
+        give_back,
+        HookType.REPLACE,
+        "gives such a copy back",
+        ("kv_cache_cpu", "indices", "req_pool_index"),
+    )
 
 
 def parts_of(pool: Any) -> list[Part]:

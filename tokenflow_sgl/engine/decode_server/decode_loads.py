@@ -28,14 +28,27 @@ waits for ends, in the second one that runs beside it."""
 _TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _ENGINE = "sglang.srt.mem_cache.l2_transfer:L2TransferEngine"
 _LOADS = "_tokenflow_decode_loads"
+_MEASURED = "measures a decode server's copies"
 
 
 def register_loads() -> None:
     """Declare the hooks, in the scheduler's process before it has a tree."""
-    hold(f"{_TREE}.restore_kv_cache", beside_steps, HookType.AROUND)
-    hold(f"{_TREE}.discard_kv_cache_backup", when_landed, HookType.AROUND)
-    for name, hook in (("host_to_device", on_load), ("device_to_host", on_store)):
-        hold(f"{_ENGINE}.submit_{name}", hook, HookType.AFTER)
+    hold(
+        f"{_TREE}.restore_kv_cache",
+        beside_steps,
+        HookType.AROUND,
+        "submits a resumed stream's copy and goes on",
+        ("req", "backup"),
+    )
+    hold(
+        f"{_TREE}.discard_kv_cache_backup",
+        when_landed,
+        HookType.AROUND,
+        "the host's side is kept until such a copy has landed",
+        ("backup",),
+    )
+    hold(f"{_ENGINE}.submit_host_to_device", on_load, HookType.AFTER, _MEASURED, ("transfers",))
+    hold(f"{_ENGINE}.submit_device_to_host", on_store, HookType.AFTER, _MEASURED, ("transfers",))
 
 
 class Ack(NamedTuple):

@@ -16,12 +16,13 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
 from tokenflow_sgl.engine.kv.stream_pages import Counts, StreamPages
 from tokenflow_sgl.engine.refusal import UnsupportedError
-from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 
 
 class _WithGroups(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
     """What both have; their second bases make the rest."""
 
+    @overrides("all pages are free, and no stream has a group")
     def clear(self) -> None:
         """All pages are free, and no stream has a group."""
         super().clear()
@@ -31,14 +32,17 @@ class _WithGroups(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
         if before is not None:
             self.pages.tokens_left = before.tokens_left
 
+    @overrides("what is in groups counts as free")
     def available_size(self) -> int:
         """Tokens of the pages that can be taken, those in the groups of streams among them."""
         return int(self.pages.available * self.page_size)
 
+    @overrides("which pages are free")
     def get_all_free_pages(self) -> torch.Tensor:
         """Their numbers, for SGLang's checks."""
         return self.pages.free_pages()
 
+    @overrides("there is no list to merge")
     def merge_and_sort_free(self) -> None:
         """Nothing to do: what is freed is merged at once."""
 
@@ -47,10 +51,12 @@ class _WithGroups(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
 class GroupTokenAllocator(_WithGroups, TokenToKVPoolAllocator):  # type: ignore[misc]
     """Pages of one token."""
 
+    @overrides("which places serve")
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Places for so many tokens, shape (need_size,), or None."""
         return self.pages.take(self.pages.tokens(need_size))
 
+    @overrides("merges them")
     def free(self, free_index: torch.Tensor) -> None:
         """Take places back, at the end of SGLang's group of frees if there is one."""
         if free_index.numel() == 0:
@@ -65,6 +71,7 @@ class GroupTokenAllocator(_WithGroups, TokenToKVPoolAllocator):  # type: ignore[
 class GroupPagedAllocator(_WithGroups, PagedTokenToKVPoolAllocator):  # type: ignore[misc]
     """Pages of several tokens. SGLang's kernels place the tokens: in the pages of `free_pages`."""
 
+    @overrides("which pages serve")
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Whole pages for so many tokens, shape (need_size,), or None."""
         if not self._hand_over(np.array([need_size // self.page_size], dtype=np.int64)):
@@ -72,6 +79,7 @@ class GroupPagedAllocator(_WithGroups, PagedTokenToKVPoolAllocator):  # type: ig
         found: torch.Tensor | None = super().alloc(need_size)
         return found
 
+    @overrides("which pages serve")
     def alloc_extend(
         self,
         prefix_lens: torch.Tensor,
@@ -97,6 +105,7 @@ class GroupPagedAllocator(_WithGroups, PagedTokenToKVPoolAllocator):  # type: ig
         )
         return found
 
+    @overrides("which pages serve in a decode step")
     def alloc_decode(
         self, seq_lens: torch.Tensor, seq_lens_cpu: torch.Tensor, last_loc: torch.Tensor
     ) -> torch.Tensor | None:
@@ -117,6 +126,7 @@ class GroupPagedAllocator(_WithGroups, PagedTokenToKVPoolAllocator):  # type: ig
         pages: Counts = -(-tokens.numpy().astype(np.int64) // self.page_size)
         return pages
 
+    @overrides("merges the pages that are freed")
     def _release_page_ids(self, *page_ids: torch.Tensor) -> None:
         for pages in page_ids:
             self.pages.give(pages)

@@ -26,11 +26,35 @@ Function = Callable[..., Any]
 
 def register(server_args: Any) -> None:
     """Declare the hooks, in the scheduler's process before it has a pool."""
-    hold(_BUILD, _built, HookType.AFTER)
-    hold(f"{_ALLOCATION}:alloc_for_extend", _extend, HookType.AROUND)
-    hold(f"{_ALLOCATION}:alloc_for_decode", _decode, HookType.AROUND)
-    hold(f"{_TREE}.init_load_back", _load, HookType.AROUND)
-    hold(f"{_TREE}.on_release", _released, HookType.AFTER)
+    hold(_BUILD, _built, HookType.AFTER, "puts an allocator with block groups in place")
+    hold(
+        f"{_ALLOCATION}:alloc_for_extend",
+        _extend,
+        HookType.AROUND,
+        "whose pages a prefill asks for",
+        ("batch",),
+    )
+    hold(
+        f"{_ALLOCATION}:alloc_for_decode",
+        _decode,
+        HookType.AROUND,
+        "whose pages a decode step asks for",
+        ("batch", "token_per_req"),
+    )
+    hold(
+        f"{_TREE}.init_load_back",
+        _load,
+        HookType.AROUND,
+        "block groups hear of which stream's KV comes back",
+        ("params",),
+    )
+    hold(
+        f"{_TREE}.on_release",
+        _released,
+        HookType.AFTER,
+        "gives the rest of a group back",
+        ("req", "checkpointed"),
+    )
 
 
 def build(host: Host) -> Extension:

@@ -22,7 +22,7 @@ from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.hooking import hold
-from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 from tokenflow_sgl.offload.block_groups import GROUP_TOKENS, Pages
 from tokenflow_sgl.offload.copy_room import CopyRoom
 
@@ -36,6 +36,7 @@ class RoomyHostPool(HostKVCache):  # type: ignore[misc]
 
     _continuing: tuple[int, int, int] | None = None
 
+    @overrides("all slots are free")
     def clear(self) -> None:
         """All pages are free, and nothing is set aside."""
         with self.lock:
@@ -44,6 +45,7 @@ class RoomyHostPool(HostKVCache):  # type: ignore[misc]
             page = self.logical_page_size
             self._room = CopyRoom(self.logical_size // page, max(GROUP_TOKENS // page, 1))
 
+    @overrides("what is set aside counts as free")
     def available_size(self) -> int:
         """Slots of the pages that can be taken, those that are set aside among them."""
         return self._room.available * int(self.logical_page_size)
@@ -67,6 +69,7 @@ class RoomyHostPool(HostKVCache):  # type: ignore[misc]
         finally:
             self._continuing = None
 
+    @overrides("which slots serve")
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Whole pages for so many tokens, shape (need_size,), or None."""
         pages, rest = divmod(need_size, self.logical_page_size)
@@ -84,6 +87,7 @@ class RoomyHostPool(HostKVCache):  # type: ignore[misc]
             self.slot_used[slots] = True
             return slots
 
+    @overrides("merges them")
     def free(self, indices: torch.Tensor) -> int:
         """Take whole pages back, in any order; returns their slots."""
         slots = indices.cpu()
@@ -109,8 +113,8 @@ def with_room(pool_class: type) -> type:
 
 def register_room() -> None:
     """Declare the hooks, in the scheduler's process before it has a pool."""
-    hold(_INPUTS, _chosen, HookType.AFTER)
-    hold(_BACKUP, _backed_up, HookType.AROUND)
+    hold(_INPUTS, _chosen, HookType.AFTER, "puts a host pool with room beside its copies in place")
+    hold(_BACKUP, _backed_up, HookType.AROUND, "which node's KV the host's slots are asked for")
 
 
 def check_room(tree_cache: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang.srt.managers.scheduler_components.invariant_checker import SchedulerInvariantChecker
 
-from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 
 
 def checker_with_draining(
@@ -26,11 +26,13 @@ def checker_with_draining(
 
     @checked
     class DrainingAwareChecker(SchedulerInvariantChecker):  # type: ignore[misc]
+        @overrides("strict memory checks see draining rows")
         def _requests_owning_rows(self) -> list[Any]:
             owners: list[Any] = super()._requests_owning_rows()
             known = {id(req) for req in owners}
             return owners + [req for req in draining() if req.kv.holds_kv and id(req) not in known]
 
+        @overrides("looks at every page after a pass")
         def self_check_during_busy(self) -> None:
             super().self_check_during_busy()
             look(self._requests_owning_rows())

@@ -57,7 +57,13 @@ class Copy(NamedTuple):
 def register(server_args: Any) -> None:
     """Declare the hooks through which copies are heard of, in the scheduler's process."""
     for name in ("submit_device_to_host", "submit_host_to_device"):
-        hold(f"{_ENGINE}.{name}", _submitted, HookType.AFTER)
+        hold(
+            f"{_ENGINE}.{name}",
+            _submitted,
+            HookType.AFTER,
+            "the memory ledger hears of the places that a copy uses",
+            ("transfers",),
+        )
 
 
 def _submitted(

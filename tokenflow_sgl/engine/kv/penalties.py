@@ -15,7 +15,7 @@ from sglang.srt.sampling.penaltylib.frequency_penalty import BatchedFrequencyPen
 from sglang.srt.sampling.penaltylib.min_new_tokens import BatchedMinNewTokensPenalizer
 from sglang.srt.sampling.penaltylib.presence_penalty import BatchedPresencePenalizer
 from sglang.srt.sampling.penaltylib.repetition_penalty import BatchedRepetitionPenalizer
-from sglang.srt.utils import is_pin_memory_available
+from sglang.srt.utils.common import is_pin_memory_available
 
 
 def rebuild_rows(batch: Any, resumed: list[Any], *, overlap: bool) -> None:

@@ -21,7 +21,13 @@ _TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 
 def register_states() -> None:
     """Declare the hook, in the scheduler's process before it has a cache."""
-    hold(f"{_TREE}.evict_for_alloc", _evict, HookType.AROUND)
+    hold(
+        f"{_TREE}.evict_for_alloc",
+        _evict,
+        HookType.AROUND,
+        "waits for copies to the host that hold all places for states",
+        ("params",),
+    )
 
 
 def copy_left_out(tree: Any, node: Any) -> None:

@@ -19,7 +19,7 @@ from tokenflow_sgl.engine.layerwise_settings import (
     LAYERWISE_ATTENTION,
     LayerwiseSettings,
 )
-from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 
 
 def register_layerwise_attention(settings: LayerwiseSettings) -> None:
@@ -87,6 +87,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         inner = self._view.inner
         self.extend_dummy_seqs_capped_by_req_pool = inner.extend_dummy_seqs_capped_by_req_pool
 
+    @overrides("a step begins")
     def init_forward_metadata(self, forward_batch: Any) -> None:
         """A step begins."""
         idle = forward_batch.forward_mode.is_idle()
@@ -96,6 +97,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         self.token_to_kv_pool.cells.update()
         self._view.begin(forward_batch, step)
 
+    @overrides("lets each layer of a prefill wait for its KV")
     def forward_extend(
         self,
         q: torch.Tensor,
@@ -110,6 +112,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         compute = self._view.inner.forward_extend
         return self._layer(compute, (q, k, v, layer, forward_batch, save_kv_cache), kwargs)
 
+    @overrides("lets each layer of a decode step wait for its KV")
     def forward_decode(
         self,
         q: torch.Tensor,
@@ -132,11 +135,13 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         """A layer has used its KV."""
         self._executor.after(layer)
 
+    @overrides("as the attention that computes")
     def support_triton(self) -> bool:
         """As the inner backend."""
         supported: bool = self._view.inner.support_triton()
         return supported
 
+    @overrides("what SGLang asks for where it tunes kernels at start")
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         """As the inner backend; SGLang asks for it where it tunes kernels at start, too."""
         value: int = self._view.inner.get_cuda_graph_seq_len_fill_value()

@@ -50,8 +50,19 @@ def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
     def pool_class(original: Callable[..., type | None], platform: Any, *, kind: str) -> Any:
         return pool if kind == "mha" else original(platform, kind=kind)
 
-    hold(f"{_CONFIGURATOR}._profile_available_bytes", bytes_of_all, HookType.AFTER)
-    hold(_POOL_CLASS, pool_class, HookType.AROUND)
+    hold(
+        f"{_CONFIGURATOR}._profile_available_bytes",
+        bytes_of_all,
+        HookType.AFTER,
+        "SGLang hands out pages for the tokens of device and host",
+    )
+    hold(
+        _POOL_CLASS,
+        pool_class,
+        HookType.AROUND,
+        "puts the pool in place that has all layers in one arena",
+        ("kind",),
+    )
     executors: list[LayerExecutor] = []  # of the process: one, when SGLang has made its pool
 
     def built(result: Any, configurator: Any, *_args: Any, **_kwargs: Any) -> Any:
@@ -64,11 +75,34 @@ def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
         for executor in executors:
             executor.ended(indices)
 
-    hold(f"{_CONFIGURATOR}._build_token_to_kv_pool_allocator", built, HookType.AFTER)
-    hold(_ROWS_FREED, rows_freed, HookType.AFTER)
+    hold(
+        f"{_CONFIGURATOR}._build_token_to_kv_pool_allocator",
+        built,
+        HookType.AFTER,
+        "puts an allocator in place that tells which pages are free",
+    )
+    hold(
+        _ROWS_FREED,
+        rows_freed,
+        HookType.AFTER,
+        "a stream ends: what is not freed of it is the prefix tree's",
+        ("indices",),
+    )
     if admits:
-        hold(_ADMISSION, admit, HookType.AROUND)
-    hold(_BEAMS, refuse_beams, HookType.AROUND)
+        hold(
+            _ADMISSION,
+            admit,
+            HookType.AROUND,
+            "prompts wait where they would cost more than they give",
+            ("req",),
+        )
+    hold(
+        _BEAMS,
+        refuse_beams,
+        HookType.AROUND,
+        "answers requests for beam search with an error",
+        ("req", "recv_req"),
+    )
     register_layerwise_attention(settings)
 
 

@@ -30,7 +30,7 @@ from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
 from tokenflow_sgl.engine.layerwise.start_check import check_copies
 from tokenflow_sgl.engine.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.refusal import UnsupportedError
-from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 
 
 @checked
@@ -48,6 +48,7 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
     cells: CellTable
     _attention_reads = False
 
+    @overrides("makes the arena in place of a buffer per layer")
     def _create_buffers(self) -> None:
         # The tensors have the arena's tokens, not `size` of them.
         layers, page = self.layer_num, self.page_size
@@ -91,10 +92,12 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
         self._kv_buffer_descs: list[Any] = []  # for transfers between servers, which are refused
         self._init_data_ptrs_and_strides()
 
+    @overrides("what of it is on the device")
     def get_kv_size_bytes(self) -> tuple[int, int]:
         """Of the device: keys and values."""
         return self._memory.key.nbytes, self._memory.value.nbytes
 
+    @overrides("only our attention may read")
     def get_key_buffer(self, layer_id: int) -> torch.Tensor:
         """The arena's keys.
 
@@ -105,6 +108,7 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
         found: torch.Tensor = super().get_key_buffer(layer_id)
         return found
 
+    @overrides("only our attention may read")
     def get_value_buffer(self, layer_id: int) -> torch.Tensor:
         """The arena's values; errors as of the keys."""
         self._check_reader()
@@ -131,6 +135,7 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
         """Where a layer has these tokens in the arena; of the same shape."""
         return self.cells.where(layer, places)
 
+    @overrides("writes new tokens where their layer lies")
     def _store_kv_layer(
         self, layer_idx: int, loc: torch.Tensor, cache_k: torch.Tensor, cache_v: torch.Tensor
     ) -> None:
@@ -146,6 +151,7 @@ def _run_of_platform() -> RunCopy:
 class TellingAllocator(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
     """Tells the pool which pages are free; the second bases of its subclasses make the rest."""
 
+    @overrides("all pages are free")
     def clear(self) -> None:
         """All pages are free."""
         super().clear()
@@ -156,6 +162,7 @@ class TellingAllocator(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
 class LayerwiseTokenAllocator(TellingAllocator, TokenToKVPoolAllocator):  # type: ignore[misc]
     """Pages of one token."""
 
+    @overrides("tells the pool which places are free")
     def free(self, free_index: torch.Tensor) -> None:
         """Take places back, at the end of SGLang's group of frees if there is one."""
         if self.free_group is None:
@@ -167,6 +174,7 @@ class LayerwiseTokenAllocator(TellingAllocator, TokenToKVPoolAllocator):  # type
 class LayerwisePagedAllocator(TellingAllocator, PagedTokenToKVPoolAllocator):  # type: ignore[misc]
     """Pages of several tokens."""
 
+    @overrides("tells the pool which pages are free")
     def _release_page_ids(self, *page_ids: torch.Tensor) -> None:
         for pages in page_ids:
             self.get_kvcache().executor.freed(pages.cpu().numpy())

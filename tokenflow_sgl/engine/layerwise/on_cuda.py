@@ -26,7 +26,13 @@ def prepare_cuda() -> None:
     graphs = get_exec().graph.cuda_graph_config
     check_graphs(graphs.decode.backend, graphs.prefill.backend)
     check_engine(there=has_batched_copies())
-    hold(_FUSED_STORE, store_in_attention, HookType.REPLACE)
+    hold(
+        _FUSED_STORE,
+        store_in_attention,
+        HookType.REPLACE,
+        "new tokens are stored by the attention alone, on GPUs",
+        ("forward_batch",),
+    )
     logger.warning("%s is experimental on GPUs: no server has run with it on one yet.", OURS)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
-from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 
 
 def placed_adder_class(
@@ -22,14 +22,16 @@ def placed_adder_class(
             way.
         shared: Those of a request that a running stream has.
     """
-    need_based = adder_class(limits)
+    need_based: type[PrefillAdder] = adder_class(limits)
 
     @checked
-    class PlacedAdder(need_based):  # type: ignore[misc, valid-type]
+    class PlacedAdder(need_based):  # type: ignore[misc]
+        @overrides("what the device has left for this pass")
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._left = free() if limits.active else 0
 
+        @overrides("admits by the device's memory, not by SGLang's pages")
         def add_one_req(self, req: Any, *args: Any, **kwargs: Any) -> Any:
             if not limits.active:
                 return super().add_one_req(req, *args, **kwargs)

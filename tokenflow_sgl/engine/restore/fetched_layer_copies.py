@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from sglang.srt.managers.cache_controller import CacheOperation
-from sglang.srt.utils import get_device_module
+from sglang.srt.utils.common import get_device_module
 
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.telemetry.sparing import Sparing

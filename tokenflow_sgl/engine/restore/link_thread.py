@@ -39,7 +39,12 @@ def hand_on(controller: Any, turn: Turn) -> None:
 
 def register_turns() -> None:
     """Declare the hook, in the scheduler's process before it has a cache."""
-    hold(f"{_CONTROLLER}.prefetch_io_aux_func", _work, HookType.AROUND)
+    hold(
+        f"{_CONTROLLER}.prefetch_io_aux_func",
+        _work,
+        HookType.AROUND,
+        "fetches what admission takes first",
+    )
 
 
 def _work(original: Callable[[Any], None], controller: Any) -> None:

@@ -23,7 +23,7 @@ from sglang.srt.mem_cache.allocator.page_interleave import PageInterleavePoolAll
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
-from sglang.srt.utils import get_device_module
+from sglang.srt.utils.common import get_device_module
 
 from tokenflow_sgl.engine.telemetry.sparing import Sparing
 

@@ -148,8 +148,19 @@ def tail_of(operation: Any) -> TailFetch | None:
 
 def register_fetches() -> None:
     """Declare the hooks, in the scheduler's process before it has a cache."""
-    hold(f"{_CONTROLLER}.allocate_storage_hit", _allocate, HookType.AROUND)
-    hold(f"{_CONTROLLER}._page_transfer_with_stable_layout", _transfer, HookType.AROUND)
+    hold(
+        f"{_CONTROLLER}.allocate_storage_hit",
+        _allocate,
+        HookType.AROUND,
+        "turns the order of the pages round",
+    )
+    hold(
+        f"{_CONTROLLER}._page_transfer_with_stable_layout",
+        _transfer,
+        HookType.AROUND,
+        "fetches in small batches, and ends where the head begins",
+        ("operation",),
+    )
 
 
 def _allocate(

@@ -49,13 +49,23 @@ class Held:
 _held: list[Held] = []
 
 
-def hold(target: str, hook: Callable[..., Any], kind: HookType) -> None:
+def hold(
+    target: str,
+    hook: Callable[..., Any],
+    kind: HookType,
+    why: str = "",
+    takes: tuple[str, ...] = (),
+) -> None:
     """Declare a hook; `put_in_place` applies it, and refuses to go on if it is not there.
+
+    A row of the ledger, which is read from the source: target, why and takes are constants.
 
     Args:
         target: As `module:attribute.path`.
         hook: As SGLang's registry takes it.
         kind: BEFORE, AFTER, AROUND or REPLACE.
+        why: What breaks without it.
+        takes: Names of parameters that the target must take.
     """
     if (held := Held(target, hook, kind, _own_methods(hook))) in _held:
         return  # an earlier engine of this process

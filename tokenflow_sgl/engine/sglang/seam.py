@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SUPPORTED_SGLANG = "0.5.23"
+"""The release that this package was proved on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seam:
     """One hold on SGLang.
 
-    target: module:attribute.path. kind: hook (through HookRegistry), override (method of
-    a class that we subclass) or call. why: what breaks without it. parameters: names that
-    the callable must still take.
+    Attributes:
+        target: As "module:attribute.path".
+        kind: hook (through SGLang's registry), override (a method that one of ours stands for), use
+            (an attribute or method of an object) or import.
+        why: What breaks without it; of an import: where it is.
+        parameters: Names that the callable must take.
+        places: Arguments that it must take by their places.
     """
 
     target: str
     kind: str
     why: str
     parameters: tuple[str, ...] = ()
-    since: str = "0.5.23"
+    places: int = 0

@@ -9,10 +9,15 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+from collections.abc import Iterator
+from functools import cache
+from types import CodeType
 from typing import Any
 
-from tokenflow_sgl.engine.sglang.seam import Seam
-from tokenflow_sgl.engine.sglang.seams import SEAMS, SUPPORTED_SGLANG
+from tokenflow_sgl.engine.sglang.ledger import ledger
+from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG, Seam
+
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class SeamError(RuntimeError):
@@ -33,13 +38,52 @@ def problem(seam: Seam) -> str | None:
     try:
         found = resolve(seam.target)
     except (ImportError, AttributeError) as error:
+        if seam.kind == "use" and _has(seam.target):
+            return None
         return f"{seam.target} is missing ({error})"
-    if seam.parameters:
+    if seam.parameters or seam.places:
         taken = inspect.signature(inspect.unwrap(found)).parameters
         absent = [name for name in seam.parameters if name not in taken]
         if absent:
             return f"{seam.target} no longer takes {', '.join(absent)}"
+        kinds = [each.kind for each in taken.values()]
+        placed = sum(kind in _BY_PLACE for kind in kinds)
+        if placed < seam.places and inspect.Parameter.VAR_POSITIONAL not in kinds:
+            return f"{seam.target} takes {placed} arguments by place, not {seam.places}"
     return None
+
+
+def _has(target: str) -> bool:
+    """Whether objects of a class have an attribute that the class itself has not.
+
+    What is assigned in a method is told from the names in the compiled methods, of whichever
+    object: that takes no time at a start. `seam_source`, for the doctor and a test, is exact.
+    """
+    holder, _, name = target.rpartition(".")
+    try:
+        owner = resolve(holder)
+    except (ImportError, AttributeError):
+        return False
+    return isinstance(owner, type) and name in _attributes(owner)
+
+
+@cache
+def _attributes(owner: type) -> frozenset[str]:
+    """Names of fields of a class, and all names in its methods."""
+    found: set[str] = set()
+    for each in owner.__mro__:
+        found |= vars(each).get("__annotations__", {}).keys()
+        for method in vars(each).values():
+            if inspect.isfunction(method):
+                found |= set(_names(inspect.unwrap(method).__code__))
+    return frozenset(found)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names(each)
 
 
 def installed_sglang() -> str | None:
@@ -77,7 +121,7 @@ def check_seams() -> None:
     if not supported():
         # With the same names a function may mean something else there, and answers be wrong.
         raise SeamError(f"{of_version()}, which it was not proved on. {remedy}")
-    for seam in SEAMS:
+    for seam in ledger():
         trouble = problem(seam)
         if trouble is not None:
             raise SeamError(f"{of_version()}: {trouble}. {remedy}")

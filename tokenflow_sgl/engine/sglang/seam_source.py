@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -35,28 +36,33 @@ def problem(seam: Seam) -> str | None:
     """
     module, _, path = seam.target.partition(":")
     try:
-        found = _resolve(module, path.split("."))
+        found = _resolve(module, path.split("."), seam.kind)
     except _MissingError as error:
         return f"{seam.target} is missing ({error})"
-    if seam.parameters:
-        taken = _parameters(found)
+    if seam.parameters or seam.places:
+        taken, placed = _parameters(found)
         absent = [name for name in seam.parameters if name not in taken]
         if absent and isinstance(found[1], ast.ClassDef):
             raise UndecidedError  # a decorator or a base class may take them
         if absent:
             return f"{seam.target} no longer takes {', '.join(absent)}"
+        if placed < seam.places:
+            return f"{seam.target} takes {placed} arguments by place, not {seam.places}"
     return None
 
 
-def _resolve(module: str, path: Sequence[str]) -> tuple[str, Node]:
-    """Where a name is bound, and by what: (module, statement)."""
+def _resolve(module: str, path: Sequence[str], kind: str) -> tuple[str, Node]:
+    """Where a name is bound, and by what: (module, statement).
+
+    What an object is asked for may be a field without a value, or assigned in a method.
+    """
     name, *rest = path
     where, node = _global(module, name)
     for part in rest:
         if not isinstance(node, ast.ClassDef):
             raise UndecidedError
-        where, node = _member(where, node, part)
-    if isinstance(node, ast.AnnAssign) and node.value is None:
+        where, node = _member(where, node, part, assigned=kind == "use")
+    if isinstance(node, ast.AnnAssign) and node.value is None and kind != "use":
         raise UndecidedError  # a field without a value is an attribute of some classes
     return where, node
 
@@ -66,7 +72,7 @@ def _global(module: str, name: str) -> tuple[str, Node]:
     names = _names(module)
     node = names.get(name)
     if node is None:
-        if _source(f"{module}.{name}") is not None:
+        if source_of(f"{module}.{name}") is not None:
             raise UndecidedError  # a module in a package
         if "*" in names or "__getattr__" in names:
             raise UndecidedError
@@ -79,24 +85,30 @@ def _global(module: str, name: str) -> tuple[str, Node]:
     return module, node
 
 
-def _member(module: str, owner: ast.ClassDef, name: str) -> tuple[str, Node]:
-    """An attribute of a class, its own or inherited."""
+def _member(
+    module: str, owner: ast.ClassDef, name: str, *, assigned: bool = False
+) -> tuple[str, Node]:
+    """An attribute of a class, its own or inherited; assigned: or of its objects."""
     own = _bound(owner.body)
     if name in own:
         return module, own[name]
+    if assigned and name in (stored := _stored(module).get(owner.name, {})):
+        return module, stored[name]
     undecided = "__getattr__" in own or bool(owner.keywords)  # a metaclass may make it
     for base in owner.bases:
         inner = base.value if isinstance(base, ast.Subscript) else base
         if not isinstance(inner, ast.Name):
             undecided = True
             continue
+        if inner.id == "NamedTuple" and name == "_replace":
+            return module, owner
         if inner.id in ("object", "Generic", "Protocol", "ABC"):
             continue
         try:
             where, node = _global(module, inner.id)
             if not isinstance(node, ast.ClassDef):
                 raise UndecidedError
-            return _member(where, node, name)
+            return _member(where, node, name, assigned=assigned)
         except UndecidedError:
             undecided = True
         except _MissingError:
@@ -106,17 +118,44 @@ def _member(module: str, owner: ast.ClassDef, name: str) -> tuple[str, Node]:
     raise _MissingError(f"{owner.name} has no {name}")
 
 
-def _parameters(found: tuple[str, Node]) -> set[str]:
+@cache
+def _stored(module: str) -> dict[str, dict[str, Node]]:
+    """What methods assign to their object, by class and name, with the method."""
+    path = source_of(module)
+    assert path is not None  # a class was found there
+    found: dict[str, dict[str, Node]] = {}
+    for made in ast.parse(path.read_bytes()).body:
+        if isinstance(made, ast.ClassDef):
+            methods = [e for e in made.body if isinstance(e, ast.FunctionDef) and e.args.args]
+            found[made.name] = {
+                node.attr: method
+                for method in methods
+                for node in ast.walk(method)
+                if isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == method.args.args[0].arg
+            }
+    return found
+
+
+def _parameters(found: tuple[str, Node]) -> tuple[set[str], int]:
+    """Names of what a callable takes, and how many arguments by their places."""
     where, node = found
+    bound = 0
     if isinstance(node, ast.ClassDef):
         if "__init__" not in (own := _bound(node.body)):
-            return _fields(where, node)
-        node = own["__init__"]
+            return _fields(where, node), sys.maxsize  # how many, a decorator or a base class says
+        node, bound = own["__init__"], 1
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         raise UndecidedError
+    if any(isinstance(e, ast.Name) and e.id == "classmethod" for e in node.decorator_list):
+        bound = 1
     taken = node.args
-    every = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs, taken.vararg, taken.kwarg]
-    return {each.arg for each in every if each is not None}
+    placed = [*taken.posonlyargs, *taken.args]
+    every = [*placed, *taken.kwonlyargs, taken.vararg, taken.kwarg]
+    count = sys.maxsize if taken.vararg is not None else len(placed) - bound
+    return {each.arg for each in every if each is not None}, count
 
 
 def _fields(module: str, owner: ast.ClassDef) -> set[str]:
@@ -143,7 +182,7 @@ def _names(module: str) -> dict[str, Node]:
     """
     if module.partition(".")[0] != "sglang":
         raise UndecidedError
-    path = _source(module)
+    path = source_of(module)
     if path is None:
         raise _MissingError(f"No module named {module!r}")
     try:
@@ -152,7 +191,7 @@ def _names(module: str) -> dict[str, Node]:
         raise UndecidedError from None
 
 
-def _source(module: str) -> Path | None:
+def source_of(module: str) -> Path | None:
     """The file of one of SGLang's modules; None: there is none."""
     package, *parts = module.split(".")
     spec = importlib.util.find_spec(package)  # of a top-level name: imports nothing
@@ -168,7 +207,7 @@ def _imported(module: str, node: ast.ImportFrom) -> str:
     """The module that a statement imports from, by its whole name."""
     if not node.level:
         return node.module or ""
-    path = _source(module)
+    path = source_of(module)
     package = path is not None and path.name == "__init__.py"
     parts = module.split(".")
     kept = parts[: len(parts) - node.level + package]

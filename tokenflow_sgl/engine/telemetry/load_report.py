@@ -14,7 +14,7 @@ import msgspec
 from sglang.srt.managers.load_snapshot import LoadSnapshot
 from sglang.srt.managers.scheduler_components.load_inquirer import SchedulerLoadInquirer
 
-from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 from tokenflow_sgl.engine.telemetry.loads import LoadWithHeadroom
 
 Requests = Callable[[], Collection[Any]]
@@ -38,6 +38,7 @@ def inquirer_with_paused(
 
     @checked
     class PausedAwareInquirer(SchedulerLoadInquirer):  # type: ignore[misc]
+        @overrides("paused streams in /v1/loads")
         def get_loads(self) -> LoadSnapshot:
             loads = super().get_loads()
             held = paused()

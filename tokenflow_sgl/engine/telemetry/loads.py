@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sglang.srt.managers import load_snapshot
 
-from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 
 
 @checked
@@ -25,6 +25,7 @@ class LoadWithHeadroom(load_snapshot.LoadSnapshot):  # type: ignore[misc]
 
     tokenflow_headroom_tokens: int | None = None
 
+    @overrides("headroom in /v1/loads")
     def to_dict(self, include: set[str] | None = None) -> dict[str, Any]:
         """As SGLang's; headroom is one of the core fields, which are always there."""
         load: dict[str, Any] = super().to_dict(include)

@@ -1,0 +1,55 @@
+"""What is used of SGLang's decode server of a disaggregated pair."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tokenflow_sgl.engine.sglang.protocol import of
+from tokenflow_sgl.engine.sglang.request import Req
+
+_DECODE = "sglang.srt.disaggregation.decode"
+
+
+@of(f"{_DECODE}:DecodeRequest")
+class ArrivingReq(Protocol):
+    """A request whose KV comes from a prefill server."""
+
+    req: Req
+    waiting_for_input: bool
+
+
+@of(f"{_DECODE}:DecodePreallocQueue")
+class Arrivals(Protocol):
+    """Requests that wait for memory for their KV."""
+
+    queue: list[ArrivingReq]
+    retracted_queue: list[Req]
+    held_rebootstrap_reqs: list[Req]
+    num_reserved_decode_tokens: int
+
+    def resume_retracted_reqs(self) -> list[Req]:
+        """Gives the paused streams that were chosen memory and their KV."""
+
+    def hold_rebootstrap(self, req: Req) -> None:
+        """Lets a prefill server compute KV that a pause of the engine dropped."""
+
+    def _resolve_pending_reqs(self) -> None:
+        """What is ready for its KV is known before SGLang sees only what was chosen."""
+
+    def _update_handshake_waiters(self) -> None:
+        """What is ready for its KV is known before SGLang sees only what was chosen."""
+
+
+@of(f"{_DECODE}:DecodeTransferQueue")
+class Transfers(Protocol):
+    """Requests whose KV is on its way."""
+
+    queue: list[ArrivingReq]
+
+
+@of("sglang.srt.speculative.base_spec_worker:BaseSpecWorker")
+class DraftWorker(Protocol):
+    """Drafts tokens."""
+
+    primary_draft_kv_pool: Any
+    """The pool of DeepSeek V4's layer for drafts, which a copy has, too."""
