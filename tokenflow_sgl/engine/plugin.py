@@ -56,14 +56,28 @@ _OWNED_KV = "sglang.srt.managers.schedule_batch:Req.owned_kv_len"
 
 def register() -> None:
     """Declare the hooks. SGLang applies them right after, and swallows exceptions here."""
-    hold(f"{_SERVER_ARGS}.add_cli_args", _after_add_cli_args, HookType.AFTER)
-    hold(f"{_SERVER_ARGS}.from_cli_args", _after_from_cli_args, HookType.AFTER)
+    hold(
+        f"{_SERVER_ARGS}.add_cli_args",
+        _after_add_cli_args,
+        HookType.AFTER,
+        "declares the flags",
+        ("parser",),
+    )
+    hold(
+        f"{_SERVER_ARGS}.from_cli_args",
+        _after_from_cli_args,
+        HookType.AFTER,
+        "puts the configuration on the record",
+        ("args",),
+    )
     # Processes that never import the scheduler (the detokenizer) are spared its import.
     if _SCHEDULER_MODULE in sys.modules:
         hold(
             f"{_SCHEDULER_MODULE}:configure_scheduler_process",
             _before_configure_scheduler,
             HookType.BEFORE,
+            "replaces the scheduler class, in its process and only with the flag",
+            ("server_args",),
         )
     if CONTROLLER in sys.modules:
         hold_controller()
@@ -132,30 +146,78 @@ def activate_front_end() -> None:
     from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
     from tokenflow_sgl.engine.telemetry.loads import LoadDecoder
 
-    hold(_DECODER, LoadDecoder, HookType.REPLACE)
-    hold(f"{_MANAGER}.generate_request", check_generate, HookType.BEFORE)
-    hold(f"{_MANAGER}.generate_request", watch_generate, HookType.AROUND)
-    hold(f"{_MANAGER}._wait_one_response", deliver_evenly, HookType.AROUND)
+    hold(_DECODER, LoadDecoder, HookType.REPLACE, "headroom in /v1/loads, where it is read")
+    hold(
+        f"{_MANAGER}.generate_request",
+        check_generate,
+        HookType.BEFORE,
+        "answers a bad rate with HTTP 400",
+        ("obj",),
+    )
+    hold(
+        f"{_MANAGER}.generate_request",
+        watch_generate,
+        HookType.AROUND,
+        "notices text that is held back",
+        ("obj",),
+    )
+    hold(
+        f"{_MANAGER}._wait_one_response",
+        deliver_evenly,
+        HookType.AROUND,
+        "delivers a stream from its token deposit",
+        ("obj",),
+    )
     hold(
         f"{_OPENAI}.serving_chat:OpenAIServingChat._generate_chat_stream",
         watch_chat,
         HookType.AROUND,
+        "notices text that parsers of tool calls hold back",
+        ("adapted_request",),
     )
-    hold("sglang.srt.entrypoints.http_server:serve_generate_request", check_http, HookType.AROUND)
-    hold(f"{_OPENAI}.serving_base:OpenAIServingBase.handle_request", check_openai, HookType.AROUND)
+    hold(
+        "sglang.srt.entrypoints.http_server:serve_generate_request",
+        check_http,
+        HookType.AROUND,
+        "a bad rate on a /generate stream is answered before its HTTP 200; objectives in headers",
+        ("obj", "request"),
+    )
+    hold(
+        f"{_OPENAI}.serving_base:OpenAIServingBase.handle_request",
+        check_openai,
+        HookType.AROUND,
+        "a rate outside of custom_params is answered with HTTP 400; objectives in headers",
+        ("request", "raw_request"),
+    )
     hold(
         "sglang.srt.managers.tokenizer_manager:SignalHandler.sigterm_handler",
         server_ends,
         HookType.AFTER,
+        "ends rests: the server waits for all streams before it ends",
+        ("self",),
     )
-    hold("sglang.srt.utils.aio_rwlock:RWLock.acquire_writer", new_weights, HookType.AROUND)
+    hold(
+        "sglang.srt.utils.aio_rwlock:RWLock.acquire_writer",
+        new_weights,
+        HookType.AROUND,
+        "ends rests: new weights wait for all streams, and newcomers for them",
+        ("self",),
+    )
     hold(
         "sglang.srt.lora.lora_registry:LoRARegistry.wait_for_unload",
         adapter_ends,
         HookType.AROUND,
+        "ends rests: an adapter is unloaded when no stream uses it any more",
+        ("lora_id",),
     )
     for handler in HANDLERS:
-        hold(handler, refuse_terms, HookType.AROUND)
+        hold(
+            handler,
+            refuse_terms,
+            HookType.AROUND,
+            "answers a rate with HTTP 400 where SGLang would drop it",
+            ("request", "raw_request"),
+        )
     activate_launch()
     add_routes(http_server.app)
 
@@ -171,7 +233,7 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
     standing(_SCHEDULER, "sglang.")
     scheduler = _scheduler(policed=config is not None)
     check_overrides(scheduler)
-    hold(_SCHEDULER, scheduler, HookType.REPLACE)
+    hold(_SCHEDULER, scheduler, HookType.REPLACE, "the policy at SGLang's decision point")
     if config is not None:
         _hold_for_policy(server_args)
     for feature in features:
@@ -193,7 +255,12 @@ def _hold_for_policy(server_args: Any) -> None:
     if server_args.strip_thinking_cache:
         from tokenflow_sgl.engine.kv.thinking import owned_kv_len
 
-        hold(_OWNED_KV, owned_kv_len, HookType.AROUND)
+        hold(
+            _OWNED_KV,
+            owned_kv_len,
+            HookType.AROUND,
+            "with --strip-thinking-cache, keeps what a paused stream has computed",
+        )
 
 
 def _scheduler(*, policed: bool) -> type:

@@ -22,6 +22,7 @@ METHOD, CLASSMETHOD, FUNCTION = (
     "made_up.inner:Thing.make",
     "made_up.inner:say",
 )
+WHY = "a test"
 TARGETS = (METHOD, CLASSMETHOD, FUNCTION)
 WRAPPING = (HookType.BEFORE, HookType.AFTER, HookType.AROUND)
 
@@ -87,7 +88,7 @@ def test_both_run(heard, target, kind, ours, order) -> None:
         theirs(target, kind, heard)
     if order == "applied before":
         HookRegistry.apply_hooks()
-    hold(target, hook_of(ours, "ours", heard), ours)
+    hold(target, hook_of(ours, "ours", heard), ours, WHY)
     if order == "declared after":
         theirs(target, kind, heard)
     put_in_place()
@@ -110,7 +111,7 @@ def test_both_run(heard, target, kind, ours, order) -> None:
 def test_theirs_instead_of_sglangs_runs_below_ours(heard, target, ours) -> None:
     theirs(target, HookType.REPLACE, heard)
     HookRegistry.apply_hooks()
-    hold(target, hook_of(ours, "ours", heard), ours)
+    hold(target, hook_of(ours, "ours", heard), ours, WHY)
     put_in_place()
     assert call(target) == "word"
     assert set(heard) == {"ours", "theirs"}
@@ -119,7 +120,7 @@ def test_theirs_instead_of_sglangs_runs_below_ours(heard, target, ours) -> None:
 @pytest.mark.parametrize("ours", [*WRAPPING, HookType.REPLACE])
 @pytest.mark.parametrize("target", TARGETS)
 def test_theirs_instead_of_ours_is_refused_with_both_names(heard, target, ours) -> None:
-    hold(target, hook_of(ours, "ours", heard), ours)
+    hold(target, hook_of(ours, "ours", heard), ours, WHY)
     put_in_place()
     theirs(target, HookType.REPLACE, heard)
     HookRegistry.apply_hooks()
@@ -133,7 +134,7 @@ def test_theirs_instead_of_ours_is_refused_with_both_names(heard, target, ours) 
 def test_two_that_replace_the_same_are_refused_with_both_names(heard, order) -> None:
     if order == "before":
         theirs(METHOD, HookType.REPLACE, heard)
-    hold(METHOD, hook_of(HookType.REPLACE, "ours", heard), HookType.REPLACE)
+    hold(METHOD, hook_of(HookType.REPLACE, "ours", heard), HookType.REPLACE, WHY)
     if order == "after":
         theirs(METHOD, HookType.REPLACE, heard)
     with pytest.raises(SeamError, match=r"'tokenflow'.*replaced by the plugin 'rival', too"):
@@ -150,7 +151,7 @@ def test_control_under_the_usual_spelling_ours_would_be_skipped(heard) -> None:
 
 
 def test_a_patch_that_goes_around_the_registry_is_named(heard) -> None:
-    hold(METHOD, hook_of(HookType.AROUND, "ours", heard), HookType.AROUND)
+    hold(METHOD, hook_of(HookType.AROUND, "ours", heard), HookType.AROUND, WHY)
     put_in_place()
     thing = sys.modules["made_up.inner"].Thing
 
@@ -163,7 +164,7 @@ def test_a_patch_that_goes_around_the_registry_is_named(heard) -> None:
 
 
 def test_a_decorator_around_ours_is_no_reason_to_refuse(heard) -> None:
-    hold(METHOD, hook_of(HookType.AROUND, "ours", heard), HookType.AROUND)
+    hold(METHOD, hook_of(HookType.AROUND, "ours", heard), HookType.AROUND, WHY)
     put_in_place()
     thing = sys.modules["made_up.inner"].Thing
     inner = thing.say
@@ -179,7 +180,7 @@ def test_a_decorator_around_ours_is_no_reason_to_refuse(heard) -> None:
 
 
 def test_a_class_of_theirs_with_a_method_of_its_own_is_refused(heard) -> None:
-    hold(METHOD, hook_of(HookType.AROUND, "ours", heard), HookType.AROUND)
+    hold(METHOD, hook_of(HookType.AROUND, "ours", heard), HookType.AROUND, WHY)
     put_in_place()
     thing = sys.modules["made_up.inner"].Thing
     other = type("Other", (thing,), {"say": lambda self, word: word})
@@ -192,15 +193,15 @@ def test_a_class_of_theirs_with_a_method_of_its_own_is_refused(heard) -> None:
 def test_a_hook_is_declared_once(heard) -> None:
     hook = hook_of(HookType.AROUND, "ours", heard)
     for _ in range(2):  # two engines in a process
-        hold(METHOD, hook, HookType.AROUND)
+        hold(METHOD, hook, HookType.AROUND, WHY)
         put_in_place()
     call(METHOD)
     assert heard == ["ours"]
 
 
 def test_a_hook_that_sglang_failed_to_apply_is_refused(heard) -> None:
-    hold(METHOD, hook_of(HookType.AROUND, "ours", heard), HookType.AROUND)
-    hold("made_up.inner:Thing.moon", hook_of(HookType.AROUND, "ours", heard), HookType.AROUND)
+    hold(METHOD, hook_of(HookType.AROUND, "ours", heard), HookType.AROUND, WHY)
+    hold("made_up.inner:Thing.moon", hook_of(HookType.AROUND, "ours", heard), HookType.AROUND, WHY)
     with pytest.raises((SeamError, AttributeError), match="moon"):
         put_in_place()
 
@@ -228,7 +229,7 @@ def test_methods_of_our_scheduler_that_are_replaced_are_refused(heard, kind) -> 
     inner.Scheduler = stock()
     for name in ("step", "rest"):  # the other one is SGLang's own, and theirs to replace
         theirs(f"made_up.inner:Scheduler.{name}", kind, heard)
-    hold("made_up.inner:Scheduler", derived(inner.Scheduler), HookType.REPLACE)
+    hold("made_up.inner:Scheduler", derived(inner.Scheduler), HookType.REPLACE, WHY)
     if kind is not HookType.REPLACE:
         put_in_place()
         return

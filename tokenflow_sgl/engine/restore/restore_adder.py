@@ -15,7 +15,7 @@ from sglang.srt.managers.schedule_policy import (
 from tokenflow_sgl.engine.prefill_adder import whole_chunk
 from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED, keep_hits
 from tokenflow_sgl.engine.restore.restorations import Restorations
-from tokenflow_sgl.engine.sglang.overriding import checked
+from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 
 
 def restoring_adder(
@@ -40,6 +40,7 @@ def restoring_adder(
         log_hit_tokens: int
         memory_budget: Any
 
+        @overrides("admits a request whose head is to be computed")
         def add_one_req(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             result = self._add(req, has_chunked_req, *args, **kwargs)
             if result is AddReqResult.NO_TOKEN and not self._added(req):
@@ -95,6 +96,7 @@ def restoring_adder(
             unmix()
             return AddReqResult.OTHER
 
+        @overrides("what is copied already takes no memory")
         def _select_prefill_admission(
             self, req: Any, *, has_chunked_req: bool = False, **kwargs: Any
         ) -> Any:
@@ -107,6 +109,7 @@ def restoring_adder(
                 return AddReqResult.OTHER
             return found
 
+        @overrides("a computed head is no hit")
         def _account_prefill_cache_admission(self, req: Any, prefix_len: int) -> None:
             # Of a head that was evicted or flushed meanwhile only the rest was computed before.
             req.already_computed = min(int(req.already_computed), prefix_len)
@@ -121,6 +124,7 @@ def restoring_adder(
             self.log_device_hit_tokens -= computed
             self.log_hit_tokens -= computed  # SGLang adds the whole prefix elsewhere
 
+        @overrides("the head ends where a chunk does")
         def add_chunked_req(self, req: Any) -> Any:
             head = restorations.chunk_of(req)
             if head is not None:

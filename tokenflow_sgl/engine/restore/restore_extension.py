@@ -50,13 +50,47 @@ its accounting of what came from a cache."""
 def register(server_args: Any) -> None:
     """Declare the hooks on SGLang, in the scheduler's process before it has a cache."""
     register_restorations()
-    hold(f"{_SCHEDULER}._prefetch_kvcache", _prefetched, HookType.AROUND)
-    hold(f"{_SCHEDULER}._process_hicache_events", _looked_at, HookType.AROUND)
-    hold(f"{_SCHEDULER}.run_batch", _run, HookType.AROUND)
-    hold(f"{_SCHEDULER}.stash_chunked_request", _stash, HookType.AROUND)
-    hold(f"{_SCHEDULER}.process_pending_chunked_abort", _chunk_aborted, HookType.AROUND)
-    hold(f"{_SCHEDULER}.continue_generation", _continued, HookType.AROUND)
-    hold(f"{_SCHEDULER}.flush_cache", _flushed, HookType.AROUND)
+    hold(
+        f"{_SCHEDULER}._prefetch_kvcache",
+        _prefetched,
+        HookType.AROUND,
+        "a fetch that begins may be one from the tail",
+        ("req", "storage_hit_end"),
+    )
+    hold(
+        f"{_SCHEDULER}._process_hicache_events",
+        _looked_at,
+        HookType.AROUND,
+        "what has arrived decides what is computed next",
+    )
+    hold(
+        f"{_SCHEDULER}.run_batch",
+        _run,
+        HookType.AROUND,
+        "finishes a prefill whose lower layers are computed already",
+        ("batch",),
+    )
+    hold(
+        f"{_SCHEDULER}.stash_chunked_request",
+        _stash,
+        HookType.AROUND,
+        "keeps KV that lacks layers out of the tree",
+        ("req",),
+    )
+    hold(
+        f"{_SCHEDULER}.process_pending_chunked_abort",
+        _chunk_aborted,
+        HookType.AROUND,
+        "ends copies to memory that an aborted request gives back",
+    )
+    hold(
+        f"{_SCHEDULER}.continue_generation",
+        _continued,
+        HookType.AROUND,
+        "restores again",
+        ("recv_req",),
+    )
+    hold(f"{_SCHEDULER}.flush_cache", _flushed, HookType.AROUND, "gives the memory of copies back")
 
 
 def build(host: Host) -> RestoreExtension:

@@ -31,13 +31,54 @@ def register_restorations() -> None:
     """Declare the hooks, in the scheduler's process before it has a cache."""
     register_fetches()
     register_turns()
-    hold(f"{_TREE}.check_prefetch_progress", _progress, HookType.AROUND)
-    hold(f"{_TREE}._handle_prefetch_result", _fetched, HookType.AROUND)
-    hold(f"{_TREE}._drain_storage_control_queues_impl", _drained, HookType.AROUND)
-    hold(f"{_CONTROLLER}.load", _load, HookType.AROUND)
-    hold(f"{_TREE}._component_available_size", _available, HookType.AROUND)
-    hold(f"{_POOL_STATS}.session_held_tokens", _held, HookType.AROUND)
-    hold(f"{_UPDATER}.release_memory_occupation", _released, HookType.AROUND)
+    hold(
+        f"{_TREE}.check_prefetch_progress",
+        _progress,
+        HookType.AROUND,
+        "admits a request whose head is to be computed",
+        ("request",),
+    )
+    hold(
+        f"{_TREE}._handle_prefetch_result",
+        _fetched,
+        HookType.AROUND,
+        "keeps what has arrived until the head meets it, and enters it then",
+        ("operation",),
+    )
+    hold(
+        f"{_TREE}._drain_storage_control_queues_impl",
+        _drained,
+        HookType.AROUND,
+        "notes which fetches have ended",
+        ("n_ack_prefetch",),
+    )
+    hold(
+        f"{_CONTROLLER}.load",
+        _load,
+        HookType.AROUND,
+        "gives the tree the copies of a tail that are on the device already",
+        ("host_indices", "priority", "node_id", "extra_pools"),
+    )
+    hold(
+        f"{_TREE}._component_available_size",
+        _available,
+        HookType.AROUND,
+        "evicts nothing for a tail that is on the device already",
+        ("component_type",),
+    )
+    hold(
+        f"{_POOL_STATS}.session_held_tokens",
+        _held,
+        HookType.AROUND,
+        "tells SGLang's checks of the device memory of copies",
+    )
+    hold(
+        f"{_UPDATER}.release_memory_occupation",
+        _released,
+        HookType.AROUND,
+        "ends copies before the memory goes away",
+        ("recv_req",),
+    )
 
 
 def attach_restorations(tree_cache: Any, restorations: Restorations) -> None:

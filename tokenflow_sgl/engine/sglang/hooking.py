@@ -53,7 +53,7 @@ def hold(
     target: str,
     hook: Callable[..., Any],
     kind: HookType,
-    why: str = "",
+    why: str,
     takes: tuple[str, ...] = (),
 ) -> None:
     """Declare a hook; `put_in_place` applies it, and refuses to go on if it is not there.

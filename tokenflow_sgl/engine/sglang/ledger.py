@@ -21,20 +21,12 @@ from pathlib import Path
 
 from tokenflow_sgl.engine.sglang.seam import Seam
 from tokenflow_sgl.engine.sglang.seam_source import source_of
-from tokenflow_sgl.engine.sglang.seams import BY_HAND
 
 _ENGINE = __name__.rpartition(".")[0].rpartition(".")[0]
 _SIGNS = ("from sglang", f"{_ENGINE}.sglang.")
 """What stands in the text of a module that holds on to something."""
 _STRONGEST = ("hook", "override", "use", "import")
 """Kinds of seams; of a name that is held in several ways the first is told."""
-NOT_YET = frozenset(
-    {
-        "plugin.py",
-        "restore/restore_hooks.py",
-    }
-)
-"""Files whose hooks are still listed by hand, in `seams`."""
 Scope = dict[str, str]
 """Names and the text that they stand for."""
 
@@ -56,7 +48,7 @@ def sources() -> dict[str, str]:
 @cache
 def ledger() -> tuple[Seam, ...]:
     """All seams of the engine, each target once, in the order of their targets."""
-    return joined((*collect(sources()), *BY_HAND))
+    return collect(sources())
 
 
 def collect(modules: Mapping[str, str]) -> tuple[Seam, ...]:
@@ -241,8 +233,6 @@ class _Reader:
         given |= {each.arg: each.value for each in call.keywords if each.arg is not None}
         target = self._text(given["0"], scope)
         why = self._text(given.get("why", given.get("3")), scope)
-        if not why and self._file in NOT_YET:
-            return
         if target is None or not why:
             what = "target of this hook" if target is None else "reason for this hook"
             raise LedgerError(f"{self._file}:{call.lineno}: the {what} is no constant")
