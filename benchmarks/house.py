@@ -222,7 +222,7 @@ def figures(checkout: Path) -> dict[str, str]:
 
 def is_beside(module: str) -> bool:
     """Whether a plain server has no use for it."""
-    lab = "sim traces profiles replay runs report observe demo lab".split()
+    lab = ["sim", "traces", "profiles", "replay", "runs", "report", "observe", "demo", "lab"]
     parts = module.split(".")
     if parts[1:2] and parts[1] in lab:
         return True
