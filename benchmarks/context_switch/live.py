@@ -58,7 +58,6 @@ ABLATION: Contenders = {
 
 
 GROUPS = (*TOKENFLOW, "--tokenflow-block-groups")
-ROOM = "--tokenflow-host-room"
 PIECES: Contenders = {
     f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)
 }
@@ -67,9 +66,7 @@ PAIRED: Contenders = {
     for size in (1, 16)
     for name, options in (
         ("", TOKENFLOW),
-        (", host room", (*TOKENFLOW, ROOM)),
         (", block groups", GROUPS),
-        (", block groups and host room", (*GROUPS, ROOM)),
     )
 }
 

@@ -132,11 +132,6 @@ class TokenFlowConfig:
         "give each stream's KV runs of consecutive pages on the device, in groups of about 1,000 "
         "tokens, so that a pause or a resume is few large copies; needs HiCache",
     )
-    host_room: bool = setting(
-        False,
-        "set room for about 1,000 tokens aside beside each stream's copy on the host while a "
-        "quarter of that memory is free, so that the copy goes on in one run; needs HiCache",
-    )
     restore: str = setting(
         NO_PLANNER,
         "auto: a prefix that lies in HiCache's storage is computed from its head while its tail is "

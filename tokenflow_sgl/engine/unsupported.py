@@ -223,26 +223,21 @@ def check_prefill(chunk_size: int | None) -> None:
 
 
 def check_contiguity(server_args: Any, config: TokenFlowConfig) -> None:
-    """Raise `UnsupportedError` if copies are to be in one piece, and cannot be, or there are none.
-
-    It concerns block groups and room beside copies.
-    """
-    asked = {
-        "--tokenflow-block-groups": config.block_groups,
-        "--tokenflow-host-room": config.host_room,
-    }
-    for ours in (name for name, on in asked.items() if on):
-        if decodes_only(server_args):
-            raise UnsupportedError(
-                f"{ours} does not work with --disaggregation-mode decode: it makes "
-                "HiCache's copies larger, and there are none; remove one of the two."
-            )
-        _check_drafts(server_args, ours, "only steps of a token have been tried")
-        if config.hicache != "auto" and not server_args.enable_hierarchical_cache:
-            raise UnsupportedError(
-                f"{ours} does not work with --tokenflow-hicache off: it makes copies "
-                "to and from host memory larger, and there are none; remove one of the two."
-            )
+    """Raise `UnsupportedError` if block groups are asked for, and there are no copies of them."""
+    if not config.block_groups:
+        return
+    ours = "--tokenflow-block-groups"
+    if decodes_only(server_args):
+        raise UnsupportedError(
+            f"{ours} does not work with --disaggregation-mode decode: it makes "
+            "HiCache's copies larger, and there are none; remove one of the two."
+        )
+    _check_drafts(server_args, ours, "only steps of a token have been tried")
+    if config.hicache != "auto" and not server_args.enable_hierarchical_cache:
+        raise UnsupportedError(
+            f"{ours} does not work with --tokenflow-hicache off: it makes copies "
+            "to and from host memory larger, and there are none; remove one of the two."
+        )
 
 
 def check_scheduled_layers(config: TokenFlowConfig) -> None:
@@ -252,7 +247,6 @@ def check_scheduled_layers(config: TokenFlowConfig) -> None:
     for ours, on in (
         ("--tokenflow-restore", config.restore != NO_PLANNER),
         ("--tokenflow-block-groups", config.block_groups),
-        ("--tokenflow-host-room", config.host_room),
     ):
         if on:
             raise UnsupportedError(

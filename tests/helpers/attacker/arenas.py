@@ -57,7 +57,6 @@ LAYERS = (
     *("--tokenflow-layerwise-ratio", "2", "--max-total-tokens", "640"),
 )
 """The device holds what 320 tokens take in both layers."""
-ROOM = ("--tokenflow-host-room",)
 UNNOTED = {"TOKENFLOW_TEST_LAYERS": "/dev/null"}
 NO_READERS = frozenset({"bad-rate", "unknown-class", "unknown-key", "rests"})
 """Requests that only our scheduler refuses, and what only it does."""
@@ -185,9 +184,8 @@ ARENAS = {
         without=ONE_SERVER,
         pair=True,
     ),
-    "host room, small host": Arena((*FORCED, *SMALL_HOST, *ROOM)),
-    "host room, page 16, two ranks": Arena(
-        (*CHUNKS, *LARGE_HOST, *ROOM, "--tokenflow-block-groups", "--page-size", "16"),
+    "block groups, page 16, two ranks": Arena(
+        (*CHUNKS, *LARGE_HOST, "--tokenflow-block-groups", "--page-size", "16"),
         ranks=2,
         expects=IN_CHUNKS,
     ),
@@ -215,6 +213,6 @@ SLOW = (
     ("DP attention", "layers"),
     ("layers, forced", "layers, shipped, two ranks"),
     ("pair", "layers, nothing shared"),
-    ("host room, small host", "host room, page 16, two ranks"),
+    ("block groups, page 16, two ranks",),
     ("convolutions, few", "deltas, few, page 16", "deltas and drafts"),
 )

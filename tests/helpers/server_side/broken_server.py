@@ -5,13 +5,11 @@ SGLang's child processes are forks of this one, or import this file again: broke
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
 import time
 
-import torch
 from sglang.srt.managers.cache_controller import LayerDoneCounter
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import MambaPool, MHATokenToKVPool
@@ -25,7 +23,6 @@ from tokenflow_sgl.engine.decode_server import compressed_copies, next_drafts
 from tokenflow_sgl.engine.decode_server.decode_loads import DecodeLoads
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.kv.device_pools import DevicePools
-from tokenflow_sgl.engine.kv.host_room import RoomyHostPool
 from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.layerwise import placed_pauser
@@ -163,25 +160,6 @@ def hand_out_twice(self, need_size) -> object:
     return found
 
 
-ask_host, give_host, asked_host = RoomyHostPool.alloc, RoomyHostPool.free, []
-
-
-def hand_out_the_hosts_twice(self, need_size) -> object:
-    """A copy lies where another one lies, which still has its place."""
-    found = ask_host(self, need_size)
-    if found is None or not len(found):
-        return found
-    asked_host.append(found)
-    other = asked_host[max(len(asked_host) - 4, 0)][: len(found)]
-    return torch.cat([other, found[len(other) :]])
-
-
-def take_back_as_far_as_right(self, indices) -> int:
-    with contextlib.suppress(AssertionError):
-        give_host(self, indices)
-    return len(indices)
-
-
 track = UnifiedRadixCache._track_write_through_node
 
 
@@ -307,9 +285,6 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         compressed_host_pool.load_to_device_per_layer = load_no_rows_of_drafts
     case "two-hands":
         TokenToKVPoolAllocator.alloc = hand_out_twice
-    case "two-hands-of-host":
-        RoomyHostPool.alloc = hand_out_the_hosts_twice
-        RoomyHostPool.free = take_back_as_far_as_right
     case "unlocked-writes":
         UnifiedRadixCache._track_write_through_node = write_unlocked
     case "no-drain":

@@ -28,7 +28,7 @@ PARSING = "sglang.srt.server_args.ServerArgs."
 MODES = {
     "plain": BASE,
     "stripped": (*BASE, "--strip-thinking-cache", "--reasoning-parser", "qwen3"),
-    "groups": (*BASE, "--tokenflow-block-groups", "--tokenflow-host-room"),
+    "groups": (*BASE, "--tokenflow-block-groups"),
     "decode": (*BASE, "--disaggregation-mode", "decode"),
     "restore": (
         *("--model-path", "dummy", "--tokenflow-restore", "auto", "--enable-hierarchical-cache"),

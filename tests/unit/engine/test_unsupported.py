@@ -91,11 +91,10 @@ def test_a_decode_server_has_options_of_its_own(name, value) -> None:
     assert_one_sentence(message)
 
 
-@pytest.mark.parametrize("name", ["block_groups", "host_room"])
-def test_there_are_no_copies_to_group_on_a_decode_server(name) -> None:
+def test_there_are_no_copies_to_group_on_a_decode_server() -> None:
     decodes = SimpleNamespace(disaggregation_mode="decode", enable_hierarchical_cache=False)
-    with pytest.raises(UnsupportedError, match=f"--tokenflow-{name.replace('_', '-')} ") as caught:
-        check_contiguity(decodes, TokenFlowConfig(**{name: True}))
+    with pytest.raises(UnsupportedError, match="--tokenflow-block-groups ") as caught:
+        check_contiguity(decodes, TokenFlowConfig(block_groups=True))
     assert_one_sentence(str(caught.value))
 
 
@@ -157,11 +156,10 @@ def test_other_drafts_are_refused(given) -> None:
         check_speculation(SimpleNamespace(**{**SPECULATES, **given}), 1)
 
 
-@pytest.mark.parametrize("name", ["block_groups", "host_room"])
-def test_contiguous_copies_of_drafts_are_refused(name) -> None:
-    config = TokenFlowConfig(**{name: True})
+def test_contiguous_copies_of_drafts_are_refused() -> None:
+    config = TokenFlowConfig(block_groups=True)
     drafts = SimpleNamespace(**SPECULATES, enable_hierarchical_cache=True)
-    ours = f"--tokenflow-{name.replace('_', '-')} does not work"
+    ours = "--tokenflow-block-groups does not work"
     with pytest.raises(UnsupportedError, match=ours) as caught:
         check_contiguity(drafts, config)
     assert_one_sentence(str(caught.value))

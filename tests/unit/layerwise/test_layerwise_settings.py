@@ -96,7 +96,7 @@ def test_without_layers_it_needs_one() -> None:
         attach(args(disable_radix_cache=True), TokenFlowConfig())
 
 
-@pytest.mark.parametrize("name", ["restore", "block_groups", "host_room"])
+@pytest.mark.parametrize("name", ["restore", "block_groups"])
 def test_what_makes_copies_larger_or_fetches_them_is_refused(name) -> None:
     given = {name: "auto" if name == "restore" else True}
     with pytest.raises(UnsupportedError, match="does not work with --tokenflow-layerwise: it is"):

@@ -28,7 +28,6 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.engine.extension import Extension, Host
-from tokenflow_sgl.engine.kv.host_room import RoomyHostPool
 from tokenflow_sgl.engine.sglang.hooking import hold
 
 Pages = NDArray[np.int64]
@@ -156,9 +155,7 @@ class MemoryLedger:
         pool = _anchor(controller)
         page = int(pool.page_size)
         with pool.lock:  # threads of the storage free slots, too
-            roomy = isinstance(pool, RoomyHostPool)
-            slots = [pool.all_free_slots()] if roomy else [pool.free_slots, *pool.release_slots]
-            free = _joined(map(_numbers, slots))
+            free = _joined(map(_numbers, [pool.free_slots, *pool.release_slots]))
             used = pool.slot_used.numpy().copy() if hasattr(pool, "slot_used") else None
             fetches = [
                 _numbers(info.host_indices[: int(info.operation.completed_tokens)])
