@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 MODEL = "llama3-8b"
 
@@ -76,9 +78,16 @@ CONTENDERS = {
 The host pool of tokenflow is what the paper's machines have: eight times the device's.
 """
 
+
+def tuning(name: str) -> tuple[str, str]:
+    """Options with the tuning file of this name, one of `benchmarks/tuning`."""
+    path = Path(__file__).resolve().parents[1] / "tuning" / f"{name}.toml"
+    return "--tokenflow-tuning", os.path.relpath(path)
+
+
 SENSITIVITY = {
-    **{f"cycle {seconds:g} s": ("--tokenflow-cycle", f"{seconds:g}") for seconds in (0.5, 1, 1.5)},
-    **{f"mu {mu}": ("--tokenflow-switch-factor", str(mu)) for mu in (1, 5, 20)},
+    **{f"cycle {seconds:g} s": tuning(f"cycle-{seconds:g}") for seconds in (0.5, 1, 1.5)},
+    **{f"mu {mu}": tuning(f"mu-{mu}") for mu in (1, 5, 20)},
     **{f"host ratio {ratio}": ("--hicache-ratio", str(ratio)) for ratio in (1, 2, 4)},
 }
 """tokenflow with one parameter changed: scheduling interval, buffer conservativeness, and how many

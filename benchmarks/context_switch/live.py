@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "burst"))
 
 from pieces import groups_table, pieces_table
 from run import ROOT, keep, measure
-from suite import CONTENDERS, LOADS, WITH_PRIORITIES
+from suite import CONTENDERS, LOADS, WITH_PRIORITIES, tuning
 from switch_times import FILE, summary
 from table import lengths, replace_table
 
@@ -48,16 +48,16 @@ Contenders = Mapping[str, tuple[str, ...]]
 
 ABLATION: Contenders = {
     "all of it": TOKENFLOW,
-    "not written ahead": (*TOKENFLOW, "--no-tokenflow-write-ahead"),
-    "not loaded ahead": (*TOKENFLOW, "--no-tokenflow-load-ahead"),
-    "neither": (*TOKENFLOW, "--no-tokenflow-write-ahead", "--no-tokenflow-load-ahead"),
+    "not written ahead": (*TOKENFLOW, *tuning("not-written-ahead")),
+    "not loaded ahead": (*TOKENFLOW, *tuning("not-loaded-ahead")),
+    "neither": (*TOKENFLOW, *tuning("neither-ahead")),
     "write-back": (*TOKENFLOW, *WRITE_BACK),
     "no offload": NO_OFFLOAD,
 }
 """SGLang's options; HiCache copies both ways at once, which cannot be switched off."""
 
 
-GROUPS = (*TOKENFLOW, "--tokenflow-block-groups")
+GROUPS = (*TOKENFLOW, *tuning("block-groups"))
 PIECES: Contenders = {
     f"pages of {size}": (*TOKENFLOW, "--page-size", str(size)) for size in (1, 16, 64)
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from servers.client import Served
 from servers.fixtures import BROKEN, MODULE
+from servers.tuned import CHECK_RANKS
 
 from tokenflow_sgl.lab.demo.server import ServerError
 
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.engine
 
 TWO_RANKS = ("--scheduler", "tokenflow", "--tp-size", "2", "--max-total-tokens", "4000")
 ENV = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
-CHECKED = "--tokenflow-check-ranks"
 CONTROLS = {
     "policy": (MODULE, "forced:PreemptOthersOnOneRank", {}),
     "clock": (BROKEN, "forced:PreemptEvery", {"TOKENFLOW_TEST_BREAK": "own-clock"}),
@@ -54,7 +54,7 @@ def test_a_wrong_rank_is_named(start, prompts, what) -> None:
         return next((line for line in log.splitlines() if "ranks disagree" in line), None)
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        found, unnoticed = pool.map(lambda checked: ask(*checked), ((CHECKED,), ()))
+        found, unnoticed = pool.map(lambda checked: ask(*checked), ((CHECK_RANKS,), ()))
     assert found is not None
     assert "rank 1, in its pass" in found
     assert {"policy": "decision", "clock": "clock"}[what] in found

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from attacker.attacked_models import make_attacked
 from attacker.clients import post
+from servers.tuned import tuned
 from told_streams import Reading, told
 
 pytestmark = pytest.mark.engine
@@ -32,8 +33,8 @@ SOON = 120.0
 ROOM = ("--scheduler", "tokenflow", "--max-total-tokens", "20000")
 
 
-def resting(seconds: float) -> tuple[str, str]:
-    return "--tokenflow-longest-rest", str(seconds)
+def resting(seconds: float) -> tuple[str, ...]:
+    return tuned(longest_rest=seconds)
 
 
 class Renewing(threading.Thread):
@@ -193,7 +194,7 @@ def test_a_stream_rests_for_so_long_in_all(start, prompts, reference) -> None:
 @pytest.mark.parametrize("rate", [0, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_a_server_that_ends_waits_for_no_rest(start, prompts, reference, rate) -> None:
     """Nor for a reader who reads a token in ten seconds, though streams are paced."""
-    with start(*ROOM, *resting(LONG), "--tokenflow-pace") as served:
+    with start(*ROOM, *resting(LONG), *tuned(pace=True)) as served:
         streams = [Reading(served, prompt, TOKENS, rate=rate or 10.0) for prompt in prompts[:2]]
         if rate:
             for stream in streams:

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from servers.tuned import CHECK_RANKS, tuned
 from told_streams import Reading, told
 
 pytestmark = pytest.mark.engine
@@ -21,7 +22,7 @@ ROOM = ("--max-total-tokens", "40000")
 @pytest.fixture(scope="module", params=["1", pytest.param("2", marks=pytest.mark.slow)])
 def served(start, request):
     flags = ("--scheduler", "tokenflow", *ROOM)
-    ranks = ("--tp-size", request.param, "--tokenflow-check-ranks")
+    ranks = ("--tp-size", request.param, CHECK_RANKS)
     with start(*flags, *(ranks if request.param != "1" else ())) as running:
         yield running
 
@@ -197,7 +198,7 @@ def test_an_operator_cannot_break_it(served, prompts, reference) -> None:
 
 
 def test_a_weight_is_in_the_next_state_of_the_policy_on_all_ranks(start, prompts, tmp_path) -> None:
-    ranks = ("--tp-size", "2", "--tokenflow-check-ranks")
+    ranks = ("--tp-size", "2", CHECK_RANKS)
     policy = ("--scheduler", "tokenflow", "--tokenflow-policy", "weights_seen:WeightsSeen")
     with start(*policy, *ranks, env={"TOKENFLOW_TEST_WEIGHTS": str(tmp_path)}) as served:
         weighty = Reading(served, prompts[0], FAR)
@@ -219,7 +220,7 @@ def test_a_weight_is_in_the_next_state_of_the_policy_on_all_ranks(start, prompts
 @pytest.mark.slow
 def test_a_rest_does_not_last_for_ever(start, prompts, reference) -> None:
     longest = 3.0
-    flags = ("--scheduler", "tokenflow", *ROOM, "--tokenflow-longest-rest", str(longest))
+    flags = ("--scheduler", "tokenflow", *ROOM, *tuned(longest_rest=longest))
     with start(*flags) as served:
         stream = Reading(served, prompts[0], FAR)
         stream.wait_for(8)

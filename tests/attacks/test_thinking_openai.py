@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 from servers.fixtures import respelled
+from servers.tuned import tuned
 
 from tokenflow_sgl_emulator.tokenizer import make_tokenizer
 
@@ -25,8 +26,8 @@ FIRST_WORD = 259
 """The tokens below are bytes."""
 STRESS = (
     *("--scheduler", "tokenflow", "--max-total-tokens", "352", "--hicache-ratio", "4"),
-    *("--tokenflow-min-run", "0.1", "--tokenflow-safety", "0.2", "--tokenflow-band-seconds", "0.2"),
-    *("--tokenflow-hysteresis", "0.2", "--tokenflow-eta", "10", "--tokenflow-calm", "1"),
+    *tuned(min_run=0.1, safety=0.2, band_seconds=0.2, hysteresis=0.2, calm=1),
+    *("--tokenflow-eta", "10"),
 )
 
 

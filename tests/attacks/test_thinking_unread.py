@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from servers.fixtures import THINK_START
+from servers.tuned import tuned
 
 pytestmark = pytest.mark.engine
 
@@ -22,8 +23,8 @@ TURNS = 6
 """On a busy machine clients come one after the other: so many until one is preempted, at most."""
 STRESS = (
     *("--scheduler", "tokenflow", "--max-total-tokens", "704", "--hicache-ratio", "4"),
-    *("--tokenflow-min-run", "0.1", "--tokenflow-safety", "0.2", "--tokenflow-band-seconds", "0.2"),
-    *("--tokenflow-hysteresis", "0.2", "--tokenflow-eta", "10", "--tokenflow-calm", "1"),
+    *tuned(min_run=0.1, safety=0.2, band_seconds=0.2, hysteresis=0.2, calm=1),
+    *("--tokenflow-eta", "10"),
 )
 
 

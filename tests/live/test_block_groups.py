@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from servers.tuned import CHECK_RANKS, tuned
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -18,8 +19,8 @@ LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 def test_tokens_are_those_of_the_undisturbed_run(start, prompts, reference, page, ranks) -> None:
     # Twelve streams need about 1,350 tokens: the device holds half of it, the host the rest.
     memory = ("--max-total-tokens", "704", "--hicache-ratio", "4", "--chunked-prefill-size", "32")
-    flags = (*FORCED, "--tokenflow-block-groups", "--page-size", str(page), *memory)
-    two = ("--tp-size", "2", "--tokenflow-check-ranks") if ranks > 1 else ()
+    flags = (*FORCED, *tuned(block_groups=True), "--page-size", str(page), *memory)
+    two = ("--tp-size", "2", CHECK_RANKS) if ranks > 1 else ()
     with start(*flags, *two, env=LATE) as served:
         for stream in (False, True):
             assert served.outputs(prompts, stream=stream) == reference

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.tuned import CHECK_RANKS
 
 pytestmark = pytest.mark.engine
 
@@ -33,7 +34,7 @@ def lines(log: Path) -> list[dict[str, Any]]:
     [
         (),
         pytest.param(("--page-size", "16"), marks=pytest.mark.slow),
-        pytest.param(("--tp-size", "2", "--tokenflow-check-ranks"), marks=pytest.mark.slow),
+        pytest.param(("--tp-size", "2", CHECK_RANKS), marks=pytest.mark.slow),
     ],
 )
 def test_as_many_run_as_fit_with_one_copy(start, tmp_path, more) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from servers.fixtures import BROKEN
+from servers.tuned import CHECK_RANKS
 
 from tokenflow_sgl_emulator.compressed.tiny_compressed import make_tiny_compressed
 
@@ -73,7 +74,7 @@ SETTINGS = {
     "hicache": (*SMALL,),
     "no hicache": (*AMPLE, "--tokenflow-hicache", "off"),
     "no overlap": (*SMALL, "--disable-overlap-schedule"),
-    "two ranks": (*SMALL, "--tp-size", "2", "--tokenflow-check-ranks"),
+    "two ranks": (*SMALL, "--tp-size", "2", CHECK_RANKS),
     "DP attention": (*SMALL, "--tp-size", "2", "--dp-size", "2", "--enable-dp-attention"),
 }
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from servers.fixtures import BROKEN
 from servers.meeting import Pair, pair
+from servers.tuned import CHECK_RANKS
 
 from tokenflow_sgl_emulator.compressed.tiny_compressed import make_tiny_compressed
 
@@ -97,7 +98,7 @@ def test_tokens_are_those_of_the_undisturbed_run(forced, long_prompts, answers) 
 
 SETTINGS = {
     "no overlap": ((), ("--disable-overlap-schedule",)),
-    "two ranks": (("--tp-size", "2"), ("--tokenflow-check-ranks",)),
+    "two ranks": (("--tp-size", "2"), (CHECK_RANKS,)),
     "DP attention": (DP_ATTENTION, ()),
 }
 

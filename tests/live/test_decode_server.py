@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from servers.fixtures import BROKEN
 from servers.meeting import Pair, pair
+from servers.tuned import CHECK_RANKS
 
 pytestmark = pytest.mark.engine
 
@@ -57,7 +58,7 @@ SETTINGS = {
         flags=("--page-size", "16"), decode=(*SMALL, "--disable-overlap-schedule")
     ),
     "tensors, no radix cache": Setting(decode=(*SMALL, *TENSORS, "--disable-radix-cache")),
-    "two ranks": Setting(flags=TWO_RANKS, decode=(*SMALL, "--tokenflow-check-ranks")),
+    "two ranks": Setting(flags=TWO_RANKS, decode=(*SMALL, CHECK_RANKS)),
     "DP attention": Setting(flags=DP_ATTENTION, decode=("--max-total-tokens", "480")),
     "MLA, pages of 16": Setting("deepseek", ("--page-size", "16")),
     "sliding windows": Setting("qwen3-window"),

@@ -8,6 +8,7 @@ import http.client
 
 import pytest
 from servers.fixtures import BROKEN, COLD
+from servers.tuned import CHECK_RANKS, tuned
 
 pytestmark = pytest.mark.engine
 
@@ -117,7 +118,7 @@ def test_streams_that_are_loaded_in_parts_have_their_tokens(
     start, prompts, reference, page, ranks
 ) -> None:
     """A copy lands late, the next one has no room, and what is loaded is given up half-way."""
-    two = ("--tp-size", "2", "--tokenflow-check-ranks") if ranks > 1 else ()
+    two = ("--tp-size", "2", CHECK_RANKS) if ranks > 1 else ()
     with start(*flags("overlap", page, "hicache"), *IN_CHUNKS, *two, env=LATE) as served:
         for stream in (False, True):
             assert served.outputs(prompts, stream=stream) == reference
@@ -133,7 +134,7 @@ AT_ONCE = ("--scheduler", "tokenflow", "--tokenflow-policy", "forced:PreemptAndR
 
 ROUNDS = 5
 """Of a control: on a busy machine few of the prompts meet, so that little is disturbed."""
-PACED = ("--scheduler", "tokenflow", "--tokenflow-pace", "--tokenflow-default-rate", "5")
+PACED = ("--scheduler", "tokenflow", *tuned(pace=True), "--tokenflow-default-rate", "5")
 """Readers so slow that even a busy machine gets well before them."""
 
 

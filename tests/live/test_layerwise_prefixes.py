@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from servers.layered import PLAIN, PLANS, Said, ask, layered
+from servers.tuned import CHECK_RANKS
 
 from tokenflow_sgl_emulator.models import make_tiny_model
 
@@ -128,7 +129,7 @@ def test_clients_that_leave(start, model, turns, resident, tmp_path, flags) -> N
 
 @pytest.mark.slow
 def test_two_ranks(start, model, turns, resident, tmp_path) -> None:
-    own = (*ON, *FORCED, "--page-size", "16", "--tp-size", "2", "--tokenflow-check-ranks")
+    own = (*ON, *FORCED, "--page-size", "16", "--tp-size", "2", CHECK_RANKS)
     with layered(start, tmp_path, f"{PLANS}:AnyLayers", *own, model=model) as served:
         for asked, expected in (
             (turns.first, resident[0]),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from servers.layered import PLAIN, PLANS, Said, ask, layered
+from servers.tuned import CHECK_RANKS, tuned
 
 pytestmark = pytest.mark.engine
 
@@ -45,7 +46,7 @@ def counts(served: Any) -> dict[str, float]:
             for each in (
                 (16, "AnyLayers", ("--disable-overlap-schedule",)),
                 (16, "AnyChoice", ("--enable-mixed-chunk",)),
-                (1, "NotedSolver", ("--tokenflow-mixed-chunk", "off")),
+                (1, "NotedSolver", tuned(mixed_chunk="off")),
             )
         ),
     ],
@@ -170,7 +171,7 @@ def test_a_wrong_token_after_a_pause_is_noticed(start, models, prompts, resident
 
 @pytest.mark.slow
 def test_two_ranks(start, models, prompts, resident, tmp_path) -> None:
-    own = (*ON, *FORCED, "--page-size", "16", "--tp-size", "2", "--tokenflow-check-ranks")
+    own = (*ON, *FORCED, "--page-size", "16", "--tp-size", "2", CHECK_RANKS)
     with layered(start, tmp_path, f"{PLANS}:AnyLayers", *own, model=models / "qwen3") as served:
         assert [tokens for tokens, _ in ask(served, prompts)] == [each for each, _ in resident]
         assert counts(served)["preemptions_total"] > len(prompts)

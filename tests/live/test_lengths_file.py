@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from servers.fixtures import COLD
+from servers.tuned import CHECK_RANKS
 
 from tokenflow_sgl.lab.demo.server import ServerError
 from tokenflow_sgl.policy.lengths_document import read_lengths
@@ -21,7 +22,7 @@ def test_lengths_survive_a_restart(start, prompts, tmp_path) -> None:
     flags = ("--scheduler", "tokenflow", "--tokenflow-lengths-file", str(path))
     known = 0.0
     for tp, asked in (("1", prompts), ("2", prompts[:1])):
-        ranks = ("--tp-size", tp, "--tokenflow-check-ranks")
+        ranks = ("--tp-size", tp, CHECK_RANKS)
         with start(*flags, *ranks, launcher=COLD, stop_timeout_s=PATIENT) as served:
             served.outputs(asked, stream=True, max_new_tokens=8, custom_params=AGENT)
             served.assert_clean()

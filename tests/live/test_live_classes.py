@@ -7,6 +7,7 @@ import urllib.request
 
 import pytest
 from servers.client import Samples
+from servers.tuned import tuned
 
 pytestmark = pytest.mark.engine
 
@@ -40,7 +41,7 @@ def served(start, tmp_path_factory):
     path = tmp_path_factory.mktemp("classes") / "classes.toml"
     path.write_text(FILE)
     flags = ("--scheduler", "tokenflow", "--max-total-tokens", "1500", "--hicache-ratio", "4")
-    flags += ("--tokenflow-admission", "both")  # the prompts are served by both rules
+    flags += tuned(admission="both")  # the prompts are served by both rules
     with start(*flags, "--tokenflow-classes", str(path)) as server:
         path.unlink()  # what was read at the start is what counts
         yield server

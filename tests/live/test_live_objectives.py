@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from servers.fixtures import BROKEN
+from servers.tuned import tuned
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -20,7 +21,7 @@ tpot_slo = {SLO:g}
 deposit = true
 """
 FLAGS = (
-    *("--scheduler", "tokenflow", "--tokenflow-admission", "slo", "--tokenflow-min-run", "0.05"),
+    *("--scheduler", "tokenflow", *tuned(admission="slo", min_run=0.05)),
     *("--max-total-tokens", "1500", "--hicache-ratio", "4"),
 )
 """Twelve streams need about 3,500 tokens: they take turns."""

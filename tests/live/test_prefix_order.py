@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.tuned import CHECK_RANKS
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -37,7 +38,7 @@ def uncached(log: Path) -> dict[str, list[tuple[int, int]]]:
     [
         (16, ()),
         (1, ()),
-        (1, ("--tp-size", "2", "--tokenflow-check-ranks")),
+        (1, ("--tp-size", "2", CHECK_RANKS)),
     ],
 )
 def test_the_policy_sees_what_is_cached(start, prompts, tmp_path, page, more) -> None:

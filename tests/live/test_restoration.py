@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from servers.restoring import AHEAD, NEW, SLOW, SUFFIX, Restoring, Said, restoring
+from servers.tuned import CHECK_RANKS
 
 from tokenflow_sgl_emulator.models import make_tiny_model
 
@@ -54,7 +55,7 @@ def test_every_split_gives_the_same_tokens(stock, wanted) -> None:
         (64, ("--scheduler", "tokenflow")),
         pytest.param(
             16,
-            ("--scheduler", "tokenflow", "--tp-size", "2", "--tokenflow-check-ranks"),
+            ("--scheduler", "tokenflow", "--tp-size", "2", CHECK_RANKS),
             marks=pytest.mark.slow,
         ),
     ],

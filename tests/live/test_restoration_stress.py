@@ -19,6 +19,7 @@ from attacker.truth import Subject
 from servers.client import Served
 from servers.fixtures import SERVER_SIDE
 from servers.restoring import LAYERS
+from servers.tuned import CHECK_RANKS
 from stress.prompts import FORKS, Prompt, ask_all
 from stress.storm import Storm
 
@@ -41,7 +42,7 @@ BY_LAYERS = (
     *("--chunked-prefill-size", "512", "--tokenflow-restore", "splits:SplitEitherWay"),
     *("--hicache-mem-layout", "layer_first"),
 )
-TWO_RANKS = ("--scheduler", "tokenflow", "--tp-size", "2", "--tokenflow-check-ranks")
+TWO_RANKS = ("--scheduler", "tokenflow", "--tp-size", "2", CHECK_RANKS)
 WAYS = ("restorations_total", "restored_tokens_total", "restore_fetch_failures_total")
 
 

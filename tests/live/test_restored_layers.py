@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from servers.restoring import LAYERS, NEW, SLOW, Restoring, Said, restoring
+from servers.tuned import CHECK_RANKS
 
 from tokenflow_sgl_emulator.models import make_tiny_model
 
@@ -73,7 +74,7 @@ def test_all_of_them_from_one_source_and_one_layer_at_a_time(stock, wanted, said
         (1, ("--disable-overlap-schedule", *BY_LAYERS)),
         (64, ("--scheduler", "tokenflow", *BY_LAYERS)),
         (16, DIRECT),
-        (16, ("--scheduler", "tokenflow", "--tp-size", "2", "--tokenflow-check-ranks", *BY_LAYERS)),
+        (16, ("--scheduler", "tokenflow", "--tp-size", "2", CHECK_RANKS, *BY_LAYERS)),
     ],
     ids=("page 1, no overlap", "page 64, tokenflow", "page_first_direct", "two ranks"),
 )

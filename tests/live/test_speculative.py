@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from servers.fixtures import BROKEN
+from servers.tuned import CHECK_RANKS
 
 pytestmark = pytest.mark.engine
 
@@ -154,8 +155,8 @@ def test_tokens_are_those_of_the_undisturbed_run(start, prompts, speculation) ->
     [
         ("--page-size", "16"),
         ("--disable-overlap-schedule",),
-        ("--tp-size", "2", "--tokenflow-check-ranks"),
-        (*TREE, "--tp-size", "2", "--tokenflow-check-ranks"),
+        ("--tp-size", "2", CHECK_RANKS),
+        (*TREE, "--tp-size", "2", CHECK_RANKS),
         (*TREE, "--disable-overlap-schedule"),
     ],
     ids=["pages", "no-overlap", "ranks", "trees, ranks", "trees, no-overlap"],
@@ -171,7 +172,7 @@ def test_tokens_are_the_same_in_other_settings(start, prompts, speculation, flag
     [
         ("eagle3 in windows", ("--page-size", "16")),
         ("eagle3 in windows", ("--disable-overlap-schedule",)),
-        ("eagle3 in windows", ("--tp-size", "2", "--tokenflow-check-ranks")),
+        ("eagle3 in windows", ("--tp-size", "2", CHECK_RANKS)),
         ("mtp in windows", ("--page-size", "16", "--disable-overlap-schedule")),
     ],
     ids=["pages", "no-overlap", "ranks", "windowed drafts, pages, no-overlap"],

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 from servers.fixtures import BROKEN
+from servers.tuned import CHECK_RANKS
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -84,7 +85,7 @@ SETTINGS = {
     "convolutions, no hicache": (CONVOLUTIONS, NO_HICACHE),
     "deltas, hicache": (DELTAS, HICACHE),
     "deltas, no hicache": (DELTAS, NO_HICACHE),
-    "deltas, two ranks": (DELTAS, (*HICACHE, "--tp-size", "2", "--tokenflow-check-ranks")),
+    "deltas, two ranks": (DELTAS, (*HICACHE, "--tp-size", "2", CHECK_RANKS)),
 }
 
 

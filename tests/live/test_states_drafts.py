@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from servers.fixtures import BROKEN
+from servers.tuned import CHECK_RANKS
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -70,7 +71,7 @@ SETTINGS = {
     "nextn, no overlap": ("nextn", (*SMALL, "--disable-overlap-schedule")),
     "nextn, no hicache, pages of 16, two ranks": (
         "nextn",
-        (*AMPLE, *NO_HICACHE, "--page-size", "16", "--tp-size", "2", "--tokenflow-check-ranks"),
+        (*AMPLE, *NO_HICACHE, "--page-size", "16", "--tp-size", "2", CHECK_RANKS),
     ),
     "ngram": ("ngram", SMALL),
 }

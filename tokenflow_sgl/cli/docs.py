@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import Field
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -18,13 +19,52 @@ SGLang schedules alone, and of the `--tokenflow-*` flags only `--tokenflow-resto
 
 In a YAML file for `--config` the names are the same without the leading dashes
 (`tokenflow-eta: 0.8`). For `tokenflow_sgl.Engine` they are keywords (`tokenflow_eta=0.8`). SGLang's
-YAML reader takes no on/off pairs: `--no-tokenflow-park` goes on the command line.
+YAML reader takes no on/off pairs: `--tokenflow-deposit` goes on the command line.
 
-The flags from `--tokenflow-eta` on belong to the policy `working-set`.
+`--tokenflow-eta` and `--tokenflow-burst-eta` belong to the policy `working-set`.
 [scheduler.md](scheduler.md) explains what they do.
 
 | flag | default | range | meaning |
 | --- | --- | --- | --- |
+"""
+_TUNING_INTRO = """
+## The tuning file
+
+All other parameters stand in one file, named with `--tokenflow-tuning FILE`. The same file is
+written by `tokenflow tune --tuning FILE` and simulated by `tokenflow simulate --tuning FILE`:
+
+```toml
+[policy]
+switch_factor = 3
+park = false
+
+[engine]
+longest_rest = 60
+```
+
+It is read once, at the start. A flag on the command line beats the file. A file that cannot be
+read, a name that is not in the tables below, or a value of another type or outside its range stops
+the start with one sentence.
+
+In 0.1 these parameters were flags. Such a flag is refused with the line to write instead.
+"""
+_POLICY_INTRO = """
+`[policy]`, parameters of the policy `working-set` ([scheduler.md](scheduler.md)):
+
+"""
+_ENGINE_INTRO = """
+`[engine]`, parameters of the server around the policy; the simulator has none of these:
+
+"""
+_TABLE_HEAD = "| name | default | range | meaning |\n| --- | --- | --- | --- |\n"
+_ENVIRONMENT = """
+## The environment
+
+| variable | meaning |
+| --- | --- |
+| `TOKENFLOW_CHECK_RANKS=1` | for debugging, with several tensor-parallel ranks: each compares its \
+decisions and actions with the leader's in every pass, and ends the server with a sentence if they \
+differ; read once, where the options are parsed |
 """
 
 
@@ -80,13 +120,13 @@ _METRICS_END = """
 | `newcomer` | to free memory for a stream that has no first token yet |
 | `exchange` | to free memory for a paused stream that is closer to a stall |
 | `memory` | the next decode steps would not fit |
-| `park` | far ahead of its reader, while the others are faster without it; or `--tokenflow-pace` |
+| `park` | far ahead of its reader, while the others are faster without it; or [`pace`](flags.md) |
 | `rest` | its reader has looked away: its rate was set to 0 |
 | `policy` | any other reason of a policy of your own |
 
 | `reason` | meaning |
 | --- | --- |
-| `limit` | the stream had rested for `--tokenflow-longest-rest` seconds in all |
+| `limit` | the stream had rested for [`longest_rest`](flags.md) seconds in all |
 | `awaited` | new weights, an adapter to unload, a flush, or the server's end waited for it |
 
 | `mode` | meaning |
@@ -127,23 +167,39 @@ def docs(page: Annotated[Page, typer.Argument(help="The page to print.")]) -> No
 
 def flags_page() -> str:
     """docs/flags.md: every --tokenflow-* flag with its default, range and meaning."""
-    from tokenflow_sgl.engine.config import settings
+    from tokenflow_sgl.engine.config import flag_settings, tuning_tables
 
-    rows = [_flag_row(name, default, item.metadata) for name, default, item in settings()]
-    return _FLAGS_INTRO + "\n".join(rows) + "\n"
+    tables = tuning_tables()
+    return "".join(
+        [
+            _FLAGS_INTRO,
+            *(
+                _row(_flag_names(name, item.default), item)
+                for name, item in flag_settings().items()
+            ),
+            _TUNING_INTRO,
+            _POLICY_INTRO + _TABLE_HEAD,
+            *(_row(f"`{name}`", item) for name, item in tables["policy"].items()),
+            _ENGINE_INTRO + _TABLE_HEAD,
+            *(_row(f"`{name}`", item) for name, item in tables["engine"].items()),
+            _ENVIRONMENT,
+        ]
+    )
 
 
-def _flag_row(name: str, default: Any, metadata: Any) -> str:
-    flag = f"--tokenflow-{name.replace('_', '-')}"
+def _flag_names(name: str, default: Any) -> str:
+    flag = f"tokenflow-{name.replace('_', '-')}"
+    return f"`--{flag}`, `--no-{flag}`" if isinstance(default, bool) else f"`--{flag}`"
+
+
+def _row(names: str, item: Field[Any]) -> str:
+    default, low, high = item.default, item.metadata["low"], item.metadata["high"]
     if isinstance(default, bool):
-        flag = f"{flag}`, `--no-{flag.removeprefix('--')}"
         shown = "on" if default else "off"
-    elif default in ((), ""):
-        shown = "none"
     else:
-        shown = f"`{default}`"
-    limits = "" if metadata["low"] is None else f"{metadata['low']:.9g} to {metadata['high']:.9g}"
-    return f"| `{flag}` | {shown} | {limits} | {metadata['help']} |"
+        shown = "none" if default == "" else f"`{default}`"
+    limits = "" if low is None else f"{low:.9g} to {high:.9g}"
+    return f"| {names} | {shown} | {limits} | {item.metadata['help']} |\n"
 
 
 def metrics_page() -> str:

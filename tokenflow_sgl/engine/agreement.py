@@ -2,7 +2,7 @@
 
 Ranks decide each for itself, by the same figures. One that sees or does something else than the
 leader hangs or crashes in a collective some passes later, or gives wrong tokens, and nothing tells
-where it began. With `--tokenflow-check-ranks` every rank keeps digests of all that it decided and
+where it began. With `TOKENFLOW_CHECK_RANKS=1` every rank keeps digests of all that it decided and
 did; the leader's ride on its clock tick, and a rank that has others says which, and in which pass.
 """
 

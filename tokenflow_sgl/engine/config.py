@@ -13,13 +13,12 @@ from tokenflow_sgl.engine.layerwise_settings import (
     WIDEST_RATIO,
 )
 from tokenflow_sgl.policy.config import (
-    WORDS,
     ConfigError,
     WorkingSetConfig,
-    check_ranges,
-    check_words,
+    check_settings,
     setting,
 )
+from tokenflow_sgl.policy.tuning_file import read_tuning
 from tokenflow_sgl.qos.classes import (
     DEFAULT_CLASS,
     SHIPPED_CLASSES,
@@ -46,50 +45,68 @@ DECODE_HOST_RATIO = 2.0
 """Tokens that a decode server's host has room for over the device's: SGLang's default for HiCache.
 For retraction alone it takes 0.2."""
 HIDDEN, SHOWN = "hidden", "shown"
-_OWN_CHOICES = {
-    **{"hicache": ("auto", "off"), "mixed_chunk": ("auto", "off")},
-    "thinking": (HIDDEN, SHOWN),
-}
-CHOICES = {**_OWN_CHOICES, **WORDS}
-"""What settings may be that are one of a few words."""
+PREFIX = "tokenflow_"
+"""Of the settings' names in arguments and keywords."""
+TUNING_SETTING = "tuning"
+POLICY_TABLE, ENGINE_TABLE = "policy", "engine"
+"""Tables of a tuning file: parameters of the policy `working-set`, and of the engine around it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFlowConfig:
-    """Everything that `--tokenflow-*` can say. Absent from ServerArgs: scheduler off."""
+    """All that flags and a tuning file say of a server. Absent from ServerArgs: scheduler off.
 
+    Raises:
+        ConfigError: A value is out of its range; the message names field, value and what is
+            allowed.
+    """
+
+    tuning: str = setting(
+        "",
+        "file of parameters (TOML) that are no flags, as tokenflow tune writes it and tokenflow "
+        "simulate --tuning takes it; read once, at the start; a flag beats the file; empty: all "
+        "parameters as shipped",
+        flag=True,
+    )
     policy: str = setting(
         "working-set",
         "policy: working-set, paper (TokenFlow's Eq. 3 to 6 as printed), stock (never "
         "intervenes), or package.module:Class of your own",
+        flag=True,
     )
     hicache: str = setting(
         "auto",
         "auto: switch HiCache on, so that KV of paused streams is kept in host memory (SGLang's "
         "own --hicache-* options apply; a decode server has no HiCache, its pool for such KV gets "
         "HiCache's default size); off: leave it as SGLang's options say",
+        words=("auto", "off"),
+        flag=True,
     )
     mixed_chunk: str = setting(
         "auto",
         "auto: under stress, running streams decode in the same step as a prefill, as with "
         "SGLang's --enable-mixed-chunk, where its prefill graphs allow it, so that a resume costs "
         "the others no step; off: leave it as SGLang's option says",
+        words=("auto", "off"),
     )
     classes: str = setting(
         "",
         "file of classes (TOML): rate, tolerance, weight, reader and objectives of each, and the "
         "default; read once, at the start; empty: the shipped classes",
+        flag=True,
     )
     default_rate: str = setting(
         "",
         "rate of requests that state none: tokens per second, or the name of a class; empty: the "
         f"default of the file of classes, or else {DEFAULT_CLASS}",
+        flag=True,
     )
     deposit: bool = setting(
         False,
         "deliver every stream that has a reader from a token deposit: the front end sends one "
         "token per interval (the stream's TBT objective, or else 1 / rate) while it holds any, and "
         "the rest when the answer is complete; a request chooses for itself with tokenflow_deposit",
+        flag=True,
     )
     longest_rest: float = setting(
         600.0,
@@ -102,6 +119,8 @@ class TokenFlowConfig:
         HIDDEN,
         "hidden: readers do not see the reasoning of a model that thinks, so a stream is served as "
         "one that waits for its first text until its thinking has ended; shown: they read it, too",
+        words=(HIDDEN, SHOWN),
+        flag=True,
     )
     lengths: str = setting(
         "learned",
@@ -120,12 +139,14 @@ class TokenFlowConfig:
         "of learned lengths: file in which they survive a restart; read at the start if it is "
         "there, written every minute; data-parallel replicas have one each (FILE, FILE.dp1, ...); "
         "empty: every start learns anew",
+        flag=True,
     )
     decision_log: str = setting(
         "",
         "file for tokenflow explain: a JSON line for every pass that pauses, admits, starts or "
         "resumes streams, and for every prefix restored from storage, with request ids and the "
         "figures behind the decision; rotated at 32 MiB, five files; empty: no log",
+        flag=True,
     )
     block_groups: bool = setting(
         False,
@@ -137,6 +158,7 @@ class TokenFlowConfig:
         "auto: a prefix that lies in HiCache's storage is computed from its head while its tail is "
         "fetched, until they meet; works with either scheduler; off: SGLang fetches all of it or "
         "computes; or package.module:Class of your own, which decides where they meet",
+        flag=True,
     )
     layerwise: str = setting(
         NO_LAYERS,
@@ -146,6 +168,7 @@ class TokenFlowConfig:
         "steps are shortest; even: the same layers of all streams; off: all KV in use lies on the "
         "device; or package.module:Class of your own, which decides which layers of which stream "
         "lie there",
+        flag=True,
     )
     layerwise_ratio: float = setting(
         USUAL_RATIO,
@@ -153,13 +176,11 @@ class TokenFlowConfig:
         "the number of layers",
         low=1.0,
         high=WIDEST_RATIO,
+        flag=True,
     )
-    check_ranks: bool = setting(
-        False,
-        "for debugging, with several tensor-parallel ranks: compare each rank's decisions and "
-        "actions with the leader's in every pass, and end the server with a sentence if they "
-        "differ",
-    )
+    check_ranks: bool = False
+    """For debugging, with several tensor-parallel ranks: whether each compares its decisions and
+    actions with the leader's in every pass. It rides here, so that all ranks agree about it."""
     working_set: WorkingSetConfig = field(default_factory=WorkingSetConfig)
     known_classes: QosClasses = field(init=False, repr=False, compare=False)
     """Those of the file, or the shipped ones, with the default."""
@@ -167,8 +188,7 @@ class TokenFlowConfig:
     def __post_init__(self) -> None:
         # Read here alone: what rides on SGLang's ServerArgs is the same in all processes.
         object.__setattr__(self, "known_classes", self._known_classes())
-        check_ranges(self)
-        check_words(self, _OWN_CHOICES)
+        check_settings(self)
         for name in ("lengths_file", "decision_log"):
             value = getattr(self, name)
             if value and not Path(value).absolute().parent.is_dir():
@@ -199,29 +219,84 @@ class TokenFlowConfig:
             ) from None
 
 
-def settings() -> list[tuple[str, Any, dataclasses.Field[Any]]]:
-    """All settings as (name, default, field), the policy's after the engine's own."""
-    own = [item for item in dataclasses.fields(TokenFlowConfig) if item.metadata]
-    return [
-        (item.name, item.default, item) for item in [*own, *dataclasses.fields(WorkingSetConfig)]
-    ]
+Settings = dict[str, dataclasses.Field[Any]]
 
 
-def build(values: dict[str, Any]) -> TokenFlowConfig:
-    """A configuration from settings by name; unknown names raise `ConfigError`."""
-    own = {item.name for item in dataclasses.fields(TokenFlowConfig) if item.metadata}
-    policy = {item.name for item in dataclasses.fields(WorkingSetConfig)}
-    unknown = sorted(set(values) - own - policy)
+def _own_settings() -> Settings:
+    return {item.name: item for item in dataclasses.fields(TokenFlowConfig) if item.metadata}
+
+
+def _policy_settings() -> Settings:
+    return {item.name: item for item in dataclasses.fields(WorkingSetConfig)}
+
+
+def flag_settings() -> Settings:
+    """The settings that have a flag, by name, the engine's own before the policy's."""
+    every = {**_own_settings(), **_policy_settings()}
+    return {name: item for name, item in every.items() if item.metadata["flag"]}
+
+
+def tuning_tables() -> dict[str, Settings]:
+    """What may stand in a tuning file: of each table its settings by name.
+
+    Those of the policy are all there, with a flag or without: a search for parameters finds both.
+    """
+    own = {name: item for name, item in _own_settings().items() if not item.metadata["flag"]}
+    return {POLICY_TABLE: _policy_settings(), ENGINE_TABLE: own}
+
+
+def load_tuning(path: str) -> dict[str, dict[str, Any]]:
+    """The settings of a tuning file, by table and name; a table that is not there is empty.
+
+    Raises:
+        ConfigError: It cannot be read, or something in it cannot be used; the message names the
+            file, the field, its value and what is allowed.
+    """
+    elsewhere = {
+        name: f"it is the flag --tokenflow-{name.replace('_', '-')}"
+        for name in flag_settings()
+        if name not in _policy_settings()
+    }
+    return read_tuning(path, tuning_tables(), elsewhere)
+
+
+def build(given: dict[str, Any], *, check_ranks: bool = False) -> TokenFlowConfig:
+    """A configuration from settings by name, and from the tuning file if one is among them.
+
+    Args:
+        given: Values by name; each beats what the file says.
+        check_ranks: As of `TokenFlowConfig`.
+
+    Raises:
+        ConfigError: There is no such setting, a value is out of its range, or the file cannot be
+            used.
+    """
+    own, policy = _own_settings(), _policy_settings()
+    unknown = sorted(set(given) - set(own) - set(policy))
     if unknown:
         raise ConfigError(
             f"unknown setting tokenflow_{unknown[0]}; allowed are "
-            + ", ".join(f"tokenflow_{name}" for name in sorted(own | policy))
+            + ", ".join(f"tokenflow_{name}" for name in sorted(flag_settings()))
         )
+    tuned = load_tuning(given["tuning"]) if given.get("tuning") else {}
+    values = {name: value for table in tuned.values() for name, value in table.items()} | given
     return TokenFlowConfig(
         **{name: value for name, value in values.items() if name in own},
+        check_ranks=check_ranks,
         working_set=WorkingSetConfig(
             **{name: value for name, value in values.items() if name in policy}
         ),
+    )
+
+
+def tuned_text(config: TokenFlowConfig) -> str:
+    """What is not as shipped of all that a tuning file can say, as one line."""
+    tables = tuning_tables()
+    return ", ".join(
+        f"{name} = {value}"
+        for table, record in ((POLICY_TABLE, config.working_set), (ENGINE_TABLE, config))
+        for name, item in tables[table].items()
+        if (value := getattr(record, name)) != item.default
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.config import TokenFlowConfig, tuned_text
 from tokenflow_sgl.engine.unsupported import attention_dp, decodes_only
 
 HOST_RATIO = 2.0
@@ -111,9 +111,11 @@ def consequences(
         most = chunk if limit is None or limit <= 0 else min(chunk, limit)
         yield (
             "prefills",
-            f"at most {most} tokens a step while streams decode (--tokenflow-prefill-chunk), and "
+            f"at most {most} tokens a step while streams decode (prefill_chunk), and "
             "as --chunked-prefill-size says otherwise",
         )
+    if config.tuning:
+        yield "tuning", f"{config.tuning}: {tuned_text(config) or 'all as shipped'}"
     default = config.known_classes.default
     yield (
         "order",
@@ -190,7 +192,7 @@ def _mixed(record: Any, config: TokenFlowConfig) -> str:
     if record.enable_mixed_chunk:
         return "on, by --enable-mixed-chunk"
     if config.mixed_chunk != "auto":
-        return "off, by --tokenflow-mixed-chunk off"
+        return "off, by mixed_chunk in the tuning file"
     if record.speculative_algorithm is not None:
         return "off: a row of a prefill step verifies no drafts"
     if decodes_only(record):

@@ -1,4 +1,4 @@
-"""`--scheduler tokenflow` and `--tokenflow-*`, generated from the configuration record."""
+"""`--scheduler tokenflow` and `--tokenflow-*`: generated from the settings that have a flag."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from sglang.srt.environ import envs
 
 from tokenflow_sgl.engine.config import (
     ATTRIBUTE,
-    CHOICES,
     DECODE_HOST_RATIO,
     LAUNCH_ATTRIBUTE,
     NO_PLANNER,
     OFF_ATTRIBUTE,
+    PREFIX,
     RESTORE_ATTRIBUTE,
     TokenFlowConfig,
     build,
-    settings,
+    flag_settings,
+    tuned_text,
 )
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_layerwise
 from tokenflow_sgl.engine.layerwise_settings import (
@@ -33,6 +34,7 @@ from tokenflow_sgl.engine.layerwise_settings import (
     LayerwiseSettings,
 )
 from tokenflow_sgl.engine.lengths_file import attach_lengths
+from tokenflow_sgl.engine.moved_flags import CHECK_RANKS_VARIABLE, declare_moved, flag_of
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.unsupported import (
     NO_STREAMS,
@@ -45,11 +47,10 @@ from tokenflow_sgl.engine.unsupported import (
     has_workers,
 )
 from tokenflow_sgl.engine.unsupported_front_ends import check_app, check_deposits, check_rust
-from tokenflow_sgl.policy import make_policy, make_predictor
+from tokenflow_sgl.policy import ConfigError, make_policy, make_predictor
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "tokenflow_"
 SCHEDULERS = ("default", "tokenflow")
 SWITCHES = ("restore", "layerwise")
 """Settings that do something with SGLang's own scheduler, too."""
@@ -90,40 +91,48 @@ def add_arguments(
         default="default",
         help="tokenflow: the buffer-aware preemptive scheduler; default: SGLang's own.",
     )
-    for name, default, item in settings():
+    for name, item in flag_settings().items():
         group.add_argument(
-            f"--{PREFIX}{name}".replace("_", "-"),
+            flag_of(name),
             # None tells "not given" from a value: only given values reach the record.
             default=None,
             **switch if name in SWITCHES else {},
-            **_argument(name, default, item),
+            **_argument(item),
         )
+    declare_moved(group)
 
 
-def _argument(name: str, default: Any, item: dataclasses.Field[Any]) -> dict[str, Any]:
+def _argument(item: dataclasses.Field[Any]) -> dict[str, Any]:
     """Argparse keywords of one setting."""
-    text = item.metadata["help"].replace("%", "%%")
+    default, text = item.default, item.metadata["help"].replace("%", "%%")
     text = f"{text} (default: {default})."
     if isinstance(default, bool):
         return {"action": argparse.BooleanOptionalAction, "help": text}
-    if name in CHOICES:
-        return {"choices": CHOICES[name], "help": text}
+    if item.metadata["words"]:
+        return {"choices": item.metadata["words"], "help": text}
     return {"type": type(default), "metavar": type(default).__name__.upper(), "help": text}
 
 
 def config_from(namespace: argparse.Namespace) -> TokenFlowConfig | None:
     """The configuration that the parsed flags ask for; None with the default scheduler.
 
-    Raises `ConfigError` for a value out of range.
+    Raises `ConfigError` for a value out of range and for a tuning file that cannot be used.
     """
     if getattr(namespace, "scheduler", "default") != "tokenflow":
         return None
-    given = {}
-    for name, _, _ in settings():
-        value = getattr(namespace, PREFIX + name, None)
-        if value is not None:
-            given[name] = value
-    return build(given)
+    values = {name: getattr(namespace, PREFIX + name, None) for name in flag_settings()}
+    return configured({name: value for name, value in values.items() if value is not None})
+
+
+def configured(given: dict[str, Any]) -> TokenFlowConfig:
+    """The configuration of these settings, of their tuning file, and of the environment.
+
+    Raises `ConfigError` for a value out of range and for a tuning file that cannot be used.
+    """
+    said = os.environ.get(CHECK_RANKS_VARIABLE, "") or "0"
+    if said not in ("0", "1"):
+        raise ConfigError(f"{CHECK_RANKS_VARIABLE} is {said!r}; allowed is 0 or 1")
+    return build(given, check_ranks=said == "1")
 
 
 def planner_from(namespace: argparse.Namespace) -> str:
@@ -208,6 +217,9 @@ def attach(server_args: Any, config: TokenFlowConfig) -> None:
     if config.lengths_file:
         attach_lengths(server_args, config.lengths_file)
     setattr(server_args, ATTRIBUTE, config)
+    if config.tuning:
+        said = tuned_text(config) or "all as shipped"
+        logger.info("tokenflow tuning (%s): %s", config.tuning, said)
     if has_workers(server_args):
         os.environ[APP_VARIABLE] = WORKER_APP
         setattr(server_args, LAUNCH_ATTRIBUTE, secrets.token_hex(8))

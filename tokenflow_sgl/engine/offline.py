@@ -7,15 +7,16 @@ from typing import Any
 from sglang.srt.entrypoints.engine import Engine as SGLangEngine
 from sglang.srt.plugins import load_plugins
 
-from tokenflow_sgl.engine.config import NO_PLANNER, build, config_of
+from tokenflow_sgl.engine.config import NO_PLANNER, PREFIX, config_of
 from tokenflow_sgl.engine.flags import (
-    PREFIX,
     SCHEDULERS,
     attach,
     attach_layers,
     attach_restore,
+    configured,
     layers_of,
 )
+from tokenflow_sgl.engine.moved_flags import check_keywords
 from tokenflow_sgl.engine.plugin import activate_front_end, activate_launch
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 from tokenflow_sgl.policy import ConfigError
@@ -26,9 +27,9 @@ class Engine(SGLangEngine):  # type: ignore[misc]
     """`sglang.Engine` that also takes `scheduler` and `tokenflow_*` keywords.
 
     scheduler: "default" or "tokenflow". Every `--tokenflow-*` flag is a keyword of the
-    same name, e.g. `tokenflow_eta=0.8`; with "default" only `tokenflow_restore`,
-    `tokenflow_layerwise` and `tokenflow_layerwise_ratio`. Everything else goes to SGLang's
-    ServerArgs.
+    same name, e.g. `tokenflow_eta=0.8` or `tokenflow_tuning="own.toml"`; with "default" only
+    `tokenflow_restore`, `tokenflow_layerwise` and `tokenflow_layerwise_ratio`. Everything else
+    goes to SGLang's ServerArgs.
 
     Raises `ConfigError` for a bad value and `UnsupportedError` for options that exclude
     the scheduler.
@@ -43,6 +44,7 @@ class Engine(SGLangEngine):  # type: ignore[misc]
             for name in list(kwargs)
             if name.startswith(PREFIX)
         }
+        check_keywords(ours)
         planner, layers = NO_PLANNER, None
         if scheduler == "default":
             planner = ours.pop("restore", NO_PLANNER)
@@ -63,7 +65,7 @@ class Engine(SGLangEngine):  # type: ignore[misc]
         elif kwargs:
             raise TypeError(f"server_args is given; {min(kwargs)} must be set on it")
         if scheduler != "default":
-            attach(server_args, build(ours))
+            attach(server_args, configured(ours))
             if config_of(server_args) is not None:
                 activate_front_end()
         if planner != NO_PLANNER:

@@ -226,7 +226,7 @@ def check_contiguity(server_args: Any, config: TokenFlowConfig) -> None:
     """Raise `UnsupportedError` if block groups are asked for, and there are no copies of them."""
     if not config.block_groups:
         return
-    ours = "--tokenflow-block-groups"
+    ours = "block_groups (--tokenflow-tuning)"
     if decodes_only(server_args):
         raise UnsupportedError(
             f"{ours} does not work with --disaggregation-mode decode: it makes "
@@ -246,7 +246,7 @@ def check_scheduled_layers(config: TokenFlowConfig) -> None:
         return
     for ours, on in (
         ("--tokenflow-restore", config.restore != NO_PLANNER),
-        ("--tokenflow-block-groups", config.block_groups),
+        ("block_groups (--tokenflow-tuning)", config.block_groups),
     ):
         if on:
             raise UnsupportedError(

@@ -1,23 +1,40 @@
-"""Parameters of the working-set policy: each declares its default, range, meaning and flag once."""
+"""Parameters of the working-set policy: each declares its default, range and meaning once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+from tokenflow_sgl.errors import InputError
 
-def setting(default: Any, text: str, *, low: float | None = None, high: float | None = None) -> Any:
-    """A field that carries its help text and its allowed range (inclusive)."""
-    return field(default=default, metadata={"help": text, "low": low, "high": high})
+
+def setting(
+    default: Any,
+    text: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    words: tuple[str, ...] = (),
+    flag: bool = False,
+) -> Any:
+    """A field of a configuration record that declares what flags, files and docs need of it.
+
+    Args:
+        default: Its value unless another is given; of the type that all of its values have.
+        text: What it means, for the docs and for `--help`.
+        low: Least number that is allowed; None: it is no number.
+        high: Largest number that is allowed.
+        words: All that it may be, if it is one of a few words.
+        flag: Whether a server has a flag for it. All others stand in a tuning file.
+    """
+    limits = {"low": low, "high": high, "words": words}
+    return field(default=default, metadata={"help": text, "flag": flag, **limits})
 
 
 DEMAND, SLO, BOTH = "demand", "slo", "both"
-WORDS = {"admission": (DEMAND, SLO, BOTH)}
-"""What settings may be that are one of a few words."""
 
 
-class ConfigError(ValueError):
+class ConfigError(InputError):
     """A parameter is out of its range; the message names the field, value and range."""
 
 
@@ -41,12 +58,14 @@ class WorkingSetConfig:
         "and readers stall in lasting overload",
         low=0.1,
         high=10.0,
+        flag=True,
     )
     admission: str = setting(
         DEMAND,
         "which newcomers join the working set: demand, those that can be served in time with all "
         "others; slo, those whose prefills take no running stream its objective of time per token "
         "(LayerKV); both, those that pass both tests",
+        words=(DEMAND, SLO, BOTH),
     )
     burst_eta: float = setting(
         1.0,
@@ -54,6 +73,7 @@ class WorkingSetConfig:
         "a burst of arrivals has ended; above 1 trades stalls for early first tokens",
         low=0.1,
         high=10.0,
+        flag=True,
     )
     overtake: float = setting(
         50.0,
@@ -179,25 +199,31 @@ class WorkingSetConfig:
     )
 
     def __post_init__(self) -> None:
-        check_ranges(self)
-        check_words(self, WORDS)
+        check_settings(self)
 
 
-def check_words(config: Any, words: Mapping[str, Sequence[str]]) -> None:
-    """Raise `ConfigError` for the first field that is none of the words that it may be."""
-    for name, allowed in words.items():
-        value = getattr(config, name)
-        if value not in allowed:
-            raise ConfigError(f"{name} is {value!r}; allowed is {' or '.join(allowed)}")
+def check_settings(config: Any) -> None:
+    """Raise `ConfigError` for the first setting of a record that is out of its range.
 
-
-def check_ranges(config: Any) -> None:
-    """Raise `ConfigError` for the first field of a config that is outside its range."""
+    The message names the field, its value and what is allowed.
+    """
     for item in fields(config):
-        low, high = item.metadata.get("low"), item.metadata.get("high")
-        value = getattr(config, item.name)
-        if low is None or high is None:
-            continue
-        # Written so that NaN fails too.
-        if not low <= value <= high:
-            raise ConfigError(f"{item.name} is {value!r}; allowed is {low:.12g} to {high:.12g}")
+        if item.metadata and (allowed := allowed_instead(item, getattr(config, item.name))):
+            value = getattr(config, item.name)
+            raise ConfigError(f"{item.name} is {value!r}; allowed is {allowed}")
+
+
+def allowed_instead(item: Field[Any], value: Any) -> str | None:
+    """What is allowed of a setting, as a sentence goes on with it; None: this value is.
+
+    Args:
+        item: A field that `setting` made.
+        value: Of the type of its default.
+    """
+    low, high, words = (item.metadata[name] for name in ("low", "high", "words"))
+    if words and value not in words:
+        return " or ".join(words)
+    # Written so that NaN fails too.
+    if low is not None and not low <= value <= high:
+        return f"{low:.12g} to {high:.12g}"
+    return None

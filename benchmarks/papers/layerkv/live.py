@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from live_beside_simulated import Column, keep, table
 from reproduce import CONTENDERS, HOST, MODELS, NAMED, PAGE, RESULTS, measured, served, sharegpt
 from run import measure, warm_up_burst
-from suite import Load
+from suite import Load, tuning
 from table import replace_table
 
 from tokenflow_sgl.lab.profiles import load_profile
@@ -32,8 +32,8 @@ TOKENFLOW = (*PAGED, "--scheduler", "tokenflow", "--hicache-ratio", str(HOST))
 LIVE = {
     "fcfs": PAGED,
     "demand": TOKENFLOW,
-    "slo": (*TOKENFLOW, "--tokenflow-admission", "slo"),
-    "both": (*TOKENFLOW, "--tokenflow-admission", "both"),
+    "slo": (*TOKENFLOW, *tuning("admission-slo")),
+    "both": (*TOKENFLOW, *tuning("admission-both")),
     "all admitted": (*TOKENFLOW, "--tokenflow-eta", "10", "--tokenflow-burst-eta", "10"),
 }
 """SGLang's options by contender."""

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from live_beside_simulated import Column, keep, table
 from reproduce import BLOCK, PAGE, RESULTS, SERVERS, objective
 from run import measure, warm_up_burst
-from suite import Load
+from suite import Load, tuning
 from table import replace_table
 
 from tokenflow_sgl.contract import FloatArray
@@ -50,7 +50,7 @@ TOKENFLOW = (*PAGED, "--scheduler", "tokenflow", "--hicache-ratio", str(HOST))
 LIVE = {
     "fcfs": PAGED,
     "demand": TOKENFLOW,
-    "slo": (*TOKENFLOW, "--tokenflow-admission", "slo"),
+    "slo": (*TOKENFLOW, *tuning("admission-slo")),
 }
 """SGLang's options by contender."""
 SIMULATED: Mapping[str, tuple[str, WorkingSetConfig | None]] = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servers.rivals import HARMLESS, beside
+from servers.tuned import CHECK_RANKS, tuned
 
 from tokenflow_sgl_emulator.storage.storage_flags import storage_flags
 
@@ -14,7 +15,7 @@ LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 """Copies land as late as SGLang and we let them."""
 TWO_RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 TOKENFLOW = ("--scheduler", "tokenflow")
-SHORT_RESTS = ("--tokenflow-longest-rest", "3")
+SHORT_RESTS = tuned(longest_rest=3)
 """Clients who look away do so for as long as they may."""
 FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
 CHUNKS = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptInChunks")
@@ -108,7 +109,7 @@ class Arena:
 
     def all_flags(self, model: Path) -> tuple[str, ...]:
         """All that the server is started with; `model`: the folder of its model."""
-        two = ("--tp-size", str(self.ranks), "--tokenflow-check-ranks") if self.ranks > 1 else ()
+        two = ("--tp-size", str(self.ranks), CHECK_RANKS) if self.ranks > 1 else ()
         rests = () if "rests" in self.without else SHORT_RESTS
         return (*(str(model) if flag == MODEL else flag for flag in self.flags), *two, *rests)
 
@@ -185,7 +186,7 @@ ARENAS = {
         pair=True,
     ),
     "block groups, page 16, two ranks": Arena(
-        (*CHUNKS, *LARGE_HOST, "--tokenflow-block-groups", "--page-size", "16"),
+        (*CHUNKS, *LARGE_HOST, *tuned(block_groups=True), "--page-size", "16"),
         ranks=2,
         expects=IN_CHUNKS,
     ),

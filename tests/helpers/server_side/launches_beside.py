@@ -15,6 +15,7 @@ import json
 import os
 import pkgutil
 import sys
+import tempfile
 from typing import Any
 
 import rival_plugin
@@ -28,7 +29,7 @@ PARSING = "sglang.srt.server_args.ServerArgs."
 MODES = {
     "plain": BASE,
     "stripped": (*BASE, "--strip-thinking-cache", "--reasoning-parser", "qwen3"),
-    "groups": (*BASE, "--tokenflow-block-groups"),
+    "groups": (*BASE, "--tokenflow-tuning", "{tuning}"),
     "decode": (*BASE, "--disaggregation-mode", "decode"),
     "restore": (
         *("--model-path", "dummy", "--tokenflow-restore", "auto", "--enable-hierarchical-cache"),
@@ -82,7 +83,11 @@ def list_targets(mode: str) -> list[str]:
 
 def start(mode: str) -> None:
     """As a launch does, in both processes: this one stands for the scheduler's, too."""
-    server_args = prepare_server_args([*MODES[mode]])
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as tuning:
+        tuning.write("[engine]\nblock_groups = true\n")
+        tuning.flush()
+        options = [each.replace("{tuning}", tuning.name) for each in MODES[mode]]
+        server_args = prepare_server_args(options)
     from tokenflow_sgl.engine import plugin
 
     plugin._before_configure_scheduler(server_args)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from servers.client import Served
 from servers.last_words import telling_why
+from servers.tuned import spelled_out
 
 from tokenflow_sgl.lab.demo.server import SglangServer
 from tokenflow_sgl_emulator.draft_models import KINDS, make_tiny_draft, make_tiny_mtp
@@ -80,8 +81,8 @@ def drafting(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
 def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[str, ...]) -> Start:
     """`with start(*flags) as served`: a real server, strict memory checks on.
 
-    A warm one, of a module or a script that stands for it, unless a launcher is named. Options: as
-    of `SglangServer`.
+    A warm one, of a module or a script that stands for it, unless a launcher is named. Flags: words
+    of `tuned`, too. Options: as of `SglangServer`.
     """
 
     @contextmanager
@@ -94,6 +95,8 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
         **options: float,
     ) -> Iterator[Served]:
         # An idle SGLang spins on a core; servers of other modules may be up meanwhile.
+        folder = tmp_path_factory.mktemp("server")
+        own, variables = spelled_out(flags, folder)
         common = ["--enable-metrics", "--random-seed", "1", "--sleep-on-idle"]
         if not any(flag.startswith("--hicache") or flag == "--config" for flag in flags):
             # SGLang's default, which it does not even try with less than 10 GiB of host memory.
@@ -101,8 +104,8 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
         with (
             SglangServer(
                 model or models / "qwen3",
-                [*common, *flags],
-                log_path=tmp_path_factory.mktemp("server") / "log",
+                [*common, *own],
+                log_path=folder / "log",
                 launcher=launcher or (*warm, program),
                 env={
                     "SGLANG_PLATFORM": "tokenflow_emu",
@@ -110,6 +113,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, models: Path, warm: tuple[st
                     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
                     # SGLang compiles how it samples with a seed, in every server: half a minute.
                     "TORCHDYNAMO_DISABLE": "1",
+                    **variables,
                     **(env or {}),
                     # What this process imports its servers import too, from the same tree.
                     "PYTHONPATH": os.pathsep.join(

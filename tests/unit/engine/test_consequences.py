@@ -123,7 +123,7 @@ def test_a_decode_server_has_a_pool_of_its_own() -> None:
     [
         ({}, {}, "on under stress"),
         ({"enable_mixed_chunk": True}, {}, "on, by --enable-mixed-chunk"),
-        ({}, {"mixed_chunk": "off"}, "off, by --tokenflow-mixed-chunk off"),
+        ({}, {"mixed_chunk": "off"}, "off, by mixed_chunk in the tuning file"),
         ({"speculative_algorithm": "EAGLE"}, {}, "off: a row of a prefill step verifies no drafts"),
     ],
 )

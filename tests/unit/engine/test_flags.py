@@ -1,4 +1,4 @@
-"""The flags are the configuration record, no more and no less."""
+"""Flags and the tuning file are the configuration record, no more and no less."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from tokenflow_sgl.engine.config import TokenFlowConfig, build, config_of, settings
+from tokenflow_sgl.engine.config import (
+    TokenFlowConfig,
+    build,
+    config_of,
+    flag_settings,
+    tuning_tables,
+)
 from tokenflow_sgl.engine.flags import add_arguments, attach, config_from
+from tokenflow_sgl.engine.moved_flags import MOVED, check_keywords
 from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.policy import ConfigError, WorkingSetConfig
+from tokenflow_sgl.policy.tuning_file import write_tuning
 from tokenflow_sgl.qos.classes import SHIPPED, QosClass
 
-NAMES = [name for name, _, _ in settings()]
+FLAGS = list(flag_settings())
+IN_FILE = [(table, name) for table, known in tuning_tables().items() for name in known]
+NAMES = [*FLAGS, *(name for _, name in IN_FILE if name not in FLAGS)]
 ON = ("--scheduler", "tokenflow")
 
 
@@ -33,8 +43,9 @@ def parser() -> argparse.ArgumentParser:
 
 @pytest.fixture(autouse=True)
 def classes_file(tmp_path, monkeypatch):
-    """The file that `OTHER` names."""
+    """The files that `OTHER` names."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuning.toml").write_text("")
     path = tmp_path / "classes.toml"
     path.write_text('default = "subtitles"\n[classes.subtitles]\nrate = 15\nweight = 2\n')
     return path
@@ -50,6 +61,7 @@ def parse(parser):
 
 # A value other than the default for each setting.
 OTHER = {
+    "tuning": "tuning.toml",
     "policy": "paper",
     "hicache": "off",
     "mixed_chunk": "off",
@@ -69,7 +81,6 @@ OTHER = {
     "restore": "auto",
     "layerwise": "even",
     "layerwise_ratio": 3.0,
-    "check_ranks": True,
     "admission": "both",
     "eta": 2.0,
     "burst_eta": 3.0,
@@ -107,29 +118,145 @@ def words_for(name: str) -> list[str]:
     return [flag(name), str(value)]
 
 
-def test_every_field_of_both_records_is_a_setting_once() -> None:
-    made_of_others = ("working_set", "known_classes")
-    fields = [f.name for f in dataclasses.fields(TokenFlowConfig) if f.name not in made_of_others]
+def test_every_field_of_both_records_is_said_in_one_place_at_least() -> None:
+    made_otherwise = ("working_set", "known_classes", "check_ranks")
+    fields = [f.name for f in dataclasses.fields(TokenFlowConfig) if f.name not in made_otherwise]
     fields += [f.name for f in dataclasses.fields(WorkingSetConfig)]
-    assert fields == NAMES
-    assert len(set(NAMES)) == len(NAMES)
+    assert sorted(fields) == sorted(NAMES)
+    both = {name for _, name in IN_FILE} & set(FLAGS)
+    assert both == {"eta", "burst_eta"}, "parameters that a search finds, and an operator decides"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_flag_reaches_its_field_and_no_other(parse, name) -> None:
-    config = parse(*ON, *words_for(name))
+def test_an_operator_meets_fifteen_flags_at_most(parser) -> None:
+    shown = parser.format_help()
+    ours = [each for each in parser._actions if each.help and "default" in each.help]
+    assert len(ours) == len(FLAGS) + 1 <= 15
+    for name in MOVED:
+        assert flag(name) not in shown.replace("--tokenflow-lengths-file", "")
+
+
+def check_only(config: TokenFlowConfig, name: str, *more: str) -> None:
+    """That a setting is that of `OTHER`, and every other one as shipped."""
     plain = TokenFlowConfig()
-    for other in NAMES:
+    for other in set(NAMES) - set(more):
         wanted = OTHER[name] if other == name else value_of(plain, other)
         assert value_of(config, other) == wanted
         assert type(value_of(config, other)) is type(value_of(plain, other))
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_every_flag_reaches_its_field_and_no_other(parse, name) -> None:
+    check_only(parse(*ON, *words_for(name)), name)
+
+
+@pytest.mark.parametrize(("table", "name"), IN_FILE)
+def test_every_parameter_of_a_file_reaches_its_field_and_no_other(
+    parse, tmp_path, table, name
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(write_tuning({table: {name: OTHER[name]}}))
+    config = parse(*ON, flag("tuning"), str(path))
+    check_only(config, name, "tuning")
+    assert config.tuning == str(path)
+
+
+def test_a_flag_beats_the_file(parse, tmp_path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("[policy]\neta = 0.5\nburst_eta = 0.7\ncycle = 1\n")
+    found = parse(*ON, flag("eta"), "0.9", flag("tuning"), str(path)).working_set
+    assert (found.eta, found.burst_eta, found.cycle) == (0.9, 0.7, 1.0), "as shipped, if it is said"
+
+
+def test_the_file_says_what_a_flag_of_before_said(parse, tmp_path) -> None:
+    """Bit by bit the same record, so that a simulation and a server are the same, too."""
+    path = tmp_path / "own.toml"
+    path.write_text(write_tuning({"policy": {"band": 0.1 + 0.2, "hysteresis": 1 / 3}}))
+    found = parse(*ON, flag("tuning"), str(path)).working_set
+    assert found == WorkingSetConfig(band=float("0.30000000000000004"), hysteresis=1 / 3)
+
+
+def test_a_file_that_cannot_be_used_stops_the_start(parse, tmp_path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("[policy]\neta = 11")
+    for there, message in (
+        (path, f"tuning file {path}: [policy] eta is 11; allowed is 0.1 to 10"),
+        (tmp_path / "none", f"tuning file {tmp_path / 'none'}: No such file or directory"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse(*ON, flag("tuning"), str(there))
+        assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("decision_log", "--tokenflow-decision-log"),
+        ("policy", "--tokenflow-policy"),
+        ("park", "[policy]"),
+    ],
+)
+def test_what_is_no_parameter_of_the_file_is_refused_with_its_place(
+    parse, tmp_path, name, place
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(f"[engine]\n{name} = 1")
+    with pytest.raises(ConfigError) as caught:
+        parse(*ON, flag("tuning"), str(path))
+    assert place in str(caught.value) and name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_flag_that_has_moved_is_refused_with_the_line_to_write(
+    parser, parse, tmp_path, name
+) -> None:
+    words = words_for(name) if name in OTHER else [flag(name)]
+    with pytest.raises(SystemExit) as caught:
+        parser.parse_args([*ON, *words])
+    message = str(caught.value.code)
+    assert message.startswith(f"tokenflow: {words[0]} has ")
+    if MOVED[name].table:  # what is said is what does it
+        line, table = message.partition(": write ")[2].split(" in a file for ")[0].split(" below ")
+        (tmp_path / "own.toml").write_text(f"{table}\n{line}\n")
+        check_only(parse(*ON, flag("tuning"), "own.toml"), name, "tuning")
+    with pytest.raises(ConfigError) as told:
+        check_keywords({name: OTHER.get(name, True)})
+    assert str(told.value).startswith(f"tokenflow_{name} has ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tokenflow-swi", "3"], "--tokenflow-switch-factor has moved: write switch_factor = 3 "),
+        (["--tokenflow-switch-factor=4"], "write switch_factor = 4 below [policy] in a file"),
+        (["--no-tokenflow-pac"], "--no-tokenflow-pace has moved: write pace = false below"),
+        (["--tokenflow-park", "true"], "write park = true below"),
+        (["--tokenflow-prefill-chunk"], "write prefill_chunk = 2048 below"),
+        (["--tokenflow-lengths", "limit"], 'write lengths = "limit" below [engine] in a file for'),
+    ],
+)
+def test_each_spelling_of_a_flag_that_has_moved_is_refused(parser, words, said) -> None:
+    for more in ((), ON):
+        with pytest.raises(SystemExit) as caught:
+            parser.parse_args([*words, *more])
+        assert said in str(caught.value.code)
+
+
+def test_ranks_are_checked_by_the_environment(parse, monkeypatch) -> None:
+    for said, checked in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("TOKENFLOW_CHECK_RANKS", said)
+        config = parse(*ON)
+        monkeypatch.delenv("TOKENFLOW_CHECK_RANKS")
+        assert pickle.loads(pickle.dumps(config)).check_ranks is checked, "in other processes, too"
+    monkeypatch.setenv("TOKENFLOW_CHECK_RANKS", "yes")
+    with pytest.raises(ConfigError, match=r"^TOKENFLOW_CHECK_RANKS is 'yes'; allowed is 0 or 1$"):
+        parse(*ON)
 
 
 def test_defaults_are_absent_so_that_only_given_values_count(parser) -> None:
     given = vars(parser.parse_args([]))
     assert given.pop("scheduler") == "default"
     assert given.pop("model_path") is None
-    assert given == {f"tokenflow_{name}": None for name in NAMES}
+    assert given == {f"tokenflow_{name}": None for name in FLAGS}
 
 
 def test_the_scheduler_alone_gives_the_defaults(parse) -> None:
@@ -149,17 +276,13 @@ def test_an_unknown_scheduler_is_refused(parse, capsys) -> None:
     assert "invalid choice: 'magic'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("_name", "_default", "item"), settings(), ids=NAMES)
-def test_every_setting_has_a_help_text(_name, _default, item) -> None:
+@pytest.mark.parametrize(("name", "item"), flag_settings().items(), ids=FLAGS)
+def test_help_shows_every_flag_with_its_text_and_default(parser, name, item) -> None:
     assert len(item.metadata["help"].split()) > 4
-
-
-@pytest.mark.parametrize(("name", "default", "item"), settings(), ids=NAMES)
-def test_help_shows_every_flag_with_its_text_and_default(parser, name, default, item) -> None:
     shown = "".join(parser.format_help().split())
     assert flag(name) in shown
     assert "".join(item.metadata["help"].split()) in shown
-    assert f"(default:{default})" in shown
+    assert f"(default:{item.default})" in shown
 
 
 def test_a_file_of_classes_adds_to_the_shipped_ones(parse, classes_file) -> None:
@@ -219,8 +342,7 @@ def test_a_default_rate_out_of_range_is_refused_by_name() -> None:
     [
         ("eta", "11", "eta is 11.0; allowed is 0.1 to 10"),
         ("eta", "nan", "eta is nan; allowed is 0.1 to 10"),
-        ("prefill_chunk", "0", "prefill_chunk is 0; allowed is 16 to "),
-        ("length_caution", "0", "length_caution is 0.0; allowed is 0.5 to 0.99"),
+        ("layerwise_ratio", "0", "layerwise_ratio is 0.0; allowed is 1 to 1024"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(parse, name, value, message) -> None:
@@ -234,7 +356,7 @@ def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
         build({"eta": 1.0, "etta": 2.0})
     message = str(caught.value)
     assert message.startswith("unknown setting tokenflow_etta; allowed are ")
-    for name in NAMES:
+    for name in FLAGS:
         assert f"tokenflow_{name}" in message
 
 
@@ -271,7 +393,9 @@ def test_hicache_is_switched_on_but_never_off(hicache, before, after) -> None:
 
 def test_contiguous_copies_need_something_to_copy() -> None:
     asked = build({"hicache": "off", "block_groups": True})
-    with pytest.raises(UnsupportedError, match=r"^--tokenflow-block-groups does not work with .*;"):
+    with pytest.raises(
+        UnsupportedError, match=r"^block_groups \(--tokenflow-tuning\) does not work with .*;"
+    ):
         attach(SimpleNamespace(enable_hierarchical_cache=False), asked)
     for args, config in (
         (SimpleNamespace(enable_hierarchical_cache=True), asked),

@@ -93,7 +93,7 @@ def test_a_decode_server_has_options_of_its_own(name, value) -> None:
 
 def test_there_are_no_copies_to_group_on_a_decode_server() -> None:
     decodes = SimpleNamespace(disaggregation_mode="decode", enable_hierarchical_cache=False)
-    with pytest.raises(UnsupportedError, match="--tokenflow-block-groups ") as caught:
+    with pytest.raises(UnsupportedError, match=r"^block_groups ") as caught:
         check_contiguity(decodes, TokenFlowConfig(block_groups=True))
     assert_one_sentence(str(caught.value))
 
@@ -159,7 +159,7 @@ def test_other_drafts_are_refused(given) -> None:
 def test_contiguous_copies_of_drafts_are_refused() -> None:
     config = TokenFlowConfig(block_groups=True)
     drafts = SimpleNamespace(**SPECULATES, enable_hierarchical_cache=True)
-    ours = "--tokenflow-block-groups does not work"
+    ours = r"^block_groups \(--tokenflow-tuning\) does not work"
     with pytest.raises(UnsupportedError, match=ours) as caught:
         check_contiguity(drafts, config)
     assert_one_sentence(str(caught.value))

@@ -144,6 +144,7 @@ def with_groups(allocator: Any) -> Any:
     if type(allocator) is PagedTokenToKVPoolAllocator and not allocator.need_sort:
         return GroupPagedAllocator(allocator.size, allocator.page_size, *taken)
     raise UnsupportedError(
-        f"--tokenflow-block-groups does not work with SGLang's {type(allocator).__name__} on this "
-        "device and model: only its allocators of plain pages are served; leave the option out."
+        "block_groups (--tokenflow-tuning) does not work with SGLang's "
+        f"{type(allocator).__name__} on this device and model: only its allocators of "
+        "plain pages are served; leave the option out."
     )

@@ -73,7 +73,7 @@ def pages_of(allocator: Any) -> StreamPages:
     pages = getattr(allocator, "pages", None)
     if not isinstance(pages, StreamPages):
         raise RuntimeError(
-            f"--tokenflow-block-groups could not put its allocator in place: it is "
+            f"block_groups (--tokenflow-tuning) could not put its allocator in place: it is "
             f"{type(allocator).__module__}.{type(allocator).__qualname__}"
         )
     return pages

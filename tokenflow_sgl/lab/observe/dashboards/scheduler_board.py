@@ -251,7 +251,7 @@ SWITCHES = Row(
         Panel(
             "Prefetches of parts",
             "Per second: parts of paused streams that were loaded because memory for the whole "
-            "stream was not free yet (--tokenflow-load-chunks).",
+            "stream was not free yet (load_chunks of a tuning file).",
             "short",
             (Query(rate("tokenflow:loaded_ahead_chunks_total"), "parts"),),
             width=24,
