@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tokenflow_sgl.engine.layerwise.layerwise_settings import (
+from tokenflow_sgl.engine.layerwise_settings import (
     LAYERWISE_ATTRIBUTE,
     LayerwiseSettings,
 )
