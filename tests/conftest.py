@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from tokenflow_sgl.contract import State
 
-pytest_plugins = ["servers.fixtures"]
+pytest_plugins = ["servers.fixtures", "identity.fixtures"]
 
 REASON_LINES = 15
 """Of a failure's message, from its beginning and from its end."""

@@ -7,11 +7,7 @@ paused, without overlap. Qwen3.5 keeps the matrices of gated delta networks; SGL
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
-from servers.fixtures import BROKEN
-from servers.tuned import CHECK_RANKS
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -19,56 +15,27 @@ TOKENFLOW = ("--scheduler", "tokenflow")
 FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
 # Twelve streams need about 1,350 tokens: the device holds half of it, the host the rest.
 HICACHE = ("--max-total-tokens", "704", "--hicache-ratio", "6")
-NO_HICACHE = ("--max-total-tokens", "4000", "--tokenflow-hicache", "off")
 LATE = {"TOKENFLOW_EMU_LATE_COPIES": "4"}
 ROUNDS = 5
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A tiny model.
-
-    Attributes:
-        model: Its name.
-        flags: Of a server with it.
-        grid: Tokens between two states that are kept; 1: one is kept wherever a stream is paused.
-    """
-
-    model: str
-    flags: tuple[str, ...]
-    grid: int
-
-
-CONVOLUTIONS = Kind("lfm2", ("--max-mamba-cache-size", "48"), 1)
-DELTAS = Kind("qwen3.5", ("--max-mamba-cache-size", "60", "--mamba-track-interval", "64"), 64)
-KINDS = {"convolutions": CONVOLUTIONS, "deltas": DELTAS}
+FEW = ("--max-mamba-cache-size", "12")
+"""States for four streams that run."""
 
 
 @pytest.fixture(scope="module")
 def serve(start, models):
-    """`serve(kind, *flags)`: a server with its model."""
-    return lambda kind, *flags, **given: start(
-        *kind.flags, *flags, model=models / kind.model, **given
-    )
+    """`serve(*flags)`: a server with convolutions and few states."""
+    return lambda *flags, **given: start(*FEW, *flags, model=models / "lfm2", **given)
 
 
-@pytest.fixture(scope="module")
-def answers(serve, prompts):
-    """What stock SGLang answers, one request at a time, of each kind of model."""
-    found = {}
-    for kind in KINDS.values():
-        with serve(kind, "--max-total-tokens", "4000") as served:
-            found[kind] = [served.outputs([prompt])[0] for prompt in prompts]
-    return found
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_the_undisturbed_run_has_the_models_own_tokens(answers, models, prompts, kind) -> None:
+@pytest.mark.parametrize("name", ["lfm2", "qwen3.5"])
+def test_the_undisturbed_run_has_the_models_own_tokens(arena, models, prompts, name) -> None:
     """Those of transformers, in float64."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(models / kind.model, dtype=torch.float64).eval()
+    model = AutoModelForCausalLM.from_pretrained(models / name, dtype=torch.float64).eval()
     ids = [torch.tensor([prompt]) for prompt in prompts[:4]]
     found = [
         model.generate(
@@ -76,51 +43,15 @@ def test_the_undisturbed_run_has_the_models_own_tokens(answers, models, prompts,
         )[0, each.shape[1] :].tolist()
         for each in ids
     ]
-    assert found == [answer[:16] for answer in answers[kind][:4]]
+    assert found == [answer[:16] for answer in arena.undisturbed(name)[:4]]
 
 
-SETTINGS = {
-    "deltas, pages of 16": (DELTAS, (*HICACHE, "--page-size", "16")),
-    "convolutions, hicache": (CONVOLUTIONS, HICACHE),
-    "convolutions, no hicache": (CONVOLUTIONS, NO_HICACHE),
-    "deltas, hicache": (DELTAS, HICACHE),
-    "deltas, no hicache": (DELTAS, NO_HICACHE),
-    "deltas, two ranks": (DELTAS, (*HICACHE, "--tp-size", "2", CHECK_RANKS)),
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "flags"),
-    [pytest.param(*each, id=name) for name, each in SETTINGS.items()],
-)
-def test_tokens_are_those_of_the_undisturbed_run(serve, prompts, answers, kind, flags) -> None:
-    with serve(kind, *FORCED, *flags, env=LATE) as served:
-        for stream in (False, True):
-            assert served.outputs(prompts, stream=stream) == answers[kind]
-        resumes = served.total("tokenflow:resumes_total")
-        recomputed = served.total("tokenflow:resume_recomputed_tokens_sum")
-        print(f"{resumes:.0f} resumes, {recomputed:.0f} tokens recomputed")
-        assert resumes >= 4 * len(prompts), "the test must disturb"
-        assert recomputed <= (kind.grid + 1) * resumes, "a resume goes on from a state"
-        served.assert_clean()
-
-
-@pytest.mark.parametrize("broken", ["no-state-copy", "no-copy"])
-def test_controls_are_noticed(serve, prompts, answers, broken) -> None:
-    """What is kept of a state is another one; or nothing is copied to the host."""
-    env = {**LATE, "TOKENFLOW_TEST_BREAK": broken}
-    with serve(CONVOLUTIONS, *FORCED, *HICACHE, program=BROKEN, env=env) as served:
-        got = (served.outputs(prompts) for _ in range(ROUNDS))
-        assert any(each != answers[CONVOLUTIONS] for each in got)
-
-
-def test_copies_that_hold_all_states_are_waited_for(serve, prompts, answers) -> None:
+def test_copies_that_hold_all_states_are_waited_for(serve, prompts, arena) -> None:
     """SGLang ends the server if it finds no place; the copies of paused states hold up to all."""
-    few = Kind(CONVOLUTIONS.model, ("--max-mamba-cache-size", "12"), 1)
     flags = (*FORCED, *HICACHE, "--chunked-prefill-size", "32")
-    with serve(few, *flags, env=LATE) as served:
+    with serve(*flags, env=LATE) as served:
         for stream in (False, True, False, True):
-            assert served.outputs(prompts * 2, stream=stream) == answers[CONVOLUTIONS] * 2
+            assert served.outputs(prompts * 2, stream=stream) == arena.undisturbed("lfm2") * 2
         assert served.total("tokenflow:resumes_total") >= 4 * len(prompts), "the test must disturb"
         served.assert_clean()
 
@@ -132,10 +63,9 @@ def test_few_states_are_no_reason_to_retract(serve, prompts) -> None:
     was not used for longest, which may be the only one of a stream that rests. The shipped policy
     computes short streams again where the machine has been slow to copy; here it may not.
     """
-    few = Kind(CONVOLUTIONS.model, ("--max-mamba-cache-size", "12"), 1)
     policy = ("--tokenflow-policy", "forced:LoadsAlways")
     flags = (*TOKENFLOW, *policy, "--max-total-tokens", "20000", "--hicache-ratio", "30")
-    with serve(few, *flags) as served:
+    with serve(*flags) as served:
         # At first it has learned nothing, and may pause none; a slow machine needs slow readers.
         for turn in range(ROUNDS):
             served.outputs(

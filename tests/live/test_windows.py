@@ -1,4 +1,4 @@
-"""Models with sliding windows, whose layers with a window have a pool of their own.
+"""Where the pool of windows is small, SGLang has no reason to retract.
 
 The model is Qwen3-shaped, with a window of 24 tokens on every other layer: see
 `tokenflow_sgl_emulator.models`.
@@ -12,17 +12,12 @@ from servers.fixtures import BROKEN
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 TOKENFLOW = ("--scheduler", "tokenflow", "--chunked-prefill-size", "32")
-FORCED = (*TOKENFLOW, "--tokenflow-policy", "forced:PreemptEvery")
-# Twelve streams need about 1,350 tokens: the device holds half of it, the host the rest.
-HICACHE = ("--max-total-tokens", "704", "--hicache-ratio", "4")
-NO_HICACHE = ("--max-total-tokens", "4000", "--tokenflow-hicache", "off")
 # KV for all streams, and windows for four of them.
 NARROW = ("--max-total-tokens", "2000", "--swa-full-tokens-ratio", "0.12")
 NARROW_WITH_DRAFTS = ("--max-total-tokens", "2000", "--swa-full-tokens-ratio", "0.16")
 """The same, with places for their drafts."""
 OFTEN = {"SGLANG_SWA_EVICTION_INTERVAL": "8"}
 """SGLang frees what has left a window in bundles of 128 tokens: longer than these streams."""
-LATE = {**OFTEN, "TOKENFLOW_EMU_LATE_COPIES": "4"}
 ROUNDS = 5
 
 
@@ -33,10 +28,10 @@ def serve(start, models):
 
 
 @pytest.fixture(scope="module")
-def windowed_reference(serve, prompts):
+def windowed_reference(arena) -> list[list[int]]:
     """What stock SGLang answers, one request at a time."""
-    with serve("--max-total-tokens", "4000") as served:
-        return [served.outputs([prompt])[0] for prompt in prompts]
+    found: list[list[int]] = arena.undisturbed("qwen3-window")
+    return found
 
 
 def retracted(served) -> float:
@@ -89,10 +84,10 @@ def narrow_with_drafts(drafting) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def undrafted(start, drafting, prompts) -> list[list[int]]:
+def undrafted(arena) -> list[list[int]]:
     """What stock SGLang answers without drafts."""
-    with start("--max-total-tokens", "4000", model=drafting / "windows") as served:
-        return served.outputs(prompts)
+    found: list[list[int]] = arena.undisturbed("windows")
+    return found
 
 
 def test_a_small_pool_of_windows_is_no_reason_to_retract_drafts(
@@ -133,36 +128,3 @@ def test_with_drafts_it_is_likewise(
                 break
         print(f"{retracted(served):.0f} retracted")
         assert retracted(served) > 0
-
-
-@pytest.mark.parametrize(
-    ("memory", "page"),
-    [
-        (HICACHE, 1),
-        (NO_HICACHE, 1),
-        (HICACHE, 16),
-    ],
-    ids=["hicache", "no hicache", "hicache, pages of 16"],
-)
-def test_tokens_are_those_of_the_undisturbed_run(
-    serve, prompts, windowed_reference, memory, page
-) -> None:
-    flags = (*FORCED, *memory, "--page-size", str(page))
-    with serve(*flags, env=LATE) as served:
-        for stream in (False, True):
-            assert served.outputs(prompts, stream=stream) == windowed_reference
-        resumes = served.total("tokenflow:resumes_total")
-        recomputed = served.total("tokenflow:resume_recomputed_tokens_sum")
-        loaded = served.total("tokenflow:loaded_ahead_tokens_total")
-        print(f"{resumes:.0f} resumes, {recomputed:.0f} recomputed, {loaded:.0f} prefetched")
-        assert resumes >= 4 * len(prompts), "the test must disturb"
-        assert (loaded > 0) == (memory is HICACHE)
-        served.assert_clean()
-
-
-def test_controls_are_noticed(serve, prompts, windowed_reference) -> None:
-    """Nothing is copied to the host, so what is loaded is something else."""
-    env = {**OFTEN, "TOKENFLOW_TEST_BREAK": "no-copy"}
-    with serve(*FORCED, *HICACHE, program=BROKEN, env=env) as served:
-        got = (served.outputs(prompts) for _ in range(ROUNDS))
-        assert any(each != windowed_reference for each in got)
