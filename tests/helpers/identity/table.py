@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from identity.scenario import Check, Control, Drafts, Flags, Group, Model, Scenario, Shows
 from servers.tuned import CHECK_RANKS, tuned
+
+from identity.scenario import Check, Control, Drafts, Flags, Group, Model, Scenario, Shows
 
 # ---- options ------------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ FEATURES = {
     "compressed": (
         "DeepSeek V4 (its compressed KV, indexer, windows and states in pools of their own)"
     ),
-    "speculation": "speculation (`--speculative-algorithm`), drafts in chains and in trees",
+    "speculation": "speculation (`--speculative-algorithm` NGRAM, STANDALONE, EAGLE, EAGLE3, NEXTN)",
     "speculation in windows": (
         "sliding windows with speculation (EAGLE's and EAGLE3's layers for drafts attend to all "
         "tokens; NEXTN's and STANDALONE's have windows, too)"
@@ -108,7 +109,10 @@ FEATURES = {
     "speculation of states": "recurrent states (Qwen3.5) with speculation",
     "speculation of compressed": "DeepSeek V4 with EAGLE (its own layer for drafts)",
     "together": "features that people use together",
-    "decode": "the decode server of a disaggregated pair",
+    "decode": (
+        "the decode server of a disaggregated pair (priorities with "
+        "`--disable-priority-preemption`)"
+    ),
     "speculation of decode": "decode servers with speculation",
     "compressed decode": "decode servers: DeepSeek V4",
     "speculation of compressed decode": "decode servers: DeepSeek V4 with EAGLE",
