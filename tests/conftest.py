@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rotation
 import states
 from hypothesis import HealthCheck, settings
 
@@ -24,6 +25,9 @@ pytest_plugins = ["servers.fixtures", "identity.fixtures"]
 
 REASON_LINES = 15
 """Of a failure's message, from its beginning and from its end."""
+NOT_RUN = "NOT RUN"
+OTHERS = pytest.StashKey[int]()
+"""Slow tests of other landings."""
 WARM = Path(__file__).parent / "warm"
 
 # An example, and to draw one, may take as long as a busy machine needs: what is slow is seen in the
@@ -35,7 +39,7 @@ settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--start-none-after`, for a run that has to end in time."""
+    """`--start-none-after` and `--turn`, for runs that have to end in time."""
     parser.addoption(
         "--start-none-after",
         type=float,
@@ -43,20 +47,64 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TIME",
         help="skip what has not begun by then, in seconds since 1970; the summary counts it",
     )
+    parser.addoption(
+        "--turn",
+        type=int,
+        metavar="N",
+        help="of the slow tests run the part that landing N has (tests/helpers/rotation.py)",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that start no SGLang come first: a mistake in the rest of the package shows early.
 
     Where some may be left out for want of time, it is not always the same: files come in an order
-    that the time decides.
+    that the landing decides, or else the time.
     """
+    if (turn := turn_of(config)) is not None:
+        others = [item for item in items if is_slow(item) and part(item) != turn.part]
+        items[:] = [item for item in items if item not in set(others)]
+        config.hook.pytest_deselected(items=others)
+        config.stash[OTHERS] = len(others)
     if (latest := config.getoption("start_none_after")) < float("inf"):
-        files = sorted({item.path for item in items})
-        random.Random(latest).shuffle(files)
+        files = sorted({file_of(item) for item in items})
+        if turn is not None:
+            files = turn.order(files)
+        else:
+            random.Random(latest).shuffle(files)
         place = {path: number for number, path in enumerate(files)}
-        items.sort(key=lambda item: place[item.path])
+        items.sort(key=lambda item: place[file_of(item)])
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+
+
+def turn_of(config: pytest.Config) -> rotation.Turn | None:
+    """The landing that this run belongs to, if it belongs to one."""
+    number = config.getoption("turn")
+    return None if number is None else rotation.Turn(number)
+
+
+def is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
+
+
+def file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def part(item: pytest.Item) -> int:
+    return rotation.part_of(item.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Of several processes each tells the first one how many tests it left to other landings."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["others"] = session.config.stash.get(OTHERS, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """All of them have left out the same."""
+    node.config.stash[OTHERS] = getattr(node, "workeroutput", {}).get("others", 0)
 
 
 def pytest_collection_finish() -> None:
@@ -79,9 +127,22 @@ def pytest_unconfigure() -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say once more, last, why what failed has failed: of a long log the middle gets lost."""
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say which slow tests this landing has not begun, and which come in another one.
+
+    And, last, why what failed has failed: of a long log the middle gets lost.
+    """
     stats = terminalreporter.stats
+    if (turn := turn_of(config)) is not None:
+        waiting = [
+            each.nodeid for each in stats.get("skipped", ()) if NOT_RUN in str(each.longrepr)
+        ]
+        begun = sum(len(stats.get(each, ())) for each in ("passed", "failed", "xfailed"))
+        terminalreporter.section("slow tests, by landing", sep="-")
+        for line in turn.said(begun, waiting, config.stash.get(OTHERS, 0)):
+            terminalreporter.write_line(line)
     for report in [*stats.get("failed", ()), *stats.get("error", ())]:
         crash = getattr(report.longrepr, "reprcrash", None)
         message = crash.message if crash else str(report.longrepr)
@@ -99,7 +160,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     Fail one that would start SGLang and is not marked `engine`: `make check` runs it.
     """
     if time.time() > item.config.getoption("start_none_after"):
-        pytest.skip("NOT RUN: no time is left to start it (--start-none-after)")
+        pytest.skip(f"{NOT_RUN}: no time is left to start it (--start-none-after)")
     if "warm" in getattr(item, "fixturenames", ()) and item.get_closest_marker("engine") is None:
         pytest.fail("it starts SGLang and is not marked engine", pytrace=False)
 

@@ -62,16 +62,12 @@ def test_a_launch_that_would_start_is_active(doctor) -> None:
     ("options", "reason"),
     [
         # Ours.
-        (("--pp-size", "2"), "tokenflow refuses: --scheduler tokenflow does not work with --pp"),
-        (("--tokenflow-eta", "99"), "tokenflow refuses: eta is 99.0; allowed is 0.1 to 10"),
         (("--tokenflow-policy", "none.such:Policy"), "tokenflow refuses: "),
         (
             ("--smg-grpc-mode", "--tokenflow-deposit"),
             "tokenflow refuses: --tokenflow-deposit does not work with --smg-grpc-mode: ",
         ),
-        (("--is-embedding",), "tokenflow refuses: --scheduler tokenflow serves generation models"),
         # SGLang's own: its parser's, and those of options that do not go together.
-        (("--no-such-option", "3"), "unrecognized arguments: --no-such-option 3"),
         (("--tp-size", "many"), "SGLang refuses these options: argument --tp-size"),
         (("--served-model-name", "a:b"), "SGLang refuses these options: AssertionError: serv"),
         (("--page-size", "64", "--chunked-prefill-size", "100"), "chunked_prefill_size must be"),
@@ -80,6 +76,7 @@ def test_a_launch_that_would_start_is_active(doctor) -> None:
     ids=lambda each: each[0] if isinstance(each, tuple) else "",
 )
 def test_what_a_launch_would_refuse_is_said(doctor, options, reason) -> None:
+    """Others are in test_doctor_lines.py, which asks of many launches at once."""
     code, output = doctor(*OURS, *options)
     assert code == 1, output
     assert verdict(output).startswith("Not active: ")

@@ -78,8 +78,9 @@ def test_a_server_has_all_of_ours_and_all_of_theirs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launch", ["cold", "serve", "two-ranks", "two-replicas"])
+@pytest.mark.parametrize("launch", ["serve", "two-ranks", "two-replicas"])
 def test_so_has_every_way_to_launch_one(start, prompts, reference, tmp_path, launch) -> None:
+    """The latter two as a module, one of them after ours; one rank is no other way."""
     flags, launcher, hooks = [*FORCED, *SMALL], COLD, HARMLESS
     if launch == "serve":
         launcher = (str(Path(sys.executable).with_name("sglang")), "serve")
@@ -88,7 +89,7 @@ def test_so_has_every_way_to_launch_one(start, prompts, reference, tmp_path, lau
     if launch == "two-replicas":
         flags += ["--dp-size", "2"]
         hooks = [*hooks, (CONTROLLER, "AFTER")]
-    env = hearing(tmp_path, beside(hooks, folder_in(tmp_path) if launch == "cold" else None))
+    env = hearing(tmp_path, beside(hooks, folder_in(tmp_path) if launch == "two-ranks" else None))
     with start(*flags, launcher=launcher, env=env) as served:
         assert served.outputs(prompts, stream=True) == reference
         assert served.total("tokenflow:preemptions_total") > len(prompts)
@@ -169,7 +170,6 @@ RESTORING = (
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(["--scheduler", "tokenflow"], id="one"),
         pytest.param(["--scheduler", "tokenflow", "--dp-size", "2"], id="two-replicas"),
         pytest.param(["--scheduler", "tokenflow", "--tp-size", "2"], id="two-ranks"),
         pytest.param(RESTORING, id="restore"),

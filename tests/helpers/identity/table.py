@@ -101,7 +101,7 @@ FEATURES = {
     "compressed": (
         "DeepSeek V4 (its compressed KV, indexer, windows and states in pools of their own)"
     ),
-    "speculation": "speculation (`--speculative-algorithm` NGRAM, STANDALONE, EAGLE, EAGLE3, NEXTN)",
+    "speculation": "`--speculative-algorithm` NGRAM, STANDALONE, EAGLE, EAGLE3, NEXTN",
     "speculation in windows": (
         "sliding windows with speculation (EAGLE's and EAGLE3's layers for drafts attend to all "
         "tokens; NEXTN's and STANDALONE's have windows, too)"
