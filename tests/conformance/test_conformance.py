@@ -110,8 +110,16 @@ def test_without_copies_nothing_is_written_before_a_pause(rig) -> None:
     slot = rig.add(Phase.RUNNING)
     assert not rig.body.writes, "so a policy asks for none"
     applied = rig.apply(working(write=(Write(slot, 8),), preempt=(preempt(slot),)))
+    assert applied.refused == (Write(slot, 8),)
     assert applied.written == 0
     assert applied.preempted == (preempt(slot),)
+
+
+@on("EngineRig")
+def test_without_hicache_nothing_is_written_before_a_pause(rig) -> None:
+    """A policy of one's own may ask for it all the same."""
+    rig.writer.active = False
+    test_without_copies_nothing_is_written_before_a_pause(rig)
 
 
 @pytest.mark.parametrize("where", [Phase.WAITING, Phase.DRAINING, Phase.PAUSED])
@@ -252,18 +260,10 @@ def test_a_decision_hides_newcomers(rig) -> None:
     assert rig.offered == [waits]
 
 
-@does_it(Deed.HIDE_ARRIVALS)
 @EVERY_MODE
 def test_a_newcomer_that_is_hidden_is_offered_in_no_mode(rig, mode: Mode) -> None:
     waits, _ = with_a_hidden_newcomer(rig, mode)
     assert rig.offered == [waits]
-
-
-@does_not(Deed.HIDE_ARRIVALS)
-@pytest.mark.parametrize("mode", [Mode.IDLE, Mode.FALLBACK])
-def test_sglang_sees_all_newcomers_where_it_decides(rig, mode: Mode) -> None:
-    both = with_a_hidden_newcomer(rig, mode)
-    assert rig.offered == [*both]
 
 
 def test_what_rests_is_preempted_though_the_engine_s_own_policy_decides(rig) -> None:
@@ -295,6 +295,15 @@ def test_a_stream_whose_kv_is_on_its_way_keeps_the_engine_busy(rig) -> None:
     rig.add(Phase.WAITING)
     rig.apply(working())
     assert rig.offered == []
+
+
+@on("DecodeRig")
+@pytest.mark.parametrize("mode", [Mode.IDLE, Mode.FALLBACK])
+def test_a_hidden_newcomer_keeps_its_place_in_sglang_s_queue(rig, mode: Mode) -> None:
+    first, hides, last = rig.add(Phase.WAITING), rig.add(Phase.WAITING), rig.add(Phase.WAITING)
+    rig.apply(Decision(mode, hidden=frozenset({hides})))
+    assert rig.offered == [first, last]
+    assert rig.arrivals.names == ["r0", "r1", "r2"]
 
 
 @on("PlacedRig")
@@ -334,18 +343,22 @@ def loads_what_has_no_copy(patch: pytest.MonkeyPatch, body: type) -> None:
     patch.setattr(body, "load", lambda self, slot, tokens: tokens)
 
 
-def hides_all_that_is_hidden(patch: pytest.MonkeyPatch, body: type) -> None:
-    """As a decision's: what waits is chosen by us in every mode."""
+def accepts_every_write(patch: pytest.MonkeyPatch, body: type) -> None:
+    accepts = body.accepts  # type: ignore[attr-defined]
+    patch.setattr(
+        body, "accepts", lambda self, action: isinstance(action, Write) or accepts(self, action)
+    )
+    patch.setattr(body, "write", lambda self, writes: 0)
+
+
+def shows_sglang_what_is_hidden(patch: pytest.MonkeyPatch, body: type) -> None:
     offer = body.offer  # type: ignore[attr-defined]
 
-    def chosen(self, slots, recompute, hidden) -> None:
-        every = [
-            self._table.slot(each.req)
-            for each in self._scheduler.disagg_decode_prealloc_queue.queue
-        ]
-        offer(self, every if slots is None else slots, recompute, hidden)
+    def offered(self, *given) -> None:
+        offer(self, *given)
+        self._away = frozenset()
 
-    patch.setattr(body, "offer", chosen)
+    patch.setattr(body, "offer", offered)
 
 
 def loses_pages(patch: pytest.MonkeyPatch, body: type) -> None:
@@ -373,9 +386,9 @@ CONTROLS: Controls = {
         hides_nothing,
         partial(test_a_newcomer_that_is_hidden_is_offered_in_no_mode, mode=Mode.IDLE),
     ),
-    "hides newcomers where SGLang decides": (
-        hides_all_that_is_hidden,
-        partial(test_sglang_sees_all_newcomers_where_it_decides, mode=Mode.IDLE),
+    "shows SGLang what is hidden": (
+        shows_sglang_what_is_hidden,
+        partial(test_a_hidden_newcomer_keeps_its_place_in_sglang_s_queue, mode=Mode.FALLBACK),
     ),
     "refuses all": (
         does("accepts", lambda self, action: False),
@@ -385,9 +398,13 @@ CONTROLS: Controls = {
         does("write", lambda self, writes: 0),
         test_a_running_stream_is_written_before_it_is_preempted,
     ),
-    "writes though it has no copies": (
-        does("write", lambda self, writes: 8),
+    "accepts writes though it has no copies": (
+        accepts_every_write,
         test_without_copies_nothing_is_written_before_a_pause,
+    ),
+    "accepts writes without HiCache": (
+        accepts_every_write,
+        test_without_hicache_nothing_is_written_before_a_pause,
     ),
     "asks for copies though it has none": (
         says("writes", True),

@@ -11,6 +11,23 @@ from types import SimpleNamespace
 from typing import Any
 
 
+class TimeStats:
+    """A request's time stamps, which are kept nowhere, and its trace, of which none is made."""
+
+    wait_queue_entry_time = forward_entry_time = 0.0
+
+    def __init__(self) -> None:
+        self.trace_ctx = SimpleNamespace(
+            abort=lambda abort_info: None, trace_event=lambda *_, **__: None
+        )
+
+    def set_wait_queue_entry_time(self) -> None: ...
+
+    def set_retract_time(self) -> None: ...
+
+    def set_completion_time(self) -> None: ...
+
+
 class Request:
     """A request that runs, with the row `row` and the KV of all of its tokens.
 
@@ -23,9 +40,16 @@ class Request:
     """
 
     skip_radix_cache_insert = return_logprob = stream = False
+    return_hidden_states = return_routed_experts = return_indexer_topk = False
+    return_sampling_mask = require_reasoning = False
+    beam_group: Any = None
+    session: Any = None
+    input_embeds: Any = None
+    multimodal_inputs: Any = None
+    lora_id: str | None = None
     to_finish: Any = None
     finished_reason: Any = None
-    prefix_len = extend_end = 0
+    prefix_len = extend_end = priority = reasoning_tokens = 0
     retraction_count = 0
     held_back = 0
     """Tokens of the output that are not sent yet."""
@@ -38,11 +62,16 @@ class Request:
         self.output_ids: list[int] = [1] * made
         self.kv: Any = SimpleNamespace(
             holds_kv=True,
+            holds_mamba=False,
             kv_allocated_len=prompt + made,
             req_pool_idx=row,
             cache_protected_len=0,
             retraction_backup=None,
         )
+        self.sampling_params: Any = SimpleNamespace(
+            custom_params=None, max_new_tokens=99, stream_interval=8
+        )
+        self.time_stats: Any = TimeStats()
         for name, value in more.items():
             setattr(self, name, value)
 
@@ -75,9 +104,17 @@ class Request:
         assert not self.kv.holds_kv, "SGLang takes its row back before"
         self.retraction_count += 1
 
+    def update_finish_state(self, _tokens: int) -> None:
+        self.finished_reason = self.to_finish
+
+    def set_finish_with_abort(self, message: str) -> None:
+        self.to_finish = message
+
 
 class Batch:
     """A batch that runs, or one whose result is in flight."""
+
+    return_logprob = False
 
     def __init__(self, *requests: Any, fits: bool = True) -> None:
         self.reqs = list(requests)
@@ -95,20 +132,30 @@ class Batch:
 
 
 class Tree:
-    """A prefix tree that has nothing in it, on a server without HiCache."""
+    """A prefix tree that has nothing in it, on a server without HiCache.
+
+    Args:
+        evictable: Tokens that no running stream locks.
+        more: Other attributes, or others of these.
+    """
 
     cache_controller: Any = None
 
-    def __init__(self, evictable: int = 0) -> None:
+    def __init__(self, evictable: int = 0, **more: Any) -> None:
         self.evictable = evictable
         self.ongoing_write_through: dict[Any, Any] = {}
         self.ongoing_load_back: dict[Any, Any] = {}
+        for name, value in more.items():
+            setattr(self, name, value)
 
     def supports_swa(self) -> bool:
         return False
 
     def supports_mamba(self) -> bool:
         return False
+
+    def supports_prefix_sharing(self) -> bool:
+        return True
 
     def evictable_size(self) -> int:
         return self.evictable
@@ -126,25 +173,58 @@ class Allocator:
 
 
 class Arrivals:
-    """A decode server's queue of requests that wait for memory there."""
+    """A decode server's queue of requests that wait for memory there.
+
+    Attributes:
+        polls: How often it was told to look which of them have become ready.
+        fits: Whether there is memory for what was retracted.
+    """
 
     def __init__(self, *requests: Any) -> None:
         self.queue: list[Any] = []
         self.held_rebootstrap_reqs: list[Any] = []
         self.retracted_queue: list[Any] = []
         self.num_reserved_decode_tokens = 512
+        self.polls = 0
+        self.fits = True
         for request in requests:
             self.add(request)
 
-    def add(self, request: Any) -> None:
+    def add(self, request: Any, is_retracted: bool = False) -> None:
         self.queue.append(SimpleNamespace(req=request, waiting_for_input=True))
 
     def remove(self, request: Any) -> None:
         self.queue = [each for each in self.queue if each.req is not request]
 
+    def hold_rebootstrap(self, request: Any) -> None:
+        self.held_rebootstrap_reqs.append(request)
+
+    def resume_retracted_reqs(self) -> list[Any]:
+        return self.retracted_queue if self.fits else []
+
+    def _resolve_pending_reqs(self) -> None:
+        self.polls += 1
+
+    def _update_handshake_waiters(self) -> None:
+        """No server is asked here."""
+
     @property
     def names(self) -> list[str]:
         return [each.req.rid for each in self.queue]
+
+
+class Streamer:
+    """What sends output to the front end.
+
+    Attributes:
+        sent: Ids and output of what was sent.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[int]]] = []
+
+    def stream_output(self, requests: Sequence[Any], _return_logprob: bool) -> None:
+        self.sent.extend((req.rid, list(req.output_ids)) for req in requests)
 
 
 class Scheduler(SimpleNamespace):
@@ -156,16 +236,36 @@ class Scheduler(SimpleNamespace):
     """
 
     def __init__(self, free: Callable[[], int] = lambda: 0, **more: Any) -> None:
-        super().__init__(
-            chunked_req=None,
-            chunked_prefill_size=None,
-            enable_hierarchical_cache=False,
-            enable_overlap=True,
-            max_total_num_tokens=0,
-            page_size=1,
-            result_queue=[],
-            token_to_kv_pool_allocator=Allocator(free),
-            tree_cache=Tree(),
-            waiting_queue=[],
-        )
-        vars(self).update(more)
+        super().__init__(**parts(free, **more))
+
+
+def parts(free: Callable[[], int] = lambda: 0, **more: Any) -> dict[str, Any]:
+    """The attributes of such a scheduler, by name."""
+    return {
+        "beam_coordinator": SimpleNamespace(retire_group=lambda req: None),
+        "chunked_prefill_size": None,
+        "chunked_req": None,
+        "device": "cpu",
+        "enable_hierarchical_cache": False,
+        "enable_overlap": True,
+        "enable_priority_scheduling": False,
+        "grammar_manager": SimpleNamespace(grammar_queue=[], abort_requests=lambda named: None),
+        "is_mixed_chunk": False,
+        "last_batch": None,
+        "max_running_requests": 64,
+        "max_total_num_tokens": 1000,
+        "model_config": SimpleNamespace(num_hidden_layers=4),
+        "output_streamer": Streamer(),
+        "page_size": 1,
+        "result_queue": [],
+        "running_batch": Batch(),
+        "server_args": SimpleNamespace(smg_grpc_mode=False, grpc_mode=False, hicache_ratio=None),
+        "spec_algorithm": SimpleNamespace(is_none=lambda: True),
+        "token_to_kv_pool_allocator": Allocator(free),
+        "tp_worker": SimpleNamespace(model_runner=SimpleNamespace(attn_backend=None)),
+        "tree_cache": Tree(),
+        "truncation_align_size": None,
+        "waiting_queue": [],
+        "_prefetch_kvcache": lambda req: None,
+        **more,
+    }

@@ -26,14 +26,13 @@ class Deed(Enum):
 
     WRITE = "copies KV of running streams to the host"
     PREFETCH = "loads KV ahead of the step that needs it"
-    HIDE_ARRIVALS = "hides newcomers where SGLang's own policy decides"
 
 
 DONE: dict[str, frozenset[Deed]] = {
     "SimRig": frozenset(Deed),
     "EngineRig": frozenset(Deed),
     "DecodeRig": frozenset(),
-    "PlacedRig": frozenset({Deed.HIDE_ARRIVALS}),
+    "PlacedRig": frozenset(),
 }
 """By rig: what its body does. What is not among it the body must not do: scripts say so, too."""
 NAMES = {

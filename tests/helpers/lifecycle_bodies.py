@@ -15,19 +15,16 @@ from tokenflow_sgl.contract import Decision, Phase, Write
 from tokenflow_sgl.lab.sim.actuator import SimActuator
 from tokenflow_sgl.lab.sim.ended_streams import EndedStreams
 from tokenflow_sgl.lifecycle import Actuator, Applied, Missing, Phases, apply
-from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy.predictors import LimitLengths
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # SGLang's imports warn about third parties
-    from tokenflow_sgl.engine.actuator import EngineActuator
-    from tokenflow_sgl.engine.decode_server.decode_actuator import DecodeActuator
-    from tokenflow_sgl.engine.layerwise.placed_actuator import PlacedActuator
+    from fakes.engine import add, book_of, decode_body, placed_body, unified_body
 
+    from tokenflow_sgl.engine.body.unified import UnifiedBody
     from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
     from tokenflow_sgl.engine.kv.preempt import Pauser
     from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
-    from tokenflow_sgl.engine.layerwise.placed_pauser import PlacedPauser
+    from tokenflow_sgl.engine.telemetry.sampling import Effort
 
 NOW = 9.0
 KV = 20
@@ -182,27 +179,22 @@ class LiveRig:
     """
 
     def __init__(self, free: int) -> None:
-        self.table: StreamTable[Any] = StreamTable(LimitLengths(), capacity=64)
-        self.phases = self.table.phases
         self.batch = Batch()
         self.loader = Loads(free)
-        self.scheduler: Any = Scheduler(lambda: self.loader.free, tf_restorations=None)
-        self.body, self.pauser = self.build()
+        self.scheduler: Any = Scheduler(lambda: self.loader.free)
+        self.book = book_of(self.scheduler, now=1.0)
+        self.table, self.phases = self.book.table, self.book.table.phases
+        self.body = self.build()
+        self.pauser: Any = self.body.pauser
 
-    def build(self) -> tuple[Any, Any]:
-        """The body and its pauser. The one place that knows how they are made."""
+    def build(self) -> UnifiedBody:
+        """The body. The one place that knows of what it is made."""
         raise NotImplementedError
-
-    def paused(self, req: Any) -> None:
-        """A pauser says that this request has left the device's rows."""
-        self.table.move(req, Phase.PAUSED, NOW + 2.0)
 
     def add(self, phase: Phase) -> int:
         made, rid = 5, f"r{len(self.table)}"
         req = Request(rid, prompt=KV - made, made=made, row=len(self.table) + 1)
-        slot = self.table.track(
-            req, prompt=KV - made, limit=99, rate=9.0, qos_class="a", arrival=1.0, now=1.0
-        )
+        slot = add(self.book, req, arrival=1.0, now=1.0)
         if phase is Phase.WAITING:
             self.wait(req)
             return slot
@@ -239,18 +231,20 @@ class LiveRig:
     def abort(self, slot: int) -> None:
         req: Any = self.table.request(slot)
         req.to_finish = "aborted"
-        if req in self.pauser.paused:  # the scheduler ends it in its next pass
+        if req in self.pauser.paused:  # the core ends it in its next pass
             del self.pauser.paused[req]
-            self.table.forget(req, cut_off=True)
-            self.loader.give_up(req)
+            self.body.forget(req)
+            self.book.forget(req, cut_off=True)
 
     def apply(self, decision: Decision) -> Applied:
+        self.book.clock.at_least(NOW)
         self.body.begin(self.batch)
         body: Actuator = self.body
         return apply(decision, self.phases, body, NOW)
 
     def land(self) -> None:
         self.scheduler.result_queue = []
+        self.book.clock.at_least(NOW + 2.0)
         self.pauser.finish_draining(lambda: set())
         self.body.landed(NOW + 2.0)
 
@@ -262,14 +256,15 @@ class LiveRig:
 class EngineRig(LiveRig):
     """The body of a server that prefills and decodes, with HiCache."""
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> UnifiedBody:
         self.scheduler.enable_hierarchical_cache = True
-        pauser = ReleasingPauser(None, lambda req: None, self.paused)
-        writer: Any = SimpleNamespace(
+        self.writer = SimpleNamespace(
             active=True, apply=lambda writes: sum(write.tokens for write in writes)
         )
-        loader: Any = self.loader
-        return EngineActuator(self.scheduler, self.table, pauser, writer, loader), pauser
+        pauser = ReleasingPauser(None, lambda req: None, self.book.pauses)
+        return unified_body(
+            self.scheduler, self.book, pauser=pauser, writer=self.writer, loader=self.loader
+        )
 
 
 class DecodeRig(LiveRig):
@@ -281,14 +276,13 @@ class DecodeRig(LiveRig):
 
     host = 1000
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> UnifiedBody:
         self.arrivals = Arrivals()
         self.transfers = SimpleNamespace(queue=[])
         self.scheduler.disagg_decode_prealloc_queue = self.arrivals
         self.scheduler.disagg_decode_transfer_queue = self.transfers
-        pauser = HostPauser(self)
-        body = DecodeActuator(self.scheduler, self.table, pauser, NoCopies(), NoCopies())
-        return body, pauser
+        pauser, copies = HostPauser(self), NoCopies()
+        return decode_body(self.scheduler, self.book, pauser=pauser, writer=copies, loader=copies)
 
     def wait(self, req: Any) -> None:
         self.arrivals.add(req)
@@ -301,27 +295,29 @@ class DecodeRig(LiveRig):
 
     @property
     def offered(self) -> list[int]:
-        """Where nothing is chosen SGLang sees its queue as it is."""
+        """Where nothing is chosen: what resumes, and what SGLang then sees of its queue."""
         offered = super().offered
         if self.body.chosen:
             return offered
-        return [*offered, *(self.table.slot(each.req) for each in self.arrivals.queue)]
+        seen: list[Any] = []
+        self.body.admit_arrivals(lambda: seen.extend(self.arrivals.queue), Effort())
+        return [*offered, *(self.table.slot(each.req) for each in seen)]
 
 
 class PlacedRig(LiveRig):
     """The body of a server whose KV is placed layer by layer, by pages of one token."""
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> UnifiedBody:
         executor = SimpleNamespace(
-            owners=PageOwners(1000), plans=SimpleNamespace(paused=frozenset())
+            owners=PageOwners(1000),
+            plans=SimpleNamespace(paused=frozenset()),
+            pages_at_once=int(self.scheduler.max_total_num_tokens),
+            steps=0,
         )
         pool = SimpleNamespace(executor=executor, page_size=1)
         self.scheduler.token_to_kv_pool_allocator.pool = pool
-        self.scheduler.max_total_num_tokens = 1000
-        self.scheduler.tf_clock = SimpleNamespace(host_total=0)
-        pauser = PlacedPauser(self.scheduler.tree_cache, lambda req: None, self.paused)
-        body = PlacedActuator(self.scheduler, self.table, pauser, NoCopies(), NoCopies())
-        return body, pauser
+        copies = NoCopies()
+        return placed_body(self.scheduler, self.book, writer=copies, loader=copies)
 
 
 class ReleasingPauser(Pauser):
@@ -337,7 +333,7 @@ class HostPauser(DecodePauser):
     _places = math.inf
 
     def __init__(self, rig: DecodeRig) -> None:
-        super().__init__(rig.scheduler, rig.paused, lambda req: None, lambda req: None, capacity=0)
+        super().__init__(rig.scheduler, rig.book, capacity=0)
         self._rig = rig
 
     @property
@@ -358,8 +354,7 @@ class NoCopies:
         return False
 
     def apply(self, writes: Sequence[Write]) -> int:
-        """As SGLang's tree does there: nothing is copied."""
-        return 0
+        raise AssertionError("it copies where no copy can be made")
 
     def load(self, *_: Any) -> int:
         raise AssertionError("it loads what no copy was made of")

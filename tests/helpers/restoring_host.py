@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tokenflow_sgl.costs import LatestRate, StepCosts
+from tokenflow_sgl.engine.config import RESTORE_ATTRIBUTE
 from tokenflow_sgl.engine.extension import Extensions
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
@@ -31,7 +32,6 @@ class Scheduler:
 
     def __init__(self, tree: Any) -> None:
         self.tree_cache = tree
-        self.server_args: Any = SimpleNamespace()
         self.page_size = int(tree.page_size)
         self.running_batch: Any = SimpleNamespace(reqs=[], batch_is_full=False)
         self.is_mixed_chunk = False
@@ -40,18 +40,20 @@ class Scheduler:
         self.tp_worker: Any = None
         self.model_worker: Any = None
         self.future_map: Any = None
+        self.server_args = SimpleNamespace(**{RESTORE_ATTRIBUTE: "auto"})
+        self.tokenflow: Any = None
 
 
 class Host:
-    """That scheduler, as its extensions see it."""
+    """That scheduler, as its extensions see it: it is what SGLang's has of ours."""
 
-    log = None
-    table = None
+    log = table = None
 
     def __init__(self, scheduler: Any, costs: StepCosts | None = None) -> None:
         self.scheduler = scheduler
-        self.extensions = Extensions()
+        scheduler.tokenflow = self
         self.recorder = Recorder()
+        self.extensions = Extensions()
         self.began: list[Any] = []
         self.requeued: list[Any] = []
         self._costs = costs or StepCosts()
@@ -78,7 +80,9 @@ def restorations_with(tree: Any, fetch_again: Callable[..., object] = lambda req
 def extension_beside(host: Host, restorations: Any) -> RestoreExtension:
     """The extension, on one rank."""
     ranks = RestoringRanks(host.scheduler.tree_cache, ALONE)
-    return RestoreExtension(host, restorations, ranks)
+    made = RestoreExtension(host, restorations, ranks)
+    host.extensions.add(made)
+    return made
 
 
 class Worker:
@@ -106,13 +110,12 @@ class Layered:
 
     def __init__(self, each: Any, due: Sequence[int]) -> None:
         self.each, self.due = each, list(due)
-        self.open = self.layered = self  # all that is asked of its parts
         self.finished: list[Any] = []
         self.broken: list[Any] = []
         self.paused = False
         self.rate = LatestRate()
 
-    def begun(self, batch: Any) -> Any:
+    def split_begun(self, batch: Any) -> Any:
         return self.each if batch is not None else None
 
     def more_layers(self, split: Any) -> int | None:

@@ -6,107 +6,136 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.engine import add, core_of
+from fakes.sglang import Batch, Request, Scheduler
 
-from tokenflow_sgl.contract import Cause, Decision, Mode, Preempt
+from tokenflow_sgl.contract import Cause, Decision, Mode, Phase, Preempt
 from tokenflow_sgl.engine.agreement import Agreement, RanksDisagreeError
-from tokenflow_sgl.engine.shared_clock import ClockTick, SharedClock
-from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy.predictors import LimitLengths
+from tokenflow_sgl.engine.shared_clock import ClockTick
 
 
-class Request:
-    def __init__(self, rid: str) -> None:
-        self.rid = rid
-        self.output_ids: list[int] = []
+def request(rid: str) -> Request:
+    return Request(rid, made=0)
 
 
-def rank_with(*rids: str, now: float = 1.0, free: int = 100, **other: Any) -> Any:
-    """As much of a scheduler as is looked at."""
-    table: StreamTable[Request] = StreamTable(LimitLengths())
-    for rid in rids:
-        table.track(
-            Request(rid), prompt=5, limit=9, rate=10.0, qos_class="reading", arrival=0.0, now=0.0
-        )
-    clock = SharedClock()
-    clock.receive(ClockTick(now, 0, 1.0, 1.0))
-    return SimpleNamespace(
-        tf_table=table,
-        tf_clock=clock,
-        tf_pauser=SimpleNamespace(
-            draining=other.get("draining", []), paused=other.get("paused", {})
-        ),
-        waiting_queue=other.get("waiting", []),
-        tf_actuator=SimpleNamespace(free=free),
-    )
+class Rank:
+    """One rank's core, with these streams, as far as passes are compared."""
+
+    def __init__(
+        self,
+        *rids: str,
+        rank: int = 0,
+        now: float = 1.0,
+        free: int = 100,
+        waiting: tuple[str, ...] = (),
+        paused: tuple[str, ...] = (),
+        draining: tuple[str, ...] = (),
+    ) -> None:
+        self.agreement = Agreement(rank)
+        self.free = free
+        scheduler: Any = Scheduler(lambda: self.free, waiting_queue=[*map(request, waiting)])
+        self.core = core_of(scheduler, agreement=self.agreement)
+        for rid in rids:
+            add(self.core.book, request(rid), now=0.0, arrival=0.0)
+        self.core.book.clock.receive(ClockTick(now, 0, 1.0, 1.0))
+        pauser = self.core.body.pauser
+        pauser.paused |= dict.fromkeys(map(request, paused))
+        pauser.draining += map(request, draining)
+
+    def passes(self, plan: Any, decision: Decision | None = None) -> Rank:
+        if decision is not None:
+            self.agreement.decided(decision)
+        self.core.launched(plan)
+        return self
 
 
 def plan_of(*rids: str) -> Any:
-    batch = SimpleNamespace(
-        reqs=[Request(rid) for rid in rids], forward_mode=SimpleNamespace(name="DECODE")
-    )
+    batch: Any = Batch(*map(request, rids))
+    batch.forward_mode = SimpleNamespace(name="DECODE", is_decode=lambda: True)
+    batch.seq_lens_cpu, batch.is_extend_in_batch = None, False
     return SimpleNamespace(batch_to_run=batch if rids else None, running_batch=batch)
-
-
-def after(scheduler: Any, plan: Any, decision: Decision | None = None, rank: int = 0) -> Agreement:
-    agreement = Agreement(rank)
-    if decision is not None:
-        agreement.decided(decision)
-    agreement.passed(scheduler, plan)
-    return agreement
 
 
 def test_ranks_that_do_the_same_agree() -> None:
     leader, follower = (
-        after(rank_with("a", "b"), plan_of("a", "b"), Decision(Mode.IDLE), rank) for rank in (0, 1)
+        Rank("a", "b", rank=rank).passes(plan_of("a", "b"), Decision(Mode.IDLE)) for rank in (0, 1)
     )
     for _ in range(3):
-        follower.compare(leader.report())
+        follower.agreement.compare(leader.agreement.report())
         for each in (leader, follower):
-            each.decided(Decision(Mode.WORKING_SET, run=(1, 0)))
-            each.passed(rank_with("a"), plan_of("a"))
+            each.passes(plan_of("a"), Decision(Mode.WORKING_SET, run=(1, 0)))
 
 
-DIFFERENT: dict[str, tuple[Any, Any]] = {
-    "clock": (rank_with("a", now=2.0), plan_of("a")),
-    "streams": (rank_with("b", "a"), plan_of("a")),
-    "batch": (rank_with("a"), plan_of()),
-    "running": (rank_with("a"), plan_of("b")),
-    "preempted": (rank_with("a", paused={Request("a"): None}), plan_of("a")),
-    "waiting": (rank_with("a", waiting=[Request("a")]), plan_of("a")),
-    "free memory": (rank_with("a", free=99), plan_of("a")),
+DIFFERENT: dict[str, tuple[dict[str, Any], Any]] = {
+    "clock": ({"now": 2.0}, plan_of("a")),
+    "batch": ({}, plan_of()),
+    "running": ({}, plan_of("b")),
+    "preempted": ({"paused": ("a",)}, plan_of("a")),
+    "waiting": ({"waiting": ("a",)}, plan_of("a")),
+    "free memory": ({"free": 99}, plan_of("a")),
 }
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_what_differs_is_named(what) -> None:
-    leader = after(rank_with("a"), plan_of("a"))
-    follower = after(*DIFFERENT[what], rank=1)
+    given, plan = DIFFERENT[what]
+    assert_named(what, Rank("a", rank=1, **given).passes(plan))
+
+
+def test_what_drains_there_only_is_named() -> None:
+    assert_named("preempted", Rank("a", rank=1, draining=("a",)).passes(plan_of("a")))
+
+
+def test_another_stream_is_named() -> None:
+    assert_named("streams", Rank("b", "a", rank=1).passes(plan_of("a")))
+
+
+def test_a_stream_in_another_phase_is_named() -> None:
+    follower = Rank("a", rank=1)
+    follower.core.table.phases.move(0, Phase.PAUSED, 1.0)
+    assert_named("streams", follower.passes(plan_of("a")))
+
+
+def assert_named(what: str, follower: Rank) -> None:
+    leader = Rank("a").passes(plan_of("a"))
     with pytest.raises(RanksDisagreeError, match=f"pass 1: rank 1, in its pass 1.*{what}"):
-        follower.compare(leader.report())
+        follower.agreement.compare(leader.agreement.report())
 
 
 def test_another_order_of_victims_is_another_decision() -> None:
     victims = tuple(Preempt(slot, Cause.POLICY) for slot in (3, 4))
     leader, follower = (
-        after(rank_with(), plan_of(), Decision(Mode.WORKING_SET, preempt=order), rank)
+        Rank(rank=rank).passes(plan_of(), Decision(Mode.WORKING_SET, preempt=order))
         for rank, order in enumerate((victims, victims[::-1]))
     )
     with pytest.raises(RanksDisagreeError, match="has another decision than rank 0"):
-        follower.compare(leader.report())
+        follower.agreement.compare(leader.agreement.report())
 
 
 def test_a_rank_that_is_a_pass_behind_is_named() -> None:
-    leader, follower = (after(rank_with("a"), plan_of("a"), rank=rank) for rank in (0, 1))
-    leader.passed(rank_with("a"), plan_of("a"))
+    leader, follower = (Rank("a", rank=rank).passes(plan_of("a")) for rank in (0, 1))
+    leader.passes(plan_of("a"))
     with pytest.raises(RanksDisagreeError, match="in pass 2: rank 1, in its pass 1"):
-        follower.compare(leader.report())
+        follower.agreement.compare(leader.agreement.report())
 
 
 def test_a_difference_of_long_ago_is_still_one() -> None:
-    leader, follower = (after(rank_with("a"), plan_of("a"), rank=rank) for rank in (0, 1))
-    leader.passed(rank_with("a", free=1), plan_of("a"))
-    follower.passed(rank_with("a", free=2), plan_of("a"))
-    for each in (leader, follower):
-        each.passed(rank_with("a"), plan_of("a"))
+    leader, follower = (Rank("a", rank=rank).passes(plan_of("a")) for rank in (0, 1))
+    for free, each in enumerate((leader, follower)):
+        each.free = free
+        each.passes(plan_of("a"))
+        each.free = 100
+        each.passes(plan_of("a"))
     with pytest.raises(RanksDisagreeError, match="another free memory than"):
-        follower.compare(leader.report())
+        follower.agreement.compare(leader.agreement.report())
+
+
+def test_a_rank_compares_itself_when_the_leaders_clock_comes() -> None:
+    leader, follower = (Rank("a", rank=rank).passes(plan_of("a")) for rank in (0, 1))
+    leaders = leader.agreement.report()
+    follower.core.tick(ClockTick(2.0, 0, passes=leaders))
+    assert follower.core.book.clock.now == 2.0
+    follower.passes(plan_of("a"))
+    with pytest.raises(RanksDisagreeError, match="in pass 1: rank 1, in its pass 2"):
+        follower.core.tick(ClockTick(3.0, 0, passes=leaders))
+    assert follower.core.book.clock.now == 2.0

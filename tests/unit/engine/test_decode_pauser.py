@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from decode_requests import Request
+from fakes.engine import add, book_of
+from fakes.sglang import Arrivals, Batch, Request, Scheduler, Tree
 
+from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.decode_server import decode_pauser
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.unsupported import undisturbed_without_prefill
@@ -33,11 +35,13 @@ def pauser(monkeypatch, told, host) -> DecodePauser:
             return False
         host.room -= request.seqlen
         request.kv.retraction_backup = object()
+        told.append(("kept", request.rid))
         return True
 
     def discard(request: Any, *_args: Any) -> None:
         host.room += request.seqlen
         request.kv.retraction_backup = None
+        told.append(("discarded", request.rid))
 
     def release(*, req: Any, **_given: Any) -> None:
         req.retraction_count += 1
@@ -53,39 +57,54 @@ def pauser(monkeypatch, told, host) -> DecodePauser:
         lambda: SimpleNamespace(disaggregation_decode_retraction_backup=host.backend),
     )
     pool = SimpleNamespace(available_size=lambda: host.room)
-    scheduler = SimpleNamespace(
-        tree_cache=SimpleNamespace(cache_controller=SimpleNamespace(mem_pool_host=pool)),
+    scheduler = Scheduler(
+        tree_cache=Tree(cache_controller=SimpleNamespace(mem_pool_host=pool)),
         req_to_token_pool=None,
-        token_to_kv_pool_allocator=None,
         page_size=PAGE,
-        enable_overlap=True,
         future_map=SimpleNamespace(need_topk=False, need_hidden_states=False),
+        disagg_decode_prealloc_queue=Arrivals(),
     )
-
-    def say(what: str) -> Any:
-        return lambda request: told.append((what, request.rid))
-
-    told_of = (say("paused"), say("stays"), say("lost"))
-    return DecodePauser(scheduler, *told_of, capacity=500, most=MOST)
+    return DecodePauser(scheduler, book_of(scheduler, now=1.0), capacity=500, most=MOST)
 
 
-def batch() -> Any:
-    return SimpleNamespace(filter_batch=lambda reqs_to_exclude: None, batch_is_full=True)
+@pytest.fixture
+def stream(pauser) -> Any:
+    """Makes a request that runs, of so many tokens."""
+
+    def made(rid: str, tokens: int = 100) -> Request:
+        request = Request(rid, prompt=tokens - 2, made=2)
+        book = pauser._book
+        add(book, request)
+        book.runs(request)
+        return request
+
+    return made
 
 
-def test_kv_is_kept_before_memory_is_given_back(pauser, told) -> None:
-    request = Request("a")
-    pauser.preempt([request], batch(), set())
-    assert told == [("released", "a"), ("paused", "a")]
+def phase(pauser: DecodePauser, request: Any) -> Phase:
+    table = pauser._book.table
+    return Phase(int(table.phases.phase[table.slot(request)]))
+
+
+def test_kv_is_kept_before_memory_is_given_back(pauser, told, stream) -> None:
+    request = stream("a")
+    pauser.preempt([request], Batch(request), set())
+    assert told == [("kept", "a"), ("released", "a")]
+    assert phase(pauser, request) is Phase.PAUSED
     assert request in pauser.paused
     assert request.retraction_count == 0, "paused is not retracted"
 
 
-def test_what_the_host_has_no_room_for_stays(pauser, told, host) -> None:
+def test_what_the_host_has_no_room_for_stays(pauser, told, host, stream) -> None:
+    """It joins the batch again with the row that it has."""
     host.room = 50
-    pauser.preempt([Request("a")], batch(), set())
-    assert told == [("stays", "a")]
+    request = stream("a")
+    pauser._book.table.move(request, Phase.DRAINING, 1.0)
+    pauser.preempt([request], Batch(request), set())
+    assert told == []
     assert not pauser.paused
+    assert pauser._scheduler.waiting_queue == [request]
+    assert phase(pauser, request) is Phase.RUNNING
 
 
 MOST = 3
@@ -94,39 +113,43 @@ WHOLE = 8 * PAGE
 """What a stream of 100 tokens takes: seven pages, and one that it may begin."""
 
 
+def request(rid: str, tokens: int = 100) -> Request:
+    return Request(rid, prompt=tokens - 2, made=2)
+
+
 def accepted(pauser, count: int = 9) -> int:
-    return sum(pauser.accepts(Request(str(number))) for number in range(count))
+    return sum(pauser.accepts(request(str(number))) for number in range(count))
 
 
 def test_a_pass_accepts_as_many_as_the_host_has_room_for(pauser, host) -> None:
     host.room = 2 * WHOLE
     pauser.begin([])
     assert accepted(pauser) == 2
-    pauser.begin([Request("r"), Request("short", 10)])
+    pauser.begin([request("r"), request("short", 10)])
     assert pauser.may_pause
     assert accepted(pauser) == 1, "SGLang ends what it retracts if there is no room for it"
     assert not pauser.may_pause
-    pauser.draining.append(Request("d"))
+    pauser.draining.append(request("d"))
     pauser.begin([])
     assert accepted(pauser) == 1, "what drains comes first"
 
 
-def test_tensors_have_a_limit_of_ours(pauser, host) -> None:
+def test_tensors_have_a_limit_of_ours(pauser, host, stream) -> None:
     host.backend = "cpu_tensor"
     pauser.begin([])
     assert accepted(pauser) == 500 // WHOLE
-    pauser.preempt([Request("p")], batch(), set())
+    pauser.preempt([stream("p")], Batch(), set())
     pauser.begin([])
     assert accepted(pauser) == 500 // WHOLE - 1
 
 
-def test_no_more_are_paused_there_than_their_windows_allow(pauser, host) -> None:
+def test_no_more_are_paused_there_than_their_windows_allow(pauser, host, stream) -> None:
     host.backend = "cpu_tensor"
     pauser.begin([])
-    short = [Request(name, 10) for name in "abcd"]
+    short = [stream(name, 10) for name in "abcd"]
     assert [pauser.accepts(each) for each in short] == [True, True, True, False]
     assert not pauser.may_pause
-    pauser.preempt(short[:2], batch(), set())
+    pauser.preempt(short[:2], Batch(), set())
     pauser.begin([])
     assert pauser.may_pause
     assert [pauser.accepts(each) for each in short[2:]] == [True, False]
@@ -134,24 +157,31 @@ def test_no_more_are_paused_there_than_their_windows_allow(pauser, host) -> None
     assert pauser.accepts(short[3]), "its own size counts"
 
 
-def test_what_sglang_would_not_keep_is_copied_all_the_same(pauser, told) -> None:
+def test_what_sglang_would_not_keep_is_copied_all_the_same(pauser, told, stream) -> None:
     pauser.retraction_loses = True
-    request: Any = Request("v")
+    request: Any = stream("v")
     request.offload_kv_cache = lambda *_memory: told.append(("copied", "v"))
-    pauser.preempt([request], batch(), set())
-    assert told == [("copied", "v"), ("released", "v"), ("paused", "v")]
+    pauser.preempt([request], Batch(), set())
+    assert told == [("copied", "v"), ("released", "v")]
+    assert request in pauser.paused
 
 
-def test_where_the_weights_change_no_kv_is_kept(pauser, told, host) -> None:
-    paused, drains, ended = Request("p"), Request("d"), Request("e")
-    pauser.preempt([paused], batch(), set())
-    pauser.preempt([drains, ended], batch(), {drains, ended})
-    ended.done = True
+def test_where_the_weights_change_no_kv_is_kept(pauser, told, host, stream) -> None:
+    paused, drains, ended = stream("p"), stream("d"), stream("e")
+    pauser.preempt([paused], Batch(), set())
+    pauser.preempt([drains, ended], Batch(), {drains, ended})
+    ended.finished_reason = "stop"
     told.clear()
     pauser.drop_draining()
-    assert told == [("released", "d"), ("lost", "d"), ("lost", "p")]
+    assert told == [("released", "d"), ("discarded", "p")]
     assert not pauser.paused and not pauser.draining
     assert host.room == 1000
+    held = pauser._scheduler.disagg_decode_prealloc_queue.held_rebootstrap_reqs
+    assert held == [drains, paused], "a prefill server computes them"
+    for each in held:
+        assert each.pd_rebootstrap_in_progress
+        assert len(each.output_ids) == 1
+        assert each.pd_rebootstrap_forced_output_id == 1, "their last token is computed again"
 
 
 @pytest.mark.parametrize(
@@ -171,5 +201,5 @@ def test_requests_with_penalties_are_not_paused(given, disturbed) -> None:
         "repetition_penalty": 1.0,
         "min_new_tokens": 0,
     }
-    request = SimpleNamespace(sampling_params=SimpleNamespace(**{**plain, **given}))
-    assert (undisturbed_without_prefill(request) is None) == disturbed
+    sampled = SimpleNamespace(sampling_params=SimpleNamespace(**{**plain, **given}))
+    assert (undisturbed_without_prefill(sampled) is None) == disturbed

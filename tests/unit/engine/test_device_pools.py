@@ -33,7 +33,7 @@ def two_pools(kind: type = SWATokenToKVPoolAllocator, *, full: int = 1000, ring:
     return allocator
 
 
-def scheduler(allocator, *, windows: bool = False, states: bool = False, most: int = 1, **given):
+def scheduler(allocator, *, windows: bool = False, states: bool = False, **given):
     tree = SimpleNamespace(
         supports_swa=lambda: windows,
         supports_mamba=lambda: states,
@@ -45,7 +45,6 @@ def scheduler(allocator, *, windows: bool = False, states: bool = False, most: i
     return SimpleNamespace(
         token_to_kv_pool_allocator=allocator,
         tree_cache=tree,
-        tf_drafts=SimpleNamespace(most=most),
         **{"chunked_prefill_size": 512, "page_size": 1, **given},
     )
 
@@ -64,8 +63,8 @@ def test_two_pools_are_counted_each_for_itself(monkeypatch) -> None:
     assert pools.window == Window(tokens=2 * 24 + 8, prefill=512)
     unlimited = scheduler(two_pools(), windows=True, chunked_prefill_size=None)
     assert DevicePools(unlimited).window.prefill == 200
-    drafting = scheduler(two_pools(), windows=True, most=4)
-    assert DevicePools(drafting).window.tokens == 2 * 24 + 8 + 3
+    drafting = DevicePools(scheduler(two_pools(), windows=True), most=4)
+    assert drafting.window.tokens == 2 * 24 + 8 + 3
     paged = scheduler(two_pools(), windows=True, page_size=16)
     assert DevicePools(paged).window.tokens == 64 + 16, "56, and its first page is not full"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from sglang.srt.managers.scheduler import Scheduler
-from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
+from fakes.engine import core_of
+from fakes.sglang import Batch, Scheduler
 
 from tokenflow_sgl.engine.telemetry import sampling
-from tokenflow_sgl.engine.telemetry.sampling import Effort
 
 
 @pytest.fixture
@@ -21,32 +21,41 @@ def clock(monkeypatch):
     )
 
 
+class Passes:
+    """A core whose every pass takes two seconds of ours: one before SGLang chooses, one behind.
+
+    Attributes:
+        plan: What SGLang chooses.
+    """
+
+    def __init__(self) -> None:
+        self.core = core_of(Scheduler())
+        self.plan: Any = SimpleNamespace(batch_to_run=None)
+
+    def __call__(self) -> None:
+        nothing = Batch()
+        assert self.core.next_batch(nothing, None, lambda *_: self.plan) is self.plan
+
+    @property
+    def effort(self) -> float:
+        return self.core.meters.effort.take()
+
+
 @pytest.fixture
-def scheduler(monkeypatch, clock):
-    """A scheduler whose every turn takes two seconds of ours; `plan` is what SGLang answers."""
-    made = object.__new__(TokenFlowScheduler)
-    made.tf_effort = Effort()
-    made.tf_pauser = SimpleNamespace(paused={})
-    made.tf_loader = SimpleNamespace(request=None)
-    made.tf_timer = SimpleNamespace(launch=lambda work: None)
-    made.tf_agreement = None
-    made.tf_alone = False
-    made.plan = SimpleNamespace(batch_to_run=None)
-    monkeypatch.setattr(TokenFlowScheduler, "_tf_begin", lambda self, *_batches: None)
-    monkeypatch.setattr(Scheduler, "get_next_batch_to_run", lambda self, _running, _last: self.plan)
-    return made
+def turn(clock) -> Passes:
+    return Passes()
 
 
-def test_an_idle_loop_costs_nothing(scheduler) -> None:
+def test_an_idle_loop_costs_nothing(turn) -> None:
     for _ in range(100):
-        scheduler.get_next_batch_to_run(None, None)
-    assert scheduler.tf_effort.take() == 0.0
+        turn()
+    assert turn.effort == 0.0
 
 
-def test_passes_with_work_count(scheduler) -> None:
-    scheduler.get_next_batch_to_run(None, None)
-    scheduler.plan.batch_to_run = SimpleNamespace(reqs=[])
+def test_passes_with_work_count(turn) -> None:
+    turn()
+    turn.plan.batch_to_run = Batch()
     for _ in range(3):
-        scheduler.get_next_batch_to_run(None, None)
-    assert scheduler.tf_effort.take() == 6.0
-    assert scheduler.tf_effort.take() == 0.0
+        turn()
+    assert turn.effort == 6.0
+    assert turn.effort == 0.0

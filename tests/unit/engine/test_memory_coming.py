@@ -2,70 +2,61 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from fakes.engine import BareScheduler, add
+from fakes.sglang import Batch, Request, Tree
 from sglang.srt.managers.scheduler import Scheduler
-from tokenflow_sgl.engine.actuator import EngineActuator
-from tokenflow_sgl.engine.scheduler import TokenFlowScheduler
 
 from tokenflow_sgl.contract import Phase
-from tokenflow_sgl.lifecycle import Phases
+
+
+class LockedTree(Tree):
+    """A tree with HiCache of which running streams lock 30 tokens."""
+
+    locked = 30
+
+    def protected_size(self) -> int:
+        return self.locked
 
 
 @pytest.fixture
-def scheduler(monkeypatch):
+def scheduler(monkeypatch) -> BareScheduler:
     """A scheduler whose batches SGLang would decode, or retract from."""
     monkeypatch.setattr(Scheduler, "update_running_batch", lambda self, batch: "SGLang's")
-    made = object.__new__(TokenFlowScheduler)
-    made.enable_hierarchical_cache = True
-    made.chunked_req = None
-    made.tf_pauser = SimpleNamespace(draining=[])
-    made.tree_cache = SimpleNamespace(
-        protected_size=lambda: 30,
-        ongoing_write_through={},
-        ongoing_load_back={},
-        supports_swa=lambda: False,
-        supports_mamba=lambda: False,
-    )
-    made.token_to_kv_pool_allocator, made.chunked_prefill_size = None, None
-    made.tf_table = SimpleNamespace(phases=Phases(4), request=lambda slot: slot)
-    made.tf_clock = SimpleNamespace(now=3.0)
-    loader = SimpleNamespace(request=None, give_up=lambda request: None)
-    made.tf_actuator = EngineActuator(made, made.tf_table, made.tf_pauser, None, loader)
+    return BareScheduler(enable_hierarchical_cache=True, tree_cache=LockedTree())
+
+
+def stream(locked: int) -> Request:
+    made = Request()
+    made.kv.cache_protected_len = locked
     return made
 
 
-class Stream:
-    def __init__(self, locked: int) -> None:
-        self.kv = SimpleNamespace(cache_protected_len=locked)
-
-
-def batch(fits, locked=30, empty=False):
-    return SimpleNamespace(
-        reqs=[Stream(locked)], is_empty=lambda: empty, check_decode_mem=lambda: fits
-    )
+def batch(*, fits: bool, locked: int = 30) -> Batch:
+    return Batch(stream(locked), fits=fits)
 
 
 def test_without_copies_sglang_decides(scheduler) -> None:
     assert scheduler.update_running_batch(batch(fits=False)) == "SGLang's"
 
 
-def drain(scheduler) -> None:
-    scheduler.tf_pauser.draining.append("stream")
+def drain(scheduler: Any) -> None:
+    scheduler.tokenflow.body.pauser.draining.append(stream(0))
 
 
-def lock(scheduler) -> None:
+def lock(scheduler: Any) -> None:
     """A session that waits for its next turn, say."""
-    scheduler.tree_cache.protected_size = lambda: 31
+    scheduler.tree_cache.locked = 31
 
 
-def copy(scheduler) -> None:
+def copy(scheduler: Any) -> None:
     lock(scheduler)
     scheduler.tree_cache.ongoing_write_through[1] = "copy"
 
 
-def load(scheduler) -> None:
+def load(scheduler: Any) -> None:
     lock(scheduler)
     scheduler.tree_cache.ongoing_load_back[1] = "copy"
 
@@ -75,7 +66,7 @@ def test_a_step_waits_for_memory_that_is_on_its_way(scheduler, hold) -> None:
     hold(scheduler)
     assert scheduler.update_running_batch(batch(fits=False)) is None
     assert scheduler.update_running_batch(batch(fits=True)) == "SGLang's"
-    assert scheduler.update_running_batch(batch(fits=False, empty=True)) == "SGLang's"
+    assert scheduler.update_running_batch(Batch(fits=False)) == "SGLang's", "it is empty"
 
 
 def test_locks_without_a_copy_are_not_waited_for(scheduler) -> None:
@@ -86,25 +77,34 @@ def test_locks_without_a_copy_are_not_waited_for(scheduler) -> None:
 def test_copies_of_what_the_batch_itself_locks_free_nothing(scheduler) -> None:
     copy(scheduler)
     assert scheduler.update_running_batch(batch(fits=False, locked=31)) == "SGLang's"
-    scheduler.chunked_req = Stream(1)
+    scheduler.chunked_req = stream(1)
     assert scheduler.update_running_batch(batch(fits=False, locked=30)) == "SGLang's"
 
 
-def test_without_hicache_only_what_drains_is_waited_for(scheduler) -> None:
-    scheduler.enable_hierarchical_cache = False
-    scheduler.tree_cache = SimpleNamespace()
-    assert scheduler.update_running_batch(batch(fits=False)) == "SGLang's"
+def test_without_hicache_only_what_drains_is_waited_for() -> None:
+    body = BareScheduler().tokenflow.body
+    short = batch(fits=False)
+    assert not body.skips_decode(short, 3.0), "a tree without HiCache is not asked"
+    body.pauser.draining.append(stream(0))
+    assert body.skips_decode(short, 3.0)
 
 
-def test_streams_that_are_loaded_in_part_give_way_first(scheduler):
-    phases = scheduler.tf_table.phases
-    phases.arrive(2, 1.0)
-    phases.move(2, Phase.PAUSED, 1.0)
-    phases.load(2, 10, 20, 2.0)
-    answers = iter([False, True])
-    tight = SimpleNamespace(
-        reqs=[Stream(30)], is_empty=lambda: False, check_decode_mem=lambda: next(answers)
-    )
-    assert scheduler.update_running_batch(tight) == "SGLang's"
-    assert phases.is_in(2, Phase.PAUSED)
+class Answers(Batch):
+    """A batch that finds memory when it asks for the second time."""
+
+    asked = 0
+
+    def check_decode_mem(self) -> bool:
+        self.asked += 1
+        return self.asked > 1
+
+
+def test_streams_that_are_loaded_in_part_give_way_first(scheduler) -> None:
+    core = scheduler.tokenflow
+    slot = add(core.book, Request("half"))
+    phases = core.table.phases
+    phases.move(slot, Phase.PAUSED, 1.0)
+    phases.load(slot, 10, 20, 2.0)
+    assert scheduler.update_running_batch(Answers(stream(30))) == "SGLang's"
+    assert phases.is_in(slot, Phase.PAUSED)
     assert not phases.parts

@@ -2,62 +2,76 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
+from fakes.engine import BareScheduler
+from fakes.sglang import Request
 from sglang.srt.managers.scheduler import Scheduler
-from tokenflow_sgl.engine.offering import OfferingScheduler
+
+from tokenflow_sgl.engine.admission import Offering
 
 
-class Request:
+def request(priority: int) -> Request:
     """The lower its number, the less urgent it is."""
-
-    def __init__(self, priority: int) -> None:
-        self.priority, self.rid = priority, str(priority)
-        self.time_stats = SimpleNamespace(
-            wait_queue_entry_time=float(priority),
-            trace_ctx=SimpleNamespace(abort=lambda abort_info: None),
-        )
+    made = Request(str(priority), priority=priority)
+    made.time_stats.wait_queue_entry_time = float(priority)
+    return made
 
 
 @pytest.fixture
-def scheduler(monkeypatch) -> Any:
-    """SGLang's, with a queue of three at most, which is full."""
-    made = object.__new__(OfferingScheduler)
-    made.max_queued_requests, made.enable_priority_scheduling = 3, True
-    made.schedule_low_priority_values_first = False
-    made.beam_coordinator = SimpleNamespace(retire_group=lambda req: None)
-    made.waiting_queue = [Request(2), Request(1), Request(3)]
-    made.turned_away = []
+def scheduler(monkeypatch) -> BareScheduler:
+    """SGLang's own code, with a queue of three at most, which is full."""
     monkeypatch.setattr(Scheduler, "_release_aborted_request", lambda self, req: None)
     monkeypatch.setattr(
         Scheduler, "send_abort_output", lambda self, _abort, req: self.turned_away.append(req)
     )
     monkeypatch.setattr("sglang.srt.managers.scheduler._make_abort_req", lambda req, **_: req)
-    return made
+    return BareScheduler(
+        max_queued_requests=3,
+        enable_priority_scheduling=True,
+        schedule_low_priority_values_first=False,
+        waiting_queue=[request(2), request(1), request(3)],
+        turned_away=[],
+    )
 
 
 def test_who_is_turned_away_for_another_is_not_admitted(scheduler) -> None:
     """It would run to its end, though its client has been told that the queue is full."""
     some, least, last = scheduler.waiting_queue
-    urgent, paused = Request(4), Request(0)
-    with scheduler._tf_offering(offered := [paused, least, some]):
-        with scheduler._tf_whole_queue() as queue:  # as where its grammar is ready
+    urgent, paused = request(4), request(0)
+    offering = Offering(scheduler)
+    with offering.only(offered := [paused, least, some]):
+        with offering.whole() as queue:  # as where its grammar is ready
             assert not scheduler._abort_on_queued_limit(urgent)
             queue.append(urgent)
         assert scheduler.turned_away == [least]
         assert scheduler.waiting_queue == [paused, some]
         assert scheduler.waiting_queue is offered
+        assert offering.waiting() == [some, last, urgent]
     assert scheduler.waiting_queue == [some, last, urgent]
 
 
 def test_who_comes_in_vain_changes_nothing(scheduler) -> None:
     some, least, last = scheduler.waiting_queue
-    newcomer = Request(0)
-    with scheduler._tf_offering([least, some]):
-        with scheduler._tf_whole_queue():
+    newcomer = request(0)
+    offering = Offering(scheduler)
+    with offering.only([least, some]):
+        with offering.whole():
             assert scheduler._abort_on_queued_limit(newcomer)
         assert scheduler.waiting_queue == [least, some]
         scheduler.waiting_queue = [least]  # SGLang has admitted the other one
     assert scheduler.waiting_queue == [least, last]
+
+
+def test_outside_of_admission_the_queue_is_whole(scheduler) -> None:
+    offering, queue = Offering(scheduler), scheduler.waiting_queue
+    assert offering.waiting() is queue
+    with offering.whole() as whole:
+        assert whole is queue
+
+
+def test_the_queue_is_whole_again_when_admission_fails(scheduler) -> None:
+    offering, queue = Offering(scheduler), list(scheduler.waiting_queue)
+    with pytest.raises(ZeroDivisionError), offering.only(queue[:1]):
+        raise ZeroDivisionError
+    assert scheduler.waiting_queue == queue
+    assert offering.waiting() == queue

@@ -37,7 +37,9 @@ def classes() -> list[type]:
 
 def test_all_of_ours_fit_the_installed_sglang() -> None:
     found = classes()
-    assert len(found) > 15
+    names = {each.__name__ for each in found}
+    assert names >= {"TokenFlowScheduler", "ExtendedScheduler", "LayerwisePool"}
+    assert len(found) > 10
     for each in found:
         check_overrides(each)
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.engine import book_of, placed_body
+from fakes.sglang import Allocator, Batch, Request, Scheduler, Tree
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
-from tokenflow_sgl.engine.layerwise.placed_actuator import PlacedActuator
-from tokenflow_sgl.engine.layerwise.placed_scheduler import LOOKED_STEPS, TokenFlowPlacedScheduler
+from tokenflow_sgl.engine.layerwise.placed_scheduler import LOOKED_STEPS
 
+from tokenflow_sgl.engine.body.placed import LOOKED_STEPS
 from tokenflow_sgl.engine.kv import preempt
 from tokenflow_sgl.engine.layerwise import placed_pauser
 from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
@@ -21,22 +23,9 @@ from tokenflow_sgl.engine.prefill_adder import AdmissionLimits
 PAGE = 16
 
 
-class Request:
+def request(rid: str, tokens: int = 20, row: int = 1) -> Any:
     """One that runs, with so many tokens."""
-
-    def __init__(self, rid: str, tokens: int = 20, row: int = 1) -> None:
-        self.rid = rid
-        self.origin_input_ids, self.output_ids = [7] * (tokens - 1), [8]
-        self.kv = SimpleNamespace(holds_kv=True, kv_allocated_len=tokens, req_pool_idx=row)
-        self.retraction_count = 0
-        self.return_logprob = False
-
-    def finished(self) -> bool:
-        return False
-
-    def reset_for_retract(self) -> None:
-        self.retraction_count += 1
-        assert not self.kv.holds_kv, "its row is given back before"
+    return Request(rid, prompt=tokens - 1, made=1, row=row)
 
 
 @pytest.fixture
@@ -46,25 +35,20 @@ def pauser(monkeypatch) -> PlacedPauser:
 
     monkeypatch.setattr(placed_pauser, "release_kv_cache", release)
     monkeypatch.setattr(preempt, "release_kv_cache", release)
-    tree = SimpleNamespace(supports_mamba=lambda: False)
-    return PlacedPauser(tree, lambda request: None, lambda request: None)
-
-
-def batch() -> Any:
-    return SimpleNamespace(filter_batch=lambda reqs_to_exclude: None, batch_is_full=True)
+    return PlacedPauser(Tree(), lambda request: None, lambda request: None)
 
 
 def test_a_pause_keeps_row_and_pages(pauser) -> None:
-    request = Request("a")
-    pauser.preempt([request], batch(), set())
-    assert pauser.placed == [request]
-    assert request.retraction_count == 0
+    paused = request("a")
+    pauser.preempt([paused], Batch(), set())
+    assert pauser.placed == [paused]
+    assert paused.retraction_count == 0
 
 
 def test_where_the_weights_change_no_kv_is_kept(pauser) -> None:
-    paused, drains = Request("a"), Request("b")
-    pauser.preempt([paused], batch(), set())
-    pauser.preempt([drains], batch(), {drains})
+    paused, drains = request("a"), request("b")
+    pauser.preempt([paused], Batch(), set())
+    pauser.preempt([drains], Batch(), {drains})
     pauser.drop_draining()
     assert not pauser.placed
     assert not pauser.draining
@@ -77,70 +61,70 @@ def test_where_the_weights_change_no_kv_is_kept(pauser) -> None:
 
 def test_a_stream_that_lost_its_pages_is_not_placed(pauser) -> None:
     """The prefix tree has them until others need them."""
-    first, second = Request("a"), Request("b")
-    pauser.preempt([first, second], batch(), set())
+    first, second = request("a"), request("b")
+    pauser.preempt([first, second], Batch(), set())
     pauser.give_up(second)
     assert second.kept
     assert pauser.placed == [first]
     assert [*pauser.paused] == [first, second]
 
 
+class Placed:
+    """A body whose SGLang has 60 pages; steps carry as many as its executor says."""
+
+    def __init__(self, carried: int) -> None:
+        self.owners, self.plans = PageOwners(40), SimpleNamespace(paused=frozenset())
+        self.executor = SimpleNamespace(
+            owners=self.owners, plans=self.plans, pages_at_once=carried, steps=0
+        )
+        pool = SimpleNamespace(executor=self.executor, page_size=PAGE)
+        self.scheduler: Any = Scheduler(
+            page_size=PAGE,
+            max_total_num_tokens=60 * PAGE,
+            token_to_kv_pool_allocator=Allocator(lambda: 0, pool),
+        )
+        self.book = book_of(self.scheduler)
+        self.body = placed_body(self.scheduler, self.book)
+
+
 def test_what_steps_carry_counts_as_the_devices() -> None:
-    owners, plans = PageOwners(40), SimpleNamespace(paused=frozenset())
-    executor = SimpleNamespace(owners=owners, plans=plans)
-    pool = SimpleNamespace(executor=executor, page_size=PAGE)
-    runs, drains = Request("a", 20, row=1), Request("b", 16, row=2)
-    scheduler = SimpleNamespace(
-        token_to_kv_pool_allocator=SimpleNamespace(get_kvcache=lambda: pool),
-        page_size=PAGE,
-        max_total_num_tokens=60 * PAGE,
-        tf_clock=SimpleNamespace(host_total=35 * PAGE),
-        tree_cache=None,
-        chunked_req=None,
-        result_queue=[(SimpleNamespace(reqs=[runs, drains]), None)],
-    )
-    actuator = PlacedActuator.__new__(PlacedActuator)
-    actuator._scheduler, actuator.pools = scheduler, SimpleNamespace(window_total=0)
-    actuator._pauser = SimpleNamespace(draining=[drains])
-    actuator._batch = SimpleNamespace(reqs=[runs])
-    assert actuator.total == 25 * PAGE, "what the leader says that steps carry"
-    assert actuator.free == (25 - 2 - 1) * PAGE, "each stream once, and whole pages"
-    assert actuator.free_share == 22 / 25
-    assert actuator.left == actuator.free
-    scheduler.chunked_req = half = Request("c", 32, row=3)
-    half.seqlen, half.prefix_len = 100, 32
-    scheduler.tf_split = None
-    assert actuator.free == (25 - 2 - 1 - 2) * PAGE
-    assert actuator.left == actuator.free - 68, "what is left of the prompt"
+    placed = Placed(carried=25)
+    body, scheduler, owners = placed.body, placed.scheduler, placed.owners
+    runs, drains = request("a", 20, row=1), request("b", 16, row=2)
+    scheduler.result_queue = [(Batch(runs, drains), None)]
+    body.pauser.draining.append(drains)
+    body.begin(Batch(runs))
+    assert body.total == 25 * PAGE, "what the leader says that steps carry"
+    assert body.free == (25 - 2 - 1) * PAGE, "each stream once, and whole pages"
+    assert body.free_share == 22 / 25
+    assert body.left == body.free
+    scheduler.chunked_req = half = request("c", 100, row=3)
+    half.kv.kv_allocated_len = half.prefix_len = 32
+    assert body.free == (25 - 2 - 1 - 2) * PAGE
+    assert body.left == body.free - 68, "what is left of the prompt"
     owners.read(1, np.array([5, 6]), ())
     owners.read(2, np.array([5]), ())
-    assert actuator.shared(drains) == PAGE
-    assert actuator.free == (25 - 2 - 2) * PAGE, "what two of them read is counted once"
-    plans.paused = frozenset({1})
+    assert body.shared(drains) == PAGE
+    assert body.free == (25 - 2 - 2) * PAGE, "what two of them read is counted once"
+    placed.plans.paused = frozenset({1})
     drains.kv.holds_kv, drains.prefix_len = False, 16
-    assert actuator.free == (25 - 2 - 2) * PAGE, "a result of what was thrown out is in flight"
+    assert body.free == (25 - 2 - 2) * PAGE, "a result of what was thrown out is in flight"
     drains.kv.holds_kv = True
-    assert actuator.shared(drains) == 0, "the other one is paused, and has no claim"
+    assert body.shared(drains) == 0, "the other one is paused, and has no claim"
 
 
 def test_the_leader_says_now_and_then_what_steps_carry() -> None:
     """Policy and ranks would see another memory in each pass."""
-    executor = SimpleNamespace(pages_at_once=25, steps=0)
-    scheduler: Any = SimpleNamespace(
-        tf_actuator=SimpleNamespace(executor=executor),
-        tf_looked=0,
-        tf_carried=0,
-        max_total_num_tokens=60 * PAGE,
-        page_size=PAGE,
-    )
-    host = TokenFlowPlacedScheduler._tf_host_tokens
-    assert host(scheduler) == 35 * PAGE
+    placed = Placed(carried=25)
+    host, executor = placed.body.host_tokens, placed.executor
+    assert host() == placed.book.clock.host_total == 35 * PAGE
     executor.pages_at_once, executor.steps = 31, LOOKED_STEPS - 1
-    assert host(scheduler) == 35 * PAGE
+    assert host() == 35 * PAGE
     executor.steps += 1
-    assert host(scheduler) == 29 * PAGE
+    assert host() == 29 * PAGE
     executor.pages_at_once, executor.steps = 80, 2 * LOOKED_STEPS
-    assert host(scheduler) == 0, "there are no more pages than SGLang has"
+    assert host() == 0, "there are no more pages than SGLang has"
+    assert placed.body.total == 25 * PAGE, "until its clock tells all ranks"
 
 
 class Adding:
@@ -165,10 +149,10 @@ class Adding:
         self.headroom = limits.growth.headroom
         self.adder = placed_adder_class(limits, lambda: free, lambda req: shared)(*[1] * 8)
         self.adder.can_run_list, self.adder.is_hybrid_swa = [], False
-        self.adder.running_batch = SimpleNamespace(reqs=[Request("runs")] * running)
+        self.adder.running_batch = SimpleNamespace(reqs=[request("runs")] * running)
 
     def __call__(self, tokens: int) -> bool:
-        return bool(self.adder.add_one_req(Request("new", tokens)) is AddReqResult.CONTINUE)
+        return bool(self.adder.add_one_req(request("new", tokens)) is AddReqResult.CONTINUE)
 
 
 def test_prompts_are_admitted_as_far_as_the_device_has_room(monkeypatch) -> None:

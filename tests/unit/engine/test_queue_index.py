@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import gc
 import weakref
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.engine import add, book_of, core_of, unified_body
+from fakes.sglang import Batch, Request, Scheduler, Tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lifecycle_bodies import EngineRig
-from tokenflow_sgl.engine.actuator import EngineActuator
-from tokenflow_sgl.engine.requests import TrackingScheduler
 
 from tokenflow_sgl.contract import Decision, Mode, Phase
+from tokenflow_sgl.engine.extension import Extension, Extensions
 from tokenflow_sgl.engine.queue_index import QueueIndex
-from tokenflow_sgl.lifecycle.table import StreamTable
-from tokenflow_sgl.policy.predictors import LimitLengths
+from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
 STEPS = st.lists(st.tuples(st.sampled_from(["come", "go"]), st.integers(0, 9)), max_size=40)
 
@@ -41,7 +40,8 @@ def test_an_engine_that_idles_holds_nothing_that_has_waited() -> None:
     slot = rig.add(Phase.WAITING)
     rig.apply(Decision(Mode.WORKING_SET, run=(slot,)))
     waited = weakref.ref(rig.table.request(slot))
-    rig.table.forget(rig.table.request(slot), cut_off=True)
+    rig.body.forget(waited())
+    rig.book.forget(waited(), cut_off=True)
     rig.scheduler.waiting_queue.clear()
     rig.apply(Decision(Mode.IDLE))
     gc.collect()
@@ -56,79 +56,101 @@ def test_an_unchanged_queue_is_not_looked_through() -> None:
     assert asked == [1, 2]
 
 
-class Request:
-    """As far as the table and the queue look into one."""
+class Lends(Extension):
+    """Holds memory of seven tokens."""
+
+    lent_tokens = 7
+
+
+def test_memory_that_is_lent_to_copies_is_free() -> None:
+    scheduler = Scheduler(lambda: 100, tree_cache=Tree(evictable=20))
+    extensions = Extensions()
+    body = unified_body(scheduler, book_of(scheduler), extensions=extensions)
+    assert body.free == 120
+    extensions.add(Lends())
+    assert body.free == 127
+
+
+class Counts(Recorder):
+    """Counts streams that the engine has ended by itself."""
+
+    number = 0
+
+    def lost(self) -> None:
+        self.number += 1
+
+
+class Engine:
+    """Two streams wait beside a health check, one runs, one drains and one is paused."""
 
     def __init__(self) -> None:
-        self.output_ids: list[int] = []
-        self.send_token_offset = 0
-        self.finished_reason = None
+        scheduler: Any = Scheduler()
+        self.recorder = Counts()
+        self.core = core_of(scheduler, recorder=self.recorder)
+        self.streams = [Request(f"r{number}") for number in range(5)]
+        for req in self.streams:
+            add(self.core.book, req)
+        first, second, runs, drains, paused = self.streams
+        self.queue = scheduler.waiting_queue = [first, Request("health"), second]
+        self.batch = Batch(runs, Request("health"))
+        self.pauser = self.core.body.pauser
+        self.pauser.draining.append(drains)
+        self.pauser.paused[paused] = None
+
+    def look(self, last: Any = None) -> list[Any]:
+        """Those of the streams that are forgotten after the core has looked."""
+        self.core._drop_lost(self.batch, last)
+        return [req for req in self.streams if req not in self.core.table]
 
 
 @pytest.fixture
-def scheduler() -> Any:
-    """Two streams wait beside a health check, one runs, one drains and one is paused."""
-    made: Any = object.__new__(TrackingScheduler)
-    made.tf_table = table = StreamTable(LimitLengths())
-    made.streams = [Request() for _ in range(5)]
-    for req in made.streams:
-        table.track(req, prompt=5, limit=9, rate=9.0, qos_class="a", arrival=1.0, now=1.0)
-    first, second, runs, drains, paused = made.streams
-    made.waiting_queue = [first, Request(), second]
-    made.result_queue, made.chunked_req = [], None
-    made.batch = SimpleNamespace(reqs=[runs, Request()])
-    made.tf_pauser = SimpleNamespace(draining=[drains], paused={paused: None})
-    made.token_to_kv_pool_allocator = SimpleNamespace(available_size=lambda: 100)
-    made.tree_cache = SimpleNamespace(
-        evictable_size=lambda: 20, supports_swa=lambda: False, supports_mamba=lambda: False
-    )
-    made.chunked_prefill_size = None
-    made.tf_actuator = EngineActuator(made, table, made.tf_pauser, None, None)
-    made.lost = []
-    made._tf_forget = lambda req, cut_off: (made.lost.append(req), table.forget(req, cut_off=True))
-    made.tf_recorder = SimpleNamespace(lost=lambda: None)
-    return made
+def engine() -> Engine:
+    return Engine()
 
 
-def test_memory_that_is_lent_to_copies_is_free(scheduler) -> None:
-    assert scheduler.tf_actuator.free == 120
-    scheduler.tf_restorations = SimpleNamespace(copy_memory=SimpleNamespace(held_tokens=7))
-    assert scheduler.tf_actuator.free == 127
-
-
-def test_no_stream_is_dropped_while_all_are_somewhere(scheduler, monkeypatch) -> None:
-    looked = []
-    monkeypatch.setattr(scheduler.tf_table, "lost", lambda held: looked.append(held) or [])
-    scheduler._tf_drop_lost(scheduler.batch, None)
+def test_no_stream_is_dropped_while_all_are_somewhere(engine, monkeypatch) -> None:
+    looked: list[Any] = []
+    monkeypatch.setattr(engine.core.table, "lost", lambda held: looked.append(held) or [])
+    engine.look()
     assert not looked, "nor are all looked through"
-    scheduler.waiting_queue.pop()
-    scheduler._tf_drop_lost(scheduler.batch, None)
+    engine.queue.pop()
+    engine.look()
     assert looked
 
 
 @pytest.mark.parametrize("gone", range(5))
-def test_a_stream_that_is_nowhere_is_dropped(scheduler, gone) -> None:
-    req = scheduler.streams[gone]
-    for place in (scheduler.waiting_queue, scheduler.batch.reqs, scheduler.tf_pauser.draining):
+def test_a_stream_that_is_nowhere_is_dropped(engine, gone) -> None:
+    req = engine.streams[gone]
+    for place in (engine.queue, engine.batch.reqs, engine.pauser.draining):
         if req in place:
             place.remove(req)
-    scheduler.tf_pauser.paused.pop(req, None)
-    scheduler.waiting_queue.append(Request())  # the queue is as long as it was
-    scheduler._tf_drop_lost(scheduler.batch, None)
-    assert scheduler.lost == [req]
-    scheduler._tf_drop_lost(scheduler.batch, None)
-    assert scheduler.lost == [req]
+    engine.pauser.paused.pop(req, None)
+    engine.queue.append(Request("health"))  # the queue is as long as it was
+    for _ in range(2):
+        assert engine.look() == [req]
+        assert engine.recorder.number == 1
+    assert req.rid not in engine.core.book.by_rid
 
 
-def test_what_is_in_flight_is_not_lost(scheduler) -> None:
-    req = scheduler.batch.reqs.pop(0)
-    scheduler._tf_drop_lost(scheduler.batch, SimpleNamespace(reqs=[req]))
-    assert scheduler.lost == []
+def test_one_that_has_ended_is_not_counted_as_lost(engine) -> None:
+    req = engine.batch.reqs.pop(0)
+    req.finished_reason = "stop"
+    assert engine.look() == [req]
+    assert engine.recorder.number == 0
 
 
-def test_a_stream_in_two_places_hides_no_lost_one(scheduler) -> None:
-    first, second, *_ = scheduler.streams
-    scheduler.batch.reqs.append(second)
-    scheduler.waiting_queue.remove(first)
-    scheduler._tf_drop_lost(scheduler.batch, None)
-    assert scheduler.lost == [first]
+def test_what_is_in_flight_is_not_lost(engine) -> None:
+    req = engine.batch.reqs.pop(0)
+    assert engine.look(Batch(req)) == []
+    engine.core.scheduler.result_queue = [(Batch(req), None)]
+    assert engine.look() == []
+    engine.core.scheduler.result_queue = []
+    engine.core.scheduler.chunked_req = req
+    assert engine.look() == []
+
+
+def test_a_stream_in_two_places_hides_no_lost_one(engine) -> None:
+    first, second, *_ = engine.streams
+    engine.batch.reqs.append(second)
+    engine.queue.remove(first)
+    assert engine.look() == [first]

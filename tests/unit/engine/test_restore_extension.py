@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,13 +20,15 @@ from restoring_host import (
     extension_beside,
     restorations_with,
 )
+from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.costs import StepCosts, Work
-from tokenflow_sgl.engine.extension import Extensions
+from tokenflow_sgl.engine.config import RESTORE_ATTRIBUTE
 from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.restore import restore_extension, split_prefill, split_run
 from tokenflow_sgl.engine.restore.restoring_ranks import RestoringRanks
 from tokenflow_sgl.engine.restore.split_prefill import FinishingWorker
+from tokenflow_sgl.policy.config import ConfigError
 
 LAYERS, STORED, PROMPT = 6, 32, 48
 
@@ -255,7 +258,7 @@ def test_prefetches_are_watched_where_there_is_a_storage(restoring, monkeypatch)
 
 
 def test_memory_of_copies_is_lent_until_a_flush(restoring) -> None:
-    extension, copies = restoring.extension, restoring.all.open.get("r").copies
+    extension, copies = restoring.extension, restoring.all._of["r"].copies
     copies._slots = [1, 2, 3]
     copies._free = lambda slots: None
     assert (extension.lent, extension.lent_tokens) == ([[1, 2, 3]], 3)
@@ -264,16 +267,13 @@ def test_memory_of_copies_is_lent_until_a_flush(restoring) -> None:
 
 
 def test_a_pause_ends_when_the_engine_goes_on(restoring) -> None:
-    extension, open_ = restoring.extension, restoring.all.open
-    with extension.engine_pauses():
-        assert open_.any
-    assert not open_.any
-    extension.while_paused()
-    for kept in (False, True):
-        begin(restoring.all, restoring.tree, "r")
-        assert open_.keeps(allocate(restoring.tree, "r"))
-        assert open_.any is kept
-        extension.engine_continues()
+    with restoring.extension.engine_pauses():
+        assert restoring.all.any
+    assert not restoring.all.any
+    assert restoring.all._paused
+    restoring.extension.while_paused()
+    restoring.extension.engine_continues()
+    assert not restoring.all._paused
 
 
 def test_the_adder_is_made_once(restoring) -> None:
@@ -300,57 +300,153 @@ def test_restorations_need_chunks() -> None:
         restore_extension.build(Host(scheduler))
 
 
-# ---- the hooks on SGLang's scheduler ------------------------------------------------
+@pytest.mark.parametrize("planner", ["", "nothing.here:Planner"])
+def test_a_planner_that_is_not_there_is_refused(planner) -> None:
+    scheduler = Scheduler(Tree())
+    setattr(scheduler.server_args, RESTORE_ATTRIBUTE, planner)
+    scheduler._prefetch_kvcache = lambda req: None
+    with pytest.raises(ConfigError, match="restore"):
+        restore_extension.build(Host(scheduler))
+
+
+# ---- hooks on SGLang's scheduler ----------------------------------------------------
 
 
 @pytest.fixture
-def hooked(restoring) -> Any:
-    """A scheduler that the extension is beside, and what it is told of SGLang's methods."""
-    beside = Extensions([restoring.extension])
-    restoring.scheduler.tokenflow = SimpleNamespace(extensions=beside)
-    restoring.scheduler._engine_paused = True
-    return restoring
+def hooks(monkeypatch) -> dict[str, Any]:
+    """By the name of SGLang's method: the hook that is declared around it."""
+    held: dict[str, Any] = {}
+
+    def hold(target: str, hook: Any, kind: HookType) -> None:
+        module, _, path = target.partition(":")
+        cls, _, name = path.partition(".")
+        assert (cls, kind) == ("Scheduler", HookType.AROUND)
+        assert callable(getattr(getattr(sys.modules[module], cls), name))
+        held[name] = hook
+
+    monkeypatch.setattr(restore_extension, "hold", hold)
+    monkeypatch.setattr(restore_extension, "register_restorations", lambda: None)
+    restore_extension.register(None)
+    return held
 
 
-@pytest.mark.parametrize("idle", [True, False])
-def test_a_flush_that_is_refused_takes_no_memory_from_copies(hooked, idle) -> None:
-    copies, asked = hooked.all.open.get("r").copies, []
-    copies._slots, copies._free = [1, 2, 3], lambda slots: None
-    hooked.scheduler.is_fully_idle = lambda **how: asked.append(how) or idle
-    assert restore_extension._flushed(lambda scheduler, **_: "SGLang's", hooked.scheduler)
-    assert asked == [{"ignore_waiting": True}], "as SGLang asks while the engine is paused"
-    assert hooked.extension.lent_tokens == (0 if idle else 3)
+def test_seven_methods_of_sglangs_scheduler_are_hooked(hooks) -> None:
+    assert set(hooks) == {
+        "_prefetch_kvcache",
+        "_process_hicache_events",
+        "run_batch",
+        "stash_chunked_request",
+        "process_pending_chunked_abort",
+        "continue_generation",
+        "flush_cache",
+    }
 
 
-def test_sglangs_methods_say_what_they_did(hooked, monkeypatch) -> None:
-    told: list[str] = []
-    for name in ("watch", "begin_pass"):
-        monkeypatch.setattr(hooked.all, name, lambda *_, told=told, name=name: told.append(name))
-    monkeypatch.setattr(hooked.all.open, "go_on", lambda: told.append("go_on"))
-    scheduler = hooked.scheduler
-
-    def original(*args: Any, **kwargs: Any) -> str:
-        told.append("SGLang")
-        return "said"
-
-    assert restore_extension._prefetched(original, scheduler, hooked.request, 32) == "said"
-    restore_extension._looked_at(original, scheduler)
-    restore_extension._continued(original, scheduler, None)
-    assert told == ["SGLang", "watch", "SGLang", "begin_pass", "SGLang", "go_on"]
-    assert restore_extension._run(original, scheduler, "batch") == "said"
+def test_a_scheduler_without_restorations_beside_it_has_no_hooks_on_it(hooks) -> None:
+    """They are declared only where the extension is built: a wrong order shows at once."""
+    host = Host(Scheduler(Tree()))
+    with pytest.raises(LookupError, match="no RestoreExtension"):
+        hooks["continue_generation"](lambda *_: None, host.scheduler, None)
 
 
-def test_a_split_prefill_is_not_stashed(split) -> None:
-    one, stashed = split(2), []
-    one.scheduler.tokenflow = SimpleNamespace(extensions=Extensions([one.extension]))
+def test_a_prefetch_is_watched_once_sglang_has_begun_it(hooks, restoring, monkeypatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(restoring.all, "watch", lambda req: done.append(f"watched {req}"))
+
+    def sglangs(scheduler: Any, req: Any, *, more: int) -> str:
+        done.append("begun")
+        return f"{req} {more}"
+
+    assert hooks["_prefetch_kvcache"](sglangs, restoring.scheduler, "r", more=3) == "r 3"
+    assert done == ["begun", "watched r"]
+
+
+def test_what_has_arrived_counts_in_the_pass_in_which_sglang_sees_it(
+    hooks, restoring, monkeypatch
+) -> None:
+    monkeypatch.setattr(restoring.all, "next_chunk", lambda req: 0)
+    put_back: list[Any] = []
+    monkeypatch.setattr(restoring.extension, "_put_back", put_back.append)
+
+    def sglangs(scheduler: Any) -> None:
+        scheduler.chunked_req = restoring.request
+
+    hooks["_process_hicache_events"](sglangs, restoring.scheduler)
+    assert put_back == [restoring.request]
+
+
+def test_the_layers_that_are_left_run_in_sglangs_step(hooks, split) -> None:
+    one = split(2)
     one.turn()
-    other = Request()
-    for request in (one.request, other):
-        restore_extension._stash(lambda _, req: stashed.append(req), one.scheduler, request)
+    assert one.turn() is one.batch
+
+    def sglangs(scheduler: Any, batch: Any, more: int) -> Any:
+        return type(scheduler.model_worker), more
+
+    assert hooks["run_batch"](sglangs, one.scheduler, one.batch, 3) == (FinishingWorker, 3)
+    assert hooks["run_batch"](sglangs, one.scheduler, SimpleNamespace(), more=4) == (str, 4)
+
+
+def test_the_chunk_of_a_split_prefill_is_kept_and_any_other_stashed(hooks, split) -> None:
+    one, stashed = split(2, 2), []
+    one.turn()
+
+    def sglangs(scheduler: Any, req: Any) -> None:
+        stashed.append(req)
+
+    hooks["stash_chunked_request"](sglangs, one.scheduler, one.request)
+    hooks["stash_chunked_request"](sglangs, one.scheduler, other := Request())
     assert stashed == [other]
+
+
+def test_copies_end_before_sglang_ends_a_chunk_and_the_split_behind_it(hooks, split) -> None:
+    one = split(2, 2)
+    one.turn()
     one.scheduler._pending_chunked_abort_req = one.request
-    restore_extension._chunk_aborted(lambda _: stashed.append(list(one.copied)), one.scheduler)
-    assert stashed[1:] == [["begun", "ended"]]
+
+    def sglangs(scheduler: Any) -> None:
+        assert one.copied == ["begun", "ended"]
+        assert one.all.broken == []
+        scheduler.chunked_req = None
+
+    hooks["process_pending_chunked_abort"](sglangs, one.scheduler)
+    assert len(one.all.broken) == 1
+
+
+def test_restorations_go_on_behind_the_engine(hooks, restoring) -> None:
+    with restoring.extension.engine_pauses():
+        pass
+
+    def sglangs(scheduler: Any, message: str) -> None:
+        assert message == "go on"
+        assert restoring.all._paused
+
+    hooks["continue_generation"](sglangs, restoring.scheduler, "go on")
+    assert not restoring.all._paused
+
+
+@pytest.mark.parametrize("paused", [True, False])
+@pytest.mark.parametrize("idle", [True, False])
+def test_memory_is_given_back_before_a_flush_that_is_not_refused(
+    hooks, restoring, idle, paused
+) -> None:
+    extension, copies = restoring.extension, restoring.all._of["r"].copies
+    scheduler, given = restoring.scheduler, []
+    copies._slots, copies._free = [1, 2, 3], given.append
+    scheduler._engine_paused, asked = paused, []
+
+    def is_fully_idle(*, ignore_waiting: bool) -> bool:
+        asked.append(ignore_waiting)
+        return idle
+
+    def sglangs(scheduler: Any, *, empty_cache: bool) -> tuple[bool, int]:
+        return empty_cache, extension.lent_tokens
+
+    scheduler.is_fully_idle = is_fully_idle
+    left = hooks["flush_cache"](sglangs, scheduler, empty_cache=False)
+    assert left == (False, 0 if idle else 3)
+    assert len(given) == idle
+    assert asked == [paused], "as SGLang asks"
 
 
 # ---- several ranks ------------------------------------------------------------------

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from tokenflow_sgl.engine.layerwise_settings import (
     LAYERWISE_ATTRIBUTE,
     LayerwiseSettings,
 )
-
 from tokenflow_sgl.engine.restore.split_prefill import layers_of
 
 LAYERS = 6

@@ -7,11 +7,13 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from fakes.sglang import Request as Scheduled
 from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
 from starlette.requests import Request
+from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
 
 from tokenflow_sgl.engine.config import ATTRIBUTE, TokenFlowConfig
-from tokenflow_sgl.engine.frontend.validate import check_openai, refuse_bad_terms
+from tokenflow_sgl.engine.frontend.validate import check_openai, terms_of
 
 FORM = "multipart/form-data; boundary=x"
 MISPLACED = {"tokenflow_rate": 5}
@@ -93,6 +95,28 @@ def test_a_deposit_that_nothing_would_deliver_is_refused(grpc, stream, refused) 
         stream=stream,
         set_finish_with_abort=ended.append,
     )
-    refuse_bad_terms(req, TokenFlowConfig().known_classes, grpc)
+    asked = terms_of(req, TokenFlowConfig().known_classes, grpc)
     said = "tokenflow_deposit is true; it must be false with --smg-grpc-mode: token deposits are"
     assert [text.startswith(said) for text in ended] == [True] * refused
+    assert asked.deposit is (stream and not refused)
+
+
+@pytest.mark.parametrize(
+    ("params", "stream", "name", "rate", "why"),
+    [
+        (None, True, "default", 10.0, None),
+        ({"tokenflow_class": "listening"}, True, "listening", 5.0, None),
+        ({"tokenflow_rate": 20}, True, "custom", 20.0, None),
+        ({"tokenflow_rate": 20}, False, NOT_STREAMED.name, NOT_STREAMED.rate, None),
+        ({"tokenflow_rate": -1}, True, "default", 10.0, "tokenflow_rate is -1"),
+        ({"tokenflow_rate": -1}, False, "default", 10.0, "tokenflow_rate is -1"),
+    ],
+)
+def test_the_scheduler_reads_terms_once_and_ends_what_states_bad_ones(
+    params, stream, name, rate, why
+) -> None:
+    req = Scheduled(stream=stream)
+    req.sampling_params.custom_params = params
+    asked = terms_of(req, TokenFlowConfig().known_classes)
+    assert (asked.name, asked.rate) == (name, rate)
+    assert req.to_finish is why is None or req.to_finish.startswith(why)
