@@ -38,7 +38,7 @@ from own_memory_tables import (
 )
 from rich.console import Console
 
-from tokenflow_sgl.cli.chosen_trace import open_chosen
+from tokenflow_sgl.cli.chosen_trace import TraceChoice
 from tokenflow_sgl.lab.profiles import load_profile
 from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.lab.report import figures
@@ -225,13 +225,8 @@ def run(load: Workload, draw: int, setting: str) -> dict[str, float]:
     """One run's figures."""
     policy, settings = SETTINGS[setting]
     spec, window = load.draws[draw]
-    trace = open_chosen(
-        spec,
-        Console(stderr=True),
-        seed=0,
-        window=window,
-        speed_up=load.speed_up,
-        rate=load.rate,
+    trace = TraceChoice(window=window, speed_up=load.speed_up, rate=load.rate).open(
+        spec, Console(stderr=True)
     )
     return read(simulate(trace, *machine(load.device, **settings), policy=policy))
 

@@ -24,7 +24,7 @@ from run import KNOWN, PAIR, commit
 from suite import LOADS, Load
 from table import COLUMNS, PAGE, Run, lengths, replace_table, table
 
-from tokenflow_sgl.cli.chosen_trace import open_chosen
+from tokenflow_sgl.cli.chosen_trace import TraceChoice
 from tokenflow_sgl.lab import runs as recorded
 from tokenflow_sgl.lab.report import figures
 from tokenflow_sgl.lab.report.export import run_object
@@ -252,14 +252,12 @@ def simulated(
     """
     given = dict(zip(load.replay[::2], load.replay[1::2], strict=True))
     speed_up = given.get("--speed-up")
-    chosen = open_chosen(
-        trace,
-        Console(stderr=True),
-        seed=0,
+    choice = TraceChoice(
         window=given.get("--window"),
         speed_up=float(speed_up) if speed_up else None,
         rate=given.get("--rate"),
     )
+    chosen = choice.open(trace, Console(stderr=True))
     profile, options = simulated_device(load.device, load.kv_tokens, load.link, page_size)
     policy = SIMULATED.get(policy, policy)
     simulation = simulate(

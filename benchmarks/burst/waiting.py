@@ -24,7 +24,7 @@ from rich.progress import track
 from simulated import FIRST_COME, SIMULATED
 from suite import LOADS
 
-from tokenflow_sgl.cli.chosen_trace import open_chosen
+from tokenflow_sgl.cli.chosen_trace import TraceChoice
 from tokenflow_sgl.costs import attention_work
 from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.policy import WorkingSetConfig
@@ -72,12 +72,8 @@ def waits(file: str, policy: str, config: WorkingSetConfig | None) -> Waits:
     """Simulate one run."""
     load = LOADS["mooncake"]
     given = dict(zip(load.replay[::2], load.replay[1::2], strict=True))
-    trace = open_chosen(
-        f"mooncake:{file}",
-        Console(stderr=True),
-        seed=0,
-        window=given["--window"],
-        rate=given["--rate"],
+    trace = TraceChoice(window=given["--window"], rate=given["--rate"]).open(
+        f"mooncake:{file}", Console(stderr=True)
     )
     profile, options = simulated_device(load.device, load.kv_tokens, load.link)
     done = simulate(trace, profile, options, policy=policy, config=config).run

@@ -23,7 +23,7 @@ from search import spec as mix_spec
 from suite import CONTENDERS, Load
 from table import replace_table
 
-from tokenflow_sgl.cli.chosen_engine import open_engine
+from tokenflow_sgl.cli.chosen_engine import SimulatedServer
 from tokenflow_sgl.lab.report import figures
 from tokenflow_sgl.lab.runs import Run, read_run
 from tokenflow_sgl.lab.sim import simulate
@@ -59,8 +59,8 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_native(path, trace)
     load = Load(str(path), DEVICE, KV_TOKENS[DEVICE], 1.0)
-    profile, options = open_engine(
-        DEVICE, load.model, None, kv_tokens=load.kv_tokens, hicache_ratio=HOST_RATIO
+    profile, options = SimulatedServer(kv_tokens=load.kv_tokens, hicache_ratio=HOST_RATIO).open(
+        DEVICE, load.model
     )
     for name, policy in SIMULATED.items():
         folder = given.output / f"{given.rate:g}-{name}"

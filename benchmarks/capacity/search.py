@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tokenflow_sgl.choices import Contender
 from tokenflow_sgl.cli.capacity_output import object_of
-from tokenflow_sgl.cli.chosen_engine import open_engine
+from tokenflow_sgl.cli.chosen_engine import SimulatedServer
 from tokenflow_sgl.lab.sim.study.capacity_plot import plot_capacity
 from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, Carried, Tried, capacity
 from tokenflow_sgl.lab.sim.study.goal import parse_goal
@@ -91,8 +91,8 @@ def path(mix: str, device: str, policy: str) -> Path:
 
 def search(mix: str, device: str, policy: str, azure: Path, spread: Spread) -> None:
     """Search one policy's rate on one device, and keep what was found."""
-    profile, options = open_engine(
-        device, MODEL, None, kv_tokens=KV_TOKENS[device], hicache_ratio=HOST_RATIO
+    profile, options = SimulatedServer(kv_tokens=KV_TOKENS[device], hicache_ratio=HOST_RATIO).open(
+        device, MODEL
     )
     trace = open_trace(spec(mix, azure))
     setup = CapacitySetup((trace,), profile, options, parse_goal(GOAL), SHARE)

@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from tokenflow_sgl.cli.chosen_trace import open_chosen
+from tokenflow_sgl.cli.chosen_trace import TraceChoice
 from tokenflow_sgl.contract import Policy
 from tokenflow_sgl.lab.profiles.pieces import NO_PIECE_COSTS, PieceCosts
 from tokenflow_sgl.lab.report import figures
@@ -152,7 +152,7 @@ def figures_of(shared: None, job: Job) -> dict[str, float]:
     options = dataclasses.replace(options, **job.settings)
     window = CONVERSATIONS_SECONDS if job.trace != WORKLOAD else None
     rate = "20" if window else None  # the named workload has its readers' rates
-    trace = open_chosen(job.trace, Console(stderr=True), seed=0, window=window, rate=rate)
+    trace = TraceChoice(window=window, rate=rate).open(job.trace, Console(stderr=True))
     done = simulate(
         trace,
         profile,

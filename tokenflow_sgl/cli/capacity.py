@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, Carried
 
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartOfTrace(chosen_trace.TraceChoice):
+    """What is selected of a trace whose arrivals the search itself speeds up."""
+
+    speed_up: float | None = field(default=None, init=False)
 
 
 @shares_options
@@ -71,12 +79,7 @@ def capacity(
     ] = False,
     ray: chosen_engine.OnRay = False,
     server: chosen_engine.StudiedServer,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0,
-    window: chosen_trace.Window = None,
-    sample: chosen_trace.Sample = None,
-    limit: chosen_trace.Limit = None,
-    rate: chosen_trace.Rate = None,
-    classes: chosen_trace.Classes = None,
+    part: PartOfTrace,
 ) -> None:
     """Search the highest arrival rate that one server carries under each policy, by simulation.
 
@@ -106,20 +109,7 @@ def capacity(
         target, options = server.open()
         for name in names:
             settings_of(name, options)
-        chosen = tuple(
-            chosen_trace.open_chosen(
-                spec,
-                console,
-                seed=seed,
-                window=window,
-                sample=sample,
-                limit=limit,
-                rate=rate,
-                classes=classes,
-            )
-            for spec in specs
-            if spec is not None
-        )
+        chosen = tuple(part.open(spec, console) for spec in specs if spec is not None)
         setup = CapacitySetup(
             chosen,
             target,
@@ -127,7 +117,7 @@ def capacity(
             wanted,
             share,
             server.known_lengths,
-            chosen_trace.classes_of(classes),
+            chosen_trace.classes_of(part.classes),
             whole,
         )
         with new_folder(output, chosen[0].name, runs=Path("capacity-results")) as folder:

@@ -8,19 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from tokenflow_sgl.choices import (
     Contender,
     IoBackend,
     MemLayout,
+    PrefetchPolicy,
+    Restoring,
+    StorageWrites,
     WritePolicy,
 )
+from tokenflow_sgl.cli import storage_options
 from tokenflow_sgl.cli.option_checks import finite
 from tokenflow_sgl.lab.profiles import DEVICES, MODELS
 
 if TYPE_CHECKING:
     from tokenflow_sgl.lab.profiles import DeviceProfile
     from tokenflow_sgl.lab.sim import EngineOptions
+    from tokenflow_sgl.policy import WorkingSetConfig
 
 _SERVER = "The server"
 _MOST_TOKENS = 10**9
@@ -185,68 +191,108 @@ Accepted = Annotated[
 ]
 
 
+TuningFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Tuning file of a server (docs/flags.md), with the parameters that tokenflow is "
+        "simulated with. Default: as shipped.",
+    ),
+]
+
+
+def tuned_config(path: Path | None, console: Console) -> WorkingSetConfig:
+    """The policy's parameters of a server's tuning file, or those shipped.
+
+    Args:
+        path: Of the file; None: there is none.
+        console: Is told which parameters of the file no simulation has.
+
+    Raises:
+        ConfigError: The file cannot be used.
+    """
+    from tokenflow_sgl.policy import WorkingSetConfig
+
+    if path is None:
+        return WorkingSetConfig()
+    from tokenflow_sgl.engine.config import ENGINE_TABLE, POLICY_TABLE, load_tuning
+
+    found = load_tuning(str(path))
+    if left := ", ".join(found[ENGINE_TABLE]):
+        console.print(
+            f"{path}: not simulated is [{ENGINE_TABLE}] {left}.", markup=False, soft_wrap=True
+        )
+    return WorkingSetConfig(**found[POLICY_TABLE])
+
+
 def needed_for_times(device: str, profile: Path | None) -> tuple[str, ...]:
     """Modules that the step times of a device come from, unless a file has them."""
     known = profile is not None or DEVICES[device].system is None
     return () if known else ("aiconfigurator_core",)
 
 
-def open_engine(
-    device: str,
-    model: str,
-    profile: Path | None,
-    *,
-    kv_tokens: int | None,
-    hicache_ratio: float,
-    page_size: int = 1,
-    sliding_window: int = 0,
-    swa_full_tokens_ratio: float = 0.8,
-    hicache_write_policy: str = "write_through",
-    hicache_io_backend: str = "kernel",
-    hicache_mem_layout: str = "page_first",
-    load_evict_overlap: bool = True,
-    chunked_prefill_size: int | None = None,
-    mixed_chunk: bool = False,
-    speculative_num_draft_tokens: int = 1,
-    acceptance: float = 1.0,
-    storage_gbps: float = 0.0,
-    storage_latency_us: float = 1000.0,
-    storage_writes: str = "free",
-    hicache_storage_prefetch_policy: str = "timeout",
-    restore: str = "off",
-) -> tuple[DeviceProfile, EngineOptions]:
-    """The device, and SGLang's settings on it.
+@dataclass(frozen=True, kw_only=True)
+class SimulatedServer:
+    """SGLang's settings on a simulated device, one option each.
 
-    Raises:
-        ProfileError: There is no such device or model, or the file is not a profile.
+    Times are of `profile` or of the named device; sizes are KV tokens. The options' help texts say
+    more of each.
     """
-    from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile, pool
-    from tokenflow_sgl.lab.sim import EngineOptions
 
-    found = DeviceProfile.load(profile) if profile else load_profile(device, model)
-    if chunked_prefill_size is None:
-        chunked_prefill_size = pool.chunked_prefill_size(found.device_memory)
-    device_tokens = found.kv_pool_tokens if kv_tokens is None else kv_tokens
-    return found, EngineOptions(
-        max_total_tokens=device_tokens,
-        page_size=page_size,
-        sliding_window=sliding_window,
-        swa_full_tokens_ratio=swa_full_tokens_ratio,
-        host_tokens=int(hicache_ratio * device_tokens),
-        hicache_write_policy=hicache_write_policy,
-        hicache_io_backend=hicache_io_backend,
-        hicache_mem_layout=hicache_mem_layout,
-        load_evict_overlap=load_evict_overlap,
-        chunked_prefill_size=chunked_prefill_size,
-        enable_mixed_chunk=mixed_chunk,
-        speculative_num_draft_tokens=speculative_num_draft_tokens,
-        acceptance=acceptance,
-        storage_gbps=storage_gbps,
-        storage_latency_us=storage_latency_us,
-        storage_writes=storage_writes,
-        hicache_storage_prefetch_policy=hicache_storage_prefetch_policy,
-        restore=restore,
-    )
+    profile: ProfileFile = None
+    kv_tokens: KvTokens = None
+    page_size: PageSize = 1
+    sliding_window: SlidingWindow = 0
+    swa_full_tokens_ratio: SwaRatio = 0.8
+    hicache_ratio: HicacheRatio = 2.0
+    hicache_write_policy: HostWrites = WritePolicy.write_through
+    hicache_io_backend: IoBackends = IoBackend.kernel
+    hicache_mem_layout: MemLayouts = MemLayout.page_first
+    load_evict_overlap: LoadEvictOverlap = True
+    storage_gbps: storage_options.StorageGbps = 0.0
+    storage_latency_us: storage_options.StorageLatency = 1000.0
+    storage_writes: storage_options.StorageCopies = StorageWrites.free
+    hicache_storage_prefetch_policy: storage_options.StoragePrefetch = PrefetchPolicy.timeout
+    restore: storage_options.Restore = Restoring.off
+    chunked_prefill_size: ChunkedPrefillSize = None
+    mixed_chunk: MixedChunk = False
+    speculative_num_draft_tokens: DraftTokens = 1
+    acceptance: Accepted = 1.0
+
+    def open(self, device: str, model: str) -> tuple[DeviceProfile, EngineOptions]:
+        """The device that serves the model, and SGLang's settings on it.
+
+        Raises:
+            ProfileError: There is no such device or model, or the file is not a profile.
+        """
+        from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile, pool
+        from tokenflow_sgl.lab.sim import EngineOptions
+
+        found = DeviceProfile.load(self.profile) if self.profile else load_profile(device, model)
+        chunk = self.chunked_prefill_size
+        if chunk is None:
+            chunk = pool.chunked_prefill_size(found.device_memory)
+        device_tokens = found.kv_pool_tokens if self.kv_tokens is None else self.kv_tokens
+        return found, EngineOptions(
+            max_total_tokens=device_tokens,
+            page_size=self.page_size,
+            sliding_window=self.sliding_window,
+            swa_full_tokens_ratio=self.swa_full_tokens_ratio,
+            host_tokens=int(self.hicache_ratio * device_tokens),
+            hicache_write_policy=self.hicache_write_policy,
+            hicache_io_backend=self.hicache_io_backend,
+            hicache_mem_layout=self.hicache_mem_layout,
+            load_evict_overlap=self.load_evict_overlap,
+            chunked_prefill_size=chunk,
+            enable_mixed_chunk=self.mixed_chunk,
+            speculative_num_draft_tokens=self.speculative_num_draft_tokens,
+            acceptance=self.acceptance,
+            storage_gbps=self.storage_gbps,
+            storage_latency_us=self.storage_latency_us,
+            storage_writes=self.storage_writes,
+            hicache_storage_prefetch_policy=self.hicache_storage_prefetch_policy,
+            restore=self.restore,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,13 +314,12 @@ class StudiedServer:
         return needed_for_times(self.device, self.profile)
 
     def open(self) -> tuple[DeviceProfile, EngineOptions]:
-        """As `open_engine`."""
-        return open_engine(
-            self.device,
-            self.model,
-            self.profile,
+        """As of `SimulatedServer`."""
+        server = SimulatedServer(
+            profile=self.profile,
             kv_tokens=self.kv_tokens,
             page_size=self.page_size,
             hicache_ratio=self.hicache_ratio,
             chunked_prefill_size=self.chunked_prefill_size,
         )
+        return server.open(self.device, self.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -90,49 +91,72 @@ TbtSlo = Annotated[
 T = TypeVar("T", int, float)
 
 
-def open_chosen(
-    spec: str,
-    console: Console,
-    *,
-    seed: int,
-    window: str | None = None,
-    sample: float | None = None,
-    speed_up: float | None = None,
-    limit: int | None = None,
-    rate: str | None = None,
-    classes: Path | None = None,
-    ttft_slo: float | None = None,
-    tbt_slo: float | None = None,
-) -> Trace:
-    """Read a trace and apply the options' changes, always in this order.
+@dataclass(frozen=True, kw_only=True)
+class TraceChoice:
+    """The options of a command that select a part of a trace or change it."""
 
-    Raises:
-        TraceError: It cannot be read, or a change leaves no request; the message names the option.
-        ClassError: The file of classes cannot be used.
-    """
-    from tokenflow_sgl.lab.traces import open_trace, transform
-    from tokenflow_sgl.lab.traces.generators.reading_rates import parse_rates
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of --rate.")] = 0
+    window: Window = None
+    sample: Sample = None
+    speed_up: SpeedUp = None
+    limit: Limit = None
+    rate: Rate = None
+    classes: Classes = None
 
-    with console.status(f"reading {spec}"):
-        trace = open_trace(spec)
-    if window is not None:
-        with _named("--window"):
-            trace = transform.window(trace, *pair(window, float, "--window", "START:SECONDS"))
-    if sample is not None:
-        with _named("--sample"):
-            trace = transform.sample(trace, sample, seed)
-    if speed_up is not None:
-        with _named("--speed-up"):
-            trace = transform.speed_up(trace, speed_up)
-    if limit is not None:
-        trace = transform.limit(trace, limit)
-    if rate is not None:
-        with _named("--rate"):
-            trace = transform.with_rates(trace, parse_rates(rate), seed)
-    trace = transform.with_classes(trace, classes_of(classes).rates)
-    if ttft_slo is not None or tbt_slo is not None:
-        trace = transform.with_slos(trace, ttft_slo, tbt_slo)
-    return trace
+    @property
+    def slos(self) -> tuple[float | None, float | None]:
+        """Objectives of every request in seconds: the time to first token, and between tokens."""
+        return None, None
+
+    def open(self, spec: str, console: Console) -> Trace:
+        """Read a trace and apply the options' changes, always in this order.
+
+        Args:
+            spec: Of the trace, as a command is given it.
+            console: Says meanwhile what is read.
+
+        Raises:
+            TraceError: It cannot be read, or a change leaves no request; the message names the
+                option.
+            ClassError: The file of classes cannot be used.
+        """
+        from tokenflow_sgl.lab.traces import open_trace, transform
+        from tokenflow_sgl.lab.traces.generators.reading_rates import parse_rates
+
+        with console.status(f"reading {spec}"):
+            trace = open_trace(spec)
+        if self.window is not None:
+            with _named("--window"):
+                start, seconds = pair(self.window, float, "--window", "START:SECONDS")
+                trace = transform.window(trace, start, seconds)
+        if self.sample is not None:
+            with _named("--sample"):
+                trace = transform.sample(trace, self.sample, self.seed)
+        if self.speed_up is not None:
+            with _named("--speed-up"):
+                trace = transform.speed_up(trace, self.speed_up)
+        if self.limit is not None:
+            trace = transform.limit(trace, self.limit)
+        if self.rate is not None:
+            with _named("--rate"):
+                trace = transform.with_rates(trace, parse_rates(self.rate), self.seed)
+        trace = transform.with_classes(trace, classes_of(self.classes).rates)
+        if any(slo is not None for slo in self.slos):
+            trace = transform.with_slos(trace, *self.slos)
+        return trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceWithSlos(TraceChoice):
+    """The same, with objectives of every request."""
+
+    ttft_slo: TtftSlo = None
+    tbt_slo: TbtSlo = None
+
+    @property
+    def slos(self) -> tuple[float | None, float | None]:
+        """As of `TraceChoice`."""
+        return self.ttft_slo, self.tbt_slo
 
 
 def classes_of(path: Path | None) -> QosClasses:

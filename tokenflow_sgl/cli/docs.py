@@ -31,7 +31,7 @@ _TUNING_INTRO = """
 ## The tuning file
 
 All other parameters stand in one file, named with `--tokenflow-tuning FILE`. The same file is
-written by `tokenflow tune --tuning FILE` and simulated by `tokenflow simulate --tuning FILE`:
+written by `tokenflow tune --save FILE` and simulated by `tokenflow simulate --tuning FILE`:
 
 ```toml
 [policy]

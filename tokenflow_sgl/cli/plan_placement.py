@@ -86,9 +86,10 @@ def plan(
         lengths = _lengths(tokens)
         from tokenflow_sgl.cli.plan_output import planned
 
-        target, options = chosen_engine.open_engine(
-            device, model, profile, kv_tokens=kv_tokens, hicache_ratio=0.0, page_size=page_size
+        server = chosen_engine.SimulatedServer(
+            profile=profile, kv_tokens=kv_tokens, hicache_ratio=0.0, page_size=page_size
         )
+        target, options = server.open(device, model)
         found = planned(
             target,
             lengths,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,21 +12,11 @@ import typer
 from rich.console import Console
 
 from tokenflow_sgl.choices import Api, Sessions
-from tokenflow_sgl.cli.chosen_trace import (
-    Classes,
-    Limit,
-    Rate,
-    Sample,
-    SpeedUp,
-    TbtSlo,
-    TtftSlo,
-    Window,
-    open_chosen,
-    pair,
-)
+from tokenflow_sgl.cli.chosen_trace import TbtSlo, TraceChoice, TtftSlo, pair
 from tokenflow_sgl.cli.extras import REPLAYS, need
 from tokenflow_sgl.cli.failing import Exit, failing
 from tokenflow_sgl.cli.option_checks import address, finite, output_folder, positive
+from tokenflow_sgl.cli.shared_options import shares_options
 
 if TYPE_CHECKING:
     from tokenflow_sgl.lab.replay import ReplayOptions, Target
@@ -36,13 +27,13 @@ if TYPE_CHECKING:
 _TRACE, _READERS, _SENT, _WARM_UP = "The trace", "The readers", "What is sent", "Warm-up"
 
 
-def replay(
-    trace: Annotated[
-        str, typer.Argument(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
-    ],
-    url: Annotated[
-        str, typer.Option(help="Base URL of the server.", callback=address)
-    ] = "http://127.0.0.1:30000",
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """The options that say where requests go, and where the run is written."""
+
+    url: Annotated[str, typer.Option(help="Base URL of the server.", callback=address)] = (
+        "http://127.0.0.1:30000"
+    )
     output: Annotated[
         Path | None,
         typer.Option(
@@ -50,18 +41,20 @@ def replay(
             help="Folder for the run; new or empty. Default: replay-results/NAME-N.",
             callback=output_folder,
         ),
-    ] = None,
+    ] = None
     name: Annotated[
         str | None, typer.Option(help="Label of the run in reports. Default: the trace's name.")
-    ] = None,
-    api: Annotated[Api, typer.Option(help="Endpoint.")] = Api.generate,
+    ] = None
+    api: Annotated[Api, typer.Option(help="Endpoint.")] = Api.generate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedTrace(TraceChoice):
+    """What is selected of the trace, and what its readers expect."""
+
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of prompts, of --sample and of --rate.")
-    ] = 0,
-    window: Window = None,
-    sample: Sample = None,
-    speed_up: SpeedUp = None,
-    limit: Limit = None,
+    ] = 0
     sessions: Annotated[
         Sessions,
         typer.Option(
@@ -69,9 +62,7 @@ def replay(
             "open: it is sent at its time in the trace.",
             rich_help_panel=_TRACE,
         ),
-    ] = Sessions.closed,
-    rate: Rate = None,
-    classes: Classes = None,
+    ] = Sessions.closed
     send_rates: Annotated[
         bool,
         typer.Option(
@@ -79,9 +70,20 @@ def replay(
             help="Tell the server each reader's rate, or class where the trace names one.",
             rich_help_panel=_READERS,
         ),
-    ] = True,
-    ttft_slo: TtftSlo = None,
-    tbt_slo: TbtSlo = None,
+    ] = True
+    ttft_slo: TtftSlo = None
+    tbt_slo: TbtSlo = None
+
+    @property
+    def slos(self) -> tuple[float | None, float | None]:
+        """As of `TraceChoice`."""
+        return self.ttft_slo, self.tbt_slo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """The options of what is sent."""
+
     send_priority: Annotated[
         bool,
         typer.Option(
@@ -89,7 +91,7 @@ def replay(
             help="Send the trace's priorities (SGLang: --enable-priority-scheduling).",
             rich_help_panel=_SENT,
         ),
-    ] = False,
+    ] = False
     token_ids: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +100,7 @@ def replay(
             "Default: the middle 80 % of the server's vocabulary.",
             rich_help_panel=_SENT,
         ),
-    ] = None,
+    ] = None
     known_lengths: Annotated[
         bool,
         typer.Option(
@@ -109,7 +111,7 @@ def replay(
             "the model ends them on a real one.",
             rich_help_panel=_SENT,
         ),
-    ] = False,
+    ] = False
     ignore_eos: Annotated[
         bool,
         typer.Option(
@@ -118,11 +120,11 @@ def replay(
             "end them earlier. Stock SGLang then reserves memory for whole answers at admission.",
             rich_help_panel=_SENT,
         ),
-    ] = False,
+    ] = False
     temperature: Annotated[
         float,
         typer.Option(min=0.0, help="Sampling temperature.", rich_help_panel=_SENT, callback=finite),
-    ] = 0.0,
+    ] = 0.0
     timeout: Annotated[
         float,
         typer.Option(
@@ -131,7 +133,7 @@ def replay(
             rich_help_panel=_SENT,
             callback=positive,
         ),
-    ] = 600.0,
+    ] = 600.0
     api_key_env: Annotated[
         str | None,
         typer.Option(
@@ -139,7 +141,13 @@ def replay(
             help="Environment variable with the API key. It is stored nowhere.",
             rich_help_panel=_SENT,
         ),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUp:
+    """The options of what no figure counts."""
+
     warm_up: Annotated[
         str,
         typer.Option(
@@ -148,7 +156,7 @@ def replay(
             "warm-up: no figure counts them.",
             rich_help_panel=_WARM_UP,
         ),
-    ] = "0",
+    ] = "0"
     warm_up_burst: Annotated[
         int,
         typer.Option(
@@ -157,7 +165,19 @@ def replay(
             help="Send N additional requests, and wait for them, before the clock starts.",
             rich_help_panel=_WARM_UP,
         ),
-    ] = 0,
+    ] = 0
+
+
+@shares_options
+def replay(
+    trace: Annotated[
+        str, typer.Argument(help="Trace: PATH, FORMAT:PATH or a workload, with its keys.")
+    ],
+    *,
+    to: Destination,
+    replayed: ReplayedTrace,
+    sent: Sent,
+    warm: WarmUp,
 ) -> None:
     """Replay a trace against a running server and record when every token arrives.
 
@@ -171,51 +191,48 @@ def replay(
     console = Console()
 
     # Only here: the CLI must start without what a replay needs.
-    from tokenflow_sgl.lab.replay import ReplayOptions
     from tokenflow_sgl.lab.replay.preparation import check_trace
     from tokenflow_sgl.lab.replay.summary_table import print_summary
     from tokenflow_sgl.lab.runs import new_folder, write_run
 
-    warm_up_requests, warm_up_s = _warm_up(warm_up)
+    first = _warm_up(warm.warm_up)
     with failing("No replay"):
-        chosen = open_chosen(
-            trace,
-            console,
-            seed=seed,
-            window=window,
-            sample=sample,
-            speed_up=speed_up,
-            limit=limit,
-            rate=rate,
-            classes=classes,
-            ttft_slo=ttft_slo,
-            tbt_slo=tbt_slo,
-        )
-        options = ReplayOptions(
-            name=name,
-            api=api,
-            sessions=sessions,
-            seed=seed,
-            token_ids=None if token_ids is None else pair(token_ids, int, "--token-ids", "LO:HI"),
-            send_rates=send_rates,
-            send_priority=send_priority,
-            warm_up_requests=warm_up_requests,
-            warm_up_s=warm_up_s,
-            warm_up_burst=warm_up_burst,
-            known_lengths=known_lengths,
-            ignore_eos=ignore_eos,
-            temperature=temperature,
-            timeout_s=timeout,
-        )
+        chosen = replayed.open(trace, console)
+        options = _options(to, replayed, sent, warm, first)
         check_trace(chosen, options)
-        with new_folder(output, name or chosen.name) as folder:
-            run = _run(chosen, url, _api_key(api_key_env), options, console)
+        with new_folder(to.output, to.name or chosen.name) as folder:
+            run = _run(chosen, to.url, _api_key(sent.api_key_env), options, console)
             write_run(folder, run)
     print_summary(run, folder, console)
     if run.info.interrupted:
         raise typer.Exit(Exit.interrupted)
     if run.info.invalid:
         raise typer.Exit(Exit.invalid)
+
+
+def _options(
+    to: Destination, replayed: ReplayedTrace, sent: Sent, warm: WarmUp, first: tuple[int, float]
+) -> ReplayOptions:
+    """What a replay is told; `first`: requests and seconds of the warm-up."""
+    from tokenflow_sgl.lab.replay import ReplayOptions
+
+    ids = sent.token_ids
+    return ReplayOptions(
+        name=to.name,
+        api=to.api,
+        sessions=replayed.sessions,
+        seed=replayed.seed,
+        token_ids=None if ids is None else pair(ids, int, "--token-ids", "LO:HI"),
+        send_rates=replayed.send_rates,
+        send_priority=sent.send_priority,
+        warm_up_requests=first[0],
+        warm_up_s=first[1],
+        warm_up_burst=warm.warm_up_burst,
+        known_lengths=sent.known_lengths,
+        ignore_eos=sent.ignore_eos,
+        temperature=sent.temperature,
+        timeout_s=sent.timeout,
+    )
 
 
 def _pace(target: Target) -> str:

@@ -1,7 +1,8 @@
 """Options that several commands share, as one parameter of each.
 
 Typer makes an option of each parameter of a command. A parameter whose type is a dataclass stands
-here for one option for each of its fields.
+here for one option for each of its fields. A command that has another help text for a field, or
+does not have it, takes a subclass that says so: a field with `init=False` is no option.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
                 default=field.default,
                 annotation=types[field.name],
             )
-            for field in dataclasses.fields(shared)
+            for field in _options(shared)
         ]
 
     @wraps(command)
     def with_options(**given: Any) -> None:
         for name, shared in groups.items():
-            names = [field.name for field in dataclasses.fields(shared)]
+            names = [field.name for field in _options(shared)]
             given[name] = shared(**{each: given.pop(each) for each in names})
         command(**given)
 
@@ -49,3 +50,7 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
     with_options.__dict__["__signature__"] = inspect.Signature(options)
     with_options.__annotations__ = {option.name: option.annotation for option in options}
     return with_options
+
+
+def _options(shared: Any) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(shared) if field.init]

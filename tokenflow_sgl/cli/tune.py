@@ -1,8 +1,9 @@
-"""``tokenflow tune``: the policy's parameters for a trace, and the flags that set them."""
+"""``tokenflow tune``: the policy's parameters for a trace, as a tuning file."""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,10 +33,10 @@ _SHOWN = {
 }
 
 
-@shares_options
-def tune(
-    trace: chosen_trace.Spec,
-    *,
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The options of a search: what for, how long, where, and what is kept of it."""
+
     objective: Annotated[
         Objective,
         typer.Option(
@@ -44,10 +45,10 @@ def tune(
             "effective tokens per second, or if readers wait longer on average than with those "
             "shipped."
         ),
-    ] = Objective.waiting,
+    ] = Objective.waiting
     trials: Annotated[
         int, typer.Option(min=2, help="Number of simulations, with that of the shipped parameters.")
-    ] = 60,
+    ] = 60
     check: Annotated[
         str | None,
         typer.Option(
@@ -56,8 +57,8 @@ def tune(
             "are recommended. Default: two other draws of a workload, or the second half of a "
             "file.",
         ),
-    ] = None,
-    ray: chosen_engine.OnRay = False,
+    ] = None
+    ray: chosen_engine.OnRay = False
     output: Annotated[
         Path | None,
         typer.Option(
@@ -66,24 +67,42 @@ def tune(
             help="Write all runs to this Parquet file.",
             callback=output_file,
         ),
-    ] = None,
+    ] = None
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="Write the parameters, if they are recommended, to this file (TOML), for a "
+            "server's --tokenflow-tuning and for tokenflow simulate --tuning.",
+            callback=output_file,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchedTrace(chosen_trace.TraceChoice):
+    """What is selected of the searched trace, and the seed of all that is drawn."""
+
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search, --sample, --rate.")] = 0
+
+
+@shares_options
+def tune(
+    trace: chosen_trace.Spec,
+    *,
+    search: Search,
     server: chosen_engine.StudiedServer,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the search, --sample, --rate.")] = 0,
-    window: chosen_trace.Window = None,
-    sample: chosen_trace.Sample = None,
-    speed_up: chosen_trace.SpeedUp = None,
-    limit: chosen_trace.Limit = None,
-    rate: chosen_trace.Rate = None,
-    classes: chosen_trace.Classes = None,
+    part: SearchedTrace,
 ) -> None:
-    """Search tokenflow's parameters for your trace by simulation, and print the flags to use.
+    """Search tokenflow's parameters for your trace by simulation, and print those to use.
 
     The parameters found fit the searched trace, partly by chance. So they are compared with the
-    shipped ones on traces that were held out of the search. Their flags are printed only if they
-    are better by 3% on each of these; otherwise the answer is to keep the defaults. The best
-    held-out trace is one of another day, named by --check.
+    shipped ones on traces that were held out of the search. They are printed, as a tuning file,
+    only if they are better by 3% on each of these; otherwise the answer is to keep the defaults.
+    The best held-out trace is one of another day, named by --check.
     """
-    need("A search", "optuna", *RUNS, *PAGES, *server.needs, *(RAY if ray else ()))
+    need("A search", "optuna", *RUNS, *PAGES, *server.needs, *(RAY if search.ray else ()))
     console = Console(stderr=True)
 
     # Only here: the CLI must start without what a search needs.
@@ -98,25 +117,13 @@ def tune(
         target, options = server.open()
 
         def opened(spec: str) -> Setup:
-            chosen = chosen_trace.open_chosen(
-                spec,
-                console,
-                seed=seed,
-                window=window,
-                sample=sample,
-                speed_up=speed_up,
-                limit=limit,
-                rate=rate,
-                classes=classes,
-            )
-            return Setup(
-                chosen, target, options, server.known_lengths, chosen_trace.classes_of(classes)
-            )
+            chosen, classes = part.open(spec, console), chosen_trace.classes_of(part.classes)
+            return Setup(chosen, target, options, server.known_lengths, classes)
 
         searched = opened(trace)
         draws = [other_draw(trace, number) for number in range(1, SEEDS + 1)]
-        if check is not None:
-            others = [opened(check)]
+        if search.check is not None:
+            others = [opened(search.check)]
         elif None not in draws:
             others = [opened(draw) for draw in draws if draw is not None]
         else:
@@ -124,26 +131,29 @@ def tune(
                 dataclasses.replace(searched, trace=half) for half in halves(searched.trace)
             )
             searched, others = first, [second]
-        found, held = _search(searched, others, objective, trials, seed, ray, console)
+        found, held = _search(searched, others, search, part.seed, console)
         _print(f"{_called(searched)} on {target.device}: searched", found.shipped, found.best)
         for number, each in enumerate(held):
             name = f"{_called(others[number])}: held-out trace {number + 1} of {len(held)}"
             _print(name, each.shipped, each.tuned)
-    verdict = _verdict(found, held, objective, objection(held, objective))
+    against = objection(held, search.objective)
+    verdict = _verdict(found, held, search, against)
+    if found.setting and against is None and search.save is not None:
+        with failing("The parameters are not written"):
+            search.save.parent.mkdir(parents=True, exist_ok=True)
+            search.save.write_text(_tuning_file(found), encoding="utf-8")
     Console().print(verdict, soft_wrap=True, highlight=False, markup=False)
-    if output is not None:
+    if search.output is not None:
         with failing("The runs are not written"):
-            output.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.Table.from_pylist(found.rows), output)
+            search.output.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.Table.from_pylist(found.rows), search.output)
 
 
 def _search(
     setup: Setup,
     others: list[Setup],
-    objective: str,
-    trials: int,
+    search: Search,
     seed: int,
-    ray: bool,
     console: Console,
 ) -> tuple[Tuned, list[HeldOut]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -152,7 +162,7 @@ def _search(
     from tokenflow_sgl.lab.sim.study.spread import on_cores, on_ray
     from tokenflow_sgl.lab.sim.study.tuning import OBJECTIVES, tune
 
-    column, more = OBJECTIVES.get(objective, ("", True))
+    column, more = OBJECTIVES.get(search.objective, ("", True))
     columns = (
         TextColumn("runs"),
         BarColumn(),
@@ -161,7 +171,7 @@ def _search(
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=trials, best="")
+        task = progress.add_task("", total=search.trials, best="")
         best: list[float] = []
 
         def done(row: Row) -> None:
@@ -171,13 +181,20 @@ def _search(
                 progress.update(task, best=shown)
             progress.advance(task)
 
-        with on_ray() if ray else on_cores() as spread:
+        with on_ray() if search.ray else on_cores() as spread:
             found = tune(
-                setup, objective=objective, trials=trials, seed=seed, spread=spread, done=done
+                setup,
+                objective=search.objective,
+                trials=search.trials,
+                seed=seed,
+                spread=spread,
+                done=done,
             )
             if not found.setting:
                 return found, []
-            progress.update(task, total=trials + 2 * len(others), best="on what was held out")
+            progress.update(
+                task, total=search.trials + 2 * len(others), best="on what was held out"
+            )
             return found, hold_out(others, found, spread, lambda: progress.advance(task))
 
 
@@ -199,14 +216,23 @@ def _print(title: str, shipped: Row, tuned: Row) -> None:
     Console().print(Fitting(table))
 
 
-def _verdict(found: Tuned, held: list[HeldOut], objective: str, against: str | None) -> str:
-    """The flags to use, or that there are none; with the figures that decided."""
+def _tuning_file(found: Tuned) -> str:
+    """The parameters found, bit by bit those that were simulated."""
+    from tokenflow_sgl.lab.sim.study.sweep import config_of
+    from tokenflow_sgl.policy.tuning_file import write_tuning
+
+    config = config_of(found.setting)
+    return write_tuning({"policy": {name: getattr(config, name) for name in found.setting}})
+
+
+def _verdict(found: Tuned, held: list[HeldOut], search: Search, against: str | None) -> str:
+    """The parameters to use, or that there are none; with the figures that decided."""
     from tokenflow_sgl.lab.sim.study.held_out import MARGIN
     from tokenflow_sgl.lab.sim.study.tuning import OBJECTIVES
 
     if not found.setting:
         return f"Keep the defaults: nothing better was found in {len(found.rows)} runs."
-    column, _ = OBJECTIVES[objective]
+    column, _ = OBJECTIVES[search.objective]
 
     def ratio(shipped: Row, tuned: Row) -> str:
         return f"{tuned[column] / shipped[column]:.3f}" if shipped[column] else "-"
@@ -222,6 +248,9 @@ def _verdict(found: Tuned, held: list[HeldOut], objective: str, against: str | N
     )
     if against is not None:
         return f"Keep the defaults: {against}.\n({figures}; {rule}.)"
-    names = found.setting.items()
-    flags = [f"--tokenflow-{name.replace('_', '-')} {value:.4g}" for name, value in names]
-    return f"Flags to use: --scheduler tokenflow {' '.join(flags)}\n({figures}; {rule}.)"
+    if search.save is None:
+        text = f"Parameters to use, in a file for --tokenflow-tuning:\n\n{_tuning_file(found)}"
+    else:
+        written = f"--scheduler tokenflow --tokenflow-tuning {search.save}"
+        text = f"Parameters to use, written to {search.save}: {written}"
+    return f"{text}\n({figures}; {rule}.)"

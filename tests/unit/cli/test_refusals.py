@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-import typing
 from pathlib import Path
 
 import pytest
@@ -176,7 +176,7 @@ def test_help_of_simulate_names_every_policy():
     from tokenflow_sgl.cli.simulate import simulate
     from tokenflow_sgl.lab.sim.schedulers.by_name import POLICIES
 
-    hint = typing.get_type_hints(simulate, include_extras=True)["policy"]
+    hint = inspect.signature(simulate).parameters["policy"].annotation
     (option,) = (each for each in hint.__metadata__ if isinstance(each, typer.models.OptionInfo))
     assert ", ".join(POLICIES) in option.help
 

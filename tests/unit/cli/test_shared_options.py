@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import pytest
@@ -58,6 +58,26 @@ def test_options_of_a_group_are_checked_and_explained(command) -> None:
     shown, _ = command("--help")
     assert "Draw it." in shown.output and "In pixels." in shown.output
     assert shown.output.index("--width") < shown.output.index("--times"), "in their order"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatSize(Size):
+    width: Annotated[int, typer.Option(help="In inches.")] = 5
+    deep: bool = field(default=False, init=False)
+
+
+def test_a_subclass_has_other_texts_and_leaves_options_out() -> None:
+    app, given = typer.Typer(), []
+
+    @app.command()
+    @shares_options
+    def draw(*, size: FlatSize) -> None:
+        given.append(size)
+
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    assert "In inches." in shown and "--deep" not in shown
+    assert CliRunner().invoke(app, []).exit_code == 0
+    assert given == [FlatSize()] and (given[0].width, given[0].deep) == (5, False)
 
 
 def test_what_a_command_needs_is_still_needed(command) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.cli.chosen_engine import SimulatedServer
+from tokenflow_sgl.cli.chosen_trace import TraceChoice
 from tokenflow_sgl.lab.runs import read_run
+from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 from tokenflow_sgl.lab.traces.loaders.native import write_native
 from tokenflow_sgl.lab.traces.request import PriorityUpdate
+from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.policy.tuning_file import write_tuning
 
 runner = CliRunner()
 
@@ -65,6 +71,57 @@ def test_more_runs_than_a_page_shows(invoke, tmp_path) -> None:
     assert "here/report.html shows the first 6 runs." in done.output
     page = (tmp_path / "here" / "report.html").read_text()
     assert "andes" in page and "round-robin" not in page
+
+
+BURST = (
+    *("--trace", "4090-a", "--limit", "14", "--device", "rtx4090", "--policy", "tokenflow"),
+    *("--kv-tokens", "9000", "--hicache-ratio", "8"),
+)
+TUNED = {"cycle": 1.0, "hysteresis": 3.0, "burst_eta": 2.0, "park": False}
+
+
+def test_a_tuning_file_is_what_its_parameters_are(invoke, tmp_path) -> None:
+    """The times of all tokens are those of a run that is given the parameters, to the last bit."""
+    (tmp_path / "own.toml").write_text(
+        write_tuning({"policy": TUNED, "engine": {"longest_rest": 60.0}})
+    )
+    done = invoke(*BURST, "--tuning", "own.toml", "--output", "tuned")
+    assert done.exit_code == 0, done.output
+    assert "own.toml: not simulated is [engine] longest_rest." in done.output
+    assert invoke(*BURST, "--output", "shipped").exit_code == 0
+    server = SimulatedServer(kv_tokens=9000, hicache_ratio=8)
+    trace = TraceChoice(limit=14).open("4090-a", Console(stderr=True))
+    settings = server.open("rtx4090", "llama3-8b")
+    for name, config in (("tuned", WorkingSetConfig(**TUNED)), ("shipped", None)):
+        wanted = simulate(trace, *settings, policy="tokenflow", config=config).run
+        assert read_run(tmp_path / name / "tokenflow").tokens.equals(wanted.tokens)
+    runs = [read_run(tmp_path / name / "tokenflow").tokens for name in ("tuned", "shipped")]
+    assert not runs[0].equals(runs[1]), "else nothing was told"
+
+
+def test_what_a_sweep_does_not_vary_is_the_files(invoke, tmp_path) -> None:
+    (tmp_path / "own.toml").write_text(write_tuning({"policy": TUNED}))
+    for name, more in (("tuned", ("--tuning", "own.toml")), ("shipped", ())):
+        done = invoke(*BURST, "--sweep", "eta=0.9", *more, "--output", name)
+        assert done.exit_code == 0, done.output
+    tables = [pq.read_table(tmp_path / name / "sweep.parquet") for name in ("tuned", "shipped")]
+    assert tables[0].column_names == tables[1].column_names
+    assert not tables[0].equals(tables[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[policy]\neta = 11", "[policy] eta is 11; allowed is 0.1 to 10"),
+        ("[policy]\netta = 1", "[policy] has no 'etta'; allowed are eta, "),
+        ("eta = 1", "eta stands in the wrong place; allowed is in [policy]"),
+    ],
+)
+def test_a_tuning_file_that_cannot_be_used_is_refused(invoke, tmp_path, text, message) -> None:
+    (tmp_path / "own.toml").write_text(text)
+    done = invoke(*BURST, "--tuning", "own.toml")
+    assert done.exit_code == 2
+    assert f"No simulation: tuning file own.toml: {message}" in " ".join(done.output.split())
 
 
 def test_no_bounds_with_speculation(invoke) -> None:

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 import pyarrow.parquet as pq
 import pytest
 from made_runs.settings import here, row, write_spoken
+from rich.console import Console
 from typer.testing import CliRunner
 
+from tokenflow_sgl.cli import chosen_engine
 from tokenflow_sgl.cli.app import app
+from tokenflow_sgl.engine.config import build
 from tokenflow_sgl.lab.sim.study.tuning import SPACE
 from tokenflow_sgl.lab.traces import Trace, open_trace
 from tokenflow_sgl.policy import WorkingSetConfig
@@ -63,15 +66,36 @@ def test_what_is_good_only_where_it_was_searched_is_not_recommended(command) -> 
     assert lines[-1].startswith("(mean waiting, s, ratio to the defaults: 0.")
     assert "where it was searched, 1." in lines[-1]
     assert "recommended is what gains 3% on each trace that was held out" in lines[-1]
-    assert not any("Flags to use" in line for line in lines)
+    assert not any("Parameters to use" in line for line in lines)
     titles = [line.strip() for line in lines if "held-out trace" in line and line[0] == " "]
     assert titles == [f"4090-a, 20 requests: held-out trace {number} of 2" for number in (1, 2)]
 
 
 def test_what_is_good_everywhere_is_recommended_with_both_figures(command) -> None:
     lines = command(lambda _, setting: row(setting), *BURST)
-    assert lines[-2].startswith("Flags to use: --scheduler tokenflow --tokenflow-eta 0.")
+    said = lines.index("Parameters to use, in a file for --tokenflow-tuning:")
+    assert lines[said + 2] == "[policy]" and lines[said + 3].startswith("eta = 0.")
     assert "where it was searched, 0." in lines[-1]
+
+
+def test_what_is_recommended_is_written_bit_by_bit(command, tmp_path) -> None:
+    """A server and a simulation that are given the file have the very parameters of the search."""
+    path = tmp_path / "new" / "own.toml"
+    lines = command(lambda _, setting: row(setting), *BURST, "--save", str(path))
+    assert lines[-2] == (
+        f"Parameters to use, written to {path}: --scheduler tokenflow --tokenflow-tuning {path}"
+    )
+    found = chosen_engine.tuned_config(path, Console(stderr=True))
+    runs = pq.read_table(tmp_path / "runs.parquet").to_pylist()
+    best = min((run for run in runs if run["allowed"]), key=lambda run: run["mean_waiting_s"])
+    assert {name: getattr(found, name) for name in SPACE} == {name: best[name] for name in SPACE}
+    assert build({"tuning": str(path)}).working_set == found
+
+
+def test_what_is_not_recommended_is_not_written(command, tmp_path) -> None:
+    path = tmp_path / "own.toml"
+    lines = command(lambda _, made: row(made, mean_waiting_s=1.0), *BURST, "--save", str(path))
+    assert lines[-1].startswith("Keep the defaults") and not path.exists()
 
 
 def test_less_than_the_margin_is_no_reason_to_change(command) -> None:
@@ -103,7 +127,7 @@ def test_nothing_better_keeps_the_defaults(command) -> None:
     assert lines[-1] == "Keep the defaults: nothing better was found in 12 runs."
 
 
-def test_flags_that_cost_effective_throughput_are_never_used(command) -> None:
+def test_parameters_that_cost_effective_throughput_are_never_used(command) -> None:
     """As seen: the best of four runs made 0.873 times the effective tokens per second."""
 
     def figures(_: Trace, setting: dict) -> dict:
@@ -162,7 +186,7 @@ def test_the_command_with_real_runs(tmp_path, monkeypatch) -> None:
     if "nothing better" in done.output:
         assert "held-out trace" not in done.output
     else:
-        assert ("Flags to use: --scheduler tokenflow" in done.output) != (
+        assert ("Parameters to use, in a file" in done.output) != (
             "Keep the defaults: " in done.output
         )
         assert "4090-b, 14 requests: held-out trace 1 of 1" in done.output

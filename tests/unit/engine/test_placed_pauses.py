@@ -10,7 +10,6 @@ import pytest
 from fakes.engine import book_of, placed_body
 from fakes.sglang import Allocator, Batch, Request, Scheduler, Tree
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
-from tokenflow_sgl.engine.layerwise.placed_scheduler import LOOKED_STEPS
 
 from tokenflow_sgl.engine.body.placed import LOOKED_STEPS
 from tokenflow_sgl.engine.kv import preempt

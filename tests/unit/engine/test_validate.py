@@ -10,10 +10,10 @@ import pytest
 from fakes.sglang import Request as Scheduled
 from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
 from starlette.requests import Request
-from tokenflow_sgl.engine.frontend.terms import NOT_STREAMED
 
 from tokenflow_sgl.engine.config import ATTRIBUTE, TokenFlowConfig
 from tokenflow_sgl.engine.frontend.validate import check_openai, terms_of
+from tokenflow_sgl.engine.terms import NOT_STREAMED
 
 FORM = "multipart/form-data; boundary=x"
 MISPLACED = {"tokenflow_rate": 5}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ class Setup:
         options: SGLang's settings.
         known_lengths: Whether the server knows when each answer ends; see `simulate`.
         classes: Of the server.
+        config: Parameters of the policy that no setting changes.
     """
 
     trace: Trace
@@ -39,6 +40,7 @@ class Setup:
     options: EngineOptions
     known_lengths: bool = False
     classes: QosClasses = SHIPPED_CLASSES
+    config: WorkingSetConfig = field(default_factory=WorkingSetConfig)
 
 
 COLUMNS: Mapping[str, Callable[[Figures], float]] = {
@@ -112,7 +114,7 @@ def row_of(setup: Setup, setting: Setting) -> Row:
         setup.trace,
         setup.profile,
         setup.options,
-        config=config_of(setting),
+        config=config_of(setting, setup.config),
         known_lengths=setup.known_lengths,
         classes=setup.classes,
     )
@@ -120,8 +122,12 @@ def row_of(setup: Setup, setting: Setting) -> Row:
     return {name: column(found) for name, column in COLUMNS.items()}
 
 
-def config_of(setting: Setting) -> WorkingSetConfig:
+def config_of(setting: Setting, shared: WorkingSetConfig | None = None) -> WorkingSetConfig:
     """The policy's parameters with these changed.
+
+    Args:
+        setting: The changes.
+        shared: What they are changes of; None: those shipped.
 
     Raises:
         ConfigError: One is outside its range.
@@ -131,7 +137,7 @@ def config_of(setting: Setting) -> WorkingSetConfig:
         name: int(value) if name in whole and not isinstance(value, bool) else value
         for name, value in setting.items()
     }
-    return WorkingSetConfig(**given)  # type: ignore[arg-type]
+    return replace(shared or WorkingSetConfig(), **given)  # type: ignore[arg-type]
 
 
 def _value(kind: type, name: str, text: str) -> float | bool:
