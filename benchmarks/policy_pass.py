@@ -141,15 +141,8 @@ def build(size: Size, stress: bool) -> tuple[StreamTable[Request], list[Request]
         request = Request()
         requests.append(request)
         arrival = START / 2 * number / number_of_all
-        table.track(
-            request,
-            prompt=int(rng.integers(50, 2000)),
-            limit=2048,
-            rate=float(rng.choice([5.0, 10.0, 20.0])),
-            qos_class="reading",
-            arrival=arrival,
-            now=arrival,
-        )
+        prompt, rate = int(rng.integers(50, 2000)), float(rng.choice([5.0, 10.0, 20.0]))
+        comes(table, request, prompt, rate, arrival)
         third = number % 3 if stress else 0
         if number >= size.streams or third == 2:
             continue
@@ -268,6 +261,21 @@ def compare(commit: str, sizes: Sequence[Size], count: int, rounds: int) -> None
                 ratio = np.median(least[:, 1] / least[:, 0])
                 old, new = np.median(least, axis=0)
                 print(f"{size!s:<12}{kind:<15}{old:>9.3f}{new:>9.3f}{ratio:>9.2f}", flush=True)
+
+
+def comes(
+    table: StreamTable[Request], request: Request, prompt: int, rate: float, arrival: float
+) -> None:
+    """A stream comes, to the table of this version or of an older one."""
+    try:
+        from tokenflow_sgl.lifecycle.table import Newcomer
+    except ImportError:
+        old = {"prompt": prompt, "limit": 2048, "rate": rate, "qos_class": "reading"}
+        table.track(request, **old, arrival=arrival, now=arrival)
+        return
+    from tokenflow_sgl.qos.classes import QosClass
+
+    table.track(request, QosClass("reading", rate), Newcomer(prompt, 2048, arrival, arrival))
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from tracked import track
+
 from fakes.sglang import parts
 from tokenflow_sgl.contract import Decision, Mode, State
 from tokenflow_sgl.costs import StepTimer
@@ -64,7 +66,7 @@ def add(book: Book, req: Any, **given: Any) -> int:
         "now": now,
     }
     book.by_rid[req.rid] = req
-    return book.table.track(req, **{**asked, **given})
+    return track(book.table, req, **{**asked, **given})
 
 
 def memory_of(

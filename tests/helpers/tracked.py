@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from tokenflow_sgl.contract import Phase
-from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.lifecycle.table import Newcomer, StreamTable
+from tokenflow_sgl.qos.classes import QosClass
 
 
 @dataclass(eq=False)
@@ -23,16 +25,16 @@ class Request:
         self.held_back = held_back
 
 
-def track(table: StreamTable[Request], request: Request, **given) -> int:
-    values = {
-        "prompt": 7,
-        "limit": 50,
-        "rate": 10.0,
-        "qos_class": "reading",
-        "arrival": 1.0,
-        "now": 1.5,
-    }
-    return table.track(request, **{**values, **given})
+CLASS = ("rate", "tolerance", "weight", "reader")
+"""What is said of a stream's class; all else is the stream's own."""
+
+
+def track(table: StreamTable[Any], request: Any, **given: Any) -> int:
+    """A new stream of a class made for it, read at 10 tokens/s; returns its slot."""
+    asked = {name: given.pop(name) for name in CLASS if name in given}
+    kind = QosClass(given.pop("qos_class", "reading"), **{"rate": 10.0, **asked})
+    own = {"prompt": 7, "limit": 50, "arrival": 1.0, "now": 1.5}
+    return table.track(request, kind, Newcomer(**{**own, **given}))
 
 
 def running(table: StreamTable[Request], **given) -> Request:

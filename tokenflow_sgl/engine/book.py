@@ -18,7 +18,7 @@ from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.lifecycle.rest_ends import use_adapter
-from tokenflow_sgl.lifecycle.table import StreamTable
+from tokenflow_sgl.lifecycle.table import Newcomer, StreamTable
 from tokenflow_sgl.qos.classes import QosClass, QosClasses
 
 logger = logging.getLogger(__name__)
@@ -63,23 +63,17 @@ class Book:
             self.clock.at_least(local_time())
         else:
             self.undated.append(req)
-        slot = self.table.track(
-            req,
+        newcomer = Newcomer(
             prompt=len(req.origin_input_ids),
             limit=req.sampling_params.max_new_tokens,
-            rate=asked.rate,
-            qos_class=asked.name,
             arrival=self.clock.now,
             now=self.clock.now,
             streaming=bool(req.stream),
             thinking=self.reasoning.begins(req),
             hidden=self.reasoning.hidden,
-            weight=asked.weight,
-            tolerance=asked.tolerance,
             priority=shown_priority(self.scheduler, req),
-            reader=asked.reader,
         )
-        self.table.ask(slot, asked)
+        slot = self.table.track(req, asked, newcomer)
         use_adapter(self.table, req, req.lora_id)
         self.by_rid[req.rid] = req
         if undisturbed is not None:

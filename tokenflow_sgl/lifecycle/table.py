@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -24,8 +25,39 @@ from tokenflow_sgl.lifecycle.rest_rules import RestRules
 from tokenflow_sgl.lifecycle.settled import Settled, preemptible, settle, unwritten
 from tokenflow_sgl.lifecycle.shared_prefixes import SharedPrefixes
 from tokenflow_sgl.qos import ReaderBank
+from tokenflow_sgl.qos.classes import QosClass
 
 R = TypeVar("R", bound=Generating)
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """What is known of a stream when it comes, beside how it is read.
+
+    Attributes:
+        prompt: Tokens that it has.
+        limit: Tokens that its answer has at most.
+        arrival: When its client sent it, in seconds on the clock of decisions.
+        now: The present on that clock.
+        streaming: A reader follows the text as it is made.
+        thinking: Its answer begins with reasoning.
+        hidden: The reader does not see the reasoning.
+        priority: Larger is more urgent.
+    """
+
+    prompt: int
+    limit: int
+    arrival: float
+    now: float
+    streaming: bool = True
+    thinking: bool = False
+    hidden: bool = True
+    priority: int = 0
+
+    @property
+    def thinks(self) -> bool:
+        """Whether a reader waits for its first text until its reasoning has ended."""
+        return self.thinking and self.hidden and self.streaming
 
 
 class StreamTable(StreamColumns, Generic[R]):
@@ -83,34 +115,19 @@ class StreamTable(StreamColumns, Generic[R]):
 
     # ---- membership -----------------------------------------------------------------
 
-    def track(
-        self,
-        request: R,
-        *,
-        prompt: int,
-        limit: int,
-        rate: float,
-        qos_class: str,
-        arrival: float,
-        now: float,
-        streaming: bool = True,
-        thinking: bool = False,
-        hidden: bool = True,
-        weight: float = 1.0,
-        tolerance: float = 0.0,
-        priority: int = 0,
-        reader: bool = True,
-    ) -> int:
-        """A new stream: `prompt` tokens in, at most `limit` out, read at `rate` tokens/s.
+    def track(self, request: R, asked: QosClass, newcomer: Newcomer) -> int:
+        """A new stream; returns its slot.
 
-        streaming: a reader follows the text as it is made. thinking: its answer begins with
-        reasoning. hidden: the reader does not see that. weight, tolerance, reader: of its class.
-        priority: larger is more urgent.
+        Args:
+            request: Whose it is.
+            asked: How it is read: its rate, class and objectives.
+            newcomer: What else is known of it.
         """
+        name, limit = asked.name, newcomer.limit
         if not self._free:
             self._grow(2 * len(self._requests))
         slot = self._free.pop()
-        kind = self._lengths.kind(Traits(prompt, limit, qos_class, thinking))
+        kind = self._lengths.kind(Traits(newcomer.prompt, limit, name, newcomer.thinking))
         # The curves of the last pass: asking for new ones would be work for each request, and
         # would hide the streams under way from the predictor. A new kind is not among them yet.
         typical = self._known.typical
@@ -118,28 +135,30 @@ class StreamTable(StreamColumns, Generic[R]):
         expected = typical.left(row, np.zeros(1, dtype=np.int64), np.array([limit]))
         self.readers.open(
             slot,
-            rate=rate,
-            arrival=arrival,
+            rate=asked.rate,
+            arrival=newcomer.arrival,
             expected_tokens=max(math.ceil(expected[0]), 1),
-            tolerance=tolerance,
+            tolerance=asked.tolerance,
         )
         self.kind[slot], self._requests[slot] = kind, request
         self._slot_of[request] = slot
-        if qos_class not in self.class_names:
-            self.class_names.append(qos_class)
-            if not reader:
-                self.unread.add(qos_class)
-        self.class_number[slot] = self.class_names.index(qos_class)
+        if name not in self.class_names:
+            self.class_names.append(name)
+            if not asked.reader:
+                self.unread.add(name)
+        self.class_number[slot] = self.class_names.index(name)
         self._rank_of[slot] = self._arrivals
         self._arrivals += 1
-        self.prompt[slot], self.limit[slot] = prompt, limit
-        self.streaming[slot] = streaming
-        self.weight[slot], self.tolerance[slot], self.priority[slot] = weight, tolerance, priority
-        thinks = thinking and hidden and streaming and self._reasoning_of is not None
+        self.prompt[slot], self.limit[slot] = newcomer.prompt, limit
+        self.streaming[slot] = newcomer.streaming
+        self.weight[slot], self.tolerance[slot] = asked.weight, asked.tolerance
+        self.priority[slot] = newcomer.priority
+        thinks = newcomer.thinks and self._reasoning_of is not None
         self.thinking[slot], self._thinks = thinks, self._thinks or thinks
         self.blank(slot)
+        self.ask(slot, asked)
         self.awaited_since[slot] = self.rests.since(slot)
-        self.phases.arrive(slot, now)
+        self.phases.arrive(slot, newcomer.now)
         self._order = None
         return slot
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tracked import track
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
@@ -52,7 +53,7 @@ def served():
     for request, (name, rate) in zip(
         requests, (("slow", 10.0), ("fast", 20.0), ("slow", 10.0)), strict=True
     ):
-        table.track(request, prompt=5, limit=100, rate=rate, qos_class=name, arrival=1.0, now=1.0)
+        track(table, request, prompt=5, limit=100, rate=rate, qos_class=name, arrival=1.0, now=1.0)
         table.move(request, Phase.RUNNING, 1.0)
 
     def give(now: float, *tokens: int) -> None:
@@ -119,7 +120,8 @@ def test_requests_that_do_not_stream_have_tokens_and_no_reader(served) -> None:
     tally, told, give = served
     table = tally._table
     unread = Request()
-    table.track(
+    track(
+        table,
         unread,
         prompt=5,
         limit=9,
@@ -144,7 +146,8 @@ def test_requests_that_do_not_stream_have_tokens_and_no_reader(served) -> None:
 def test_a_class_without_readers_has_latencies_and_no_stalls(served, reader) -> None:
     tally, told, give = served
     table, program = tally._table, Request()
-    table.track(
+    track(
+        table,
         program,
         prompt=5,
         limit=9,
@@ -222,7 +225,8 @@ def test_a_stall_that_the_class_tolerates_is_none(served) -> None:
     table = tally._table
     for name, tolerance in (("patient", 5.0), ("strict", 0.0)):
         request = Request()
-        table.track(
+        track(
+            table,
             request,
             prompt=5,
             limit=9,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from tracked import track
 
 from tokenflow_sgl.contract import Write
 from tokenflow_sgl.engine.kv.write import Writer
@@ -54,7 +55,7 @@ def test_a_pass_never_waits_for_the_device(backend, started) -> None:
         for _ in range(3)
     ]
     slots = [
-        table.track(req, prompt=10, limit=200, rate=9.0, qos_class="a", arrival=0.0, now=0.0)
+        track(table, req, prompt=10, limit=200, rate=9.0, qos_class="a", arrival=0.0, now=0.0)
         for req in requests
     ]
     assert writer.apply([Write(slot, 64) for slot in slots]) == 192

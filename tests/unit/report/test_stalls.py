@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 from rich.console import Console
+from tracked import track
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
@@ -86,7 +87,7 @@ def test_the_servers_metrics_count_the_same() -> None:
     table: StreamTable[Request] = StreamTable(LimitLengths())
     request = Request()
     request.output_ids = []
-    table.track(request, prompt=5, limit=100, rate=RATE, qos_class="a", arrival=0.5, now=0.5)
+    track(table, request, prompt=5, limit=100, rate=RATE, qos_class="a", arrival=0.5, now=0.5)
     table.move(request, Phase.RUNNING, 0.5)
     tally = Tally(table, Told())
     for moment in TIMES:

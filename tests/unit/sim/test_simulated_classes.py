@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tracked import track
 
 from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.lab.sim.core import Core
@@ -130,7 +131,8 @@ def test_both_bodies_tell_a_policy_the_same(device, options) -> None:
     table: StreamTable[object] = StreamTable(LimitLengths())
     for name in names:
         of = classes.known[name]
-        table.track(
+        track(
+            table,
             object(),
             prompt=9,
             limit=9,
