@@ -63,6 +63,8 @@ def test_a_launch_that_would_start_is_active(doctor) -> None:
     [
         # Ours.
         (("--tokenflow-policy", "none.such:Policy"), "tokenflow refuses: "),
+        (("--no-tokenflow-park",), "--no-tokenflow-park has moved: write park = false below [pol"),
+        (("--tokenflow-tuning", "none.toml"), "tokenflow refuses: tuning file none.toml: No such"),
         (
             ("--smg-grpc-mode", "--tokenflow-deposit"),
             "tokenflow refuses: --tokenflow-deposit does not work with --smg-grpc-mode: ",

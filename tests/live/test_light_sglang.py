@@ -76,15 +76,17 @@ except AttributeError:
     assert done.stdout == "done\n", done.stderr
 
 
-def test_a_doctor_says_what_the_flag_takes_and_imports_no_transformers() -> None:
+def test_a_doctor_says_what_the_flag_takes_and_imports_no_transformers(tmp_path) -> None:
+    (tmp_path / "own.toml").write_text("[policy]\nprefill_chunk = 512\n")
     code = (
         "import atexit, sys\n"
         "atexit.register(lambda: print('transformers' in sys.modules))\n"
         "from tokenflow_sgl.cli import main; main()"
     )
     options = ("--model-path", "some/model", "--scheduler", "tokenflow", "--device", "cpu")
+    more = ("--hicache-size", "3", "--tokenflow-tuning", str(tmp_path / "own.toml"))
     done = subprocess.run(
-        [sys.executable, "-c", code, "doctor", "--", *options, "--hicache-size", "3"],
+        [sys.executable, "-c", code, "doctor", "--", *options, *more],
         capture_output=True,
         text=True,
         env={**os.environ, "COLUMNS": "400"},
@@ -92,4 +94,6 @@ def test_a_doctor_says_what_the_flag_takes_and_imports_no_transformers() -> None
     assert done.returncode == 0, done.stdout + done.stderr
     assert "HiCache is switched on by --scheduler tokenflow; 3.0 GB of host memory" in done.stdout
     assert "mixed chunks            on under stress" in done.stdout
+    assert "at most 512 tokens a step while streams decode (prefill_chunk)" in done.stdout
+    assert f"{tmp_path / 'own.toml'}: prefill_chunk = 512" in done.stdout
     assert done.stdout.endswith("False\n"), "transformers was imported"

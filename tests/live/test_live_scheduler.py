@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from servers.client import Samples
+from servers.tuned import tuned
 from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
@@ -33,9 +34,11 @@ BAD_RATES: list[Any] = ["20", -1, 0, 1e9, True, {"rate": 5}, [5], None]
 def live(start, tmp_path_factory):
     """The shipped policy, switched on by a YAML file through `sglang serve`."""
     config = tmp_path_factory.mktemp("config") / "server.yaml"
+    tuning = config.with_name("own.toml")
+    tuning.write_text("[policy]\neta = 0.5\nswitch_factor = 2.5\n[engine]\nlongest_rest = 60\n")
     config.write_text(
         "scheduler: tokenflow\ntokenflow-default-rate: listening\ntokenflow-eta: 0.8\n"
-        "max-total-tokens: 1500\nhicache-ratio: 4\n"
+        f"max-total-tokens: 1500\nhicache-ratio: 4\ntokenflow-tuning: {tuning}\n"
     )
     # Copies that are late are also timed, so that the server gets to know its link.
     env = {"TOKENFLOW_EMU_LATE_COPIES": "2"}
@@ -48,6 +51,7 @@ def test_yaml_switches_it_on(live) -> None:
     log = live.log()
     assert "tokenflow scheduler is on: policy working-set, HiCache on" in log
     assert "default rate 5 tokens/s" in log
+    assert "own.toml): eta = 0.8, switch_factor = 2.5, longest_rest = 60.0\n" in log
 
 
 def test_a_burst_is_answered_as_by_stock_sglang(live, prompts, reference) -> None:
@@ -282,6 +286,8 @@ def test_a_wrong_option_stops_the_start_with_a_sentence(start) -> None:
     wrong = (
         (("--disable-radix-cache",), "does not work with --disable-radix-cache"),
         (("--tokenflow-eta", "99"), "eta is 99.0; allowed is 0.1 to 10"),
+        (("--tokenflow-swi", "3"), r"has moved: write switch_factor = 3 below \[policy\] in"),
+        (tuned(cycle=99), r"tuning.toml: \[policy\] cycle is 99; allowed is 0.001 to 60"),
     )
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         list(pool.map(refused, *zip(*wrong, strict=True)))
