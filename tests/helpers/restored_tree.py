@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.sglang import Request
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
@@ -22,8 +23,8 @@ KNOWN: Any = {"rate": 1000.0, "prefill": (0.0, 0.001, 0.0)}
 PAGE = 16
 
 
-class Request(SimpleNamespace):
-    """As much of SGLang's as restorations look at; any two of them differ."""
+class Operation(SimpleNamespace):
+    """A fetch of SGLang's from the storage; any two of them differ."""
 
     __hash__ = object.__hash__
     __eq__ = object.__eq__
@@ -78,7 +79,7 @@ class Tree:
 
 def operation() -> Any:
     """SGLang's, before the storage has said what it has."""
-    made = SimpleNamespace(host_indices=None, completed_tokens=0, storage_start=0, handle="r")
+    made = Operation(host_indices=None, completed_tokens=0, storage_start=0, handle="r")
     made.pool_transfers, made.prefix_keys = None, None
     return made
 

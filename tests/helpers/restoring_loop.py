@@ -13,7 +13,8 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from restored_tree import Request, Tree, operation, patch_heads, patch_join
+from fakes.sglang import Request
+from restored_tree import Tree, operation, patch_heads, patch_join
 from sglang.srt.managers.schedule_policy import AddReqResult
 
 from tokenflow_sgl.costs import attention_work

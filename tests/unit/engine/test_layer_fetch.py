@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from restored_tree import Operation
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
@@ -25,13 +26,6 @@ from tokenflow_sgl.engine.restore.layer_reads import layers_of_page, read_layers
 from tokenflow_sgl.engine.restore.tail_fetch import tail_of
 
 PAGE, LAYERS, TOKENS = 4, 8, 64
-
-
-class Operation(SimpleNamespace):
-    """As much of SGLang's as is looked at; any two of them differ."""
-
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
 
 
 def operation() -> Any:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from restored_tree import KNOWN, PAGE, Tree, allocate, begin
+from restored_tree import KNOWN, PAGE, Operation, Tree, allocate, begin
 from sglang.srt.managers.cache_controller import HiCacheController, PrefetchAck
 
 from tokenflow_sgl.costs import LatestRate
@@ -28,13 +28,6 @@ STEP = 64
 """Tokens of a prefill step. By `KNOWN` it takes 0.064 s, in which the link loads as many."""
 BATCH = 2
 """Pages of a batch."""
-
-
-class Operation(SimpleNamespace):
-    """As much of SGLang's as is looked at; any two of them differ."""
-
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
 
 
 class Several:
@@ -59,13 +52,9 @@ class Several:
     def _allocate(self, handle: str) -> Any:
         info = self.tree.ongoing_prefetch[handle]
         info.operation.handle, info.operation.is_terminated = handle, lambda: False
-        info.operation = Operation(**vars(info.operation))
         operation = allocate(self.tree, handle)
         # The keys of different prompts differ.
         operation.hash_value = [f"{handle}{key}" for key in operation.hash_value]
-        for each in self.all.open.all:
-            if each.request is self.requests[handle]:
-                each.operation = operation
         fetch = tail_of(operation)
         assert fetch is not None
         fetch.batch, fetch.handed = BATCH, 0

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from restored_tree import Request, Tree, allocate, begin
+from fakes.sglang import Request
+from restored_tree import Tree, allocate, begin
 from restoring_host import (
     ALONE,
     CHUNK,
