@@ -110,12 +110,13 @@ class Layered:
 
     def __init__(self, each: Any, due: Sequence[int]) -> None:
         self.each, self.due = each, list(due)
+        self.open = self.layered = self  # all that is asked of its parts
         self.finished: list[Any] = []
         self.broken: list[Any] = []
         self.paused = False
         self.rate = LatestRate()
 
-    def split_begun(self, batch: Any) -> Any:
+    def begun(self, batch: Any) -> Any:
         return self.each if batch is not None else None
 
     def more_layers(self, split: Any) -> int | None:

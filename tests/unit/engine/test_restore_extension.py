@@ -259,7 +259,7 @@ def test_prefetches_are_watched_where_there_is_a_storage(restoring, monkeypatch)
 
 
 def test_memory_of_copies_is_lent_until_a_flush(restoring) -> None:
-    extension, copies = restoring.extension, restoring.all._of["r"].copies
+    extension, copies = restoring.extension, restoring.all.open.get("r").copies
     copies._slots = [1, 2, 3]
     copies._free = lambda slots: None
     assert (extension.lent, extension.lent_tokens) == ([[1, 2, 3]], 3)
@@ -268,13 +268,16 @@ def test_memory_of_copies_is_lent_until_a_flush(restoring) -> None:
 
 
 def test_a_pause_ends_when_the_engine_goes_on(restoring) -> None:
-    with restoring.extension.engine_pauses():
-        assert restoring.all.any
-    assert not restoring.all.any
-    assert restoring.all._paused
-    restoring.extension.while_paused()
-    restoring.extension.engine_continues()
-    assert not restoring.all._paused
+    extension, open_ = restoring.extension, restoring.all.open
+    with extension.engine_pauses():
+        assert open_.any
+    assert not open_.any
+    extension.while_paused()
+    for kept in (False, True):
+        begin(restoring.all, restoring.tree, "r")
+        assert open_.keeps(allocate(restoring.tree, "r"))
+        assert open_.any is kept
+        extension.engine_continues()
 
 
 def test_the_adder_is_made_once(restoring) -> None:
@@ -318,7 +321,7 @@ def hooks(monkeypatch) -> dict[str, Any]:
     """By the name of SGLang's method: the hook that is declared around it."""
     held: dict[str, Any] = {}
 
-    def hold(target: str, hook: Any, kind: HookType) -> None:
+    def hold(target: str, hook: Any, kind: HookType, why: str, takes: Any = ()) -> None:
         module, _, path = target.partition(":")
         cls, _, name = path.partition(".")
         assert (cls, kind) == ("Scheduler", HookType.AROUND)
@@ -414,16 +417,15 @@ def test_copies_end_before_sglang_ends_a_chunk_and_the_split_behind_it(hooks, sp
     assert len(one.all.broken) == 1
 
 
-def test_restorations_go_on_behind_the_engine(hooks, restoring) -> None:
-    with restoring.extension.engine_pauses():
-        pass
+def test_restorations_go_on_behind_the_engine(hooks, restoring, monkeypatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(restoring.all.open, "go_on", lambda: done.append("restorations"))
 
     def sglangs(scheduler: Any, message: str) -> None:
-        assert message == "go on"
-        assert restoring.all._paused
+        done.append(message)
 
-    hooks["continue_generation"](sglangs, restoring.scheduler, "go on")
-    assert not restoring.all._paused
+    hooks["continue_generation"](sglangs, restoring.scheduler, "engine")
+    assert done == ["engine", "restorations"]
 
 
 @pytest.mark.parametrize("paused", [True, False])
@@ -431,7 +433,7 @@ def test_restorations_go_on_behind_the_engine(hooks, restoring) -> None:
 def test_memory_is_given_back_before_a_flush_that_is_not_refused(
     hooks, restoring, idle, paused
 ) -> None:
-    extension, copies = restoring.extension, restoring.all._of["r"].copies
+    extension, copies = restoring.extension, restoring.all.open.get("r").copies
     scheduler, given = restoring.scheduler, []
     copies._slots, copies._free = [1, 2, 3], given.append
     scheduler._engine_paused, asked = paused, []
