@@ -15,6 +15,9 @@ from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.extension import Prefill
 from tokenflow_sgl.engine.mixing import Mixing
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
 
 class Offering:
@@ -24,13 +27,13 @@ class Offering:
         scheduler: SGLang's.
     """
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: LiveScheduler) -> None:
         self._scheduler = scheduler
         self._whole: list[Any] | None = None  # while admission sees only what is offered
         self._offered: frozenset[Any] = frozenset()
 
     @contextmanager
-    def only(self, offered: list[Any]) -> Iterator[None]:
+    def only(self, offered: list[Req]) -> Iterator[None]:
         """SGLang's admission sees `offered`; what it admits leaves the whole queue."""
         scheduler = self._scheduler
         self._whole, self._offered = scheduler.waiting_queue, frozenset(offered)
@@ -82,7 +85,9 @@ class Admission:
         offering: SGLang's queue.
     """
 
-    def __init__(self, scheduler: Any, body: UnifiedBody, config: TokenFlowConfig) -> None:
+    def __init__(
+        self, scheduler: LiveScheduler, body: UnifiedBody, config: TokenFlowConfig
+    ) -> None:
         self._scheduler = scheduler
         self._body = body
         self._mixing = Mixing(scheduler, config)
@@ -94,7 +99,7 @@ class Admission:
             "fcfs", scheduler.tree_cache, scheduler.enable_hierarchical_cache, False, False
         )
 
-    def prefill(self, decision: Decision, running_batch: Any, choose: Prefill) -> Any:
+    def prefill(self, decision: Decision, running_batch: ReqBatch, choose: Prefill) -> Any:
         """SGLang's plan for the next prefill, of what is offered and as far as it is limited.
 
         Args:
@@ -135,7 +140,7 @@ class Admission:
         return [*dict.fromkeys((*offered, *waiting))]
 
 
-def sorted_queue(scheduler: Any) -> Sequence[Any] | None:
+def sorted_queue(scheduler: LiveScheduler) -> Sequence[Any] | None:
     """The requests that wait, as SGLang's policy has sorted them; None: first come first."""
     sorts = scheduler.policy.policy is not CacheAgnosticPolicy.FCFS
     queue: list[Any] = scheduler.waiting_queue

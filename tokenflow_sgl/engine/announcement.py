@@ -26,6 +26,7 @@ from tokenflow_sgl.engine.config import (
 from tokenflow_sgl.engine.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.sglang.hooking import check_in_place, hold
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,11 @@ def hold_launch() -> None:
 
 
 def _launch(
-    original: Callable[..., Launched], engine: type, server_args: Any, *args: Any, **more: Any
+    original: Callable[..., Launched],
+    engine: type,
+    server_args: ServerArgs,
+    *args: Any,
+    **more: Any,
 ) -> Launched:
     result, processes = original(engine, server_args, *args, **more)
     if not _asked_for(server_args):
@@ -107,7 +112,7 @@ def check_all(said: list[dict[str, Any]]) -> None:
         )
 
 
-def _asked_for(server_args: Any) -> bool:
+def _asked_for(server_args: ServerArgs) -> bool:
     return (
         config_of(server_args) is not None
         or restoring_planner(server_args) != NO_PLANNER

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tokenflow_sgl.costs import Work, attention_work
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
 
 
-def loaded_tokens(req: Any) -> int:
+def loaded_tokens(req: Req) -> int:
     """Tokens that a request's present prefill brings back from the host.
 
     SGLang keeps the last load's length when a later match finds nothing on the host.
@@ -15,7 +15,7 @@ def loaded_tokens(req: Any) -> int:
     return int(req.host_loaded_length) if req.host_hit_length > 0 else 0
 
 
-def work_of(batch: Any, *, crowded: bool, queued: bool = False) -> Work | None:
+def work_of(batch: ReqBatch | None, *, crowded: bool, queued: bool = False) -> Work | None:
     """What a batch of SGLang's computes; None for no batch.
 
     crowded, queued: As of `Work`.

@@ -15,6 +15,7 @@ from sglang.srt.environ import envs
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.priority_scheduling import shown_priority
 from tokenflow_sgl.engine.reasoning import Reasoning
+from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.lifecycle.rest_ends import use_adapter
@@ -50,7 +51,7 @@ class Book:
     by_rid: dict[str, Any] = field(default_factory=dict)
     undated: list[Any] = field(default_factory=list)
 
-    def arrives(self, req: Any, asked: QosClass, undisturbed: str | None) -> None:
+    def arrives(self, req: Req, asked: QosClass, undisturbed: str | None) -> None:
         """SGLang has queued a request: from now on it is a stream.
 
         Args:
@@ -80,18 +81,18 @@ class Book:
             self.table.preemptible[slot] = False
             logger.debug("request %s runs without preemption: %s", req.rid, undisturbed)
 
-    def waits(self, req: Any) -> None:
+    def waits(self, req: Req) -> None:
         """A known stream is in SGLang's queue again."""
         self.table.move(req, Phase.WAITING, self.clock.now)
 
-    def runs(self, req: Any) -> None:
+    def runs(self, req: Req) -> None:
         """A stream is in the batch from now on, or is about to join it; it may be there already."""
         self.paused_time.end(req)
         table = self.table
         if req in table and not table.phases.is_in(table.slot(req), Phase.RUNNING):
             table.move(req, Phase.RUNNING, self.clock.now)
 
-    def pauses(self, req: Any) -> None:
+    def pauses(self, req: Req) -> None:
         """A stream has left the device's rows: it waits as SGLang's own waiters do."""
         self.table.move(req, Phase.PAUSED, self.clock.now)
         self.paused_time.begin(req)
@@ -99,7 +100,7 @@ class Book:
         self.scheduler._prefetch_kvcache(req)
         req.time_stats.set_wait_queue_entry_time()
 
-    def forget(self, req: Any, *, cut_off: bool) -> None:
+    def forget(self, req: Req, *, cut_off: bool) -> None:
         """A stream is gone; cut_off: its output would have been longer."""
         self.table.forget(req, cut_off=cut_off)
         if req is self.by_rid.get(rid := req.rid):  # another one may have its id by now
@@ -134,7 +135,7 @@ class Book:
         """Streams that are none of these requests: SGLang has ended them by itself."""
         return self.table.lost(set(held))
 
-    def _send_unsent(self, req: Any) -> None:
+    def _send_unsent(self, req: Req) -> None:
         """Send what a paused stream has made, though SGLang's stream interval is not full yet.
 
         Its next tokens may be long in coming. What may be the beginning of a stop string is kept.

@@ -28,6 +28,7 @@ from tokenflow_sgl.engine.lengths_file import known_lengths, open_lengths_file
 from tokenflow_sgl.engine.model_kinds import check_model, kind_of_model
 from tokenflow_sgl.engine.ranks import decides_alone, place_in_group
 from tokenflow_sgl.engine.reasoning import Reasoning
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener, open_log
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
@@ -41,7 +42,7 @@ from tokenflow_sgl.policy import make_policy
 logger = logging.getLogger(__name__)
 
 
-def build_core(scheduler: Any) -> Core:
+def build_core(scheduler: LiveScheduler) -> Core:
     """The core of a scheduler of SGLang's that has its memory, and the extensions beside it.
 
     Raises:
@@ -96,7 +97,7 @@ def build_core(scheduler: Any) -> Core:
 
 
 def body_of(
-    scheduler: Any, book: Book, recorder: Recorder, extensions: Extensions, drafts: Drafts
+    scheduler: LiveScheduler, book: Book, recorder: Recorder, extensions: Extensions, drafts: Drafts
 ) -> UnifiedBody:
     """The body of this kind of server."""
     tree, table, args = scheduler.tree_cache, book.table, scheduler.server_args

@@ -12,6 +12,7 @@ from tokenflow_sgl.engine.layerwise_settings import (
     USUAL_RATIO,
     WIDEST_RATIO,
 )
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.policy.config import (
     ConfigError,
     WorkingSetConfig,
@@ -300,19 +301,19 @@ def tuned_text(config: TokenFlowConfig) -> str:
     )
 
 
-def restoring_planner(server_args: Any) -> str:
+def restoring_planner(server_args: ServerArgs) -> str:
     """The planner of restorations, with whichever scheduler; NO_PLANNER: there are none."""
     planner: str = getattr(server_args, RESTORE_ATTRIBUTE, NO_PLANNER)
     return planner
 
 
-def off_reason(server_args: Any) -> str | None:
+def off_reason(server_args: ServerArgs) -> str | None:
     """Why the scheduler stays off although it was asked for; None: it does not."""
     reason: str | None = getattr(server_args, OFF_ATTRIBUTE, None)
     return reason
 
 
-def config_of(server_args: Any) -> TokenFlowConfig | None:
+def config_of(server_args: ServerArgs) -> TokenFlowConfig | None:
     """The configuration that rides on `server_args`, or None while the scheduler is off."""
     config: TokenFlowConfig | None = getattr(server_args, ATTRIBUTE, None)
     return config

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, tuned_text
+from tokenflow_sgl.engine.sglang.server import ServerArgs
+from tokenflow_sgl.engine.sglang.worker import ModelShape
 from tokenflow_sgl.engine.unsupported import attention_dp, decodes_only
 
 HOST_RATIO = 2.0
@@ -59,7 +61,7 @@ def host_room() -> HostRoom:
 UNREAD = KvSize(None, "the model's config.json was not read")
 
 
-def kv_size(record: Any, model: Any, *, whole: bool) -> KvSize:
+def kv_size(record: ServerArgs, model: ModelShape, *, whole: bool) -> KvSize:
     """From SGLang's configuration of a model.
 
     record: SGLang's ServerArgs, resolved.
@@ -92,7 +94,7 @@ def _value_bytes(name: str, dtype: Any) -> int | None:
 
 
 def consequences(
-    record: Any, plain: Any, config: TokenFlowConfig, kv: KvSize, room: HostRoom
+    record: ServerArgs, plain: ServerArgs, config: TokenFlowConfig, kv: KvSize, room: HostRoom
 ) -> Iterator[tuple[str, str]]:
     """Rows of a table: what is concerned, and what becomes of it.
 
@@ -125,7 +127,7 @@ def consequences(
 
 
 def _host_memory(
-    record: Any, plain: Any, config: TokenFlowConfig, kv: KvSize, room: HostRoom
+    record: ServerArgs, plain: ServerArgs, config: TokenFlowConfig, kv: KvSize, room: HostRoom
 ) -> str:
     decodes = decodes_only(record)
     if not (decodes or record.enable_hierarchical_cache):
@@ -143,7 +145,7 @@ def _host_memory(
     return "; ".join(parts)
 
 
-def _sizes(record: Any, kv: KvSize, room: HostRoom, ranks: int) -> Iterator[str]:
+def _sizes(record: ServerArgs, kv: KvSize, room: HostRoom, ranks: int) -> Iterator[str]:
     """Per rank and in all, and what of that this machine has."""
     share = None if room.free is None else max(0, room.free - RESERVE) // ranks
     size, ratio = record.hicache_size, record.hicache_ratio
@@ -180,7 +182,7 @@ def _of_machine(room: HostRoom, ranks: int) -> str:
     )
 
 
-def _local_ranks(record: Any) -> int:
+def _local_ranks(record: ServerArgs) -> int:
     ranks = record.tp_size * record.pp_size
     # In its old spelling --dp-size counts groups of the same ranks.
     if attention_dp(record) == record.attn_dp_size:
@@ -188,7 +190,7 @@ def _local_ranks(record: Any) -> int:
     return max(1, int(ranks) // max(1, int(record.nnodes)))
 
 
-def _mixed(record: Any, config: TokenFlowConfig) -> str:
+def _mixed(record: ServerArgs, config: TokenFlowConfig) -> str:
     if record.enable_mixed_chunk:
         return "on, by --enable-mixed-chunk"
     if config.mixed_chunk != "auto":

@@ -27,6 +27,8 @@ from tokenflow_sgl.engine.extension import Extensions, Prefill
 from tokenflow_sgl.engine.frontend.validate import terms_of
 from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.lengths_file import LengthsFile
+from tokenflow_sgl.engine.sglang.batch import NextPlan, ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.shared_clock import ClockTick, local_time
 from tokenflow_sgl.engine.stream_messages import flush_waits, take
 from tokenflow_sgl.engine.telemetry.applied import report_applied, report_resumed
@@ -117,13 +119,13 @@ class Core:
         """Waiting requests in the order in which they are admitted; None: first come first."""
         return self.gate.order()
 
-    def prefill_began(self, batch: Any) -> None:
+    def prefill_began(self, batch: ReqBatch) -> None:
         """The prefill of this batch is launched, or an extension launches it in parts."""
         with self.meters.effort:
             self.body.memory.loader.guard(batch)
             self._start(batch)
 
-    def requeue(self, req: Any) -> None:
+    def requeue(self, req: Req) -> None:
         """A request whose prefill an extension has interrupted waits again, before all others."""
         if req.output_ids:
             return self.body.pauser.hold(req)
@@ -167,7 +169,10 @@ class Core:
     # ---- a pass ---------------------------------------------------------------------
 
     def next_batch(
-        self, running_batch: Any, last_batch: Any, choose: Callable[[Any, Any], Any]
+        self,
+        running_batch: ReqBatch,
+        last_batch: ReqBatch | None,
+        choose: Callable[[Any, Any], Any],
     ) -> Any:
         """Account what the last step delivered, then let SGLang choose the next batch."""
         with self.meters.effort:
@@ -178,7 +183,7 @@ class Core:
         self.launched(plan)
         return plan
 
-    def _begin(self, running_batch: Any, last_batch: Any) -> None:
+    def _begin(self, running_batch: ReqBatch, last_batch: ReqBatch | None) -> None:
         book, body = self.book, self.body
         if book.alone:
             # By itself: a message would be lost where --scheduler-recv-interval skips a turn.
@@ -198,7 +203,7 @@ class Core:
         if self.lengths_file is not None:
             self.lengths_file.save(local_time())
 
-    def _drop_lost(self, running_batch: Any, last_batch: Any) -> None:
+    def _drop_lost(self, running_batch: ReqBatch, last_batch: ReqBatch | None) -> None:
         """Forget streams that are in no batch and no queue: the engine has ended them by itself."""
         scheduler, pauser = self.scheduler, self.body.pauser
         queue, table = self.body.queue, self.book.table
@@ -215,7 +220,7 @@ class Core:
             if req.finished_reason is None:
                 self.recorder.lost()
 
-    def decide(self, running_batch: Any) -> Decision:
+    def decide(self, running_batch: ReqBatch) -> Decision:
         """Ask the policy, and carry out what it says."""
         now, body, table = self.book.clock.now, self.body, self.book.table
         body.begin(running_batch)
@@ -230,7 +235,7 @@ class Core:
         report_applied(applied, table, self.recorder)
         return decision
 
-    def new_prefill(self, running_batch: Any, choose: Prefill) -> Any:
+    def new_prefill(self, running_batch: ReqBatch, choose: Prefill) -> Any:
         """Decide, carry the decision out, and let SGLang's admission see what it offers."""
         with self.meters.effort:
             decision = self.decide(running_batch)
@@ -241,7 +246,7 @@ class Core:
             self.prefill_began(plan.batch_to_run)
         return plan
 
-    def prefill_deferred(self, running_batch: Any) -> None:
+    def prefill_deferred(self, running_batch: ReqBatch) -> None:
         """SGLang keeps this pass for decoding (--prefill-decode-interval): decide all the same."""
         with self.meters.effort:
             self.decide(running_batch)
@@ -250,11 +255,13 @@ class Core:
         """The class by which SGLang admits prefills."""
         return self.extensions.wrap_adder(self.gate.adder)
 
-    def skips_decode(self, batch: Any) -> bool:
+    def skips_decode(self, batch: ReqBatch) -> bool:
         """Whether the step of this decode batch is skipped, as its memory is on its way."""
         return self.body.skips_decode(batch, self.book.clock.now)
 
-    def decode_queue(self, running_batch: Any, last_batch: Any, admit: Callable[[], None]) -> None:
+    def decode_queue(
+        self, running_batch: ReqBatch, last_batch: ReqBatch | None, admit: Callable[[], None]
+    ) -> None:
         """A decode server's pass: account, decide, and let SGLang give memory to what was chosen.
 
         Args:
@@ -267,11 +274,11 @@ class Core:
             self.decide(running_batch)
         self.body.admit_arrivals(admit, self.meters.effort)
 
-    def joins(self, running_batch: Any, join: Callable[[Any], Any]) -> Any:
+    def joins(self, running_batch: ReqBatch, join: Callable[[Any], Any]) -> Any:
         """On a decode server: the batch of what joins the running batch; `join`: SGLang's own."""
         return self.body.join(running_batch, join, self.meters.effort)
 
-    def _start(self, batch: Any) -> None:
+    def _start(self, batch: ReqBatch) -> None:
         """Streams of a new prefill batch run from now on."""
         body, book = self.body, self.book
         decoding = set(batch.decoding_reqs or ())
@@ -289,7 +296,7 @@ class Core:
         if resumed:
             rebuild_rows(batch, resumed, overlap=self.scheduler.enable_overlap)
 
-    def launched(self, plan: Any) -> None:
+    def launched(self, plan: NextPlan) -> None:
         """SGLang has chosen what runs next."""
         body, meters = self.body, self.meters
         body.launched()
@@ -304,7 +311,7 @@ class Core:
                 self.agreement.passed(self._facts(plan))
         meters.effort.end_pass(worked=batch is not None)
 
-    def _facts(self, plan: Any) -> dict[str, object]:
+    def _facts(self, plan: NextPlan) -> dict[str, object]:
         """What ranks that decide together must have in common after each pass."""
         table, pauser, clock = self.book.table, self.body.pauser, self.book.clock
         batch, order = plan.batch_to_run, table.order()
@@ -320,7 +327,7 @@ class Core:
 
     # ---- requests come --------------------------------------------------------------
 
-    def queue(self, req: Any, queue: Callable[[], None], *, is_retracted: bool) -> None:
+    def queue(self, req: Req, queue: Callable[[], None], *, is_retracted: bool) -> None:
         """A request comes, or comes back: SGLang is about to queue it.
 
         Args:
@@ -396,7 +403,7 @@ class Core:
             self.body.pauser.resume([req])
             self._finish_aborted(req)
 
-    def _finish_aborted(self, req: Any) -> None:
+    def _finish_aborted(self, req: Req) -> None:
         scheduler = self.scheduler
         scheduler._release_aborted_request(req)
         scheduler.beam_coordinator.retire_group(req)
@@ -404,12 +411,12 @@ class Core:
         req.time_stats.set_completion_time()
         scheduler.output_streamer.stream_output([req], req.return_logprob)
 
-    def released(self, req: Any) -> None:
+    def released(self, req: Req) -> None:
         """SGLang has dropped a request without a row: turned away, or aborted while it waits."""
         if req in self.book.table:
             self._forget(req, cut_off=True)
 
-    def _forget(self, req: Any, *, cut_off: bool, ended: float | None = None) -> None:
+    def _forget(self, req: Req, *, cut_off: bool, ended: float | None = None) -> None:
         """The stream is gone; cut_off: its output would have been longer; ended: when it did."""
         self.meters.reporter.leaves(req, ended)
         self.body.forget(req)
@@ -442,6 +449,6 @@ class Core:
             self.lengths_file.close()
 
 
-def rids(requests: Iterable[Any]) -> list[str]:
+def rids(requests: Iterable[Req]) -> list[str]:
     """Their ids, in order."""
     return [request.rid for request in requests]

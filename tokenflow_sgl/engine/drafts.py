@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
 
 from tokenflow_sgl.contract import Growth
 from tokenflow_sgl.costs import StepTimer
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.unsupported import check_speculation
 
 
@@ -20,7 +19,7 @@ class Drafts:
         ahead: KV tokens that SGLang allocates for each stream beyond its own.
     """
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: LiveScheduler) -> None:
         """Of SGLang's scheduler.
 
         Raises:

@@ -17,7 +17,10 @@ from tokenflow_sgl.engine.batch_work import work_of
 from tokenflow_sgl.engine.extension import Extensions
 from tokenflow_sgl.engine.features import features_on
 from tokenflow_sgl.engine.launch_lag import launch_lag
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.overriding import overrides
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import local_time
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
 from tokenflow_sgl.engine.telemetry.prometheus import recorder_of
@@ -34,7 +37,7 @@ class Beside:
     log: DecisionLog | None = None
     table: StreamTable[Any] | None = None
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: LiveScheduler) -> None:
         self.scheduler = scheduler
         self.recorder = recorder_of(scheduler)
         self.extensions = Extensions()
@@ -50,14 +53,14 @@ class Beside:
         """Waiting requests in the order in which SGLang admits them; None: first come first."""
         return sorted_queue(self.scheduler)
 
-    def prefill_began(self, batch: Any) -> None:
+    def prefill_began(self, batch: ReqBatch) -> None:
         """Nothing is kept of requests here."""
 
-    def requeue(self, req: Any) -> None:
+    def requeue(self, req: Req) -> None:
         """A request whose prefill an extension has interrupted waits again, before all others."""
         self.scheduler.waiting_queue.insert(0, req)
 
-    def next_batch(self, running_batch: Any, last_batch: Any, choose: Any) -> Any:
+    def next_batch(self, running_batch: ReqBatch, last_batch: ReqBatch | None, choose: Any) -> Any:
         """Time the steps that SGLang chooses."""
         self._timer.begin(local_time())
         self.extensions.pass_begins(running_batch)
@@ -85,11 +88,11 @@ class ExtendedScheduler(Scheduler):  # type: ignore[misc]
         return {**super().get_init_info(), **announcement(type(self))}
 
     @overrides("times the steps")
-    def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
+    def get_next_batch_to_run(self, running_batch: ReqBatch, last_batch: ReqBatch | None) -> Any:
         return self.tokenflow.next_batch(running_batch, last_batch, super().get_next_batch_to_run)
 
     @overrides("an extension may go on with a prefill of its own")
-    def get_new_batch_prefill(self, running_batch: Any) -> Any:
+    def get_new_batch_prefill(self, running_batch: ReqBatch) -> Any:
         return self.tokenflow.extensions.prefill(running_batch, super().get_new_batch_prefill)
 
     @overrides("extensions admit their requests")

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from tokenflow_sgl.costs import StepCosts
+from tokenflow_sgl.engine.sglang.batch import NextPlan, ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.table import StreamTable
@@ -56,11 +58,11 @@ class Host(Protocol):
         """Waiting requests in the order in which they are admitted; None: first come first."""
         ...
 
-    def prefill_began(self, batch: Any) -> None:
+    def prefill_began(self, batch: ReqBatch) -> None:
         """An extension has begun the prefill of this batch; SGLang does not launch it yet."""
         ...
 
-    def requeue(self, req: Any) -> None:
+    def requeue(self, req: Req) -> None:
         """A request whose prefill an extension has interrupted waits again, before all others."""
         ...
 
@@ -68,24 +70,24 @@ class Host(Protocol):
 class Extension:
     """Something beside the scheduler. Here every moment passes without effect."""
 
-    def pass_begins(self, running_batch: Any) -> None:
+    def pass_begins(self, running_batch: ReqBatch) -> None:
         """SGLang is about to choose the next batch."""
 
-    def prefill(self, running_batch: Any, choose: Prefill) -> Any:
+    def prefill(self, running_batch: ReqBatch, choose: Prefill) -> Any:
         """The plan for a prefill: `choose(running_batch)`, or what takes its place in this pass."""
         return choose(running_batch)
 
-    def launched(self, plan: Any) -> None:
+    def launched(self, plan: NextPlan) -> None:
         """SGLang has chosen; the plan's batch runs next."""
 
-    def computes_beside(self, batch: Any) -> bool:
+    def computes_beside(self, batch: ReqBatch | None) -> bool:
         """Whether what this batch computes is not all that the device computes in this pass.
 
         Asked once for each pass, behind `launched`. Such a step teaches nothing of costs.
         """
         return False
 
-    def has_its_memory(self, req: Any) -> bool:
+    def has_its_memory(self, req: Req) -> bool:
         """Whether the request whose prompt is prefilled in part has all the memory that it needs.
 
         Otherwise the rest of its prompt is promised.
@@ -118,7 +120,7 @@ class Extension:
         """The class by which SGLang admits prefills: `adder`, or one made of it."""
         return adder
 
-    def memory_checked(self, owners: Sequence[Any]) -> None:
+    def memory_checked(self, owners: Sequence[Req]) -> None:
         """SGLang's strict check of its memory has run; `owners`: the requests that hold rows."""
 
 
@@ -150,27 +152,27 @@ class Extensions:
     def __iter__(self) -> Iterator[Extension]:
         return iter(self._of)
 
-    def pass_begins(self, running_batch: Any) -> None:
+    def pass_begins(self, running_batch: ReqBatch) -> None:
         """As of `Extension`."""
         for each in self._of:
             each.pass_begins(running_batch)
 
-    def prefill(self, running_batch: Any, choose: Prefill) -> Any:
+    def prefill(self, running_batch: ReqBatch, choose: Prefill) -> Any:
         """As of `Extension`; the first is the outermost."""
         for each in reversed(self._of):
             choose = _around(each, choose)
         return choose(running_batch)
 
-    def launched(self, plan: Any) -> None:
+    def launched(self, plan: NextPlan) -> None:
         """As of `Extension`."""
         for each in self._of:
             each.launched(plan)
 
-    def computes_beside(self, batch: Any) -> bool:
+    def computes_beside(self, batch: ReqBatch | None) -> bool:
         """As of `Extension`; all are asked."""
         return any([each.computes_beside(batch) for each in self._of])
 
-    def has_its_memory(self, req: Any) -> bool:
+    def has_its_memory(self, req: Req) -> bool:
         """As of `Extension`."""
         return any(each.has_its_memory(req) for each in self._of)
 
@@ -208,7 +210,7 @@ class Extensions:
             adder = each.wrap_adder(adder)
         return adder
 
-    def memory_checked(self, owners: Sequence[Any]) -> None:
+    def memory_checked(self, owners: Sequence[Req]) -> None:
         """As of `Extension`."""
         for each in self._of:
             each.memory_checked(owners)

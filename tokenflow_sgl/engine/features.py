@@ -12,12 +12,13 @@ from sglang.srt.environ import envs
 from tokenflow_sgl.engine.config import NO_PLANNER, config_of, restoring_planner
 from tokenflow_sgl.engine.extension import Extension, Host
 from tokenflow_sgl.engine.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 
 
 class FeatureModule(Protocol):
     """The module of an extension."""
 
-    def register(self, server_args: Any) -> None:
+    def register(self, server_args: ServerArgs) -> None:
         """Declare its hooks, in the scheduler's process before it builds anything."""
         ...
 
@@ -43,12 +44,12 @@ class Feature:
         return cast(FeatureModule, importlib.import_module(self.module))
 
 
-def _checks_memory(server_args: Any) -> bool:
+def _checks_memory(server_args: ServerArgs) -> bool:
     asked = envs.SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY.get()
     return config_of(server_args) is not None and bool(asked)
 
 
-def _groups_blocks(server_args: Any) -> bool:
+def _groups_blocks(server_args: ServerArgs) -> bool:
     config = config_of(server_args)
     return config is not None and config.block_groups
 
@@ -66,7 +67,7 @@ FEATURES = (
 """All there are, in the order in which they are built."""
 
 
-def features_on(server_args: Any) -> Iterator[FeatureModule]:
+def features_on(server_args: ServerArgs) -> Iterator[FeatureModule]:
     """The modules of those that the options switch on."""
     for feature in FEATURES:
         if feature.is_on(server_args):

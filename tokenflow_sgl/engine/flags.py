@@ -36,6 +36,7 @@ from tokenflow_sgl.engine.layerwise_settings import (
 from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.moved_flags import CHECK_RANKS_VARIABLE, declare_moved, flag_of
 from tokenflow_sgl.engine.restore.planners import make_planner
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import (
     NO_STREAMS,
     check_contiguity,
@@ -140,7 +141,7 @@ def planner_from(namespace: argparse.Namespace) -> str:
     return getattr(namespace, PREFIX + "restore", None) or NO_PLANNER
 
 
-def attach_restore(server_args: Any, planner: str) -> None:
+def attach_restore(server_args: ServerArgs, planner: str) -> None:
     """Switch restorations on for `server_args` (a record that is not resolved yet).
 
     Raises `UnsupportedError` for options that exclude them, and `ConfigError` for a planner that
@@ -168,7 +169,7 @@ def layers_from(namespace: argparse.Namespace) -> LayerwiseSettings | None:
     return layers_of(planner, ratio)
 
 
-def attach_layers(server_args: Any, settings: LayerwiseSettings) -> None:
+def attach_layers(server_args: ServerArgs, settings: LayerwiseSettings) -> None:
     """Place KV layer by layer in the server of `server_args` (a record that is not resolved yet).
 
     Raises `UnsupportedError` for options that exclude it, and `ConfigError` for a planner that
@@ -183,7 +184,7 @@ def attach_layers(server_args: Any, settings: LayerwiseSettings) -> None:
     server_args.attention_backend = LAYERWISE_ATTENTION
 
 
-def _keep_on_host(server_args: Any) -> None:
+def _keep_on_host(server_args: ServerArgs) -> None:
     """Let the host have room for KV of paused streams."""
     if not decodes_only(server_args):
         # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
@@ -192,7 +193,7 @@ def _keep_on_host(server_args: Any) -> None:
         server_args.hicache_ratio = DECODE_HOST_RATIO
 
 
-def attach(server_args: Any, config: TokenFlowConfig) -> None:
+def attach(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     """Switch the scheduler on for `server_args` (a record that is not resolved yet).
 
     Nothing is switched on for the prefill server of a disaggregated pair: no stream stays there,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sglang.srt.platforms import current_platform
 
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
-def launch_lag(scheduler: Any) -> int:
+
+def launch_lag(scheduler: LiveScheduler) -> int:
     """Iterations between a step's launch and the iteration that waits for it, as of `StepTimer`.
 
     0 without overlap scheduling, and where a launch returns when all is computed: as on the CPU,

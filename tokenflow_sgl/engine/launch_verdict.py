@@ -26,6 +26,7 @@ from tokenflow_sgl.engine.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.light_sglang import whole
 from tokenflow_sgl.engine.model_kinds import refused_model
 from tokenflow_sgl.engine.refusal import Refusal
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import refused_options
 
 
@@ -91,7 +92,7 @@ def _own(error: RefusedError) -> Refusal:
     return Refusal("--tokenflow-*", f"{str(error).removeprefix('tokenflow refuses: ')}.")
 
 
-def _of_model(record: Any) -> tuple[Refusal | None, str | None]:
+def _of_model(record: ServerArgs) -> tuple[Refusal | None, str | None]:
     """What is refused of the model, and its name if it was not looked at."""
     path: str = record.model_path
     if Path(path, "config.json").is_file():

@@ -21,6 +21,7 @@ from tokenflow_sgl.engine.judging import judged
 from tokenflow_sgl.engine.light_sglang import light, whole
 from tokenflow_sgl.engine.model_kinds import kind_of_model, refused_model
 from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import check_prefill
 
 NOT_LOOKED_AT = "not looked at"
@@ -184,7 +185,7 @@ def launch_step(what: str, action: Callable[[], Any]) -> Any:
     raise RefusedError(f"{what}: {reason}")
 
 
-def _device(record: Any) -> str:
+def _device(record: ServerArgs) -> str:
     """The device that SGLang would run on, found as it finds it.
 
     Raises:
@@ -201,7 +202,7 @@ def _device(record: Any) -> str:
     return found
 
 
-def _is_here(record: Any) -> bool:
+def _is_here(record: ServerArgs) -> bool:
     """Whether the model can be looked at without a download.
 
     Raises:
@@ -226,12 +227,12 @@ def _in_hub_cache(name: str, revision: str | None) -> bool:
     return isinstance(found, (str, os.PathLike))
 
 
-def model_refusal(record: Any) -> Refusal | None:
+def model_refusal(record: ServerArgs) -> Refusal | None:
     """Why the scheduler will not serve the model when it has loaded it; None: it will."""
     return refused_model(**_kind_of_model(record))
 
 
-def _check_model(record: Any, scheduler: bool) -> bool:
+def _check_model(record: ServerArgs, scheduler: bool) -> bool:
     """As the scheduler does when it has loaded the model.
 
     Returns:
@@ -244,7 +245,7 @@ def _check_model(record: Any, scheduler: bool) -> bool:
     return not config.is_hybrid_swa and not _has_states(config)
 
 
-def _kind_of_model(record: Any) -> dict[str, bool]:
+def _kind_of_model(record: ServerArgs) -> dict[str, bool]:
     """What `refused_model` asks of it."""
     return kind_of_model(_config_of_model(record))
 
@@ -255,7 +256,7 @@ def _has_states(config: Any) -> bool:
     return bool(uses_ssm_state(config))
 
 
-def _config_of_model(record: Any) -> Any:
+def _config_of_model(record: ServerArgs) -> Any:
     from sglang.srt.arg_groups.model_override_base import model_config_of
 
     return model_config_of(record)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.policy import ConfigError
 
 LAYERWISE_ATTRIBUTE = "_tokenflow_layerwise"
@@ -41,7 +41,7 @@ class LayerwiseSettings:
             )
 
 
-def layerwise_of(server_args: Any) -> LayerwiseSettings | None:
+def layerwise_of(server_args: ServerArgs) -> LayerwiseSettings | None:
     """The settings that ride on `server_args`; None: SGLang's own memory serves."""
     settings: LayerwiseSettings | None = getattr(server_args, LAYERWISE_ATTRIBUTE, None)
     return settings

@@ -13,11 +13,12 @@ import logging
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 from tokenflow_sgl.contract import LengthPredictor
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.ranks import place_in_group, rank_path
+from tokenflow_sgl.engine.sglang.server import ServerArgs
+from tokenflow_sgl.engine.sglang.worker import Ranks
 from tokenflow_sgl.policy import ConfigError, make_predictor
 from tokenflow_sgl.policy.learned_lengths import Evidence, LearnedLengths
 from tokenflow_sgl.policy.lengths_document import (
@@ -38,7 +39,7 @@ by one, and the answers under way show meanwhile how long they get. Here a whole
 before any of them has shown anything."""
 
 
-def attach_lengths(server_args: Any, path: str) -> None:
+def attach_lengths(server_args: ServerArgs, path: str) -> None:
     """Put what the files of `path` say on the record; a missing one says nothing.
 
     Raises:
@@ -53,7 +54,7 @@ def attach_lengths(server_args: Any, path: str) -> None:
 
 
 def known_lengths(
-    server_args: Any, config: TokenFlowConfig, dp_rank: int | None
+    server_args: ServerArgs, config: TokenFlowConfig, dp_rank: int | None
 ) -> LengthPredictor:
     """The configured predictor, with what was learned before by this data-parallel replica."""
     texts = getattr(server_args, ATTRIBUTE, ())
@@ -66,7 +67,7 @@ def known_lengths(
 
 
 def open_lengths_file(
-    path: str, ranks: Any, lengths: LengthPredictor, now: float
+    path: str, ranks: Ranks, lengths: LengthPredictor, now: float
 ) -> LengthsFile | None:
     """Where this rank keeps what it learns; None: it does not, or another one does for it.
 

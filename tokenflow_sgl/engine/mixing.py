@@ -8,13 +8,15 @@ several times a second. SGLang can mix decoding rows into a prefill step; this d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from sglang.srt.model_executor.cuda_graph_config import Backend
 from sglang.srt.runtime_context import get_exec, get_parallel
 
 from tokenflow_sgl.contract import Prefill
 from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
 _GRAPHS = (Backend.DISABLED, Backend.BREAKABLE, Backend.FULL)
 """Prefill graphs that SGLang's --enable-mixed-chunk accepts."""
@@ -28,7 +30,7 @@ class Mixing:
         config: Ours.
     """
 
-    def __init__(self, scheduler: Any, config: TokenFlowConfig) -> None:
+    def __init__(self, scheduler: LiveScheduler, config: TokenFlowConfig) -> None:
         self._scheduler = scheduler
         self._asked_for = bool(scheduler.is_mixed_chunk)
         backend = type(scheduler.tp_worker.model_runner.attn_backend).__name__
@@ -56,13 +58,13 @@ class Mixing:
         piece = self._scheduler.truncation_align_size or 1
         return bool(self._scheduler.chunked_prefill_size - decoding >= piece)
 
-    def holds(self, gate: Prefill, batch: Any, offered: Iterable[Any]) -> bool:
+    def holds(self, gate: Prefill, batch: ReqBatch, offered: Iterable[Req]) -> bool:
         """Whether a decode step of the batch comes before the prefill of what is offered."""
         if not gate.hold or batch.is_empty():
             return False
         return gate.hold_mixed or not self.goes_on(batch, offered)
 
-    def goes_on(self, batch: Any, offered: Iterable[Any]) -> bool:
+    def goes_on(self, batch: ReqBatch, offered: Iterable[Req]) -> bool:
         """Whether the streams of a batch decode while what is offered is prefilled.
 
         SGLang mixes neither rows that return log probabilities, nor those of beams, nor prompts

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
+from tokenflow_sgl.engine.sglang.worker import ModelShape
 
 
-def kind_of_model(config: Any) -> dict[str, bool]:
+def kind_of_model(config: ModelShape) -> dict[str, bool]:
     """What `refused_model` asks; config: SGLang's configuration of the model."""
     return {
         "is_generation": bool(config.is_generation),

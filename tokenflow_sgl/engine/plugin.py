@@ -41,6 +41,7 @@ from tokenflow_sgl.engine.sglang.hooking import (
 )
 from tokenflow_sgl.engine.sglang.overriding import check_overrides
 from tokenflow_sgl.engine.sglang.seam_check import SeamError, check_seams
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.policy import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -222,7 +223,7 @@ def activate_front_end() -> None:
     add_routes(http_server.app)
 
 
-def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
+def _before_configure_scheduler(server_args: ServerArgs, *_args: Any, **_kwargs: Any) -> None:
     """In the scheduler's process, before it builds one: put our classes in place."""
     config, planner = config_of(server_args), restoring_planner(server_args)
     layers = layerwise_of(server_args)
@@ -241,7 +242,7 @@ def _before_configure_scheduler(server_args: Any, *_args: Any, **_kwargs: Any) -
     put_in_place()
 
 
-def _hold_for_policy(server_args: Any) -> None:
+def _hold_for_policy(server_args: ServerArgs) -> None:
     """What our scheduler needs of SGLang on some kinds of servers."""
     from tokenflow_sgl.engine.kv.state_slots import register_states
 

@@ -15,7 +15,11 @@ from typing import Any
 from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, AddReqResult, PrefillAdder
 
 from tokenflow_sgl.contract.reserve import Growth
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
+from tokenflow_sgl.engine.sglang.pools import Allocator
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 
 
 @dataclass(slots=True)
@@ -48,7 +52,7 @@ def whole_chunk(limit: int, page: int, align: int | None) -> int:
     return math.ceil(limit / unit) * unit
 
 
-def compute_anew(req: Any) -> None:
+def compute_anew(req: Req) -> None:
     """Let the engine compute what the host has of a request, instead of loading it.
 
     As after a load that the engine could not place: only the prefix on the device counts.
@@ -65,9 +69,9 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
         def __init__(
             self,
             page_size: int,
-            tree_cache: Any,
-            token_to_kv_pool_allocator: Any,
-            running_batch: Any,
+            tree_cache: Tree,
+            token_to_kv_pool_allocator: Allocator,
+            running_batch: ReqBatch,
             new_token_ratio: float,
             rem_input_tokens: int,
             rem_chunk_tokens: int | None,
@@ -93,12 +97,12 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
             )
 
         @overrides("reserves a few decode steps")
-        def _get_running_request_total_token_offset(self, req: Any) -> float:
+        def _get_running_request_total_token_offset(self, req: Req) -> float:
             reserve: float = super()._get_running_request_total_token_offset(req)
             return min(reserve, limits.growth.headroom) if limits.active else reserve
 
         @overrides("admits by need")
-        def _select_prefill_admission(self, req: Any, *, total_tokens: int, **kwargs: Any) -> Any:
+        def _select_prefill_admission(self, req: Req, *, total_tokens: int, **kwargs: Any) -> Any:
             if limits.active:
                 left = req.sampling_params.max_new_tokens - len(req.output_ids)
                 reserved = min(max(left, 0), CLIP_MAX_NEW_TOKENS)
@@ -125,7 +129,7 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
             )
 
         @overrides("recomputes, or lets it wait")
-        def add_one_req(self, req: Any, *args: Any, **kwargs: Any) -> Any:
+        def add_one_req(self, req: Req, *args: Any, **kwargs: Any) -> Any:
             if req in limits.recompute:
                 compute_anew(req)
             result = super().add_one_req(req, *args, **kwargs)
@@ -134,7 +138,7 @@ def adder_class(limits: AdmissionLimits) -> type[PrefillAdder]:
                 result = super().add_one_req(req, *args, **kwargs)
             return result
 
-        def _waits_for_nothing(self, req: Any) -> bool:
+        def _waits_for_nothing(self, req: Req) -> bool:
             """Whether a load does not fit into the windows' pool, and no request will leave it."""
             batch = self.running_batch
             others = self.can_run_list or (batch is not None and batch.reqs)

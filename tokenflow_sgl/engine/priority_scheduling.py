@@ -7,15 +7,16 @@ nothing to decide, and SGLang's own order of the queue holds, by priority.
 
 from __future__ import annotations
 
-from typing import Any
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
 
-def take_over_priorities(scheduler: Any) -> None:
+def take_over_priorities(scheduler: LiveScheduler) -> None:
     """Switch SGLang's own preemption by priority off, once it has read its options."""
     scheduler.enable_priority_preemption = False
 
 
-def shown_priority(scheduler: Any, req: Any) -> int:
+def shown_priority(scheduler: LiveScheduler, req: Req) -> int:
     """A request's priority as policies see it: larger is more urgent; 0 where none count.
 
     A request that states none has got SGLang's least, or --default-priority-value.

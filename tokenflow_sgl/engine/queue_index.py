@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tokenflow_sgl.engine.sglang.request import Req
+
 
 class QueueIndex:
     """Looks into a queue.
@@ -21,13 +23,13 @@ class QueueIndex:
         untracked: Those that the table does not know (health checks, rejected ones), in order.
     """
 
-    def __init__(self, tracked: Callable[[Any], bool]) -> None:
+    def __init__(self, tracked: Callable[[Req], bool]) -> None:
         self._tracked = tracked
         self._seen: list[Any] = []
         self.requests: frozenset[Any] = frozenset()
         self.untracked: list[Any] = []
 
-    def look(self, queue: list[Any]) -> QueueIndex:
+    def look(self, queue: list[Req]) -> QueueIndex:
         """This index, of what is in the queue now."""
         if queue != self._seen:
             self._seen = list(queue)

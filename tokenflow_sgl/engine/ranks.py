@@ -9,15 +9,16 @@ only the steps with the others. A data-parallel replica (`--dp-size`) shares not
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+from tokenflow_sgl.engine.sglang.worker import Ranks
 
 
-def decides_alone(ranks: Any) -> bool:
+def decides_alone(ranks: Ranks) -> bool:
     """Whether no other rank has to come to the same decisions; ranks: SGLang's, of this process."""
     return bool(ranks.attn_tp_size * ranks.attn_cp_size == 1)
 
 
-def place_in_group(ranks: Any) -> int:
+def place_in_group(ranks: Ranks) -> int:
     """Place of this rank among those that decide together; 0 leads them."""
     return int(ranks.attn_cp_rank * ranks.attn_tp_size + ranks.attn_tp_rank)
 

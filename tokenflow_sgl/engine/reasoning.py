@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from tokenflow_sgl.engine.config import HIDDEN
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import ModelShape
 
 THINK_START, THINK_END = "<think>", "</think>"
 """Tokens of the models that have them as such: DeepSeek-R1, Qwen3, GLM-4.5, Nemotron and others."""
@@ -30,7 +32,7 @@ class Reasoning:
         thinking: What the configuration says of readers: hidden or shown.
     """
 
-    def __init__(self, model_config: Any, tokenizer: Any, thinking: str = HIDDEN) -> None:
+    def __init__(self, model_config: ModelShape, tokenizer: Any, thinking: str = HIDDEN) -> None:
         self.hidden = thinking == HIDDEN
         self._parsed = bool(model_config.think_end_ids)
         self._opening = tuple(model_config.self_opened_think_start_ids or ())
@@ -38,9 +40,9 @@ class Reasoning:
         # Not every tokenizer of SGLang's lists its words.
         vocabulary: dict[str, int] = {} if self._parsed else getattr(tokenizer, "get_vocab", dict)()
         self._start = vocabulary.get(THINK_START)
-        self._end = vocabulary.get(THINK_END)
+        self._end: int | Any = vocabulary.get(THINK_END)
 
-    def begins(self, req: Any) -> bool:
+    def begins(self, req: Req) -> bool:
         """Whether the answer begins with reasoning, or may: its first tokens will tell."""
         if self._parsed:
             return bool(req.require_reasoning or self._opening)
@@ -49,7 +51,7 @@ class Reasoning:
         mark = self._template_mark(req)
         return self._start is not None and mark in (None, self._start)
 
-    def tokens(self, req: Any, since: int) -> int:
+    def tokens(self, req: Req, since: int) -> int:
         """Leading output tokens that are reasoning so far.
 
         Args:
@@ -72,7 +74,7 @@ class Reasoning:
         except ValueError:
             return len(output)
 
-    def _template_mark(self, req: Any) -> int | None:
+    def _template_mark(self, req: Req) -> int | None:
         """The think token with which the prompt's template ends, or None.
 
         Only space may stand behind it: what a user writes of think tokens is not the template's.

@@ -17,7 +17,9 @@ from tokenflow_sgl.engine.build import build_core
 from tokenflow_sgl.engine.core import Core
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.priority_scheduling import take_over_priorities
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.overriding import overrides
+from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.shared_clock import ClockTick
 from tokenflow_sgl.engine.stream_messages import is_ours
 from tokenflow_sgl.engine.telemetry.load_report import ReportedScheduler, inquirer_with_paused
@@ -70,22 +72,22 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
     # ---- a pass ---------------------------------------------------------------------
 
     @overrides("accounts what the last step delivered, and times the next one")
-    def get_next_batch_to_run(self, running_batch: Any, last_batch: Any) -> Any:
+    def get_next_batch_to_run(self, running_batch: ReqBatch, last_batch: ReqBatch | None) -> Any:
         return self.tokenflow.next_batch(running_batch, last_batch, super().get_next_batch_to_run)
 
     @overrides("the decision point: decides, and lets admission see what the policy offers")
-    def get_new_batch_prefill(self, running_batch: Any) -> Any:
+    def get_new_batch_prefill(self, running_batch: ReqBatch) -> Any:
         return self.tokenflow.new_prefill(running_batch, super().get_new_batch_prefill)
 
     @overrides("decides in the passes, too, that --prefill-decode-interval keeps for decoding")
-    def _should_defer_prefill(self, running_batch: Any) -> bool:
+    def _should_defer_prefill(self, running_batch: ReqBatch) -> bool:
         deferred: bool = super()._should_defer_prefill(running_batch)
         if deferred:
             self.tokenflow.prefill_deferred(running_batch)
         return deferred
 
     @overrides("waits a step for memory that copies hold, instead of retracting")
-    def update_running_batch(self, batch: Any) -> Any:
+    def update_running_batch(self, batch: ReqBatch) -> Any:
         if self.tokenflow.skips_decode(batch):
             return None
         return super().update_running_batch(batch)
@@ -101,19 +103,19 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         )
 
     @overrides("times a decode server's steps")
-    def get_next_disagg_decode_batch_to_run(self, running_batch: Any) -> Any:
+    def get_next_disagg_decode_batch_to_run(self, running_batch: ReqBatch) -> Any:
         plan = super().get_next_disagg_decode_batch_to_run(running_batch)
         self.tokenflow.launched(plan)
         return plan
 
     @overrides("streams whose KV is here join a decode server's batch; others wait for theirs")
-    def get_new_prebuilt_batch(self, running_batch: Any) -> Any:
+    def get_new_prebuilt_batch(self, running_batch: ReqBatch) -> Any:
         return self.tokenflow.joins(running_batch, super().get_new_prebuilt_batch)
 
     # ---- requests come --------------------------------------------------------------
 
     @overrides("starts to follow a stream; one that SGLang has retracted is paused")
-    def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
+    def _add_request_to_queue(self, req: Req, is_retracted: bool = False) -> None:
         queue = partial(super()._add_request_to_queue, req, is_retracted=is_retracted)
         self.tokenflow.queue(req, queue, is_retracted=is_retracted)
 
@@ -145,7 +147,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         self.tokenflow.abort(rid, partial(super().abort_request, recv_req))
 
     @overrides("forgets what is turned away, or aborted without a row")
-    def _release_aborted_request(self, req: Any) -> None:
+    def _release_aborted_request(self, req: Req) -> None:
         self.tokenflow.body.releases(req)
         super()._release_aborted_request(req)
         self.tokenflow.released(req)

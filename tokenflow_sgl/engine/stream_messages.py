@@ -19,6 +19,7 @@ from sglang.srt.managers.io_struct import (
     SetInternalStateReqOutput,
 )
 
+from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.shared_clock import device_time
 from tokenflow_sgl.lifecycle.reader_updates import set_passed_on, set_rate, set_weight
 from tokenflow_sgl.lifecycle.rest_ends import await_ends, no_longer_awaited
@@ -186,7 +187,7 @@ def _awaited(said: str, value: Any, table: StreamTable[Any], now: float) -> Hear
     return Heard.YES
 
 
-def _noted(kind: str, req: Any, value: Any, table: StreamTable[Any], now: float) -> Heard:
+def _noted(kind: str, req: Req | None, value: Any, table: StreamTable[Any], now: float) -> Heard:
     if req is None or isinstance(value, bool) or not isinstance(value, int | float):
         return Heard.NO
     if not req.stream:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tokenflow_sgl.engine.sglang.request import Req
+
 
 class PausedTime:
     """How long each live stream was paused, in seconds of `clock`, on which SGLang's timeouts run.
@@ -22,21 +24,21 @@ class PausedTime:
         self._since: dict[Any, float] = {}
         self._before: dict[Any, float] = {}
 
-    def begin(self, request: Any) -> None:
+    def begin(self, request: Req) -> None:
         """The request is paused."""
         self._since[request] = self._clock()
 
-    def end(self, request: Any) -> None:
+    def end(self, request: Req) -> None:
         """The request runs again; does nothing for one that was not paused."""
         if (since := self._since.pop(request, None)) is not None:
             self._before[request] = self._before.get(request, 0.0) + self._clock() - since
 
-    def forget(self, request: Any) -> None:
+    def forget(self, request: Req) -> None:
         """The request is gone."""
         self._since.pop(request, None)
         self._before.pop(request, None)
 
-    def overdue(self, requests: Iterable[Any], timeout: float) -> set[str]:
+    def overdue(self, requests: Iterable[Req], timeout: float) -> set[str]:
         """Ids of those `requests` that ran, pauses not counted, for more than `timeout` seconds."""
         now = self._clock()
         return {
@@ -45,5 +47,5 @@ class PausedTime:
             if now - request.time_stats.forward_entry_time - self._of(request, now) > timeout
         }
 
-    def _of(self, request: Any, now: float) -> float:
+    def _of(self, request: Req, now: float) -> float:
         return self._before.get(request, 0.0) + now - self._since.get(request, now)

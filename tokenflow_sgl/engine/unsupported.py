@@ -12,6 +12,8 @@ from typing import Any
 from tokenflow_sgl.engine.config import NO_PLANNER, TokenFlowConfig
 from tokenflow_sgl.engine.layerwise_settings import NO_LAYERS
 from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 
 _OPTIONS: tuple[tuple[str, object, str], ...] = (
     ("use_ray", False, "Ray workers do not load SGLang plugins"),
@@ -85,7 +87,7 @@ def _flag(name: str) -> str:
 
 
 def refused_options(
-    server_args: Any, ours: str = "--scheduler tokenflow", *, layers: bool = False
+    server_args: ServerArgs, ours: str = "--scheduler tokenflow", *, layers: bool = False
 ) -> Iterator[Refusal]:
     """All options that exclude the scheduler, or `ours`, in a record that is not resolved yet.
 
@@ -109,7 +111,7 @@ def refused_options(
     yield from refused_speculation(server_args, getattr(server_args, "page_size", None), ours)
 
 
-def attention_dp(server_args: Any) -> int:
+def attention_dp(server_args: ServerArgs) -> int:
     """Ranks with DP attention, in SGLang's present spelling or its old one; 1: it is off."""
     width: int = getattr(server_args, "attn_dp_size", None) or 1
     if width == 1 and getattr(server_args, "enable_dp_attention", False):
@@ -145,19 +147,19 @@ def check_speculation(spec: Any, page: int) -> None:
         raise UnsupportedError(refusal.sentence)
 
 
-def has_no_streams(server_args: Any) -> bool:
+def has_no_streams(server_args: ServerArgs) -> bool:
     """Whether the server only prefills: nothing of ours runs there that an option could break."""
     mode: str = getattr(server_args, "disaggregation_mode", "null")
     return mode == "prefill"
 
 
-def decodes_only(server_args: Any) -> bool:
+def decodes_only(server_args: ServerArgs) -> bool:
     """Whether prefills happen elsewhere: the decode server of a disaggregated pair."""
     mode: str = getattr(server_args, "disaggregation_mode", "null")
     return mode == "decode"
 
 
-def has_workers(server_args: Any) -> bool:
+def has_workers(server_args: ServerArgs) -> bool:
     """Whether several tokenizer workers serve HTTP, each in a process of its own."""
     number: int = getattr(server_args, "tokenizer_worker_num", 1)
     return number > 1
@@ -169,7 +171,7 @@ def _excluded(ours: str, subject: str, shown: str, reason: str) -> Refusal:
 
 
 def check_options(
-    server_args: Any, ours: str = "--scheduler tokenflow", *, layers: bool = False
+    server_args: ServerArgs, ours: str = "--scheduler tokenflow", *, layers: bool = False
 ) -> None:
     """Raise `UnsupportedError` for the first option that excludes the scheduler, or `ours`.
 
@@ -179,7 +181,7 @@ def check_options(
         raise UnsupportedError(refusal.sentence)
 
 
-def check_restore(server_args: Any) -> None:
+def check_restore(server_args: ServerArgs) -> None:
     """Raise `UnsupportedError` if prefixes cannot be restored from both sides with these options.
 
     What keeps the scheduler from serving keeps restorations, too: they hand requests back to the
@@ -206,7 +208,7 @@ def check_restore(server_args: Any) -> None:
         )
 
 
-def _check_drafts(server_args: Any, ours: str, reason: str) -> None:
+def _check_drafts(server_args: ServerArgs, ours: str, reason: str) -> None:
     algorithm = getattr(server_args, "speculative_algorithm", None)
     if algorithm is not None:
         name = "--speculative-algorithm"
@@ -222,7 +224,7 @@ def check_prefill(chunk_size: int | None) -> None:
         )
 
 
-def check_contiguity(server_args: Any, config: TokenFlowConfig) -> None:
+def check_contiguity(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     """Raise `UnsupportedError` if block groups are asked for, and there are no copies of them."""
     if not config.block_groups:
         return
@@ -255,7 +257,7 @@ def check_scheduled_layers(config: TokenFlowConfig) -> None:
             )
 
 
-def undisturbed_reason(req: Any) -> str | None:
+def undisturbed_reason(req: Req) -> str | None:
     """Why a request is never preempted; None if it can be."""
     if req.beam_group is not None:
         return "beam search keeps several rows"
@@ -276,7 +278,7 @@ def undisturbed_reason(req: Any) -> str | None:
     return None
 
 
-def undisturbed_without_prefill(req: Any) -> str | None:
+def undisturbed_without_prefill(req: Req) -> str | None:
     """Why a request is never preempted where a resume is a decode step; None if it can be."""
     sampling = req.sampling_params
     if (

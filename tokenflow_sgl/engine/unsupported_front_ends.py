@@ -6,14 +6,13 @@ SGLang's HTTP server.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tokenflow_sgl.engine.config import TokenFlowConfig
 from tokenflow_sgl.engine.refusal import UnsupportedError
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import has_workers
 
 
-def check_app(server_args: Any, named: str | None, ours: str) -> None:
+def check_app(server_args: ServerArgs, named: str | None, ours: str) -> None:
     """Raise `UnsupportedError` if tokenizer workers are to serve another application than `ours`.
 
     named: The application that the environment names; None: SGLang's own.
@@ -36,14 +35,14 @@ def check_rust(rust_server: bool) -> None:
         )
 
 
-def grpc_alone(server_args: Any) -> str | None:
+def grpc_alone(server_args: ServerArgs) -> str | None:
     """The option by which SGLang serves gRPC in place of HTTP; None: it serves HTTP."""
     names = ("smg_grpc_mode", "grpc_mode")
     chosen = next((name for name in names if getattr(server_args, name, False)), None)
     return None if chosen is None else f"--{chosen.replace('_', '-')}"
 
 
-def check_deposits(server_args: Any, config: TokenFlowConfig) -> None:
+def check_deposits(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     """Raise `UnsupportedError` if token deposits are asked for and nothing would deliver them."""
     grpc = grpc_alone(server_args)
     if grpc is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from sglang.srt.runtime_context import get_parallel
 
@@ -14,6 +13,7 @@ from tokenflow_sgl.engine.book import Book
 from tokenflow_sgl.engine.kv.device_pools import STATES_KEPT
 from tokenflow_sgl.engine.kv.prompt_match import prompt_match, use_of_paused
 from tokenflow_sgl.engine.kv.prompt_path import prompt_path
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.lifecycle import CachedPrefixes, PausedCopies, SharedPrefixes
 
 
@@ -29,7 +29,7 @@ class View:
 
     def __init__(
         self,
-        scheduler: Any,
+        scheduler: LiveScheduler,
         book: Book,
         body: UnifiedBody,
         timer: StepTimer,

@@ -24,6 +24,9 @@ from tokenflow_sgl.engine.decode_server.decode_loads import DecodeLoads, DecodeT
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
 from tokenflow_sgl.engine.extension import Extensions
 from tokenflow_sgl.engine.queue_index import QueueIndex
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.telemetry.applied import trace
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.sampling import Effort
@@ -53,7 +56,7 @@ class DecodeBody(UnifiedBody):
 
     def __init__(
         self,
-        scheduler: Any,
+        scheduler: LiveScheduler,
         book: Book,
         memory: DecodeMemory,
         pauser: DecodePauser,
@@ -97,13 +100,13 @@ class DecodeBody(UnifiedBody):
         coming = [each.req for each in scheduler.disagg_decode_transfer_queue.queue]
         return [*coming, *scheduler.waiting_queue]
 
-    def skips_decode(self, batch: Any, now: float) -> bool:
+    def skips_decode(self, batch: ReqBatch, now: float) -> bool:
         """Never: SGLang's loop has no step without a batch there."""
         return False
 
     # ---- the verbs ------------------------------------------------------------------
 
-    def begin(self, running_batch: Any) -> None:
+    def begin(self, running_batch: ReqBatch) -> None:
         """A pass begins, with this batch running."""
         super().begin(running_batch)
         self.pauser.begin(running_batch.reqs)
@@ -112,8 +115,7 @@ class DecodeBody(UnifiedBody):
         """By what only SGLang's requests, batches and host memory say."""
         if not super().accepts(action):
             return False
-        request = self._table.request(action.slot)
-        return not isinstance(action, Preempt) or self.pauser.accepts(request)
+        return not isinstance(action, Preempt) or self.pauser.accepts(self._req(action.slot))
 
     def missing(self, slot: int) -> Missing:
         """No load overlaps with decode steps before its stream has its memory."""
@@ -154,7 +156,7 @@ class DecodeBody(UnifiedBody):
         with effort:
             self._given_memory()
 
-    def join(self, running_batch: Any, join: Callable[[Any], Any], effort: Effort) -> Any:
+    def join(self, running_batch: ReqBatch, join: Callable[[Any], Any], effort: Effort) -> Any:
         """Streams whose KV is here run from now on; what is still on its way stays out."""
         scheduler = self._scheduler
         with effort:
@@ -253,7 +255,7 @@ class DecodeBody(UnifiedBody):
             if req in table and table.phases.is_in(table.slot(req), Phase.WAITING):
                 table.move(req, Phase.RUNNING, self._book.clock.now)
 
-    def _hide_coming(self, running_batch: Any) -> list[Any]:
+    def _hide_coming(self, running_batch: ReqBatch) -> list[Any]:
         """Requests whose KV is still on its way: SGLang does not take them into the batch."""
         scheduler = self._scheduler
         alone, loads = running_batch.is_empty(), self._loads
@@ -265,12 +267,12 @@ class DecodeBody(UnifiedBody):
 
     # ---- requests change places -----------------------------------------------------
 
-    def newest(self, queue: Sequence[Any]) -> Any:
+    def newest(self, queue: Sequence[Req]) -> Any:
         """The request that has arrived last, with SGLang's first queue of arrivals."""
         arrived = self._prealloc.queue
         return arrived[-1].req if arrived else None
 
-    def undisturbed(self, req: Any) -> str | None:
+    def undisturbed(self, req: Req) -> str | None:
         """What is resumed without a prefill is excluded, too."""
         return undisturbed_without_prefill(req) or super().undisturbed(req)
 
@@ -295,7 +297,7 @@ class DecodeBody(UnifiedBody):
                 req.output_ids.append(last)
         return aborted
 
-    def releases(self, req: Any) -> None:
+    def releases(self, req: Req) -> None:
         """An aborted stream leaves no KV on the host, and no copy to memory that it gives back."""
         if self._loads is not None:
             self._loads.end(req)
@@ -325,7 +327,11 @@ class DecodeBody(UnifiedBody):
 
 
 def decode_body(
-    scheduler: Any, book: Book, memory: StreamMemory, extensions: Extensions, recorder: Recorder
+    scheduler: LiveScheduler,
+    book: Book,
+    memory: StreamMemory,
+    extensions: Extensions,
+    recorder: Recorder,
 ) -> DecodeBody:
     """The body of a decode server, with what pauses and resumes there; as of `UnifiedBody`."""
     tree, total = scheduler.tree_cache, int(scheduler.max_total_num_tokens)

@@ -19,6 +19,9 @@ from tokenflow_sgl.engine.layerwise.placed_adder import placed_adder_class
 from tokenflow_sgl.engine.layerwise.placed_pauser import PlacedPauser, decoding_again
 from tokenflow_sgl.engine.layerwise.shared_pages import shared_pages
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.telemetry.applied import trace
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.unsupported import undisturbed_without_prefill
@@ -37,7 +40,7 @@ class PlacedBody(UnifiedBody):
 
     def __init__(
         self,
-        scheduler: Any,
+        scheduler: LiveScheduler,
         book: Book,
         memory: StreamMemory,
         pauser: PlacedPauser,
@@ -93,7 +96,7 @@ class PlacedBody(UnifiedBody):
         new = allocated - sum(owners.read_by(row).size for row in rows)  # since their last steps
         return self.total - page * (int(owners.owned(rows).sum()) + new)
 
-    def shared(self, req: Any) -> int:
+    def shared(self, req: Req) -> int:
         """KV tokens of a request that a running stream has, so that it takes no memory for them."""
         page = int(self._scheduler.page_size)
         return page * shared_pages(self.pool, self._scheduler.tree_cache, req)
@@ -121,11 +124,11 @@ class PlacedBody(UnifiedBody):
 
     # ---- streams leave and resume ---------------------------------------------------
 
-    def undisturbed(self, req: Any) -> str | None:
+    def undisturbed(self, req: Req) -> str | None:
         """What is resumed without a prefill is excluded, too."""
         return undisturbed_without_prefill(req) or super().undisturbed(req)
 
-    def rejoined(self, running_batch: Any) -> Any:
+    def rejoined(self, running_batch: ReqBatch) -> Any:
         """Those that have their KV decode on, in the policy's order, as far as they fit."""
         scheduler, growth = self._scheduler, self.growth
         placed = {req for req in self.pauser.placed if req.to_finish is None}
@@ -155,7 +158,7 @@ class PlacedBody(UnifiedBody):
         running_batch.merge_batch(batch)
         return running_batch
 
-    def _goes_on(self, req: Any) -> None:
+    def _goes_on(self, req: Req) -> None:
         row, tokens = int(req.kv.req_pool_idx), int(req.seqlen) - 1
         loaded = 0 if self.executor.is_resident(row) else tokens
         self.pauser.resume([req])
@@ -163,7 +166,7 @@ class PlacedBody(UnifiedBody):
         self._recorder.resumed(0, loaded, resident=tokens - loaded)
         trace(req, "resumed", recomputed=0, loaded=loaded)
 
-    def drop(self, req: Any) -> None:
+    def drop(self, req: Req) -> None:
         """Give its row and its pages back, if it has them."""
         if req.kv.holds_kv:
             self.pauser.drop(req)
@@ -175,7 +178,7 @@ class PlacedBody(UnifiedBody):
 
     # ---- a pass ---------------------------------------------------------------------
 
-    def skips_decode(self, batch: Any, now: float) -> bool:
+    def skips_decode(self, batch: ReqBatch, now: float) -> bool:
         """Where no page is free for the next tokens, paused streams lose theirs, the latest first.
 
         SGLang would retract streams that run, and end the last one.
@@ -198,7 +201,11 @@ class PlacedBody(UnifiedBody):
 
 
 def placed_body(
-    scheduler: Any, book: Book, memory: StreamMemory, extensions: Extensions, recorder: Recorder
+    scheduler: LiveScheduler,
+    book: Book,
+    memory: StreamMemory,
+    extensions: Extensions,
+    recorder: Recorder,
 ) -> PlacedBody:
     """The body of a server with layer-wise KV, with what pauses there; as of `UnifiedBody`."""
     pauser = PlacedPauser(scheduler.tree_cache, lambda req: None, book.pauses)

@@ -21,6 +21,9 @@ from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.queue_index import QueueIndex
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.engine.telemetry.sampling import Effort
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
@@ -69,7 +72,7 @@ class UnifiedBody:
 
     def __init__(
         self,
-        scheduler: Any,
+        scheduler: LiveScheduler,
         book: Book,
         memory: StreamMemory,
         pauser: Pauser,
@@ -92,7 +95,7 @@ class UnifiedBody:
         self.chosen = False
         self.recompute: frozenset[Any] = frozenset()
 
-    def begin(self, running_batch: Any) -> None:
+    def begin(self, running_batch: ReqBatch) -> None:
         """A pass begins, with this batch running."""
         self._batch, self._running = running_batch, None
 
@@ -162,7 +165,7 @@ class UnifiedBody:
         """Requests with a result that is launched and not processed."""
         return {req for batch, _ in self._scheduler.result_queue for req in batch.reqs}
 
-    def memory_is_coming(self, batch: Any) -> bool:
+    def memory_is_coming(self, batch: ReqBatch) -> bool:
         """Whether memory that is locked now can be evicted once streams have drained or copies end.
 
         Copies of what the batch itself locks free nothing: to wait for those would only delay the
@@ -176,7 +179,8 @@ class UnifiedBody:
             return False
         if not (tree.ongoing_write_through or tree.ongoing_load_back):
             return False
-        computing = {*batch.reqs, scheduler.chunked_req} - {None}
+        chunked = scheduler.chunked_req
+        computing = {*batch.reqs, *([] if chunked is None else [chunked])}
         # What several of them share is counted for each: then SGLang retracts, at worst.
         locked = sum(int(req.kv.cache_protected_len) for req in computing)
         return int(tree.protected_size()) > locked
@@ -204,10 +208,15 @@ class UnifiedBody:
             and req.to_finish is None
         )
 
-    def _runs(self, req: Any) -> bool:
+    def _runs(self, req: Req) -> bool:
         if self._running is None:  # most passes ask of no stream
             self._running = set(self._batch.reqs)
         return req in self._running
+
+    def _req(self, slot: int) -> Req:
+        """The request of a slot that a decision names, which has one."""
+        found: Any = self._table.request(slot)
+        return found  # type: ignore[no-any-return]
 
     def write(self, writes: Sequence[Write]) -> int:
         """Publish to the prefix tree, which HiCache backs up."""
@@ -215,20 +224,20 @@ class UnifiedBody:
 
     def preempt(self, slots: Sequence[int]) -> None:
         """Take these streams out of the running batch."""
-        victims = [self._table.request(slot) for slot in slots]
+        victims = [self._req(slot) for slot in slots]
         self.pauser.preempt(victims, self._batch, self.in_flight)
 
     def missing(self, slot: int) -> Missing:
         """By SGLang's prefix tree."""
-        return self._loader.missing(self._table.request(slot))
+        return self._loader.missing(self._req(slot))
 
     def load(self, slot: int, tokens: int) -> int:
         """Start a load that no step waits for."""
-        return self._loader.load(self._table.request(slot), self._computing, tokens)
+        return self._loader.load(self._req(slot), self._computing, tokens)
 
     def give_up(self, slot: int) -> None:
         """SGLang's tree may evict what was loaded."""
-        self._loader.give_up(self._table.request(slot))
+        self._loader.give_up(self._req(slot))
 
     def offer(
         self, slots: Sequence[int] | None, recompute: frozenset[int], hidden: frozenset[int]
@@ -286,26 +295,26 @@ class UnifiedBody:
 
     # ---- requests join, leave and resume --------------------------------------------
 
-    def newest(self, queue: Sequence[Any]) -> Any:
+    def newest(self, queue: Sequence[Req]) -> Any:
         """The request that SGLang has queued last; None: none is queued."""
         return queue[-1] if queue else None
 
-    def undisturbed(self, req: Any) -> str | None:
+    def undisturbed(self, req: Req) -> str | None:
         """Why a newcomer must not be preempted; None: it may be."""
         return undisturbed_reason(req)
 
-    def rejoined(self, running_batch: Any) -> Any:
+    def rejoined(self, running_batch: ReqBatch) -> Any:
         """The running batch, with those that were chosen and need no prefill to go on."""
         return running_batch
 
-    def forget(self, req: Any) -> None:
+    def forget(self, req: Req) -> None:
         """The stream is gone."""
         self._loader.give_up(req)
 
-    def releases(self, req: Any) -> None:
+    def releases(self, req: Req) -> None:
         """SGLang is about to drop a request that holds no row."""
 
-    def drop(self, req: Any) -> None:
+    def drop(self, req: Req) -> None:
         """A paused stream was aborted, and gives back what it holds."""
 
     def take_aborted(self) -> list[Any]:
@@ -332,7 +341,7 @@ class UnifiedBody:
         """
         admit()
 
-    def join(self, running_batch: Any, join: Callable[[Any], Any], effort: Effort) -> Any:
+    def join(self, running_batch: ReqBatch, join: Callable[[Any], Any], effort: Effort) -> Any:
         """The batch of what joins the running batch, all of whose KV is here.
 
         Args:
@@ -344,7 +353,7 @@ class UnifiedBody:
 
     # ---- memory runs short ----------------------------------------------------------
 
-    def skips_decode(self, batch: Any, now: float) -> bool:
+    def skips_decode(self, batch: ReqBatch, now: float) -> bool:
         """Whether a decode step is skipped, as its memory is on its way.
 
         KV of draining streams, and what is being copied, is locked for a few steps. SGLang would
@@ -413,7 +422,7 @@ class UnifiedBody:
         return give_up(self._table.phases, self, now)
 
 
-def host_pool_tokens(scheduler: Any) -> int:
+def host_pool_tokens(scheduler: LiveScheduler) -> int:
     """KV tokens of SGLang's pool on the host; 0: there is none."""
     host = getattr(scheduler.tree_cache.cache_controller, "mem_pool_host", None)
     return 0 if host is None else int(host.size)

@@ -17,6 +17,7 @@ from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.hooking import hold
+from tokenflow_sgl.engine.sglang.pools import CompressedPool
 
 _DRAFTS = "tokenflow_drafts"
 _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool"
@@ -61,7 +62,7 @@ def register_copies() -> None:
     )
 
 
-def parts_of(pool: Any) -> list[Part]:
+def parts_of(pool: CompressedPool) -> list[Part]:
     """All that a stream has rows in, of the target or of the layer for drafts."""
     compressed = [each for each in pool.kv_pools.values() if each is not None]
     by_pages = [buffer for each in compressed for buffer in each.kv_buffer]
@@ -78,7 +79,7 @@ def parts_of(pool: Any) -> list[Part]:
     return found
 
 
-def copy_with(pool: Any, drafts: Any) -> None:
+def copy_with(pool: CompressedPool, drafts: Any) -> None:
     """From now on a stream is copied with its part of a second pool.
 
     Args:
@@ -100,7 +101,7 @@ def copy_with(pool: Any, drafts: Any) -> None:
     setattr(pool, _DRAFTS, drafts)
 
 
-def check_copies(pool: Any) -> None:
+def check_copies(pool: CompressedPool) -> None:
     """Compare with what SGLang sends of a stream; raises as `copy_with` does."""
     sent: dict[Owner, tuple[list[int], list[int], list[int]]] = {
         "page": pool.get_contiguous_buf_infos(),
@@ -134,7 +135,10 @@ def _covers(owner: Owner, copied: int, sent: int) -> bool:
 
 
 def keep(
-    pool: Any, indices: torch.Tensor, mamba_indices: Any = None, req_pool_index: Any = None
+    pool: CompressedPool,
+    indices: torch.Tensor,
+    mamba_indices: Any = None,
+    req_pool_index: Any = None,
 ) -> list[torch.Tensor]:
     """In place of `get_cpu_copy`: a copy of what a stream has, part by part.
 
@@ -152,7 +156,7 @@ def keep(
 
 
 def give_back(
-    pool: Any,
+    pool: CompressedPool,
     kv_cache_cpu: list[torch.Tensor],
     indices: torch.Tensor,
     mamba_indices: Any = None,
@@ -166,11 +170,11 @@ def give_back(
     current_platform.synchronize()
 
 
-def _copied(pool: Any) -> list[Part]:
+def _copied(pool: CompressedPool) -> list[Part]:
     return [*parts_of(pool), *_parts_of_drafts(pool)]
 
 
-def _parts_of_drafts(pool: Any) -> list[Part]:
+def _parts_of_drafts(pool: CompressedPool) -> list[Part]:
     drafts = getattr(pool, _DRAFTS, None)
     return [] if drafts is None else parts_of(drafts)
 
@@ -179,7 +183,7 @@ def _put(part: Part, places: torch.Tensor, rows: torch.Tensor) -> None:
     part.buffer[places] = rows.to(part.buffer.device, non_blocking=True)
 
 
-def _owners(pool: Any, indices: torch.Tensor, row: int) -> dict[Owner, torch.Tensor]:
+def _owners(pool: CompressedPool, indices: torch.Tensor, row: int) -> dict[Owner, torch.Tensor]:
     """Numbers of the stream's pages, of its window's pages, and of itself."""
     page, count = pool.page_size, len(indices)
     firsts = indices[::page].long()

@@ -19,7 +19,10 @@ from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.costs import Links
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
+from tokenflow_sgl.engine.sglang.controller import CopyEnds, CopyEngine, PoolCopy
 from tokenflow_sgl.engine.sglang.hooking import hold
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.engine.shared_clock import SharedClock
 
 PASSES = 2
@@ -105,7 +108,7 @@ class DecodeLoads:
         ack_load_queue, ack_write_queue, write_queue: As HiCache has them, to be measured.
     """
 
-    def __init__(self, tree_cache: Any, clock: SharedClock) -> None:
+    def __init__(self, tree_cache: Tree, clock: SharedClock) -> None:
         self._tree, self._clock = tree_cache, clock
         self._under_way: dict[Any, Load] = {}
         self._restored: Any = None
@@ -137,7 +140,7 @@ class DecodeLoads:
                 self.end(request)
         return self._under_way
 
-    def end(self, request: Any) -> None:
+    def end(self, request: Req) -> None:
         """Wait for a stream's copy, if one is under way: its memory may be given away then."""
         load = self._under_way.pop(request, None)
         if load is not None:
@@ -156,7 +159,7 @@ class DecodeLoads:
 
     # ---- what the hooks tell --------------------------------------------------------
 
-    def submit(self, restore: Callable[[], None], request: Any, backup: Any) -> None:
+    def submit(self, restore: Callable[[], None], request: Req, backup: Any) -> None:
         """Let SGLang restore a stream without waiting for the copy."""
         self._restored, self._begun = backup, []
         try:
@@ -170,14 +173,14 @@ class DecodeLoads:
         """Whether SGLang gives up what the copy that it has just submitted still reads."""
         return backup is self._restored
 
-    def began(self, completion: Any, tokens: int) -> Any:
+    def began(self, completion: CopyEnds, tokens: int) -> Any:
         """A copy to the device was submitted; what SGLang is to know of it."""
         if self._restored is None:
             return completion
         self._begun.append(_ack(completion, tokens))
         return completion._replace(finish_event=NotAwaited(completion.finish_event))
 
-    def stored(self, completion: Any, tokens: int) -> None:
+    def stored(self, completion: CopyEnds, tokens: int) -> None:
         """A copy to the host was submitted."""
         self._stored.append(_ack(completion, tokens))
 
@@ -193,7 +196,7 @@ class DecodeTransfers(TransferWatch):
         return Links()
 
 
-def beside_steps(original: Callable[..., None], tree: Any, req: Any, backup: Any) -> None:
+def beside_steps(original: Callable[..., None], tree: Tree, req: Req, backup: Any) -> None:
     """Around `restore_kv_cache`: it returns when the copy was submitted."""
     loads: DecodeLoads | None = getattr(tree, _LOADS, None)
     if loads is None:
@@ -202,20 +205,24 @@ def beside_steps(original: Callable[..., None], tree: Any, req: Any, backup: Any
         loads.submit(lambda: original(tree, req, backup), req, backup)
 
 
-def when_landed(original: Callable[..., None], tree: Any, backup: Any) -> None:
+def when_landed(original: Callable[..., None], tree: Tree, backup: Any) -> None:
     """Around `discard_kv_cache_backup`: not while a copy is to read it."""
     loads: DecodeLoads | None = getattr(tree, _LOADS, None)
     if loads is None or not loads.keeps(backup):
         original(tree, backup)
 
 
-def on_load(completion: Any, engine: Any, transfers: list[Any], *_args: Any, **_rest: Any) -> Any:
+def on_load(
+    completion: CopyEnds, engine: CopyEngine, transfers: list[PoolCopy], *_args: Any, **_rest: Any
+) -> Any:
     """After a copy to the device was submitted."""
     loads: DecodeLoads | None = getattr(engine, _LOADS, None)
     return completion if loads is None else loads.began(completion, _tokens(transfers))
 
 
-def on_store(completion: Any, engine: Any, transfers: list[Any], *_args: Any, **_rest: Any) -> Any:
+def on_store(
+    completion: CopyEnds, engine: CopyEngine, transfers: list[PoolCopy], *_args: Any, **_rest: Any
+) -> Any:
     """After a copy to the host was submitted."""
     loads: DecodeLoads | None = getattr(engine, _LOADS, None)
     if loads is not None:
@@ -223,11 +230,11 @@ def on_store(completion: Any, engine: Any, transfers: list[Any], *_args: Any, **
     return completion
 
 
-def _ack(completion: Any, tokens: int) -> Ack:
+def _ack(completion: CopyEnds, tokens: int) -> Ack:
     events = completion.start_event, completion.finish_event
     return Ack(*events, bool(completion.timing_enabled), tokens)
 
 
-def _tokens(transfers: list[Any]) -> int:
+def _tokens(transfers: list[PoolCopy]) -> int:
     """KV tokens of a copy, whose first part is that of the model's own pool."""
     return len(transfers[0].device_indices)

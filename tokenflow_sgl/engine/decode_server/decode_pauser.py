@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from sglang.srt.managers.schedule_batch import release_req
 from sglang.srt.mem_cache.common import (
@@ -23,6 +22,10 @@ from sglang.srt.runtime_context import get_disagg
 from tokenflow_sgl.engine.book import Book
 from tokenflow_sgl.engine.decode_server.next_drafts import keep_of_batch, keep_of_relay
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.decode import RebootstrappedReq
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
 
 class DecodePauser(Pauser):
@@ -41,7 +44,7 @@ class DecodePauser(Pauser):
 
     def __init__(
         self,
-        scheduler: Any,
+        scheduler: LiveScheduler,
         book: Book,
         capacity: int,
         most: float = math.inf,
@@ -53,7 +56,7 @@ class DecodePauser(Pauser):
         self.retraction_loses = bool(dsv4_needs_rebootstrap(scheduler.token_to_kv_pool_allocator))
         self._accepted = self._kept = self._leaving = 0
 
-    def begin(self, running: Sequence[Any]) -> None:
+    def begin(self, running: Sequence[Req]) -> None:
         """A pass begins: no stream has been accepted in it.
 
         running: What SGLang may have to retract, which it ends if the host has no room for it.
@@ -62,7 +65,7 @@ class DecodePauser(Pauser):
         self._leaving = len(self.draining)
         self._kept = max(map(self._paged, running), default=0)
 
-    def accepts(self, request: Any) -> bool:
+    def accepts(self, request: Req) -> bool:
         """Whether the host has room for its KV.
 
         Beside what leaves the device before it, and the longest stream that runs.
@@ -91,12 +94,12 @@ class DecodePauser(Pauser):
             return int(self._tree_cache.cache_controller.mem_pool_host.available_size())
         return self.capacity - sum(map(self._paged, self.paused))
 
-    def _paged(self, request: Any) -> int:
+    def _paged(self, request: Req) -> int:
         """Tokens of the pages that hold its KV, and a page that it may begin until it is copied."""
         page: int = self._scheduler.page_size
         return (int(request.seqlen) // page + 2) * page
 
-    def preempt(self, victims: list[Any], running_batch: Any, inflight: set[Any]) -> None:
+    def preempt(self, victims: list[Req], running_batch: ReqBatch, inflight: set[Req]) -> None:
         """Take `victims` out of `running_batch`; those in `inflight` results drain first."""
         if not self._scheduler.enable_overlap:
             keep_of_batch(running_batch, victims)
@@ -114,12 +117,12 @@ class DecodePauser(Pauser):
             self.discard(request)
             self._computed_anew(request)
 
-    def discard(self, request: Any) -> None:
+    def discard(self, request: Req) -> None:
         """The host's copy is not needed any more."""
         if request.kv.retraction_backup is not None:
             discard_kv_cache_backup(request, self._tree_cache, _backup())
 
-    def _release(self, request: Any, keep: bool = True) -> None:
+    def _release(self, request: Req, keep: bool = True) -> None:
         assert keep, "what is not kept is dropped all at once"
         if not self._save(request):
             self._stays(request)
@@ -131,12 +134,12 @@ class DecodePauser(Pauser):
         request.retraction_count -= 1
         self.hold(request)
 
-    def _stays(self, request: Any) -> None:
+    def _stays(self, request: Req) -> None:
         """The host has no room for its KV: it goes on with the row that it has."""
         self._scheduler.waiting_queue.append(request)
         self._book.runs(request)
 
-    def _computed_anew(self, request: Any) -> None:
+    def _computed_anew(self, request: RebootstrappedReq) -> None:
         """Its KV is gone: as SGLang does with what it retracts, a prefill server computes it."""
         if request.output_ids:
             request.pd_rebootstrap_forced_output_id = request.output_ids.pop()
@@ -144,7 +147,7 @@ class DecodePauser(Pauser):
         request.time_stats.set_retract_time()
         self._scheduler.disagg_decode_prealloc_queue.hold_rebootstrap(request)
 
-    def _save(self, request: Any) -> bool:
+    def _save(self, request: Req) -> bool:
         """Copy it to the host; whether there was room."""
         scheduler = self._scheduler
         memory = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
@@ -153,7 +156,7 @@ class DecodePauser(Pauser):
             return True
         return bool(backup_kv_cache(request, self._tree_cache, *memory, _backup()))
 
-    def _give_back(self, request: Any) -> None:
+    def _give_back(self, request: Req) -> None:
         scheduler = self._scheduler
         release_req(
             req=request,

@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import Relay
 
-def keep_of_batch(batch: Any, victims: Sequence[Any]) -> None:
+
+def keep_of_batch(batch: ReqBatch, victims: Sequence[Req]) -> None:
     """Without overlap: the batch that the victims are in has them, a row for each request."""
     drafts = batch.spec_info
     if drafts is None:
@@ -22,7 +26,7 @@ def keep_of_batch(batch: Any, victims: Sequence[Any]) -> None:
             _keep(request, row, drafts.topk_p, drafts.topk_index, drafts.hidden_states)
 
 
-def keep_of_relay(relay: Any, request: Any) -> None:
+def keep_of_relay(relay: Relay, request: Req) -> None:
     """With overlap: SGLang hands them from step to step in a row for each place of a request.
 
     relay: Its `FutureMap`. The steps of the request have to be over, and its place still its own.
@@ -32,7 +36,7 @@ def keep_of_relay(relay: Any, request: Any) -> None:
         _keep(request, request.kv.req_pool_idx, relay.topk_p_buf, relay.topk_index_buf, hidden)
 
 
-def _keep(request: Any, row: int, chances: Any, tokens: Any, hidden: Any) -> None:
+def _keep(request: Req, row: int, chances: Any, tokens: Any, hidden: Any) -> None:
     """All or nothing: a step that has no drafts, such as NGRAM's, has none of these."""
     if chances is None or tokens is None:
         return

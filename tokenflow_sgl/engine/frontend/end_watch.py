@@ -13,13 +13,14 @@ from typing import Any
 
 from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.frontend.messenger import messenger_of
+from tokenflow_sgl.engine.sglang.server import Manager
 from tokenflow_sgl.engine.stream_messages import Awaited
 
 _managers: list[Any] = []
 """The one of this process, of offline engines the latest."""
 
 
-def watch_ends(manager: Any) -> None:
+def watch_ends(manager: Manager) -> None:
     """From now on the scheduler is told of what waits for this TokenizerManager's streams."""
     if not any(each is manager for each in _managers):
         _managers[:] = [manager]
@@ -43,7 +44,7 @@ async def adapter_ends(
     await original(registry, lora_id)
 
 
-async def _telling(manager: Any, adapter: str, waiting: Awaitable[None]) -> None:
+async def _telling(manager: Manager, adapter: str, waiting: Awaitable[None]) -> None:
     messenger, wait = messenger_of(manager), Awaited(uuid.uuid4().hex, adapter)
     messenger.awaited(wait, goes_on=True)
     try:

@@ -6,6 +6,7 @@ import logging
 from functools import lru_cache
 from typing import Any
 
+from tokenflow_sgl.engine.sglang.server import Manager
 from tokenflow_sgl.engine.telemetry.prometheus import make_metric
 from tokenflow_sgl.metrics import METRICS
 
@@ -34,7 +35,7 @@ class HeldGauge:
 
 
 @lru_cache(maxsize=1)
-def gauge_of(manager: Any) -> HeldGauge:
+def gauge_of(manager: Manager) -> HeldGauge:
     """The gauge of the process, which has one TokenizerManager."""
     if not manager.enable_metrics:
         return HeldGauge()

@@ -22,6 +22,7 @@ from tokenflow_sgl.engine.frontend.messenger import Messenger, messenger_of
 from tokenflow_sgl.engine.frontend.token_deposit import unseen
 from tokenflow_sgl.engine.frontend.token_texts import TokenTexts
 from tokenflow_sgl.engine.frontend.unsent_text import UnsentText
+from tokenflow_sgl.engine.sglang.server import Manager
 from tokenflow_sgl.lifecycle.first_text import HELD
 
 
@@ -143,7 +144,7 @@ _chats: dict[int, _Chat] = {}
 
 def watch_generate(
     original: Callable[..., AsyncGenerator[Any, None]],
-    manager: Any,
+    manager: Manager,
     obj: Any,
     *args: Any,
     **kw: Any,
@@ -157,7 +158,7 @@ def watch_generate(
 
 
 async def _watched(
-    contents: AsyncGenerator[Any, None], manager: Any, obj: Any
+    contents: AsyncGenerator[Any, None], manager: Manager, obj: Any
 ) -> AsyncGenerator[Any, None]:
     incremental = bool(manager.incremental_streaming_output)
     texts = TokenTexts(getattr(manager, "tokenizer", None), getattr(obj, "sampling_params", None))

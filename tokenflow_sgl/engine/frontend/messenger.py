@@ -11,6 +11,7 @@ import logging
 from functools import lru_cache
 from typing import Any
 
+from tokenflow_sgl.engine.sglang.server import Communicator, Manager
 from tokenflow_sgl.engine.stream_messages import (
     Awaited,
     Change,
@@ -35,7 +36,7 @@ class Messenger:
         manager: SGLang's TokenizerManager.
     """
 
-    def __init__(self, manager: Any) -> None:
+    def __init__(self, manager: Manager) -> None:
         self._manager = manager
         self._passed_on: dict[str, int | None] = {}
         self._changes: dict[str, Change] = {}
@@ -105,8 +106,9 @@ class Messenger:
         SGLang's set_internal_state does the same, but passes on only whether all was understood.
         """
         self._manager.auto_create_handle_loop()
-        answers: list[Any] = await self._manager.set_internal_state_communicator(message)
-        return answers
+        controls: Any = self._manager
+        ask: Communicator = controls.set_internal_state_communicator  # of `Controls`
+        return await ask(message)
 
 
 def _answer(waiting: list[asyncio.Future[Heard]], said: Heard | Exception) -> None:
@@ -120,7 +122,7 @@ def _answer(waiting: list[asyncio.Future[Heard]], said: Heard | Exception) -> No
 
 
 @lru_cache(maxsize=1)
-def messenger_of(manager: Any) -> Messenger:
+def messenger_of(manager: Manager) -> Messenger:
     """A process has one TokenizerManager, and one way from it to the scheduler.
 
     With several tokenizer workers each is such a process, and SGLang brings each its answers.

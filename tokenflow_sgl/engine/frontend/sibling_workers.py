@@ -16,9 +16,9 @@ import socket
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from tokenflow_sgl.engine.config import LAUNCH_ATTRIBUTE
+from tokenflow_sgl.engine.sglang.server import Manager
 from tokenflow_sgl.engine.telemetry.sparing import Sparing
 from tokenflow_sgl.qos.reader import HIGHEST_RATE, LOWEST_RATE
 
@@ -112,7 +112,7 @@ def _said(news: bytes) -> tuple[str, float] | None:
 
 
 @lru_cache(maxsize=1)
-def siblings_of(manager: Any) -> Siblings:
+def siblings_of(manager: Manager) -> Siblings:
     """Those of the worker whose TokenizerManager this is."""
     args = manager.server_args
     return Siblings(getattr(args, LAUNCH_ATTRIBUTE), args.tokenizer_worker_num)

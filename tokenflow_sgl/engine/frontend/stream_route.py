@@ -22,6 +22,7 @@ from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
 from tokenflow_sgl.engine.frontend.token_deposit import read_at
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
+from tokenflow_sgl.engine.sglang.server import Manager
 from tokenflow_sgl.engine.stream_messages import Change, Heard
 from tokenflow_sgl.engine.terms import RateError, check_rate, check_weight
 from tokenflow_sgl.engine.unsupported import has_workers
@@ -142,7 +143,7 @@ async def change_stream(rid: str, request: Request) -> Response:
     )
 
 
-def _longest_rest(manager: Any) -> str:
+def _longest_rest(manager: Manager) -> str:
     config = config_of(manager.server_args)
     longest = "" if config is None else f" for {config.longest_rest:g} s in all,"
     return f"it has rested{longest} as long as a stream may."

@@ -26,6 +26,7 @@ from tokenflow_sgl.engine.frontend.held_gauge import gauge_of
 from tokenflow_sgl.engine.frontend.held_output import Chunk, HeldOutput
 from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
 from tokenflow_sgl.engine.frontend.token_texts import TokenTexts
+from tokenflow_sgl.engine.sglang.server import AskedFor, Manager
 from tokenflow_sgl.engine.terms import class_of
 from tokenflow_sgl.engine.unsupported import has_workers
 
@@ -35,8 +36,8 @@ _streams = WeakValueDictionary[str, DepositedStream]()
 
 def deliver_evenly(
     original: Callable[..., AsyncGenerator[Chunk, None]],
-    manager: Any,
-    obj: Any,
+    manager: Manager,
+    obj: AskedFor,
     *args: Any,
     **kw: Any,
 ) -> AsyncGenerator[Chunk, None]:
@@ -69,7 +70,7 @@ def deliver_evenly(
     return stream.delivered(chunks)
 
 
-def interval_of(obj: Any, config: TokenFlowConfig) -> float | None:
+def interval_of(obj: AskedFor, config: TokenFlowConfig) -> float | None:
     """Seconds between two tokens of a request for which SGLang waits; None: it has no deposit.
 
     Answers with a record for each forward pass cannot be cut. On a virtual clock there is no

@@ -8,6 +8,8 @@ from typing import Any
 from tokenflow_sgl.engine.config import TokenFlowConfig, config_of
 from tokenflow_sgl.engine.frontend.refusals import refusal
 from tokenflow_sgl.engine.frontend.slo_headers import add_to_body, add_to_sampling, objectives_of
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.server import Manager
 from tokenflow_sgl.engine.terms import (
     DEPOSIT_KEY,
     NOT_STREAMED,
@@ -27,7 +29,7 @@ def check_rates(obj: Any, config: TokenFlowConfig) -> None:
             class_of(each.get("custom_params"), config.known_classes)
 
 
-def terms_of(req: Any, classes: QosClasses, grpc: str | None = None) -> QosClass:
+def terms_of(req: Req, classes: QosClasses, grpc: str | None = None) -> QosClass:
     """In the scheduler: how a request is read, as its client has stated it.
 
     One with bad terms that came around the front end is ended: it is answered as there, with HTTP
@@ -82,7 +84,7 @@ def _has_json(request: Any) -> bool:
     return is_json and hasattr(request, "json")
 
 
-def check_generate(manager: Any, obj: Any, *_args: Any, **_kwargs: Any) -> None:
+def check_generate(manager: Manager, obj: Any, *_args: Any, **_kwargs: Any) -> None:
     """Before TokenizerManager.generate_request: its callers answer ValueError with HTTP 400."""
     config = config_of(manager.server_args)
     if config is not None:

@@ -9,8 +9,6 @@ its own, one that it holds in the tree and one on the way there, and those that 
 
 from __future__ import annotations
 
-from typing import Any
-
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
@@ -20,6 +18,7 @@ from sglang.srt.mem_cache.kv_cache_configurator import MAMBA_CACHE_SIZE_MAX_RUNN
 from tokenflow_sgl.contract import Window
 from tokenflow_sgl.contract.needs import most_kept
 from tokenflow_sgl.engine.refusal import UnsupportedError
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
 STATES_KEPT = 3
 """Places that a stream takes to keep its state while it is paused. SGLang's tree keeps those at the
@@ -44,7 +43,7 @@ class DevicePools:
         UnsupportedError: The pools are of a kind that was not tried.
     """
 
-    def __init__(self, scheduler: Any, most: int = 1) -> None:
+    def __init__(self, scheduler: LiveScheduler, most: int = 1) -> None:
         self._allocator = allocator = scheduler.token_to_kv_pool_allocator
         self._tree = tree = scheduler.tree_cache
         self._windows = bool(tree.supports_swa())

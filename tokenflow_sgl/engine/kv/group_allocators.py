@@ -17,6 +17,7 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from tokenflow_sgl.engine.kv.stream_pages import Counts, StreamPages
 from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
+from tokenflow_sgl.engine.sglang.pools import Allocator
 
 
 class _WithGroups(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
@@ -132,7 +133,7 @@ class GroupPagedAllocator(_WithGroups, PagedTokenToKVPoolAllocator):  # type: ig
             self.pages.give(pages)
 
 
-def with_groups(allocator: Any) -> Any:
+def with_groups(allocator: Allocator) -> Any:
     """An allocator with block groups for one of SGLang's that was just made.
 
     Raises:

@@ -11,7 +11,12 @@ from sglang.srt.plugins.hook_registry import HookType
 from tokenflow_sgl.engine.extension import Extension, Host
 from tokenflow_sgl.engine.kv.group_allocators import with_groups
 from tokenflow_sgl.engine.kv.stream_pages import StreamPages
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.hooking import hold
+from tokenflow_sgl.engine.sglang.pools import Allocator
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.server import ServerArgs
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.lifecycle.table import StreamTable
 
 _ALLOCATION = "sglang.srt.mem_cache.allocation"
@@ -24,7 +29,7 @@ _BUILD = (
 Function = Callable[..., Any]
 
 
-def register(server_args: Any) -> None:
+def register(server_args: ServerArgs) -> None:
     """Declare the hooks, in the scheduler's process before it has a pool."""
     hold(_BUILD, _built, HookType.AFTER, "puts an allocator with block groups in place")
     hold(
@@ -64,7 +69,7 @@ def build(host: Host) -> Extension:
     return Extension()
 
 
-def pages_of(allocator: Any) -> StreamPages:
+def pages_of(allocator: Allocator) -> StreamPages:
     """The pages of an allocator with block groups.
 
     Raises:
@@ -79,7 +84,7 @@ def pages_of(allocator: Any) -> StreamPages:
     return pages
 
 
-def size_groups(allocator: Any, table: StreamTable[Any]) -> None:
+def size_groups(allocator: Allocator, table: StreamTable[Any]) -> None:
     """From now on groups are as large as the lengths in `table` let expect.
 
     Raises:
@@ -88,7 +93,7 @@ def size_groups(allocator: Any, table: StreamTable[Any]) -> None:
     pages_of(allocator).tokens_left = partial(_tokens_left, table)
 
 
-def _tokens_left(table: StreamTable[Any], request: Any) -> int:
+def _tokens_left(table: StreamTable[Any], request: Req) -> int:
     made = len(request.output_ids)
     most = int(request.sampling_params.max_new_tokens) - made
     if request not in table:
@@ -105,7 +110,7 @@ def _built(result: Any, *_args: Any, **_kwargs: Any) -> Any:
     return with_groups(result)
 
 
-def _extend(original: Function, batch: Any) -> Any:
+def _extend(original: Function, batch: ReqBatch) -> Any:
     pages = pages_of(batch.tree_cache.token_to_kv_pool_allocator)
     with pages.extending(batch.reqs, batch.extend_lens):
         found = original(batch)
@@ -113,16 +118,16 @@ def _extend(original: Function, batch: Any) -> Any:
     return found
 
 
-def _decode(original: Function, batch: Any, token_per_req: int) -> Any:
+def _decode(original: Function, batch: ReqBatch, token_per_req: int) -> Any:
     pages = pages_of(batch.tree_cache.token_to_kv_pool_allocator)
     with pages.decoding(batch.req_pool_indices_cpu.numpy()):
         return original(batch, token_per_req=token_per_req)
 
 
-def _load(original: Function, tree: Any, params: Any) -> Any:
+def _load(original: Function, tree: Tree, params: Any) -> Any:
     with pages_of(tree.token_to_kv_pool_allocator).loading(params.req):
         return original(tree, params)
 
 
-def _released(_result: None, tree: Any, req: Any, *, checkpointed: bool) -> None:
+def _released(_result: None, tree: Tree, req: Req, *, checkpointed: bool) -> None:
     pages_of(tree.token_to_kv_pool_allocator).released(req)

@@ -9,11 +9,12 @@ from typing import Any
 from sglang.srt.managers.scheduler_components.invariant_checker import SchedulerInvariantChecker
 
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
+from tokenflow_sgl.engine.sglang.request import Req
 
 
 def checker_with_draining(
     checker: SchedulerInvariantChecker,
-    draining: Callable[[], list[Any]],
+    draining: Callable[[], list[Req]],
     look: Callable[[list[Any]], None],
 ) -> SchedulerInvariantChecker:
     """`checker` rebuilt so that it counts the requests that `draining()` returns, too.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from tokenflow_sgl.costs import Link, Links, TransferRate
+from tokenflow_sgl.engine.sglang.controller import CopyAck, QueuedCopy
 from tokenflow_sgl.engine.shared_clock import SharedClock, device_time
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 
@@ -25,7 +27,7 @@ class Direction:
         """Whether copies that were told have not landed as far as is known."""
         return self._told[1] > 0
 
-    def look(self, acks: list[Any]) -> float:
+    def look(self, acks: Sequence[CopyAck]) -> float:
         """Take in what has landed; `acks` are SGLang's, of copies that it has not looked after.
 
         Returns tokens per second, NaN while unknown.
@@ -44,10 +46,26 @@ class Direction:
         return rate
 
 
+class Measured(Protocol):
+    """What has copies that end: HiCache's controller, or a decode server's loads."""
+
+    @property
+    def ack_load_queue(self) -> Sequence[CopyAck]:
+        """Copies to the device that were submitted."""
+
+    @property
+    def ack_write_queue(self) -> Sequence[CopyAck]:
+        """Copies to the host that were submitted."""
+
+    @property
+    def write_queue(self) -> Sequence[QueuedCopy]:
+        """Copies to the host that were not."""
+
+
 class TransferWatch:
     """Measures HiCache's copies as they end; only the leader's measurements count."""
 
-    def __init__(self, controller: Any, recorder: Recorder) -> None:
+    def __init__(self, controller: Measured | None, recorder: Recorder) -> None:
         self._controller = controller
         self._store, self._load = Direction("store", recorder), Direction("load", recorder)
 
@@ -75,6 +93,6 @@ class TransferWatch:
         return Links(Link(clock.store_rate, storing), Link(clock.load_rate))
 
 
-def tokens_of(acks: list[Any]) -> int:
+def tokens_of(acks: Sequence[CopyAck]) -> int:
     """KV tokens of these copies."""
     return sum(int(ack.num_tokens) for ack in acks)

@@ -24,6 +24,9 @@ from typing import Any
 from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams
 from sglang.srt.mem_cache.common import match_kv_cache
 
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.lifecycle import Missing
 
 
@@ -34,7 +37,7 @@ class Loader:
         request: Whose KV is being copied.
     """
 
-    def __init__(self, tree_cache: Any) -> None:
+    def __init__(self, tree_cache: Tree) -> None:
         self._tree_cache = tree_cache
         self.request: Any | None = None
         self._node: Any = None
@@ -42,7 +45,7 @@ class Loader:
         self._counter = -1
         self._kept: dict[Any, Any] = {}  # locks on what was loaded of a request
 
-    def __contains__(self, request: Any) -> bool:
+    def __contains__(self, request: Req) -> bool:
         """Whether this request is being copied, or loaded in part."""
         return request is self.request or request in self._kept
 
@@ -59,7 +62,7 @@ class Loader:
         queued = sum(ack.start_event is not ack.finish_event for ack in acks)
         return self.request is not None or queued > 1
 
-    def missing(self, request: Any) -> Missing:
+    def missing(self, request: Req) -> Missing:
         """What is still to be loaded of a paused request."""
         tree = self._tree_cache
         match = match_kv_cache(request, tree)
@@ -73,7 +76,7 @@ class Loader:
         tree.unlock(lock)
         return Missing(tokens, kept)
 
-    def load(self, request: Any, running: list[Any], tokens: int) -> int:
+    def load(self, request: Req, running: list[Req], tokens: int) -> int:
         """Start to copy the next `tokens` of a paused request by itself.
 
         Args:
@@ -110,7 +113,7 @@ class Loader:
         tree.unlock(before)
         return int(loaded)
 
-    def give_up(self, request: Any) -> None:
+    def give_up(self, request: Req) -> None:
         """What was loaded of a request may be evicted again, once it has landed."""
         if request in self._kept:
             self._tree_cache.unlock(self._kept.pop(request))
@@ -135,7 +138,7 @@ class Loader:
         request, self.request = self.request, None
         return request
 
-    def guard(self, batch: Any) -> None:
+    def guard(self, batch: ReqBatch) -> None:
         """A new prefill batch waits for the load if it could read what is being loaded."""
         if self.request is None or batch.hicache_consumer_index >= 0:
             return  # its own load comes behind ours on the link
@@ -154,18 +157,18 @@ def shares(one: Any, other: Any, resident: int) -> bool:
     return bool(ids(one, common) == ids(other, common))
 
 
-def length(request: Any) -> int:
+def length(request: Req) -> int:
     """Tokens of a request and its output."""
     return len(request.origin_input_ids) + len(request.output_ids)
 
 
-def token(request: Any, index: int) -> int:
+def token(request: Req, index: int) -> int:
     """One of the tokens of a request and its output."""
     prompt = request.origin_input_ids
     return int(prompt[index] if index < len(prompt) else request.output_ids[index - len(prompt)])
 
 
-def ids(request: Any, count: int) -> Any:
+def ids(request: Req, count: int) -> Any:
     """The first tokens of a request and its output."""
     prompt = request.origin_input_ids[:count]
     return prompt + request.output_ids[: count - len(prompt)]

@@ -28,7 +28,12 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.engine.extension import Extension, Host
+from tokenflow_sgl.engine.sglang.controller import Controller, CopyEnds, CopyEngine, PoolCopy
 from tokenflow_sgl.engine.sglang.hooking import hold
+from tokenflow_sgl.engine.sglang.pools import Allocator, Rows
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.server import ServerArgs
+from tokenflow_sgl.engine.sglang.tree import Tree
 
 Pages = NDArray[np.int64]
 
@@ -53,7 +58,7 @@ class Copy(NamedTuple):
     pool: Any = None
 
 
-def register(server_args: Any) -> None:
+def register(server_args: ServerArgs) -> None:
     """Declare the hooks through which copies are heard of, in the scheduler's process."""
     for name in ("submit_device_to_host", "submit_host_to_device"):
         hold(
@@ -66,7 +71,7 @@ def register(server_args: Any) -> None:
 
 
 def _submitted(
-    completion: Any, engine: Any, transfers: list[Any], *_args: Any, **_kwargs: Any
+    completion: CopyEnds, engine: CopyEngine, transfers: list[PoolCopy], *_args: Any, **_kwargs: Any
 ) -> Any:
     copies: list[Copy] = engine.__dict__.setdefault(_ATTRIBUTE, [])
     landed, pools = completion.finish_event, set()
@@ -89,7 +94,7 @@ class MemoryLedger:
     """
 
     def __init__(
-        self, tree_cache: Any, allocator: Any, rows: Any, lent: Callable[[], Iterable[Any]]
+        self, tree_cache: Tree, allocator: Allocator, rows: Rows, lent: Callable[[], Iterable[Any]]
     ) -> None:
         self._tree = tree_cache
         # Of two pools that with all tokens: its places are what requests and the tree name.
@@ -97,7 +102,7 @@ class MemoryLedger:
         self._rows = rows
         self._lent = lent
 
-    def check(self, owners: Sequence[Any]) -> None:
+    def check(self, owners: Sequence[Req]) -> None:
         """Look at all pages as they are between two passes.
 
         Args:
@@ -151,7 +156,7 @@ class MemoryLedger:
             )
         return tree
 
-    def _host(self, controller: Any, copies: list[Pages]) -> None:
+    def _host(self, controller: Controller, copies: list[Pages]) -> None:
         pool = _anchor(controller)
         page = int(pool.page_size)
         with pool.lock:  # threads of the storage free slots, too
@@ -197,7 +202,7 @@ class MemoryChecks(Extension):
     def __init__(self, ledger: MemoryLedger) -> None:
         self._ledger = ledger
 
-    def memory_checked(self, owners: Sequence[Any]) -> None:
+    def memory_checked(self, owners: Sequence[Req]) -> None:
         """Raises `MemoryLedgerError` for a page that is not in one hand."""
         self._ledger.check(owners)
 
@@ -215,7 +220,7 @@ def build(host: Host) -> MemoryChecks:
     )
 
 
-def under_way(controller: Any) -> list[Copy]:
+def under_way(controller: Controller) -> list[Copy]:
     """Copies of KV that SGLang has queued, or submitted and not acknowledged.
 
     Those of other pools, as of windows, have pages of their own numbering.
@@ -235,13 +240,13 @@ def under_way(controller: Any) -> list[Copy]:
     return [copy for copy in submitted if copy.pool is own] + queued
 
 
-def _anchor(controller: Any) -> Any:
+def _anchor(controller: Controller) -> Any:
     """The host's pool of KV, of several that SGLang may keep together."""
     group = controller.mem_pool_host
     return group.anchor_entry.host_pool if hasattr(group, "anchor_entry") else group
 
 
-def host_values(tree_cache: Any) -> Pages | None:
+def host_values(tree_cache: Tree) -> Pages | None:
     """The slots on the host that the prefix tree has; None: it does not say."""
     try:
         nodes = [tree_cache.tree_core.root_node]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Any
 
+from tokenflow_sgl.engine.sglang.request import Req
+
 
 class Names:
     """Requests in the order of their ids: an abort finds those it names without looking at all.
@@ -17,14 +19,14 @@ class Names:
         self._keys: list[tuple[str, int]] = []
         self._of: dict[tuple[str, int], Any] = {}
 
-    def add(self, request: Any) -> None:
+    def add(self, request: Req) -> None:
         """Add a request; once more does nothing."""
         key = _key(request)
         if key not in self._of:
             insort(self._keys, key)
             self._of[key] = request
 
-    def discard(self, request: Any) -> None:
+    def discard(self, request: Req) -> None:
         """Remove a request, if it is there."""
         key = _key(request)
         if self._of.pop(key, None) is not None:
@@ -41,5 +43,5 @@ class Names:
         return found
 
 
-def _key(request: Any) -> tuple[str, int]:
+def _key(request: Req) -> tuple[str, int]:
     return request.rid, id(request)

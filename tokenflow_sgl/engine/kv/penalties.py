@@ -17,8 +17,11 @@ from sglang.srt.sampling.penaltylib.presence_penalty import BatchedPresencePenal
 from sglang.srt.sampling.penaltylib.repetition_penalty import BatchedRepetitionPenalizer
 from sglang.srt.utils.common import is_pin_memory_available
 
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
 
-def rebuild_rows(batch: Any, resumed: list[Any], *, overlap: bool) -> None:
+
+def rebuild_rows(batch: ReqBatch, resumed: list[Req], *, overlap: bool) -> None:
     """Restore the penalty rows of `resumed` requests in the prefill `batch` that resumes them.
 
     overlap: SGLang then counts one token late (the last result is still in flight when the
@@ -42,7 +45,7 @@ def rebuild_rows(batch: Any, resumed: list[Any], *, overlap: bool) -> None:
                 _rebuild(penalizer, row_of[request], tokens)
 
 
-def _counted(request: Any, overlap: bool) -> list[int]:
+def _counted(request: Req, overlap: bool) -> list[int]:
     """The tokens that an undisturbed run would have counted by now."""
     output = list(request.output_ids)
     return [request.origin_input_ids[-1], *output[:-1]] if overlap else output

@@ -18,6 +18,9 @@ from sglang.srt.mem_cache.common import release_kv_cache
 
 from tokenflow_sgl.engine.kv.names import Names
 from tokenflow_sgl.engine.kv.state_slots import copy_left_out
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 
 
 class Pauser:
@@ -29,9 +32,9 @@ class Pauser:
 
     def __init__(
         self,
-        tree_cache: Any,
-        on_release: Callable[[Any], None],
-        on_released: Callable[[Any], None],
+        tree_cache: Tree,
+        on_release: Callable[[Req], None],
+        on_released: Callable[[Req], None],
     ) -> None:
         self._tree_cache = tree_cache
         self._on_release = on_release
@@ -40,7 +43,7 @@ class Pauser:
         self.paused: dict[Any, None] = {}  # an ordered set
         self._names = Names()
 
-    def preempt(self, victims: list[Any], running_batch: Any, inflight: set[Any]) -> None:
+    def preempt(self, victims: list[Req], running_batch: ReqBatch, inflight: set[Req]) -> None:
         """Take `victims` out of `running_batch`; those in `inflight` results drain first."""
         if not victims:
             return
@@ -52,7 +55,7 @@ class Pauser:
             else:
                 self._release(request)
 
-    def finish_draining(self, inflight: Callable[[], set[Any]]) -> list[Any]:
+    def finish_draining(self, inflight: Callable[[], set[Req]]) -> list[Any]:
         """Release what has drained. Returns requests that ended while they drained.
 
         inflight: the requests of results in flight; called only if a stream drains.
@@ -78,7 +81,7 @@ class Pauser:
                 self._release(request, keep=False)
         self.draining = []
 
-    def hold(self, request: Any) -> None:
+    def hold(self, request: Req) -> None:
         """The engine itself has taken this request's KV away: it is paused, too."""
         self.paused[request] = None
         self._names.add(request)
@@ -88,7 +91,7 @@ class Pauser:
         request.staged_prefetch_plan = None
         self._on_released(request)
 
-    def resume(self, requests: Iterable[Any]) -> None:
+    def resume(self, requests: Iterable[Req]) -> None:
         """These requests run again."""
         for request in requests:
             if request in self.paused:
@@ -100,7 +103,7 @@ class Pauser:
         draining = [request for request in self.draining if request.rid.startswith(rid)]
         return [*draining, *self._names.beginning_with(rid)]
 
-    def _release(self, request: Any, keep: bool = True) -> None:
+    def _release(self, request: Req, keep: bool = True) -> None:
         checkpoint = keep
         if keep:
             self._on_release(request)
@@ -120,7 +123,7 @@ class Pauser:
         self.hold(request)
 
     @staticmethod
-    def lose(request: Any) -> None:
+    def lose(request: Req) -> None:
         """Its row is given back: when it goes on, its KV is looked for, or computed again."""
         request.reset_for_retract()
         if request.return_logprob and request.logprob.input_token_logprobs_val is not None:

@@ -17,11 +17,13 @@ from typing import Any
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.lifecycle.cached_prefixes import Match
 from tokenflow_sgl.lifecycle.table import StreamTable
 
 
-def prompt_match(tree_cache: Any, table: StreamTable[Any]) -> Match:
+def prompt_match(tree_cache: Tree, table: StreamTable[Any]) -> Match:
     """The matcher of one scheduler's tree, for slots of its table."""
 
     def match(slot: int) -> tuple[int, int]:
@@ -37,7 +39,7 @@ def prompt_match(tree_cache: Any, table: StreamTable[Any]) -> Match:
     return match
 
 
-def use_of_paused(tree_cache: Any, table: StreamTable[Any]) -> Callable[[int], None]:
+def use_of_paused(tree_cache: Tree, table: StreamTable[Any]) -> Callable[[int], None]:
     """Has the tree count as used now what it has of a slot's stream, prompt and output."""
 
     def touch(slot: int) -> None:
@@ -48,6 +50,6 @@ def use_of_paused(tree_cache: Any, table: StreamTable[Any]) -> Callable[[int], N
     return touch
 
 
-def _walk(tree_cache: Any, req: Any, tokens: Any, limit: int | None = None) -> Any:
+def _walk(tree_cache: Tree, req: Req, tokens: Any, limit: int | None = None) -> Any:
     key = RadixKey(tokens, extra_key=req.extra_key, limit=limit, cache_salt=req.cache_salt)
     return tree_cache.match_prefix(MatchPrefixParams(key=key))

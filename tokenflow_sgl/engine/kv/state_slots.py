@@ -15,6 +15,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.engine.sglang.hooking import hold
+from tokenflow_sgl.engine.sglang.tree import Tree
 
 _TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 
@@ -30,7 +31,7 @@ def register_states() -> None:
     )
 
 
-def copy_left_out(tree: Any, node: Any) -> None:
+def copy_left_out(tree: Tree, node: Any) -> None:
     """Copy the state that a paused stream has left at `node`, if SGLang has left it out."""
     if tree.cache_controller is None or tree.is_write_back:
         return
@@ -41,7 +42,7 @@ def copy_left_out(tree: Any, node: Any) -> None:
         tree.writing_check(write_back=True)
 
 
-def _evict(original: Callable[..., Any], tree: Any, params: Any, **kwargs: Any) -> Any:
+def _evict(original: Callable[..., Any], tree: Tree, params: Any, **kwargs: Any) -> Any:
     if not params.mamba_num:
         return original(tree, params, **kwargs)
     places = tree.req_to_token_pool.mamba_allocator

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.offload.block_groups import GROUP_TOKENS, BlockGroups, Owners
 
 Counts = NDArray[np.int64]
@@ -71,7 +72,7 @@ class StreamPages:
     # ---- who asks -------------------------------------------------------------------
 
     @contextmanager
-    def extending(self, requests: Sequence[Any], tokens: Sequence[int]) -> Iterator[None]:
+    def extending(self, requests: Sequence[Req], tokens: Sequence[int]) -> Iterator[None]:
         """Each of these requests of a prefill batch asks for pages for so many tokens."""
         for request, count in zip(requests, tokens, strict=True):
             length = len(request.origin_input_ids) + len(request.output_ids)
@@ -88,13 +89,13 @@ class StreamPages:
             yield
 
     @contextmanager
-    def loading(self, request: Any) -> Iterator[None]:
+    def loading(self, request: Req) -> Iterator[None]:
         """A paused request asks for pages for what comes from the host."""
         self._expect(request, 0)
         with self._for(np.array([self._owner(request)]), None):
             yield
 
-    def bind(self, requests: Sequence[Any], rows: NDArray[np.int64]) -> None:
+    def bind(self, requests: Sequence[Req], rows: NDArray[np.int64]) -> None:
         """These requests have these rows from now on."""
         self._know_rows(rows)
         for request, row in zip(requests, rows.tolist(), strict=True):
@@ -104,7 +105,7 @@ class StreamPages:
             self._owner_of_row[row] = owner
             self._row_of[owner] = row
 
-    def released(self, request: Any) -> None:
+    def released(self, request: Req) -> None:
         """A request has no row any more: what is left of its group is free."""
         owner = self._owner_of.get(request)
         if owner is not None:
@@ -119,14 +120,14 @@ class StreamPages:
         finally:
             self._asking = None
 
-    def _expect(self, request: Any, certain: int) -> None:
+    def _expect(self, request: Req, certain: int) -> None:
         self._book.expect(
             self._owner(request),
             math.ceil(self.tokens_left(request) / self._page),
             math.ceil(certain / self._page),
         )
 
-    def _owner(self, request: Any) -> int:
+    def _owner(self, request: Req) -> int:
         owner = self._owner_of.get(request)
         if owner is None:
             while self._gone:
@@ -228,6 +229,6 @@ class StreamPages:
         return numbers.pin_memory().to(self._device, non_blocking=True)
 
 
-def _allowed(request: Any) -> int:
+def _allowed(request: Req) -> int:
     """Output tokens that a request may make yet: what is expected while nothing is known."""
     return max(int(request.sampling_params.max_new_tokens) - len(request.output_ids), 0)

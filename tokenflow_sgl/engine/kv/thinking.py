@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tokenflow_sgl.engine.sglang.request import Req
 
-def owned_kv_len(original: Callable[[Any], int], req: Any) -> int:
+
+def owned_kv_len(original: Callable[[Any], int], req: Req) -> int:
     """Around Req.owned_kv_len: tokens from the row's start that the request owns.
 
     A request that has not finished owns all that it has computed: it will need it. One that has

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from tokenflow_sgl.contract import Write
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.table import StreamTable
 
@@ -19,7 +21,7 @@ class Writer:
     """Carries out a decision's writes, and counts what they were good for."""
 
     def __init__(
-        self, tree_cache: Any, table: StreamTable[Any], recorder: Recorder, page: int
+        self, tree_cache: Tree, table: StreamTable[Any], recorder: Recorder, page: int
     ) -> None:
         self._tree_cache = tree_cache
         self._table = table
@@ -72,14 +74,14 @@ class Writer:
             self._tree_cache.flush_pending_backups()
         return written
 
-    def started(self, req: Any) -> None:
+    def started(self, req: Req) -> None:
         """A stream's prefill starts: at its end the tree has all of it."""
         slot = self._table.slot(req)
         length = len(req.origin_input_ids) + len(req.output_ids)
         self._table.on_host[slot] = length // self._page * self._page
         self._table.written[slot] = 0
 
-    def released(self, req: Any) -> None:
+    def released(self, req: Req) -> None:
         """A preempted stream is about to go to the tree: what it has left is copied now."""
         held = int(req.owned_kv_len())
         tail = held - int(req.kv.cache_protected_len)

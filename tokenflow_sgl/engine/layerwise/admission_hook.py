@@ -13,12 +13,16 @@ from sglang.srt.managers.schedule_policy import AddReqResult
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool
 from tokenflow_sgl.engine.layerwise.prompt_admission import has_waited
 from tokenflow_sgl.engine.layerwise.shared_pages import shared_pages
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import PrefillAdmission
 
 _WAITED_FOR = "tokenflow_waited_for"
 """Attribute of a request that waits: ids of the streams that ran when it was first told to."""
 
 
-def admit(original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+def admit(
+    original: Callable[..., Any], adder: PrefillAdmission, req: Req, *args: Any, **kwargs: Any
+) -> Any:
     """Around `PrefillAdder.add_one_req`: as if there were no pages, for a prompt that has to wait.
 
     SGLang then asks again when a stream has ended. Nothing waits for a single stream, and neither
@@ -31,12 +35,12 @@ def admit(original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwar
     return original(adder, req, *args, **kwargs)
 
 
-def _decodes(req: Any) -> bool:
+def _decodes(req: Req) -> bool:
     """Whether it will have decode steps: the prefill gives the first token."""
     return req.to_finish is None and req.sampling_params.max_new_tokens - len(req.output_ids) > 1
 
 
-def _carried(pool: LayerwisePool, adder: Any, req: Any) -> bool:
+def _carried(pool: LayerwisePool, adder: PrefillAdmission, req: Req) -> bool:
     running = [] if adder.running_batch is None else adder.running_batch.reqs
     others = [each for each in (*running, *adder.can_run_list) if _decodes(each)]
     if len(others) < 2:
@@ -48,7 +52,7 @@ def _carried(pool: LayerwisePool, adder: Any, req: Any) -> bool:
     return carried or _has_waited(req, {each.rid for each in others})
 
 
-def _has_waited(req: Any, others: set[str]) -> bool:
+def _has_waited(req: Req, others: set[str]) -> bool:
     """Whether enough of the streams have ended for which it waits."""
     first: set[str] | None = getattr(req, _WAITED_FOR, None)
     if first is None:
@@ -57,7 +61,7 @@ def _has_waited(req: Any, others: set[str]) -> bool:
     return has_waited(first, others)
 
 
-def _pages(adder: Any, req: Any, pool: LayerwisePool) -> int:
+def _pages(adder: PrefillAdmission, req: Req, pool: LayerwisePool) -> int:
     """Of a stream, with the share of its answer's limit that SGLang expects it to use.
 
     What running streams share is counted for one of them, what only the prefix tree has for each.

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tokenflow_sgl.engine.layerwise.layer_executor import StepRow
 from tokenflow_sgl.engine.refusal import UnsupportedError
+from tokenflow_sgl.engine.sglang.batch import ForwardStep
 
 
 class AttentionView(Protocol):
@@ -18,7 +19,7 @@ class AttentionView(Protocol):
 
     inner: Any
 
-    def begin(self, forward_batch: Any, step: Sequence[StepRow]) -> None:
+    def begin(self, forward_batch: ForwardStep, step: Sequence[StepRow]) -> None:
         """Prepare the backend for a step, whose cells are in the table now.
 
         Args:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tokenflow_sgl.engine.config import config_of
 from tokenflow_sgl.engine.extension import Extension, Host
 from tokenflow_sgl.engine.layerwise.layer_report import LayerReport
 from tokenflow_sgl.engine.layerwise.layerwise_hooks import register_layerwise
 from tokenflow_sgl.engine.layerwise_settings import layerwise_of
+from tokenflow_sgl.engine.sglang.batch import NextPlan
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 
 
 class LayersBeside(Extension):
@@ -21,12 +21,12 @@ class LayersBeside(Extension):
     def __init__(self, report: LayerReport) -> None:
         self._report = report
 
-    def launched(self, plan: Any) -> None:
+    def launched(self, plan: NextPlan) -> None:
         """Say what was moved since the last look."""
         self._report.look()
 
 
-def register(server_args: Any) -> None:
+def register(server_args: ServerArgs) -> None:
     """Declare its hooks; without our scheduler it lets prompts wait that cost more than they give.
 
     Raises:

@@ -19,13 +19,15 @@ from tokenflow_sgl.engine.layerwise_settings import (
     LAYERWISE_ATTENTION,
     LayerwiseSettings,
 )
+from tokenflow_sgl.engine.sglang.batch import ForwardStep
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
+from tokenflow_sgl.engine.sglang.worker import Runner
 
 
 def register_layerwise_attention(settings: LayerwiseSettings) -> None:
     """Make it known to SGLang, in the scheduler's process."""
 
-    def make(runner: Any) -> LayerwiseAttention:
+    def make(runner: Runner) -> LayerwiseAttention:
         return LayerwiseAttention(runner, settings.attention or _usual(runner.device))
 
     register_attention_backend(LAYERWISE_ATTENTION)(make)
@@ -44,7 +46,7 @@ def _on_gpu(device: str) -> bool:
     return kind == "cuda"
 
 
-def _view(runner: Any, name: str) -> AttentionView:
+def _view(runner: Runner, name: str) -> AttentionView:
     if name == TRITON:
         return TritonView(runner)
     if _on_gpu(runner.device):
@@ -71,7 +73,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
             what it should be.
     """
 
-    def __init__(self, runner: Any, name: str) -> None:
+    def __init__(self, runner: Runner, name: str) -> None:
         super().__init__()
         pool = runner.token_to_kv_pool
         _check_ours(pool, LayerwisePool)
@@ -88,7 +90,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         self.extend_dummy_seqs_capped_by_req_pool = inner.extend_dummy_seqs_capped_by_req_pool
 
     @overrides("a step begins")
-    def init_forward_metadata(self, forward_batch: Any) -> None:
+    def init_forward_metadata(self, forward_batch: ForwardStep) -> None:
         """A step begins."""
         idle = forward_batch.forward_mode.is_idle()
         step = [] if idle else step_rows(forward_batch, self._table)
@@ -104,7 +106,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         k: torch.Tensor,
         v: torch.Tensor,
         layer: Any,
-        forward_batch: Any,
+        forward_batch: ForwardStep,
         save_kv_cache: bool = True,
         **kwargs: Any,
     ) -> torch.Tensor:
@@ -119,7 +121,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         k: torch.Tensor,
         v: torch.Tensor,
         layer: Any,
-        forward_batch: Any,
+        forward_batch: ForwardStep,
         save_kv_cache: bool = True,
         **kwargs: Any,
     ) -> torch.Tensor:

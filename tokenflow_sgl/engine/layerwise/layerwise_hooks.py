@@ -18,6 +18,7 @@ from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_device, chec
 from tokenflow_sgl.engine.layerwise.on_cuda import prepare_cuda
 from tokenflow_sgl.engine.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.sglang.hooking import hold
+from tokenflow_sgl.engine.sglang.worker import Configurator
 
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator"
 _ADMISSION = "sglang.srt.managers.schedule_policy:PrefillAdder.add_one_req"
@@ -65,7 +66,7 @@ def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
     )
     executors: list[LayerExecutor] = []  # of the process: one, when SGLang has made its pool
 
-    def built(result: Any, configurator: Any, *_args: Any, **_kwargs: Any) -> Any:
+    def built(result: Any, configurator: Configurator, *_args: Any, **_kwargs: Any) -> Any:
         allocator = _built(result, configurator)
         if isinstance(allocator.get_kvcache(), LayerwisePool):
             executors.append(allocator.get_kvcache().executor)
@@ -114,7 +115,7 @@ def refuse_beams(_original: Callable[..., Any], *_args: Any, **_kwargs: Any) -> 
     )
 
 
-def _built(result: Any, configurator: Any) -> Any:
+def _built(result: Any, configurator: Configurator) -> Any:
     config = configurator.model_config
     check_layers(
         is_generation=bool(config.is_generation),

@@ -31,6 +31,7 @@ from tokenflow_sgl.engine.layerwise.start_check import check_copies
 from tokenflow_sgl.engine.layerwise_settings import LayerwiseSettings
 from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
+from tokenflow_sgl.engine.sglang.pools import Allocator
 
 
 @checked
@@ -181,7 +182,7 @@ class LayerwisePagedAllocator(TellingAllocator, PagedTokenToKVPoolAllocator):  #
         super()._release_page_ids(*page_ids)
 
 
-def telling(allocator: Any) -> Any:
+def telling(allocator: Allocator) -> Any:
     """An allocator that tells the pool, for one of SGLang's that was just made and serves our pool.
 
     Raises:

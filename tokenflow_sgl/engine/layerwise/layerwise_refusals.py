@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
+from tokenflow_sgl.engine.sglang.server import ServerArgs
 
 OURS = "--tokenflow-layerwise"
 
@@ -45,7 +45,7 @@ _OPTIONS: tuple[tuple[str, object, str], ...] = (
 )
 
 
-def refused_layerwise(server_args: Any) -> Iterator[Refusal]:
+def refused_layerwise(server_args: ServerArgs) -> Iterator[Refusal]:
     """All options that exclude it, in a record that is not resolved yet."""
     for name, plain, reason in _OPTIONS:
         value = getattr(server_args, name, plain)
@@ -55,7 +55,7 @@ def refused_layerwise(server_args: Any) -> Iterator[Refusal]:
             yield Refusal(flag, sentence)
 
 
-def check_layerwise(server_args: Any) -> None:
+def check_layerwise(server_args: ServerArgs) -> None:
     """Raise `UnsupportedError` for the first option that excludes it."""
     for refusal in refused_layerwise(server_args):
         raise UnsupportedError(refusal.sentence)

@@ -12,6 +12,8 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 from tokenflow_sgl.engine.layerwise.attention_view import refused_backend
 from tokenflow_sgl.engine.layerwise.layer_executor import StepRow
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool
+from tokenflow_sgl.engine.sglang.batch import ForwardStep
+from tokenflow_sgl.engine.sglang.worker import Runner
 
 
 class PlacesOfLayer:
@@ -46,7 +48,7 @@ class PlacesOfLayer:
 class RunnerInArena:
     """SGLang's model runner as the inner backend sees it: with other places of tokens."""
 
-    def __init__(self, runner: Any, places: PlacesOfLayer) -> None:
+    def __init__(self, runner: Runner, places: PlacesOfLayer) -> None:
         self._runner = runner
         self.req_to_token_pool = places
 
@@ -65,7 +67,7 @@ class NativeView:
         UnsupportedError: It is of another kind.
     """
 
-    def __init__(self, runner: Any, name: str) -> None:
+    def __init__(self, runner: Runner, name: str) -> None:
         table = runner.req_to_token_pool.req_to_token
         self._places = PlacesOfLayer(table, runner.token_to_kv_pool)
         self.inner: Any = ATTENTION_BACKENDS[name](RunnerInArena(runner, self._places))
@@ -74,7 +76,7 @@ class NativeView:
                 name, "only those like torch_native, and triton, can be told where a layer has KV"
             )
 
-    def begin(self, forward_batch: Any, step: Sequence[StepRow]) -> None:
+    def begin(self, forward_batch: ForwardStep, step: Sequence[StepRow]) -> None:
         """Another table of places."""
         if step:
             longest = max(row.places.size for row in step)

@@ -9,6 +9,7 @@ from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 
 from tokenflow_sgl.engine.prefill_adder import AdmissionLimits, adder_class
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
+from tokenflow_sgl.engine.sglang.request import Req
 
 
 def placed_adder_class(
@@ -32,7 +33,7 @@ def placed_adder_class(
             self._left = free() if limits.active else 0
 
         @overrides("admits by the device's memory, not by SGLang's pages")
-        def add_one_req(self, req: Any, *args: Any, **kwargs: Any) -> Any:
+        def add_one_req(self, req: Req, *args: Any, **kwargs: Any) -> Any:
             if not limits.active:
                 return super().add_one_req(req, *args, **kwargs)
             wanted = len(req.origin_input_ids) + len(req.output_ids) + limits.growth.headroom

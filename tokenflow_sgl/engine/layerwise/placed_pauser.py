@@ -16,6 +16,8 @@ from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.mem_cache.common import release_kv_cache
 
 from tokenflow_sgl.engine.kv.preempt import Pauser
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
 
 class PlacedPauser(Pauser):
@@ -33,7 +35,7 @@ class PlacedPauser(Pauser):
             self.drop(request)
             self.lose(request)
 
-    def give_up(self, request: Any) -> None:
+    def give_up(self, request: Req) -> None:
         """A paused stream loses its pages to others.
 
         Those that SGLang's prefix tree still has when it goes on are not computed again.
@@ -41,18 +43,18 @@ class PlacedPauser(Pauser):
         release_kv_cache(request, self._tree_cache, checkpoint=True)
         self.lose(request)
 
-    def drop(self, request: Any) -> None:
+    def drop(self, request: Req) -> None:
         """Give its row and its pages back, and keep nothing."""
         release_kv_cache(request, self._tree_cache, checkpoint=False)
 
-    def _release(self, request: Any, keep: bool = True) -> None:
+    def _release(self, request: Req, keep: bool = True) -> None:
         if keep:
             self.hold(request)
         else:
             super()._release(request, keep)
 
 
-def decoding_again(scheduler: Any, requests: Sequence[Any]) -> Any:
+def decoding_again(scheduler: LiveScheduler, requests: Sequence[Req]) -> Any:
     """A batch of paused streams that have their KV, like one that has just been prefilled.
 
     It is made as SGLang's decode servers make it of streams whose KV has come.

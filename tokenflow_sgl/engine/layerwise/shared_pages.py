@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 
 
-def shared_pages(pool: LayerwisePool, tree_cache: Any, req: Any) -> int:
+def shared_pages(pool: LayerwisePool, tree_cache: Tree, req: Req) -> int:
     """How many of the pages that a request reads, or will read first, a running stream has.
 
     Args:

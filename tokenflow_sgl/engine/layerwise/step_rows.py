@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from tokenflow_sgl.engine.layerwise.layer_executor import StepRow
+from tokenflow_sgl.engine.sglang.batch import ForwardStep
 
 PADDING = 0
 """The row in SGLang's table of requests that is no stream's: steps at start have it."""
 
 
-def step_rows(forward_batch: Any, table: torch.Tensor) -> list[StepRow]:
+def step_rows(forward_batch: ForwardStep, table: torch.Tensor) -> list[StepRow]:
     """All streams of a step that is not idle.
 
     On a GPU it waits until all steps before have been computed: SGLang's table is there, and it is

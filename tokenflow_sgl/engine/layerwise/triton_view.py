@@ -16,6 +16,8 @@ from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 from tokenflow_sgl.engine.layerwise.attention_view import refused_backend
 from tokenflow_sgl.engine.layerwise.layer_executor import StepRow
 from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool
+from tokenflow_sgl.engine.sglang.batch import ForwardStep
+from tokenflow_sgl.engine.sglang.worker import Runner
 
 TRITON = "triton"
 """SGLang's name of the backend."""
@@ -31,7 +33,7 @@ class TritonView:
         UnsupportedError: The backend would also read through another list.
     """
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._pool: LayerwisePool = runner.token_to_kv_pool
         with self._pool.read_by_attention():  # it looks how wide values are
             self.inner: Any = ATTENTION_BACKENDS[TRITON](runner)
@@ -45,7 +47,7 @@ class TritonView:
             raise refused_backend(TRITON, "for sliding windows it has places of its own")
         self._logical: Any = None
 
-    def begin(self, forward_batch: Any, step: Sequence[StepRow]) -> None:
+    def begin(self, forward_batch: ForwardStep, step: Sequence[StepRow]) -> None:
         """The backend lists places as SGLang counts them; these are kept."""
         self.inner.init_forward_metadata(forward_batch)
         self._logical = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Any
 
 import torch
 
@@ -12,6 +11,7 @@ from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.prefix_in_tree import room_of
 from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
+from tokenflow_sgl.engine.sglang.tree import Tree
 
 SPARE = 1.125
 """Device memory that is taken for a tail is so many times what it is expected to need."""
@@ -31,7 +31,7 @@ class CopyMemory:
     def __init__(
         self,
         restorations: Collection[Restoration],
-        tree_cache: Any,
+        tree_cache: Tree,
         outlook: Outlook,
         chunks: HeadChunks,
         chunk_size: int,

@@ -12,10 +12,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from tokenflow_sgl.engine.sglang.controller import Controller
+from tokenflow_sgl.engine.sglang.tree import Tree
+
 _ATTRIBUTE = "tokenflow_fetches"
 
 
-def fetches_of(controller: Any) -> dict[Any, int]:
+def fetches_of(controller: Controller) -> dict[Any, int]:
     """SGLang's operations that its threads have not ended, in the order in which they began.
 
     Of each the number of batches that they have reported. The same on all ranks.
@@ -28,7 +31,7 @@ def fetches_of(controller: Any) -> dict[Any, int]:
 
 
 def drained(
-    original: Callable[..., Any], tree: Any, *args: Any, n_ack_prefetch: int, **kwargs: Any
+    original: Callable[..., Any], tree: Tree, *args: Any, n_ack_prefetch: int, **kwargs: Any
 ) -> Any:
     """Around the tree's `_drain_storage_control_queues_impl`: notes which fetches have ended."""
     controller = tree.cache_controller

@@ -14,6 +14,8 @@ from sglang.srt.managers.cache_controller import CacheOperation
 from sglang.srt.utils.common import get_device_module
 
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
+from tokenflow_sgl.engine.sglang.controller import StorageFetch
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.engine.telemetry.sparing import Sparing
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ class LayerCopies(TailCopies):
 
     asked = True
 
-    def __init__(self, tree: Any, operation: Any, layers: int) -> None:
+    def __init__(self, tree: Tree, operation: StorageFetch, layers: int) -> None:
         super().__init__(tree, operation)
         self._layers = layers
         self._pairs: tuple[torch.Tensor, torch.Tensor] | None = None  # places on host and device

@@ -19,6 +19,8 @@ from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
 from tokenflow_sgl.engine.restore.layer_reads import read_layers
 from tokenflow_sgl.engine.restore.tail_fetch import BATCH_TOKENS, TailFetch, set_tail, tail_of
+from tokenflow_sgl.engine.sglang.controller import Controller, StorageFetch
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.engine.shared_clock import local_time
 from tokenflow_sgl.engine.telemetry.sparing import Sparing
 
@@ -77,7 +79,9 @@ class LayerFetch(TailFetch):
         # One batch is fetched in any case: it measures the link.
         return bool(landed) and self.tokens_of(landed) >= self.enough
 
-    def fetch(self, controller: Any, operation: Any, batches: int | None = None) -> None:
+    def fetch(
+        self, controller: Controller, operation: StorageFetch, batches: int | None = None
+    ) -> None:
         """Fetch batch by batch; the ranks agree on each, so all of them report as many.
 
         batches: it has one turn, so all.
@@ -102,7 +106,7 @@ class LayerFetch(TailFetch):
         """Tokens that have as many bytes in all layers as the prefix has in these."""
         return self.tokens * layers // self.layers
 
-    def _read(self, controller: Any, keys: list[str], slots: Any, some: range) -> bool:
+    def _read(self, controller: Controller, keys: list[str], slots: Any, some: range) -> bool:
         try:
             return read_layers(controller, keys, slots, some)
         except Exception as error:
@@ -121,14 +125,14 @@ class LayerMemory:
         tree: SGLang's.
     """
 
-    def __init__(self, tree: Any) -> None:
+    def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._operations: list[Any] = []
 
     def __bool__(self) -> bool:
         return bool(self._operations)
 
-    def keep(self, operation: Any) -> None:
+    def keep(self, operation: StorageFetch) -> None:
         """Of one that begins."""
         operation.ack_releases_incomplete_host_indices = False
         self._operations.append(operation)
@@ -149,7 +153,7 @@ class LayerMemory:
                 self._tree.cache_controller.append_host_mem_release(operation.host_indices)
         del self._operations[:number]
 
-    def _unused(self, operation: Any, fetching: Collection[Any]) -> bool:
+    def _unused(self, operation: StorageFetch, fetching: Collection[Any]) -> bool:
         info = self._tree.ongoing_prefetch.get(operation.handle)
         if operation in fetching or (info is not None and info.operation is operation):
             return False
@@ -157,13 +161,13 @@ class LayerMemory:
         return not isinstance(fetch, LayerFetch) or fetch.taken or fetch.by_layers.ended
 
 
-def by_layers_from_here(operation: Any, fetch: LayerFetch) -> None:
+def by_layers_from_here(operation: StorageFetch, fetch: LayerFetch) -> None:
     """From now on this operation, whose host memory is just allocated, is fetched so."""
     fetch.end = int(operation.storage_start) + fetch.tokens
     set_tail(operation, fetch)
 
 
-def take_layers(controller: Any, acknowledged: int) -> None:
+def take_layers(controller: Controller, acknowledged: int) -> None:
     """SGLang is about to take so many reports of fetches: those of layers are for us.
 
     As all ranks do at the same time, and each report was agreed on.

@@ -15,6 +15,7 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
+from tokenflow_sgl.engine.sglang.controller import Controller
 from tokenflow_sgl.engine.telemetry.sparing import Sparing
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ logger.addFilter(Sparing())
 _LAYOUTS = ("layer_first", "page_first_direct")
 
 
-def reads_layers(controller: Any) -> bool:
+def reads_layers(controller: Controller) -> bool:
     """Whether the storage that is attached now can be read layer by layer.
 
     SGLang's `file` backend can, and any other with a method `batch_get_layers(keys, host_indices,
@@ -39,7 +40,7 @@ def reads_layers(controller: Any) -> bool:
 
 
 def read_layers(
-    controller: Any, keys: list[str], host_indices: torch.Tensor, layers: range
+    controller: Controller, keys: list[str], host_indices: torch.Tensor, layers: range
 ) -> bool:
     """Read neighbouring layers of pages; whether all of them are there now.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
@@ -13,6 +12,7 @@ from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.restorable import restorable_by_layers
 from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
 from tokenflow_sgl.engine.restore.shared_prefix import leader_of
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.restoration import HeadPlanner, Known
 
 GAIN = 0.001
@@ -36,7 +36,7 @@ class LayerWays:
 
     def __init__(
         self,
-        tree: Any,
+        tree: Tree,
         layers: int,
         planner: HeadPlanner,
         outlook: Outlook,

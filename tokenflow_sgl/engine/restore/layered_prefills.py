@@ -10,8 +10,6 @@ in flight, with memory that is the request's own, and its tree never sees KV tha
 
 from __future__ import annotations
 
-from typing import Any
-
 from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.layer_ways import LayerWays
 from tokenflow_sgl.engine.restore.open_restorations import OpenRestorations
@@ -19,6 +17,8 @@ from tokenflow_sgl.engine.restore.outlook import SHORT
 from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED
 from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
 from tokenflow_sgl.engine.restore.split_prefill import SplitPrefill
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
 
 
 class LayeredPrefills:
@@ -57,12 +57,12 @@ class LayeredPrefills:
             return self._chunks.alone(each, head) != 0
         return more > 0 and self._chunks.behind_others(each, head, missing) == missing
 
-    def starts(self, request: Any) -> bool:
+    def starts(self, request: Req) -> bool:
         """Whether a request that may start is computed as far up as its layers have not landed."""
         each = self._open.of(request)
         return each is not None and each.stage is Stage.LAYERS and not each.step.alone
 
-    def began(self, request: Any) -> bool:
+    def began(self, request: Req) -> bool:
         """It is in the next step, by itself: whether with all of its prompt, as it has to be."""
         each = self._open.of(request)
         assert each is not None, "it was asked for just now"
@@ -75,7 +75,7 @@ class LayeredPrefills:
 
     # ---- a request whose layers are computed ----------------------------------------
 
-    def begun(self, batch: Any) -> Restoration | None:
+    def begun(self, batch: ReqBatch | None) -> Restoration | None:
         """The restoration by layers of a batch that SGLang has just made; None: it has none."""
         if batch is None or len(batch.reqs) != 1:
             return None

@@ -16,6 +16,7 @@ from typing import Any
 from sglang.srt.plugins.hook_registry import HookType
 
 from tokenflow_sgl.engine.restore.tail_fetch import tail_of
+from tokenflow_sgl.engine.sglang.controller import Controller
 from tokenflow_sgl.engine.sglang.hooking import hold
 
 _CONTROLLER = "sglang.srt.managers.cache_controller:HiCacheController"
@@ -32,7 +33,7 @@ class Turn:
     batches: int | None
 
 
-def hand_on(controller: Any, turn: Turn) -> None:
+def hand_on(controller: Controller, turn: Turn) -> None:
     """Behind what was handed on before."""
     controller.prefetch_buffer.put(turn)
 
@@ -47,14 +48,14 @@ def register_turns() -> None:
     )
 
 
-def _work(original: Callable[[Any], None], controller: Any) -> None:
+def _work(original: Callable[[Any], None], controller: Controller) -> None:
     original(_Controller(controller))
 
 
 class _Controller:
     """SGLang's, as its I/O thread sees it: its queue has only what has its turn."""
 
-    def __init__(self, controller: Any) -> None:
+    def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self.prefetch_buffer = _Turns(controller)
 
@@ -65,7 +66,7 @@ class _Controller:
 class _Turns:
     """SGLang's queue of fetches; other ones than those from the tail are taken as they come."""
 
-    def __init__(self, controller: Any) -> None:
+    def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:

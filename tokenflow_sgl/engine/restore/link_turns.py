@@ -17,6 +17,8 @@ from tokenflow_sgl.engine.restore.link_thread import Turn, hand_on
 from tokenflow_sgl.engine.restore.outlook import Outlook
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.tail_fetch import TailFetch, tail_of
+from tokenflow_sgl.engine.sglang.controller import Controller, StorageFetch
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.restoration import link_shares
 
 
@@ -33,7 +35,7 @@ class LinkTurns:
 
     def __init__(
         self,
-        tree: Any,
+        tree: Tree,
         restorations: Collection[Restoration],
         outlook: Outlook,
         admission: Callable[[], Sequence[Any] | None],
@@ -96,6 +98,8 @@ class LinkTurns:
         return link_shares(left, int(seconds * self._outlook.measured.rate) - loading)
 
 
-def _give(controller: Any, operation: Any, fetch: TailFetch, batches: int | None) -> None:
+def _give(
+    controller: Controller, operation: StorageFetch, fetch: TailFetch, batches: int | None
+) -> None:
     fetch.handed = None if batches is None or fetch.handed is None else fetch.handed + batches
     hand_on(controller, Turn(operation, batches))

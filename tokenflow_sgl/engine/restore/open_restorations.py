@@ -20,6 +20,9 @@ from tokenflow_sgl.engine.restore.prefix_in_tree import (
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
 from tokenflow_sgl.engine.restore.tail_join import join_fetch
+from tokenflow_sgl.engine.sglang.controller import StorageFetch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 
 
 class OpenRestorations:
@@ -37,7 +40,7 @@ class OpenRestorations:
         needed: Tokens of device memory that steps may take soon.
     """
 
-    def __init__(self, tree_cache: Any, chunk_size: int, record: RestorationRecord) -> None:
+    def __init__(self, tree_cache: Tree, chunk_size: int, record: RestorationRecord) -> None:
         self._tree = tree_cache
         self._record = record
         self._of: dict[Any, Restoration] = {}  # by SGLang's handle of the request
@@ -51,7 +54,7 @@ class OpenRestorations:
         """The one of a request with this handle of SGLang's; None: there is none."""
         return self._of.get(handle)
 
-    def of(self, request: Any) -> Restoration | None:
+    def of(self, request: Req) -> Restoration | None:
         """The one of a request of SGLang's; None: there is none."""
         return self._of.get(request.cache_request_handle)
 
@@ -83,12 +86,12 @@ class OpenRestorations:
             unused = self.layer_memory.unused(fetches_of(self._tree.cache_controller))
             self.layer_memory.release(agree(unused))
 
-    def under_way(self, request: Any) -> bool:
+    def under_way(self, request: Req) -> bool:
         """Whether something of a request may still be fetched and used."""
         each = self.of(request)
         return each is not None and each.stage is not Stage.PROBE
 
-    def held_for(self, request: Any) -> int:
+    def held_for(self, request: Req) -> int:
         """Tokens of device memory that a request has already, for copies of its tail."""
         each = self.of(request)
         return 0 if each is None else each.copies.held
@@ -104,14 +107,14 @@ class OpenRestorations:
         self.forget(each.request)
         self._of[each.request.cache_request_handle] = each
 
-    def forget(self, request: Any) -> None:
+    def forget(self, request: Req) -> None:
         """SGLang has dropped the fetch of a request."""
         each = self._of.pop(request.cache_request_handle, None)
         if each is not None:
             each.copies.give_back()
             each.ends()
 
-    def drop(self, request: Any, reason: str | None = None) -> None:
+    def drop(self, request: Req, reason: str | None = None) -> None:
         """The fetch of a request is of no use any more.
 
         Args:
@@ -143,7 +146,7 @@ class OpenRestorations:
         """The engine is not paused any more."""
         self._paused = False
 
-    def keeps(self, operation: Any) -> bool:
+    def keeps(self, operation: StorageFetch) -> bool:
         """A fetch of SGLang's has ended: whether its pages wait for the head."""
         each = self._of.get(operation.handle)
         if each is None or each.operation is not operation:

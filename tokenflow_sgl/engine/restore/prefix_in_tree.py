@@ -7,6 +7,9 @@ from typing import Any
 
 from sglang.srt.mem_cache.common import match_kv_cache
 
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
+
 RECOMPUTED = "recomputed"
 """Reason of storage hits that are not used, in SGLang's metric: they are computed, as that is
 sooner."""
@@ -14,7 +17,7 @@ HOST_FULL = "host_capacity"
 """Another one, of SGLang's own."""
 
 
-def tokens_in_tree(tree: Any, request: Any) -> int:
+def tokens_in_tree(tree: Tree, request: Req) -> int:
     """Tokens of a request that are on the device or, behind those, on the host.
 
     Matches it with the tree, as SGLang does before it is admitted.
@@ -26,12 +29,12 @@ def tokens_in_tree(tree: Any, request: Any) -> int:
     return int(request.prefix_len) + int(request.host_hit_length)
 
 
-def room_of(tree: Any) -> int:
+def room_of(tree: Tree) -> int:
     """Tokens of device memory that SGLang can take for a step."""
     return int(tree.token_to_kv_pool_allocator.available_size()) + int(tree.evictable_size())
 
 
-def takes_tail(tree: Any, request: Any, may_lock: bool) -> bool:
+def takes_tail(tree: Tree, request: Req, may_lock: bool) -> bool:
     """Whether the tree will take a tail behind what it has of a request that was just matched.
 
     With write-through it takes none behind KV without a copy on the host. There is none if the host
@@ -48,12 +51,12 @@ def takes_tail(tree: Any, request: Any, may_lock: bool) -> bool:
     return bool(tree.is_backuped(node))
 
 
-def not_used(tree: Any, handle: Any, reason: str) -> None:
+def not_used(tree: Tree, handle: Any, reason: str) -> None:
     """Tell SGLang's metrics that nothing more of a request's storage hit will be used."""
     tree._finish_storage_prefetch(handle, fulfilled_tokens=0, reason=reason)
 
 
-def keep_hits(tree: Any, handle: Any, admit: Callable[[], None]) -> None:
+def keep_hits(tree: Tree, handle: Any, admit: Callable[[], None]) -> None:
     """Admit a head: of the request's storage hit SGLang still knows all that is not used so far."""
     hits = tree._storage_prefetch_hit_remaining_by_reqid
     left = hits.pop(handle, None)

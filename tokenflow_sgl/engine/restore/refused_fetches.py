@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
+
 MOST_TRIES = 8
 """More are not worth the passes for which a request waits for the storage's answer."""
 
@@ -37,7 +40,7 @@ class RefusedFetches:
         fetch_again: Begins a fetch for a request anew, of what is stored up to a token.
     """
 
-    def __init__(self, tree: Any, fetch_again: Callable[[Any, int], object]) -> None:
+    def __init__(self, tree: Tree, fetch_again: Callable[[Any, int], object]) -> None:
         self._tree = tree
         self._fetch_again = fetch_again
         self._of: dict[Any, _Refused] = {}  # by SGLang's handle
@@ -47,7 +50,7 @@ class RefusedFetches:
         """Memory may have become free: the first one that admission looks at may have it."""
         self._looked = False
 
-    def add(self, request: Any, end: int) -> None:
+    def add(self, request: Req, end: int) -> None:
         """The host had no memory for any of its prefix, of which `end` tokens are stored."""
         handle = request.cache_request_handle
         # SGLang says nothing of a request that is aborted while it waits.

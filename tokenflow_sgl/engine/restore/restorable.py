@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import OngoingFetch, Tree
 from tokenflow_sgl.engine.unsupported import undisturbed_reason
 
 
-def restorable(tree: Any, request: Any, info: Any) -> bool:
+def restorable(tree: Tree, request: Req, info: OngoingFetch) -> bool:
     """Whether a prefetch may bring a request's tail.
 
     Args:
@@ -27,7 +27,7 @@ def restorable(tree: Any, request: Any, info: Any) -> bool:
     return undisturbed_reason(request) is None
 
 
-def restorable_by_layers(request: Any) -> bool:
+def restorable_by_layers(request: Req) -> bool:
     """Whether a request's prefill may be split after some layers, as far as it is for the request.
 
     It is its first one, gives one token, and nothing but the prompt decides what is computed.

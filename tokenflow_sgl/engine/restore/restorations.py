@@ -34,6 +34,8 @@ from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
 from tokenflow_sgl.engine.restore.shared_prefix import place
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
 from tokenflow_sgl.engine.restore.tail_fetch import mark, tail_of
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.restoration import HeadPlanner
 
 
@@ -64,7 +66,7 @@ class Restorations:
 
     def __init__(
         self,
-        tree_cache: Any,
+        tree_cache: Tree,
         chunk_size: int,
         planner: HeadPlanner,
         record: RestorationRecord,
@@ -90,7 +92,7 @@ class Restorations:
         self.turns = LinkTurns(tree_cache, all_, outlook, admission)
         self.copy_memory = CopyMemory(all_, tree_cache, outlook, chunks, chunk_size)
 
-    def begin_pass(self, measured: Measured, needed: int, chunked: Any = None) -> None:
+    def begin_pass(self, measured: Measured, needed: int, chunked: Req | None = None) -> None:
         """A pass of the scheduler begins; SGLang's prefetches were looked at.
 
         Args:
@@ -120,7 +122,7 @@ class Restorations:
                 self._join_early(each)
         self.copy_memory.begin_pass(needed)
 
-    def watch(self, request: Any) -> None:
+    def watch(self, request: Req) -> None:
         """SGLang may have begun a prefetch for this request: from now on it is one of ours."""
         handle = request.cache_request_handle
         info = self._tree.ongoing_prefetch.get(handle)
@@ -166,7 +168,7 @@ class Restorations:
         step.chunk, step.head = chunk, head
         return True
 
-    def admitted(self, request: Any) -> None:
+    def admitted(self, request: Req) -> None:
         """It is in the next step: what was planned for it in this pass is done.
 
         Args:
@@ -217,7 +219,7 @@ class Restorations:
         self._fetch_again(each.request)
         return False
 
-    def chunk_of(self, request: Any) -> int | None:
+    def chunk_of(self, request: Req) -> int | None:
         """Tokens of the head that this request may compute in its first chunk; None: any."""
         each = self.open.of(request)
         return None if each is None or not each.step.chunk else each.step.chunk
@@ -231,12 +233,12 @@ class Restorations:
 
     # ---- a request whose head is being computed -------------------------------------
 
-    def continues(self, request: Any) -> None:
+    def continues(self, request: Req) -> None:
         """Its next chunk is in the next step."""
         prefix = int(request.prefix_len)
         self._outlook.computes(prefix, int(request.extend_end) - prefix)
 
-    def next_chunk(self, request: Any) -> int | None:
+    def next_chunk(self, request: Req) -> int | None:
         """Tokens that the request whose prompt is prefilled in part computes next.
 
         Returns:

@@ -16,6 +16,7 @@ from tokenflow_sgl.engine.prefill_adder import whole_chunk
 from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED, keep_hits
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
+from tokenflow_sgl.engine.sglang.request import Req
 
 
 def restoring_adder(
@@ -41,17 +42,20 @@ def restoring_adder(
         memory_budget: Any
 
         @overrides("admits a request whose head is to be computed")
-        def add_one_req(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
+        def add_one_req(self, req: Req, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             result = self._add(req, has_chunked_req, *args, **kwargs)
             if result is AddReqResult.NO_TOKEN and not self._added(req):
                 missing = len(req.full_untruncated_fill_ids) - int(req.prefix_len)
                 restorations.copy_memory.give_back(missing + _answer(req))
             return result
 
-        def _added(self, req: Any) -> bool:
+        def _added(self, req: Req) -> bool:
             return bool(self.can_run_list) and self.can_run_list[-1] is req
 
-        def _add(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
+        def _divided(self, req: Req) -> bool:
+            return self.new_chunked_req is req
+
+        def _add(self, req: Req, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             if restorations.layered.starts(req):
                 return self._add_by_layers(req, has_chunked_req, *args, **kwargs)
             head = restorations.chunk_of(req)
@@ -70,13 +74,13 @@ def restoring_adder(
             if not self._added(req):
                 return result
             restorations.admitted(req)
-            if self.new_chunked_req is req:
+            if self._divided(req):
                 self._reserve_rest(req)
             else:
                 restorations.open.drop(req, RECOMPUTED)  # all of it, in one chunk
             return self.budget_state()
 
-        def _reserve_rest(self, req: Any) -> None:
+        def _reserve_rest(self, req: Req) -> None:
             # SGLang fills a step with a prompt that it divides, and admits none beside it. A head
             # leaves room in its step: what is admitted there must not take what its prompt needs
             # in the next ones, for which SGLang takes memory whether there is some or not.
@@ -84,7 +88,7 @@ def restoring_adder(
             rest -= restorations.open.held_for(req)
             self.memory_budget.reserve(max(rest, 0), _answer(req))
 
-        def _add_by_layers(self, req: Any, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
+        def _add_by_layers(self, req: Req, has_chunked_req: bool, *args: Any, **kwargs: Any) -> Any:
             # A step of its own: others have all of their layers computed.
             if has_chunked_req or self.can_run_list:
                 return AddReqResult.CONTINUE
@@ -98,7 +102,7 @@ def restoring_adder(
 
         @overrides("what is copied already takes no memory")
         def _select_prefill_admission(
-            self, req: Any, *, has_chunked_req: bool = False, **kwargs: Any
+            self, req: Req, *, has_chunked_req: bool = False, **kwargs: Any
         ) -> Any:
             # A restoration leaves room in its step, and no second prompt may be prefilled in part.
             found = super()._select_prefill_admission(
@@ -110,7 +114,7 @@ def restoring_adder(
             return found
 
         @overrides("a computed head is no hit")
-        def _account_prefill_cache_admission(self, req: Any, prefix_len: int) -> None:
+        def _account_prefill_cache_admission(self, req: Req, prefix_len: int) -> None:
             # Of a head that was evicted or flushed meanwhile only the rest was computed before.
             req.already_computed = min(int(req.already_computed), prefix_len)
             before = self.log_device_hit_tokens
@@ -125,7 +129,7 @@ def restoring_adder(
             self.log_hit_tokens -= computed  # SGLang adds the whole prefix elsewhere
 
         @overrides("the head ends where a chunk does")
-        def add_chunked_req(self, req: Any) -> Any:
+        def add_chunked_req(self, req: Req) -> Any:
             head = restorations.chunk_of(req)
             if head is not None:
                 limit = whole_chunk(head, self.page_size, align)
@@ -142,7 +146,7 @@ def restoring_adder(
     return RestoringAdder
 
 
-def _answer(req: Any) -> int:
+def _answer(req: Req) -> int:
     """Tokens that SGLang reserves for a request's answer."""
     answer: int = min(req.sampling_params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
     return answer

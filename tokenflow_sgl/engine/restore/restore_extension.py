@@ -28,7 +28,11 @@ from tokenflow_sgl.engine.restore.restoring_ranks import UNKNOWN, RestoringRanks
 from tokenflow_sgl.engine.restore.split_prefill import layers_of
 from tokenflow_sgl.engine.restore.split_run import LaunchedSteps, SplitRun
 from tokenflow_sgl.engine.restore.utilisation import Utilisation
+from tokenflow_sgl.engine.sglang.batch import NextPlan, ReqBatch
 from tokenflow_sgl.engine.sglang.hooking import hold
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.server import ServerArgs
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import local_time
 from tokenflow_sgl.engine.unsupported import check_prefill
 
@@ -47,7 +51,7 @@ _KEPT = (
 its accounting of what came from a cache."""
 
 
-def register(server_args: Any) -> None:
+def register(server_args: ServerArgs) -> None:
     """Declare the hooks on SGLang, in the scheduler's process before it has a cache."""
     register_restorations()
     hold(
@@ -140,14 +144,14 @@ class RestoreExtension(Extension):
 
     # ---- fetches begin --------------------------------------------------------------
 
-    def prefetch_asked(self, req: Any) -> None:
+    def prefetch_asked(self, req: Req) -> None:
         """A prefetch that SGLang has begun is one from the tail from now on."""
         if self._scheduler.enable_hicache_storage:
             self._restorations.watch(req)
 
     # ---- each pass ------------------------------------------------------------------
 
-    def pass_begins(self, running_batch: Any) -> None:
+    def pass_begins(self, running_batch: ReqBatch) -> None:
         """What was begun and waits for its tail is not to wait for another request's end."""
         self._measures = self._open.any
         if self._measures:
@@ -172,7 +176,7 @@ class RestoreExtension(Extension):
             scheduler.chunked_req = None
             self._put_back(req)
 
-    def prefill(self, running_batch: Any, choose: Prefill) -> Any:
+    def prefill(self, running_batch: ReqBatch, choose: Prefill) -> Any:
         """Go on with a prefill that is split, or split the one that is chosen."""
         if self._split.under_way:
             return NextBatchPlan(batch_to_run=self._split.go_on(), running_batch=running_batch)
@@ -195,30 +199,30 @@ class RestoreExtension(Extension):
             self._adders[adder] = restoring_adder(adder, self._restorations, align, self._unmix)
         return self._adders[adder]
 
-    def launched(self, plan: Any) -> None:
+    def launched(self, plan: NextPlan) -> None:
         """Note when the step that is launched will have ended."""
         batch = plan.batch_to_run
         if self._measures and not self._split.finishes(batch):
             work = work_of(batch, crowded=False)
             self._steps.takes(seconds_of(work, self._host.costs()))
 
-    def running(self, batch: Any) -> AbstractContextManager[None]:
+    def running(self, batch: ReqBatch) -> AbstractContextManager[None]:
         """Of a batch that finishes a split prefill, the layers that are left are run."""
         if self._split.finishes(batch):
             return self._split.running(batch)
         return contextlib.nullcontext()
 
-    def computes_beside(self, batch: Any) -> bool:
+    def computes_beside(self, batch: ReqBatch | None) -> bool:
         """Whether layers of a split prefill were launched, or are left, beside this step."""
         return self._split.computes_beside(batch)
 
     # ---- what SGLang does to the request whose prompt is prefilled in part -----------------
 
-    def keeps_chunk(self, req: Any) -> bool:
+    def keeps_chunk(self, req: Req) -> bool:
         """One that is split goes on where it was."""
         return self._split.is_of(req)
 
-    def has_its_memory(self, req: Any) -> bool:
+    def has_its_memory(self, req: Req) -> bool:
         """One that is split had all of it from the beginning."""
         return self._split.is_of(req)
 
@@ -290,11 +294,11 @@ class RestoreExtension(Extension):
             shortest,
         )
 
-    def _is_aborted(self, req: Any) -> bool:
+    def _is_aborted(self, req: Req) -> bool:
         """Whether SGLang is about to end a request whose prompt is prefilled in part."""
         return req is self._scheduler._pending_chunked_abort_req or req.to_finish is not None
 
-    def _put_back(self, req: Any) -> None:
+    def _put_back(self, req: Req) -> None:
         """A request's head is computed, its last chunk may still run: it waits for its tail.
 
         Its row is free, its KV in the prefix tree. What SGLang counts of chunks in flight stays.
@@ -330,38 +334,42 @@ def _of(scheduler: Any) -> RestoreExtension:
     return found
 
 
-def _prefetched(original: Function, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+def _prefetched(
+    original: Function, scheduler: LiveScheduler, req: Req, *args: Any, **kwargs: Any
+) -> Any:
     said = original(scheduler, req, *args, **kwargs)
     _of(scheduler).prefetch_asked(req)
     return said
 
 
-def _looked_at(original: Function, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+def _looked_at(original: Function, scheduler: LiveScheduler, *args: Any, **kwargs: Any) -> None:
     original(scheduler, *args, **kwargs)
     _of(scheduler).copies_looked_at()
 
 
-def _run(original: Function, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _run(
+    original: Function, scheduler: LiveScheduler, batch: ReqBatch, *args: Any, **kwargs: Any
+) -> Any:
     with _of(scheduler).running(batch):
         return original(scheduler, batch, *args, **kwargs)
 
 
-def _stash(original: Function, scheduler: Any, req: Any) -> None:
+def _stash(original: Function, scheduler: LiveScheduler, req: Req) -> None:
     if not _of(scheduler).keeps_chunk(req):
         original(scheduler, req)
 
 
-def _chunk_aborted(original: Function, scheduler: Any) -> None:
+def _chunk_aborted(original: Function, scheduler: LiveScheduler) -> None:
     with _of(scheduler).chunk_aborts():
         original(scheduler)
 
 
-def _continued(original: Function, scheduler: Any, recv_req: Any) -> None:
+def _continued(original: Function, scheduler: LiveScheduler, recv_req: Any) -> None:
     original(scheduler, recv_req)
     _of(scheduler).engine_continues()
 
 
-def _flushed(original: Function, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+def _flushed(original: Function, scheduler: LiveScheduler, *args: Any, **kwargs: Any) -> Any:
     if scheduler.is_fully_idle(ignore_waiting=scheduler._engine_paused):  # else it is refused
         _of(scheduler).flushes()
     return original(scheduler, *args, **kwargs)

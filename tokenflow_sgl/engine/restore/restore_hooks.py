@@ -14,7 +14,9 @@ from tokenflow_sgl.engine.restore.link_thread import register_turns
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import handing_over
 from tokenflow_sgl.engine.restore.tail_fetch import register_fetches
+from tokenflow_sgl.engine.sglang.controller import Controller, StorageFetch
 from tokenflow_sgl.engine.sglang.hooking import hold
+from tokenflow_sgl.engine.sglang.tree import Tree
 
 _TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController"
@@ -81,31 +83,31 @@ def register_restorations() -> None:
     )
 
 
-def attach_restorations(tree_cache: Any, restorations: Restorations) -> None:
+def attach_restorations(tree_cache: Tree, restorations: Restorations) -> None:
     """The hooks on this tree go to these restorations."""
     setattr(tree_cache, _ATTRIBUTE, restorations)
 
 
-def restorations_of(tree_cache: Any) -> Restorations | None:
+def restorations_of(tree_cache: Tree) -> Restorations | None:
     """The restorations that the hooks on this tree go to; None: SGLang fetches by itself."""
     found: Restorations | None = getattr(tree_cache, _ATTRIBUTE, None)
     return found
 
 
-def _progress(original: Function, tree: Any, request: Any) -> Any:
+def _progress(original: Function, tree: Tree, request: Any) -> Any:
     restorations = restorations_of(tree)
     may_start = restorations.may_start(request) if restorations is not None else None
     return original(tree, request) if may_start is None else may_start
 
 
-def _fetched(original: Function, tree: Any, operation: Any) -> Any:
+def _fetched(original: Function, tree: Tree, operation: StorageFetch) -> Any:
     restorations = restorations_of(tree)
     if restorations is not None and restorations.open.keeps(operation):
         return None
     return original(tree, operation)
 
 
-def _drained(original: Function, tree: Any, *args: Any, n_ack_prefetch: int, **kwargs: Any) -> Any:
+def _drained(original: Function, tree: Tree, *args: Any, n_ack_prefetch: int, **kwargs: Any) -> Any:
     take_layers(tree.cache_controller, n_ack_prefetch)
     said = drained(original, tree, *args, n_ack_prefetch=n_ack_prefetch, **kwargs)
     restorations = restorations_of(tree)
@@ -114,14 +116,16 @@ def _drained(original: Function, tree: Any, *args: Any, n_ack_prefetch: int, **k
     return said
 
 
-def _load(original: Function, controller: Any, host_indices: Any, *args: Any, **kwargs: Any) -> Any:
+def _load(
+    original: Function, controller: Controller, host_indices: Any, *args: Any, **kwargs: Any
+) -> Any:
     copies = handing_over(controller)
     if copies is None or kwargs.get("extra_pools"):
         return original(controller, host_indices, *args, **kwargs)
     return copies.load(host_indices, kwargs["node_id"])
 
 
-def _available(original: Function, tree: Any, component_type: Any) -> int:
+def _available(original: Function, tree: Tree, component_type: Any) -> int:
     # The memory of the copies is there already: nothing is to be evicted for it.
     copies = handing_over(tree.cache_controller)
     return int(original(tree, component_type)) + (0 if copies is None else copies.held)

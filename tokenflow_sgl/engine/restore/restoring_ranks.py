@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tokenflow_sgl.engine.ranks import decides_alone, place_in_group
+from tokenflow_sgl.engine.sglang.tree import Tree
 
 UNKNOWN = -1.0
 """What ranks tell each other of a figure that is not known yet."""
@@ -24,7 +25,7 @@ class RestoringRanks:
         parallel: SGLang's state of this process's ranks.
     """
 
-    def __init__(self, tree_cache: Any, parallel: Any) -> None:
+    def __init__(self, tree_cache: Tree, parallel: Any) -> None:
         self._tree = tree_cache
         self._alone = decides_alone(parallel)
         self._leads = place_in_group(parallel) == 0

@@ -20,6 +20,8 @@ from sglang.srt.model_executor.forward_batch_info import (
 
 from tokenflow_sgl.engine.layerwise_settings import layerwise_of
 from tokenflow_sgl.engine.restore.restored_request import Restoration
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler, Runner, Worker
 
 
 class SplitPrefill:
@@ -35,7 +37,7 @@ class SplitPrefill:
         first: Layers from this one on are loaded, when it is to be finished.
     """
 
-    def __init__(self, batch: Any, restoration: Restoration, layers: int) -> None:
+    def __init__(self, batch: ReqBatch, restoration: Restoration, layers: int) -> None:
         self.batch = batch
         self.restoration = restoration
         self.request = restoration.request
@@ -53,13 +55,13 @@ class SplitPrefill:
         """Tokens whose KV is stored, and missing on the device."""
         return self.restoration.end - self.prefix
 
-    def compute(self, worker: Any, more: int) -> None:
+    def compute(self, worker: Worker, more: int) -> None:
         """Launch so many layers more, of all tokens."""
         worker.set_hicache_consumer(self.batch.hicache_consumer_index)
         self._launch(worker.model_runner, self._all_tokens(worker.model_runner), more)
         self.computed += more
 
-    def finish(self, worker: Any, batch: Any) -> GenerationBatchResult:
+    def finish(self, worker: Worker, batch: ReqBatch) -> GenerationBatchResult:
         """Launch what is left, and sample.
 
         Args:
@@ -83,16 +85,16 @@ class SplitPrefill:
             next_token_ids=runner.sample(output.logits_output, forward),
         )
 
-    def _all_tokens(self, runner: Any) -> Any:
+    def _all_tokens(self, runner: Runner) -> Any:
         if self._forward is None:
             self._forward = _forward_of(runner, self.batch)
         return self._forward
 
-    def _launch(self, runner: Any, forward: Any, more: int) -> Any:
+    def _launch(self, runner: Runner, forward: Any, more: int) -> Any:
         # Another batch's metadata may be in the attention backend.
         return runner.forward(forward, reinit_attn_backend=True, split_forward_count=more)
 
-    def _behind_gap(self, runner: Any, batch: Any, layer: int) -> Any:
+    def _behind_gap(self, runner: Runner, batch: ReqBatch, layer: int) -> Any:
         """The tokens behind the gap alone, as the layer below has left them."""
         before, rows = self._forward, self.suffix
         part = copy.copy(batch)
@@ -111,7 +113,7 @@ class SplitPrefill:
         return forward
 
 
-def _forward_of(runner: Any, batch: Any) -> Any:
+def _forward_of(runner: Runner, batch: ReqBatch) -> Any:
     mode, batch.forward_mode = batch.forward_mode, ForwardMode.SPLIT_PREFILL
     try:
         return ForwardBatch.init_new(batch, runner, return_hidden_states_before_norm=False)
@@ -125,16 +127,16 @@ class FinishingWorker:
     A hook on the worker would be ignored where another plugin has one already.
     """
 
-    def __init__(self, worker: Any, split: SplitPrefill) -> None:
+    def __init__(self, worker: Worker, split: SplitPrefill) -> None:
         self._worker = worker
         self._split = split
 
-    def forward_batch_generation(self, batch: Any, **_: Any) -> GenerationBatchResult:
+    def forward_batch_generation(self, batch: ReqBatch, **_: Any) -> GenerationBatchResult:
         """As SGLang's worker, of the layers that are left; nothing comes from another stage."""
         return self._split.finish(self._worker, batch)
 
 
-def layers_of(scheduler: Any) -> int:
+def layers_of(scheduler: LiveScheduler) -> int:
     """Layers of a model whose prefills can be split; 0: they cannot."""
     runner = scheduler.tp_worker.model_runner
     model, args = runner.model, scheduler.server_args

@@ -16,6 +16,9 @@ from sglang.srt.managers.overlap_utils import resolve_forward_inputs
 from tokenflow_sgl.engine.restore.layered_prefills import LayeredPrefills
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.split_prefill import FinishingWorker, SplitPrefill
+from tokenflow_sgl.engine.sglang.batch import ReqBatch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import local_time
 
 
@@ -43,7 +46,9 @@ class SplitRun:
         steps: Are told how long it takes.
     """
 
-    def __init__(self, scheduler: Any, prefills: LayeredPrefills, steps: LaunchedSteps) -> None:
+    def __init__(
+        self, scheduler: LiveScheduler, prefills: LayeredPrefills, steps: LaunchedSteps
+    ) -> None:
         self._scheduler = scheduler
         self._prefills = prefills
         self._steps = steps
@@ -56,11 +61,11 @@ class SplitRun:
         """Whether a prefill is split just now."""
         return self._split is not None
 
-    def is_of(self, req: Any) -> bool:
+    def is_of(self, req: Req) -> bool:
         """Whether it is this request whose prefill is split just now."""
         return self._split is not None and req is self._split.request
 
-    def begin(self, batch: Any, each: Restoration) -> None:
+    def begin(self, batch: ReqBatch, each: Restoration) -> None:
         """Split the prefill of a batch that SGLang has just made, of one restoration by layers."""
         fetch, page = each.layer_fetch, int(self._scheduler.page_size)
         split = self._split = SplitPrefill(batch, each, fetch.layers)
@@ -89,12 +94,12 @@ class SplitRun:
         self._finishing = split
         return split.batch
 
-    def finishes(self, batch: Any) -> bool:
+    def finishes(self, batch: ReqBatch | None) -> bool:
         """Whether a batch is the one whose lower layers are computed already."""
         return self._finishing is not None and batch is self._finishing.batch
 
     @contextmanager
-    def running(self, batch: Any) -> Iterator[None]:
+    def running(self, batch: ReqBatch) -> Iterator[None]:
         """Surrounds the launch of a batch that finishes a split prefill: of the layers left."""
         scheduler, split = self._scheduler, self._finishing
         assert split is not None, "it finishes one"
@@ -106,7 +111,7 @@ class SplitRun:
             scheduler.model_worker = worker
             self._finishing = None  # SGLang decodes with the same object
 
-    def computes_beside(self, batch: Any) -> bool:
+    def computes_beside(self, batch: ReqBatch | None) -> bool:
         """Whether some layers were launched since this was asked last, or this batch has some."""
         launched, self._launched = self._launched, False
         return launched or self.finishes(batch)

@@ -25,6 +25,10 @@ from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.utils.common import get_device_module
 
+from tokenflow_sgl.engine.sglang.controller import Controller, StorageFetch
+from tokenflow_sgl.engine.sglang.pools import PagedAllocator
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 from tokenflow_sgl.engine.telemetry.sparing import Sparing
 
 logger = logging.getLogger(__name__)
@@ -43,7 +47,7 @@ class TailCopies:
         operation: Its fetch from the tail.
     """
 
-    def __init__(self, tree: Any, operation: Any) -> None:
+    def __init__(self, tree: Tree, operation: StorageFetch) -> None:
         self._tree = tree
         self._controller = tree.cache_controller
         self._operation = operation
@@ -117,7 +121,7 @@ class TailCopies:
         if slots is not None:
             self._free(slots)
 
-    def hand_over(self, request: Any) -> int:
+    def hand_over(self, request: Req) -> int:
         """Let the tree, which has the tail on the host now, have it on the device, too.
 
         Args:
@@ -217,7 +221,7 @@ class TailCopies:
 
     def _free(self, slots: torch.Tensor) -> None:
         get_device_module().current_stream().wait_stream(self._stream)
-        allocator = self._controller.mem_pool_device_allocator
+        allocator: PagedAllocator | Any = self._controller.mem_pool_device_allocator
         page = int(allocator.page_size)
         # They are whole pages, so that SGLang need not look for each page's tokens, and wait.
         allocator.free_page_ids(slots[::page] // page)
@@ -227,13 +231,13 @@ class TailCopies:
         return self._controller.l2_transfer_engine.host_to_device_stream
 
 
-def handing_over(controller: Any) -> TailCopies | None:
+def handing_over(controller: Controller) -> TailCopies | None:
     """The copies that the tree is being given just now."""
     found: TailCopies | None = getattr(controller, _ATTRIBUTE, None)
     return found
 
 
-def _copies_by_page(controller: Any) -> bool:
+def _copies_by_page(controller: Controller) -> bool:
     """Whether a device page is like any other, and holds all that a host page does."""
     allocator = controller.mem_pool_device_allocator
     plain = isinstance(allocator, TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator)

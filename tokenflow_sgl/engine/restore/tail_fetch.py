@@ -21,6 +21,7 @@ from sglang.srt.plugins.hook_registry import HookType
 from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.fetch_ends import fetches_of
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
+from tokenflow_sgl.engine.sglang.controller import Controller, StorageFetch
 from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.engine.shared_clock import local_time
 from tokenflow_sgl.engine.telemetry.sparing import Sparing
@@ -67,7 +68,9 @@ class TailFetch:
         # more can come.
         self._next, self._pages, self._goes_on = 0, 0, True
 
-    def fetch(self, controller: Any, operation: Any, batches: int | None = None) -> None:
+    def fetch(
+        self, controller: Controller, operation: StorageFetch, batches: int | None = None
+    ) -> None:
         """Go on batch by batch; the ranks agree on each, so all of them report as many.
 
         batches: to fetch; None: to the end.
@@ -99,7 +102,9 @@ class TailFetch:
             )
             self._next = first + len(some)
 
-    def _get(self, controller: Any, operation: Any, keys: list[str], slots: Any) -> int:
+    def _get(
+        self, controller: Controller, operation: StorageFetch, keys: list[str], slots: Any
+    ) -> int:
         try:
             return int(
                 controller._page_transfer_kv_batch(
@@ -115,7 +120,9 @@ class TailFetch:
             return 0
 
 
-def mark(operation: Any, page: int, rate: LatestRate, expected: float, copies: TailCopies) -> None:
+def mark(
+    operation: StorageFetch, page: int, rate: LatestRate, expected: float, copies: TailCopies
+) -> None:
     """From now on this operation is one that is fetched from the tail.
 
     Args:
@@ -130,17 +137,17 @@ def mark(operation: Any, page: int, rate: LatestRate, expected: float, copies: T
     set_tail(operation, TailFetch(max(int(tokens) // page, 1), rate, copies))
 
 
-def set_tail(operation: Any, tail: TailFetch | None) -> None:
+def set_tail(operation: StorageFetch, tail: TailFetch | None) -> None:
     """From now on it is fetched so; None: it is an ordinary one."""
     setattr(operation, _ATTRIBUTE, tail)
 
 
-def unmark(operation: Any) -> None:
+def unmark(operation: StorageFetch) -> None:
     """It is an ordinary one from now on."""
     set_tail(operation, None)
 
 
-def tail_of(operation: Any) -> TailFetch | None:
+def tail_of(operation: StorageFetch) -> TailFetch | None:
     """How an operation is fetched from the tail; None: it is an ordinary one."""
     found: TailFetch | None = getattr(operation, _ATTRIBUTE, None)
     return found
@@ -164,7 +171,11 @@ def register_fetches() -> None:
 
 
 def _allocate(
-    original: Function, controller: Any, operation: Any, hit_tokens: int, **kwargs: Any
+    original: Function,
+    controller: Controller,
+    operation: StorageFetch,
+    hit_tokens: int,
+    **kwargs: Any,
 ) -> Any:
     slots, tokens = original(controller, operation, hit_tokens, **kwargs)
     tail = tail_of(operation)
@@ -183,7 +194,7 @@ def _allocate(
     return slots, tokens
 
 
-def _transfer(original: Function, controller: Any, operation: Any) -> Any:
+def _transfer(original: Function, controller: Controller, operation: StorageFetch) -> Any:
     tail = tail_of(operation)
     if tail is None:
         return original(controller, operation)

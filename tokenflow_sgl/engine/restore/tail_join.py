@@ -8,13 +8,17 @@ turned round, and the fetch is said to have begun where the computed head ends; 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED
 from tokenflow_sgl.engine.restore.tail_fetch import unmark
+from tokenflow_sgl.engine.sglang.controller import StorageFetch
+from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.tree import Tree
 
 
-def join_fetch(tree: Any, request: Any, operation: Any, head: int, end: int, arrived: int) -> int:
+def join_fetch(
+    tree: Tree, request: Req, operation: StorageFetch, head: int, end: int, arrived: int
+) -> int:
     """Enter the tail behind a request's head into the tree's host memory.
 
     Args:

@@ -20,6 +20,8 @@ _FORWARD = "sglang.srt.model_executor.forward_batch_info"
 class ForwardKind(Protocol):
     """What a step does with its rows."""
 
+    name: str
+
     def is_decode(self) -> bool:
         """A token for each of them."""
 

@@ -30,11 +30,21 @@ class QueuedCopy(Protocol):
 class CopyAck(Protocol):
     """A copy that was submitted."""
 
-    start_event: Any
-    finish_event: Any
-    num_tokens: int
-    timing_enabled: bool
-    """Whether its events tell how long it took."""
+    @property
+    def start_event(self) -> Any:
+        """When it began."""
+
+    @property
+    def finish_event(self) -> Any:
+        """When it ended."""
+
+    @property
+    def num_tokens(self) -> int:
+        """How much it copied."""
+
+    @property
+    def timing_enabled(self) -> bool:
+        """Whether its events tell how long it took."""
 
 
 @of(f"{_L2}:TransferCompletion")
@@ -56,11 +66,18 @@ class PoolCopy(Protocol):
     host_indices: torch.Tensor
     device_indices: torch.Tensor
     host_pool: Any
+    layer_mapper: Any
+    """Which layers it copies."""
+
+    def _replace(self, **changed: Any) -> PoolCopy:
+        """Lets it copy a single layer."""
 
 
 @of(f"{_L2}:L2TransferEngine")
 class CopyEngine(Protocol):
     """Submits copies."""
+
+    host_to_device_stream: Any
 
     def submit_host_to_device(
         self,
@@ -110,7 +127,10 @@ class Controller(Protocol):
     io_backend: str
     l2_transfer_engine: CopyEngine
     mem_pool_host: Any
-    mem_pool_device_allocator: Allocator
+    mem_pool_device_allocator: Allocator | Any
+    device: Any
+    load_fence_stream: Any
+    """Behind which a copy to the device reads no memory that a step still writes."""
     transfer_layer_id_max: int
     write_queue: list[QueuedCopy]
     load_queue: list[QueuedCopy]

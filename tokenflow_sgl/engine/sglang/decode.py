@@ -19,6 +19,13 @@ class ArrivingReq(Protocol):
 
 
 @of(f"{_DECODE}:DecodePreallocQueue")
+class RebootstrappedReq(Req, Protocol):
+    """A request whose KV a prefill server is to compute once more, as that queue marks it."""
+
+    pd_rebootstrap_in_progress: bool
+
+
+@of(f"{_DECODE}:DecodePreallocQueue")
 class Arrivals(Protocol):
     """Requests that wait for memory for their KV."""
 
@@ -30,7 +37,7 @@ class Arrivals(Protocol):
     def resume_retracted_reqs(self) -> list[Req]:
         """Gives the paused streams that were chosen memory and their KV."""
 
-    def hold_rebootstrap(self, req: Req) -> None:
+    def hold_rebootstrap(self, req: RebootstrappedReq) -> None:
         """Lets a prefill server compute KV that a pause of the engine dropped."""
 
     def _resolve_pending_reqs(self) -> None:

@@ -271,7 +271,7 @@ class _Reader:
                 said = _said(made.body[place + 1 : place + 2])
             else:
                 continue
-            for each in classes:
+            for each in classes if name not in vars(object) else ():
                 yield Seam(f"{each}.{name}", "use", said or about, takes)
 
     # ---- names ----------------------------------------------------------------------

@@ -89,6 +89,8 @@ class Req(Protocol):
     to_finish: Any
     """Why it ends with its next result."""
     finished_reason: Any
+    send_token_offset: int
+    """Tokens that were sent."""
     extra_key: str | None
     """With cache_salt: what keeps equal prompts apart in the prefix tree."""
     cache_salt: str | None

@@ -64,7 +64,9 @@ def _has(target: str) -> bool:
         owner = resolve(holder)
     except (ImportError, AttributeError):
         return False
-    return isinstance(owner, type) and name in _attributes(owner)
+    return isinstance(owner, type) and (
+        name in _attributes(owner) or any(name in vars(each) for each in owner.__mro__)
+    )
 
 
 @cache

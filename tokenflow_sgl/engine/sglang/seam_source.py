@@ -20,6 +20,10 @@ Node = ast.stmt
 """A statement that binds a name: a definition, an assignment or an import."""
 
 
+_FROM_PYTHON = {"NamedTuple": ("_replace",), "Enum": ("name",), "IntEnum": ("name",)}
+"""What classes of Python's own library give those that derive from them, by their names."""
+
+
 class UndecidedError(Exception):
     """The source alone does not tell."""
 
@@ -100,7 +104,7 @@ def _member(
         if not isinstance(inner, ast.Name):
             undecided = True
             continue
-        if inner.id == "NamedTuple" and name == "_replace":
+        if name in _FROM_PYTHON.get(inner.id, ()):
             return module, owner
         if inner.id in ("object", "Generic", "Protocol", "ABC"):
             continue
@@ -120,21 +124,18 @@ def _member(
 
 @cache
 def _stored(module: str) -> dict[str, dict[str, Node]]:
-    """What methods assign to their object, by class and name, with the method."""
+    """What methods assign, to their object or another, by class and name, with the method."""
     path = source_of(module)
     assert path is not None  # a class was found there
     found: dict[str, dict[str, Node]] = {}
     for made in ast.parse(path.read_bytes()).body:
         if isinstance(made, ast.ClassDef):
-            methods = [e for e in made.body if isinstance(e, ast.FunctionDef) and e.args.args]
+            methods = [each for each in made.body if isinstance(each, ast.FunctionDef)]
             found[made.name] = {
                 node.attr: method
                 for method in methods
                 for node in ast.walk(method)
-                if isinstance(node, ast.Attribute)
-                and isinstance(node.ctx, ast.Store)
-                and isinstance(node.value, ast.Name)
-                and node.value.id == method.args.args[0].arg
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
             }
     return found
 

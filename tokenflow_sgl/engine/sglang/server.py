@@ -36,7 +36,7 @@ class ServerArgs(Protocol):
     admin_api_key: str | None
     enable_hierarchical_cache: bool
     hicache_size: float
-    hicache_ratio: float
+    hicache_ratio: float | None
     hicache_host_memory_fraction: float | None
     hicache_write_policy: str
 
@@ -82,6 +82,9 @@ class Manager(Protocol):
     model_update_lock: Any
     """New weights wait for all streams."""
     lora_registry: Any
+
+    def __hash__(self) -> int:
+        """It is the key of what is kept for it."""
 
     def auto_create_handle_loop(self) -> None:
         """Receives the scheduler's answers."""

@@ -48,7 +48,7 @@ class OngoingFetch(Protocol):
     """A fetch from storage that is under way."""
 
     operation: StorageFetch
-    host_indices: torch.Tensor | None
+    host_indices: torch.Tensor | Any
     anchor_node_id: Any
     anchor_lock_params: Any
     prefetch_key: Any
@@ -64,8 +64,23 @@ class PathNode(Protocol):
     parent_id: int
 
 
+@of(f"{_CORE}.unified_tree_core:UnifiedTreeNode")
+class TreeNode(Protocol):
+    """A node in Python, for the memory ledger."""
+
+    children: Mapping[Any, TreeNode]
+    component_data: Sequence[Any]
+
+
+@of(f"{_CORE}.unified_tree_core:UnifiedTreeCore")
+class NamedNodes(Protocol):
+    """Nodes in Python, for the memory ledger; those in Rust have no names."""
+
+    root_node: TreeNode
+
+
 @of(f"{_CORE}.unified_tree_core_interface:UnifiedTreeCoreInterface")
-class TreeCore(Protocol):
+class TreeCore(NamedNodes, Protocol):
     """The nodes, in Rust or in Python."""
 
     def build_backup_spec(self, node_id: Any) -> tuple[torch.Tensor, Mapping[Any, Any]]:
@@ -78,29 +93,15 @@ class TreeCore(Protocol):
         """Which node one goes on."""
 
 
-@of(f"{_CORE}.unified_tree_core:UnifiedTreeNode")
-class TreeNode(Protocol):
-    """A node in Python, for the memory ledger."""
-
-    children: Mapping[Any, TreeNode]
-    component_data: Sequence[Any]
-
-
-@of(f"{_CORE}.unified_tree_core:UnifiedTreeCore")
-class TreeCoreInPython(TreeCore, Protocol):
-    """The nodes in Python, for the memory ledger."""
-
-    root_node: TreeNode
-
-
 @of(f"{_CACHE}:UnifiedRadixCache")
 class Tree(Protocol):
     """The prefix tree, with HiCache or without."""
 
     page_size: int
-    tree_core: TreeCore
+    tree_core: TreeCore | Any
     tree_components: Mapping[Any, Any]
-    cache_controller: Controller | None
+    cache_controller: Controller | Any
+    """HiCache's; None: it is off."""
     token_to_kv_pool_allocator: Allocator
     req_to_token_pool: Any
     is_write_back: bool
@@ -108,7 +109,7 @@ class Tree(Protocol):
     """Whether HiCache writes what is published."""
     load_back_threshold: int
     """Lowered, so that short tails are loaded, too."""
-    swa_retain_window: int | None
+    swa_retain_window: int | Any
     """How many tokens a window has."""
     enable_storage: bool
     prefetch_threshold: int
@@ -175,7 +176,7 @@ class Tree(Protocol):
     def ready_to_load_host_cache(self) -> int:
         """Starts that copy, and says which counter a sharing prefill waits for."""
 
-    def load_back(self, node_id: Any) -> bool:
+    def load_back(self, node_id: Any, *, req: Req) -> bool:
         """The tree has a copied tail on the device."""
 
     def evict_for_alloc(self, params: Any) -> Any:
@@ -205,7 +206,9 @@ class Tree(Protocol):
     def _handle_prefetch_result(self, operation: StorageFetch) -> None:
         """Enters a tail when the head meets it."""
 
-    def _resolve_storage_prefetch_tokens(self, request: Any, num_tokens: int) -> None:
+    def _resolve_storage_prefetch_tokens(
+        self, request: Any, num_tokens: int, reason: str | None = None
+    ) -> None:
         """Tells SGLang's metrics what is not fetched."""
 
     def _finish_storage_prefetch(

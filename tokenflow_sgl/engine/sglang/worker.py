@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenflow_sgl.engine.sglang.batch import ForwardStep, ReqBatch
+from tokenflow_sgl.engine.sglang.decode import Arrivals, DraftWorker, Transfers
 from tokenflow_sgl.engine.sglang.pools import Allocator, Rows
 from tokenflow_sgl.engine.sglang.protocol import of
 from tokenflow_sgl.engine.sglang.request import Req
@@ -181,14 +182,33 @@ class LiveScheduler(Protocol):
     """SGLang's scheduler, as far as the parts that it is given to know it."""
 
     server_args: ServerArgs
+    device: str
     model_config: ModelShape
+    tokenizer: Any
+    policy: Any
+    """SGLang's order of its waiting queue."""
     tree_cache: Tree
     req_to_token_pool: Any
     token_to_kv_pool_allocator: Any
     waiting_queue: list[Req]
+    chunked_req: Req | None
+    """Its prompt is prefilled in part."""
+    result_queue: Any
+    """Batches whose results are in flight."""
+    future_map: Relay
+    schedule_stream: Any
+    forward_stream: Any
+    forward_stream_ctx: Any
+    enable_overlap: bool
+    enable_hierarchical_cache: bool
+    metrics_collector: Any
+    metrics_collector_context: Any
+    _engine_paused: bool
     page_size: int
     max_running_requests: int
-    chunked_prefill_size: int | None
+    max_total_num_tokens: int
+    sliding_window_size: int | Any
+    chunked_prefill_size: int | Any
     truncation_align_size: int | None
     is_mixed_chunk: bool
     enable_lora: bool
@@ -199,6 +219,17 @@ class LiveScheduler(Protocol):
     schedule_low_priority_values_first: bool
     spec_algorithm: Speculation
     tp_worker: Worker
+    model_worker: Any
+    """Runs batches; another one finishes a prefill that was split."""
+    draft_worker: DraftWorker | None
+    disagg_decode_prealloc_queue: Arrivals
+    disagg_decode_transfer_queue: Transfers
+
+    def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
+        """Whether caches may be flushed."""
+
+    def _apply_war_barrier(self) -> None:
+        """Keeps later writes behind what layers read that are launched beside a step."""
 
 
 @of("sglang.srt.mem_cache.kv_cache_configurator:KVCacheConfigurator")

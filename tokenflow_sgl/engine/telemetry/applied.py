@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle import Applied
 from tokenflow_sgl.lifecycle.table import StreamTable
@@ -12,7 +13,7 @@ LEVEL = 1
 """SGLang's trace level from which on our events are recorded: that of its own main stages."""
 
 
-def trace(req: Any, event: str, **attributes: str | int) -> None:
+def trace(req: Req | Any, event: str, **attributes: str | int) -> None:
     """Add an event to the OpenTelemetry span that a request is in; nothing where tracing is off."""
     req.time_stats.trace_ctx.trace_event(f"tokenflow.{event}", LEVEL, attrs=attributes)
 
@@ -30,7 +31,7 @@ def report_applied(applied: Applied, table: StreamTable[Any], recorder: Recorder
         trace(table.request(slot), "loading", tokens=tokens)
 
 
-def report_resumed(req: Any, loaded: int, recorder: Recorder) -> None:
+def report_resumed(req: Req, loaded: int, recorder: Recorder) -> None:
     """Report a resume, of which `loaded` tokens came back from the host."""
     recomputed = len(req.full_untruncated_fill_ids) - int(req.prefix_len)
     recorder.resumed(recomputed, loaded, resident=req.prefix_len - loaded)

@@ -17,6 +17,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import Decision, Mode, Phase, State, When
 from tokenflow_sgl.engine.ranks import place_in_group, rank_path
+from tokenflow_sgl.engine.sglang.worker import Ranks
 from tokenflow_sgl.engine.telemetry.line_file import LineFile
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.qos import noticed
@@ -173,7 +174,7 @@ class DecisionListener:
 
 
 def open_log(
-    path: str, ranks: Any, request: Callable[[int], Any], recorder: Recorder
+    path: str, ranks: Ranks, request: Callable[[int], Any], recorder: Recorder
 ) -> DecisionLog | None:
     """The log of decisions, if there is to be one: on one of the ranks, which decide alike.
 

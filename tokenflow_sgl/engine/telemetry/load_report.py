@@ -15,6 +15,7 @@ from sglang.srt.managers.load_snapshot import LoadSnapshot
 from sglang.srt.managers.scheduler_components.load_inquirer import SchedulerLoadInquirer
 
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.telemetry.loads import LoadWithHeadroom
 
 Requests = Callable[[], Collection[Any]]
@@ -64,7 +65,7 @@ class ReportedScheduler:
     The reporter counts the scheduler's waiting queue for sglang:num_queue_reqs and for its log.
     """
 
-    def __init__(self, scheduler: Any, paused: Requests) -> None:
+    def __init__(self, scheduler: LiveScheduler, paused: Requests) -> None:
         self._scheduler = scheduler
         self._paused = paused
 

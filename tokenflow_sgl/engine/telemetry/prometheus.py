@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenflow_sgl.contract import Cause, Mode
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.lifecycle.rest_rules import REASONS
 from tokenflow_sgl.metrics import METRICS, Metric
 
@@ -227,7 +228,7 @@ class PrometheusRecorder(Recorder):
         self._last_mode = mode
 
 
-def recorder_of(scheduler: Any) -> Recorder:
+def recorder_of(scheduler: LiveScheduler) -> Recorder:
     """Where this scheduler of SGLang's reports: on its /metrics page, if it has one."""
     if scheduler.metrics_collector_context.current_scheduler_metrics_enabled:
         return PrometheusRecorder(scheduler.metrics_collector.labels)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import Mode, Phase
 from tokenflow_sgl.costs import StepTimer
+from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.telemetry.prometheus import Levels, Recorder
 from tokenflow_sgl.engine.telemetry.tally import Tally
 from tokenflow_sgl.lifecycle.first_text import last_first_text
@@ -85,7 +86,7 @@ class Reporter:
             self._hand_on()
             self._sample(now)
 
-    def leaves(self, request: Any, ended: float | None) -> None:
+    def leaves(self, request: Req, ended: float | None) -> None:
         """A stream is about to be forgotten; `ended`: when its answer did, None: it was cut off."""
         if not self._recorder.listens:
             return
