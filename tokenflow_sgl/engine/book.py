@@ -16,6 +16,7 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.engine.priority_scheduling import shown_priority
 from tokenflow_sgl.engine.reasoning import Reasoning
 from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl.engine.timeouts import PausedTime
 from tokenflow_sgl.lifecycle.rest_ends import use_adapter
@@ -41,7 +42,7 @@ class Book:
         undated: Requests whose arrival the leader's next tick will tell.
     """
 
-    scheduler: Any
+    scheduler: LiveScheduler
     table: StreamTable[Any]
     clock: SharedClock
     alone: bool

@@ -29,6 +29,7 @@ from tokenflow_sgl.engine.kv.penalties import rebuild_rows
 from tokenflow_sgl.engine.lengths_file import LengthsFile
 from tokenflow_sgl.engine.sglang.batch import NextPlan, ReqBatch
 from tokenflow_sgl.engine.sglang.request import Req
+from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 from tokenflow_sgl.engine.shared_clock import ClockTick, local_time
 from tokenflow_sgl.engine.stream_messages import flush_waits, take
 from tokenflow_sgl.engine.telemetry.applied import report_applied, report_resumed
@@ -84,7 +85,7 @@ class Core:
         log: Of decisions.
     """
 
-    scheduler: Any
+    scheduler: LiveScheduler
     book: Book
     body: UnifiedBody
     decider: Decider

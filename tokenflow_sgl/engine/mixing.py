@@ -14,6 +14,7 @@ from sglang.srt.runtime_context import get_exec, get_parallel
 
 from tokenflow_sgl.contract import Prefill
 from tokenflow_sgl.engine.config import TokenFlowConfig
+from tokenflow_sgl.engine.sglang.attention import GraphSettings
 from tokenflow_sgl.engine.sglang.batch import ReqBatch
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler
@@ -34,12 +35,13 @@ class Mixing:
         self._scheduler = scheduler
         self._asked_for = bool(scheduler.is_mixed_chunk)
         backend = type(scheduler.tp_worker.model_runner.attn_backend).__name__
+        graphs: GraphSettings = get_exec().graph
         self._possible = (
             config.mixed_chunk == "auto"
             # A row of a prefill step cannot verify drafts: it would get one token in that step.
             and scheduler.spec_algorithm.is_none()
             and scheduler.chunked_prefill_size is not None
-            and get_exec().graph.cuda_graph_config.prefill.backend in _GRAPHS
+            and graphs.cuda_graph_config.prefill.backend in _GRAPHS
             # Its metadata is built for mixed steps only where the server was started for them.
             and backend != "DeepseekSparseAttnBackend"
             # SGLang refuses mixed steps at start with these, which do not expect decoding rows.

@@ -321,7 +321,7 @@ def hooks(monkeypatch) -> dict[str, Any]:
     """By the name of SGLang's method: the hook that is declared around it."""
     held: dict[str, Any] = {}
 
-    def hold(target: str, hook: Any, kind: HookType, why: str, takes: Any = ()) -> None:
+    def hold(target: str, hook: Any, kind: HookType, *_said: Any) -> None:
         module, _, path = target.partition(":")
         cls, _, name = path.partition(".")
         assert (cls, kind) == ("Scheduler", HookType.AROUND)

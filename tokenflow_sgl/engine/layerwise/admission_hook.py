@@ -14,7 +14,7 @@ from tokenflow_sgl.engine.layerwise.layerwise_pool import LayerwisePool
 from tokenflow_sgl.engine.layerwise.prompt_admission import has_waited
 from tokenflow_sgl.engine.layerwise.shared_pages import shared_pages
 from tokenflow_sgl.engine.sglang.request import Req
-from tokenflow_sgl.engine.sglang.worker import PrefillAdmission
+from tokenflow_sgl.engine.sglang.worker import Group, PrefillAdmission
 
 _WAITED_FOR = "tokenflow_waited_for"
 """Attribute of a request that waits: ids of the streams that ran when it was first told to."""
@@ -73,7 +73,7 @@ def _pages(adder: PrefillAdmission, req: Req, pool: LayerwisePool) -> int:
 
 def _on_all_ranks(carried: bool) -> bool:
     """Each rank has measured its own speeds, and all have to admit the same prompts."""
-    group = get_tp_group()
+    group: Group = get_tp_group()
     if group.world_size == 1:
         return carried
     verdict = torch.tensor(int(carried))

@@ -19,6 +19,7 @@ from tokenflow_sgl.engine.layerwise_settings import (
     LAYERWISE_ATTENTION,
     LayerwiseSettings,
 )
+from tokenflow_sgl.engine.sglang.attention import AttentionLayer
 from tokenflow_sgl.engine.sglang.batch import ForwardStep
 from tokenflow_sgl.engine.sglang.overriding import checked, overrides
 from tokenflow_sgl.engine.sglang.worker import Runner
@@ -105,7 +106,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        layer: Any,
+        layer: AttentionLayer,
         forward_batch: ForwardStep,
         save_kv_cache: bool = True,
         **kwargs: Any,
@@ -120,7 +121,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        layer: Any,
+        layer: AttentionLayer,
         forward_batch: ForwardStep,
         save_kv_cache: bool = True,
         **kwargs: Any,

@@ -10,6 +10,7 @@ from sglang.srt.runtime_context import get_exec
 
 from tokenflow_sgl.engine.layerwise.batched_copies import has_batched_copies
 from tokenflow_sgl.engine.layerwise.layerwise_refusals import OURS, check_engine, check_graphs
+from tokenflow_sgl.engine.sglang.attention import GraphSettings
 from tokenflow_sgl.engine.sglang.hooking import hold
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,8 @@ def prepare_cuda() -> None:
     Raises:
         UnsupportedError: An option is missing, or a package.
     """
-    graphs = get_exec().graph.cuda_graph_config
+    settings: GraphSettings = get_exec().graph
+    graphs = settings.cuda_graph_config
     check_graphs(graphs.decode.backend, graphs.prefill.backend)
     check_engine(there=has_batched_copies())
     hold(

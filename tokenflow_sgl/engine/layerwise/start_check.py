@@ -11,6 +11,7 @@ from tokenflow_sgl.contract import IntArray
 from tokenflow_sgl.engine.layerwise.cell_table import CellTable
 from tokenflow_sgl.engine.layerwise.kv_on_both_sides import KvOnBothSides
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
+from tokenflow_sgl.engine.sglang.attention import TritonAttention
 
 LENGTHS = (37, 5)
 """Tokens of the two streams that attention is tried with."""
@@ -69,7 +70,7 @@ def check_copies(memory: KvOnBothSides, page: int) -> None:
             raise StartCheckError(f"copies of {name} to the host and back changed them")
 
 
-def check_attention(backend: Any, pool: Any) -> None:
+def check_attention(backend: TritonAttention, pool: Any) -> None:
     """Let SGLang's decode kernel read two streams whose pages lie anywhere, against torch.
 
     Args:

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from sglang.srt.managers.schedule_batch import NextBatchPlan
 from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
@@ -17,7 +17,7 @@ from tokenflow_sgl.costs import StepCosts, Work
 from tokenflow_sgl.costs.model import prefix_of
 from tokenflow_sgl.engine.batch_work import work_of
 from tokenflow_sgl.engine.config import restoring_planner
-from tokenflow_sgl.engine.extension import Extension, Host, Prefill
+from tokenflow_sgl.engine.extension import Extension, Extensions, Host, Prefill
 from tokenflow_sgl.engine.restore.leader_figures import Measured
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
@@ -329,47 +329,59 @@ def seconds_of(work: Work | None, costs: StepCosts) -> float:
 # ---- hooks on the scheduler that it is beside ---------------------------------------
 
 
-def _of(scheduler: Any) -> RestoreExtension:
+class _Ours(Protocol):
+    """What a shell has for us."""
+
+    extensions: Extensions
+
+
+class _Extended(LiveScheduler, Protocol):
+    """A scheduler that has extensions beside it."""
+
+    tokenflow: _Ours
+
+
+def _of(scheduler: _Extended) -> RestoreExtension:
     found: RestoreExtension = scheduler.tokenflow.extensions.get(RestoreExtension)
     return found
 
 
 def _prefetched(
-    original: Function, scheduler: LiveScheduler, req: Req, *args: Any, **kwargs: Any
+    original: Function, scheduler: _Extended, req: Req, *args: Any, **kwargs: Any
 ) -> Any:
     said = original(scheduler, req, *args, **kwargs)
     _of(scheduler).prefetch_asked(req)
     return said
 
 
-def _looked_at(original: Function, scheduler: LiveScheduler, *args: Any, **kwargs: Any) -> None:
+def _looked_at(original: Function, scheduler: _Extended, *args: Any, **kwargs: Any) -> None:
     original(scheduler, *args, **kwargs)
     _of(scheduler).copies_looked_at()
 
 
 def _run(
-    original: Function, scheduler: LiveScheduler, batch: ReqBatch, *args: Any, **kwargs: Any
+    original: Function, scheduler: _Extended, batch: ReqBatch, *args: Any, **kwargs: Any
 ) -> Any:
     with _of(scheduler).running(batch):
         return original(scheduler, batch, *args, **kwargs)
 
 
-def _stash(original: Function, scheduler: LiveScheduler, req: Req) -> None:
+def _stash(original: Function, scheduler: _Extended, req: Req) -> None:
     if not _of(scheduler).keeps_chunk(req):
         original(scheduler, req)
 
 
-def _chunk_aborted(original: Function, scheduler: LiveScheduler) -> None:
+def _chunk_aborted(original: Function, scheduler: _Extended) -> None:
     with _of(scheduler).chunk_aborts():
         original(scheduler)
 
 
-def _continued(original: Function, scheduler: LiveScheduler, recv_req: Any) -> None:
+def _continued(original: Function, scheduler: _Extended, recv_req: Any) -> None:
     original(scheduler, recv_req)
     _of(scheduler).engine_continues()
 
 
-def _flushed(original: Function, scheduler: LiveScheduler, *args: Any, **kwargs: Any) -> Any:
+def _flushed(original: Function, scheduler: _Extended, *args: Any, **kwargs: Any) -> Any:
     if scheduler.is_fully_idle(ignore_waiting=scheduler._engine_paused):  # else it is refused
         _of(scheduler).flushes()
     return original(scheduler, *args, **kwargs)

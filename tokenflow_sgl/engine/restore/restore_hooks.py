@@ -17,6 +17,7 @@ from tokenflow_sgl.engine.restore.tail_fetch import register_fetches
 from tokenflow_sgl.engine.sglang.controller import Controller, StorageFetch
 from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.engine.sglang.tree import Tree
+from tokenflow_sgl.engine.sglang.worker import WeightUpdater
 
 _TREE = "sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache"
 _CONTROLLER = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController"
@@ -138,7 +139,7 @@ def _held(original: Function, observer: Any) -> int:
     )
 
 
-def _released(original: Function, updater: Any, request: Any) -> Any:
+def _released(original: Function, updater: WeightUpdater, request: Any) -> Any:
     # SGLang takes the memory away before it flushes the tree.
     tree: Any = None if updater.scheduler is None else updater.scheduler.tree_cache
     restorations = restorations_of(tree)

@@ -29,12 +29,54 @@ class ForwardKind(Protocol):
         """Nothing: other ranks have some."""
 
 
+_PENALTY = "sglang.srt.sampling.penaltylib"
+
+
+@of(f"{_PENALTY}.orchestrator:_BatchedPenalizer")
+class Penalizer(Protocol):
+    """One penalty's rows."""
+
+    def is_prepared(self) -> bool:
+        """Whether it has any."""
+
+
+@of(f"{_PENALTY}.frequency_penalty:BatchedFrequencyPenalizer")
+class FrequencyPenalties(Protocol):
+    """Rows that a resume rebuilds."""
+
+    frequency_penalties: torch.Tensor
+    cumulated_frequency_penalties: torch.Tensor
+
+
+@of(f"{_PENALTY}.presence_penalty:BatchedPresencePenalizer")
+class PresencePenalties(Protocol):
+    """Rows that a resume rebuilds."""
+
+    presence_penalties: torch.Tensor
+    cumulated_presence_penalties: torch.Tensor
+
+
+@of(f"{_PENALTY}.repetition_penalty:BatchedRepetitionPenalizer")
+class RepetitionPenalties(Protocol):
+    """Rows that a resume rebuilds."""
+
+    repetition_penalties: torch.Tensor
+    cumulated_repetition_penalties: torch.Tensor
+
+
+@of(f"{_PENALTY}.min_new_tokens:BatchedMinNewTokensPenalizer")
+class MinNewTokens(Protocol):
+    """Rows that a resume rebuilds."""
+
+    len_output_tokens: torch.Tensor
+
+
 @of("sglang.srt.sampling.penaltylib.orchestrator:BatchedPenalizerOrchestrator")
 class Penalizers(Protocol):
     """Penalties of a batch, whose rows a resume rebuilds."""
 
     is_required: bool
-    penalizers: Mapping[Any, Any]
+    penalizers: Mapping[Any, Penalizer]
 
 
 @of("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo")
@@ -115,5 +157,8 @@ class ForwardStep(Protocol):
     extend_seq_lens: torch.Tensor | None
     extend_seq_lens_cpu: list[int] | None
     req_pool_indices: torch.Tensor
+    residual_stream: Any
+    """Not None where layers below were computed."""
+    hidden_states: Any
     split_index: int
     """Layers that are computed of a prefill that is split."""

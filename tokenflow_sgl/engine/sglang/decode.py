@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenflow_sgl.engine.sglang.protocol import of
 from tokenflow_sgl.engine.sglang.request import Req
+
+if TYPE_CHECKING:
+    import torch
 
 _DECODE = "sglang.srt.disaggregation.decode"
 
@@ -52,6 +55,24 @@ class Transfers(Protocol):
     """Requests whose KV is on its way."""
 
     queue: list[ArrivingReq]
+
+
+@of("sglang.srt.arg_groups.fields.disagg:Disagg")
+class DecodeSettings(Protocol):
+    """What `get_disagg` says."""
+
+    disaggregation_decode_polling_interval: int
+    disaggregation_decode_retraction_backup: str
+    """How SGLang keeps retracted KV."""
+
+
+@of("sglang.srt.speculative.eagle_info:EagleDraftInput")
+class Drafts(Protocol):
+    """Drafts of a batch, a row for each request."""
+
+    topk_p: torch.Tensor | None
+    topk_index: torch.Tensor | None
+    hidden_states: torch.Tensor | None
 
 
 @of("sglang.srt.speculative.base_spec_worker:BaseSpecWorker")

@@ -34,6 +34,9 @@ class Allocator(Protocol):
     def get_kvcache(self) -> Any:
         """The pool that the places are in."""
 
+    def _copy_for_free_group(self, free_index: torch.Tensor) -> torch.Tensor:
+        """What is freed at the end of a step must not change until then."""
+
     def get_all_free_pages(self) -> torch.Tensor:
         """Which pages are free."""
 
@@ -168,18 +171,45 @@ class FileStorage(Protocol):
         """Reads layers of a page from its file."""
 
 
-@of("sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool")
+_COMPRESSED = "sglang.srt.mem_cache.deepseek_v4"
+
+
+@of(f"{_COMPRESSED}_memory_pool:DeepSeekV4IndexerPool")
+class IndexerPool(Protocol):
+    """DeepSeek V4's index of KV."""
+
+    def contiguous_page_row_buffers(self) -> list[torch.Tensor]:
+        """What a copy must have."""
+
+
+@of(f"{_COMPRESSED}_compress_state:KVAndScore")
+class KvAndScore(Protocol):
+    """KV that is not compressed yet."""
+
+    kv_score: torch.Tensor
+
+
+@of(f"{_COMPRESSED}_compress_state:CompressStatePool")
+class CompressStates(Protocol):
+    """KV that is not compressed yet, of all streams."""
+
+    ring_size: int
+    request_scoped: bool
+    kv_score_buffer: KvAndScore
+
+
+@of(f"{_COMPRESSED}_memory_pool:DeepSeekV4TokenToKVPool")
 class CompressedPool(Protocol):
     """The pools of DeepSeek V4."""
 
     page_size: int
     sliding_window: int
     kv_pools: dict[Any, Any]
-    index_pools: dict[Any, Any]
+    index_pools: dict[Any, IndexerPool]
     swa_kv_pool: Any
     swa_page_size: int
-    compress_state_pools: list[Any]
-    indexer_compress_state_pools: list[Any]
+    compress_state_pools: list[CompressStates | None]
+    indexer_compress_state_pools: list[CompressStates | None]
 
     def get_contiguous_buf_infos(self) -> tuple[list[int], list[int], list[int]]:
         """What a prefill server sends of a stream, which a copy must have."""

@@ -33,6 +33,7 @@ class ReqKv(Protocol):
 
     req_pool_idx: int
     holds_kv: bool
+    kv_allocated_len: int
     kv_committed_len: int
     """Tokens whose KV it has computed."""
     cache_protected_len: int

@@ -39,6 +39,7 @@ class ServerArgs(Protocol):
     hicache_ratio: float | None
     hicache_host_memory_fraction: float | None
     hicache_write_policy: str
+    hicache_storage_backend: str | None
 
     def resolve_once(self) -> None:
         """Checks options together, for the doctor."""
@@ -148,3 +149,10 @@ class Environment(Protocol):
 
     SGLANG_HTTP_SERVER_APP_PATH: Any
     """Puts our part of the front end into every tokenizer worker."""
+
+
+@of("sglang.srt.entrypoints.engine:Engine")
+class OfflineEngine(Protocol):
+    """SGLang's offline engine, from which ours derives."""
+
+    server_args_class: type

@@ -64,12 +64,27 @@ class PathNode(Protocol):
     parent_id: int
 
 
+@of(f"{_CORE}.components.base:ComponentData")
+class NodeData(Protocol):
+    """What a node has of one pool."""
+
+    host_value: torch.Tensor | None
+
+
+@of(f"{_BASE}:IncLockRefResult")
+class HostLock(Protocol):
+    """A lock on a node's copy on the host."""
+
+    def to_dec_params(self) -> Any:
+        """Unlocks it later."""
+
+
 @of(f"{_CORE}.unified_tree_core:UnifiedTreeNode")
 class TreeNode(Protocol):
     """A node in Python, for the memory ledger."""
 
     children: Mapping[Any, TreeNode]
-    component_data: Sequence[Any]
+    component_data: Sequence[NodeData]
 
 
 @of(f"{_CORE}.unified_tree_core:UnifiedTreeCore")
@@ -191,7 +206,7 @@ class Tree(Protocol):
     def is_backuped(self, node_id: Any) -> bool:
         """Whether the tree takes a tail."""
 
-    def inc_host_lock_ref(self, node_id: Any) -> Any:
+    def inc_host_lock_ref(self, node_id: Any) -> HostLock:
         """Locks the node that the head ends at."""
 
     def dec_host_lock_ref(self, node_id: Any, params: Any) -> Any:

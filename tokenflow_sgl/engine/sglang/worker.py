@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tokenflow_sgl.engine.sglang.attention import RunnerOutput
 from tokenflow_sgl.engine.sglang.batch import ForwardStep, ReqBatch
 from tokenflow_sgl.engine.sglang.decode import Arrivals, DraftWorker, Transfers
 from tokenflow_sgl.engine.sglang.pools import Allocator, Rows
@@ -60,7 +61,7 @@ class Runner(Protocol):
         *,
         reinit_attn_backend: bool = False,
         split_forward_count: int = 1,
-    ) -> Any:
+    ) -> RunnerOutput:
         """Computes some layers of a prefill."""
 
     def sample(self, logits_output: Any, forward_batch: ForwardStep) -> torch.Tensor:
@@ -102,20 +103,19 @@ class Relay(Protocol):
         """Paused streams go on with their last token."""
 
 
-@of("sglang.srt.layers.layer_boundary.stage:StageBoundary")
-class LayerBoundary(Protocol):
-    """What stands before a layer's attention."""
-
-    def from_pp(self, tensors: Any, forward_batch: ForwardStep) -> Any:
-        """Goes on with the tokens behind a prefix."""
-
-
 @of("sglang.srt.mem_cache.prefill_budget:PrefillBudget")
 class Budget(Protocol):
     """The memory that SGLang still has for a prefill."""
 
     def reserve(self, extend_input_len: int, max_new_tokens: int) -> None:
         """Keeps memory for the rest of a prompt that leaves room in its step."""
+
+
+@of(f"{_SCHEDULE}:_PrefillAdmission")
+class Admitted(Protocol):
+    """What SGLang would prefill of a prompt."""
+
+    is_chunked: bool
 
 
 @of(f"{_SCHEDULE}:PrefillAdder")
@@ -129,6 +129,11 @@ class PrefillAdmission(Protocol):
     tree_cache: Tree
     is_hybrid_swa: bool
     memory_budget: Budget
+    new_chunked_req: Req | None
+    """SGLang prefills one prompt in part at a time."""
+
+    def budget_state(self) -> Any:
+        """Whether more can be admitted."""
 
     def _get_running_request_total_token_offset(self, req: Req) -> float:
         """What SGLang reserves for a stream that runs."""
@@ -177,6 +182,54 @@ class OutputStreamer(Protocol):
         """Sends an aborted stream's output, and what a paused one has unsent."""
 
 
+@of("sglang.srt.observability.metrics_collector:SchedulerMetricsCollectorContext")
+class ReporterContext(Protocol):
+    """Which rank reports."""
+
+    current_scheduler_metrics_enabled: bool
+
+
+@of("sglang.srt.managers.scheduler_components.metrics_reporter:SchedulerMetricsReporter")
+class Reporter(Protocol):
+    """Makes SGLang's gauges and log lines."""
+
+    scheduler: Any
+    """The one that it counts: paused streams wait, too."""
+
+
+@of("sglang.srt.managers.scheduler_components.weight_updater:SchedulerWeightUpdaterManager")
+class WeightUpdater(Protocol):
+    """Takes memory away and gives it back."""
+
+    scheduler: Any
+
+
+@of("sglang.srt.managers.io_struct:AbortReq")
+class AbortAsked(Protocol):
+    """A client, or a time limit, ends requests."""
+
+    rid: str
+    abort_all: bool
+
+
+@of("sglang.srt.managers.load_snapshot:LoadSnapshot")
+class Load(Protocol):
+    """What /v1/loads answers."""
+
+    queues: Any
+    num_waiting_reqs: int
+    num_total_tokens: int
+    num_active_tokens: int
+
+
+@of("sglang.srt.distributed.parallel_state:GroupCoordinator")
+class Group(Protocol):
+    """Ranks that agree."""
+
+    world_size: int
+    cpu_group: Any
+
+
 @of("sglang.srt.managers.scheduler:Scheduler")
 class LiveScheduler(Protocol):
     """SGLang's scheduler, as far as the parts that it is given to know it."""
@@ -193,6 +246,14 @@ class LiveScheduler(Protocol):
     waiting_queue: list[Req]
     chunked_req: Req | None
     """Its prompt is prefilled in part."""
+    last_batch: ReqBatch | None
+    running_batch: ReqBatch
+    grammar_manager: Grammars
+    beam_coordinator: Beams
+    output_streamer: OutputStreamer
+    _pending_chunked_abort_req: Req | None
+    _request_dispatcher: Any
+    """Takes the shared clock's message."""
     result_queue: Any
     """Batches whose results are in flight."""
     future_map: Relay
@@ -201,8 +262,10 @@ class LiveScheduler(Protocol):
     forward_stream_ctx: Any
     enable_overlap: bool
     enable_hierarchical_cache: bool
+    enable_hicache_storage: bool
+    metrics_reporter: Reporter
     metrics_collector: Any
-    metrics_collector_context: Any
+    metrics_collector_context: ReporterContext
     _engine_paused: bool
     page_size: int
     max_running_requests: int
@@ -224,6 +287,12 @@ class LiveScheduler(Protocol):
     draft_worker: DraftWorker | None
     disagg_decode_prealloc_queue: Arrivals
     disagg_decode_transfer_queue: Transfers
+
+    def _prefetch_kvcache(self, req: Req, storage_hit_end: int | None = None) -> None:
+        """Re-queues as the engine does."""
+
+    def _release_aborted_request(self, req: Req) -> None:
+        """Ends what SGLang has of a paused stream that is aborted."""
 
     def is_fully_idle(self, for_health_check: bool = False, ignore_waiting: bool = False) -> bool:
         """Whether caches may be flushed."""

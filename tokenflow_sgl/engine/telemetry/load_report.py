@@ -41,7 +41,7 @@ def inquirer_with_paused(
     class PausedAwareInquirer(SchedulerLoadInquirer):  # type: ignore[misc]
         @overrides("paused streams in /v1/loads")
         def get_loads(self) -> LoadSnapshot:
-            loads = super().get_loads()
+            loads: Any = super().get_loads()
             held = paused()
             tokens = sum(req.seqlen for req in held)
             queues = msgspec.structs.replace(loads.queues, paused=loads.queues.paused + len(held))
