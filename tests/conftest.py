@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from tokenflow_sgl.contract import State
 
+pytest.register_assert_rewrite("identity.arena")
 pytest_plugins = ["servers.fixtures", "identity.fixtures"]
 
 REASON_LINES = 15

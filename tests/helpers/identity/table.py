@@ -75,7 +75,7 @@ MODELS = {
     "deepseek-mtp": Model(like="deepseek"),
     "lfm2": Model(("--max-mamba-cache-size", "48")),
     "qwen3.5": Model(STATES),
-    "qwen3.5-mtp": Model(STATES, like="qwen3.5"),
+    "qwen3.5-mtp": Model(STATES),
     "llama": Model(),
     "mtp": Model(like="llama"),
     "v4": COMPRESSED,

@@ -5,10 +5,10 @@ SGLang's child processes are forks of this one, or import this file again: broke
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import time
+from types import FunctionType
 
 from sglang.srt.managers.cache_controller import LayerDoneCounter
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
@@ -200,11 +200,17 @@ def load_no_drafts(self, *args, is_draft=False) -> None:
 load_rows = compressed_host_pool.load_to_device_per_layer
 
 
-@functools.wraps(load_rows)
 def load_no_rows_of_drafts(*args, is_draft=False) -> None:
     """Likewise, of DeepSeek V4's pages."""
     if not is_draft:
         load_rows(*args)
+
+
+def as_in(module, function) -> FunctionType:
+    """The same function, as if it stood there: the emulator starts with no twins but its own."""
+    made = FunctionType(function.__code__, {**globals(), "__name__": module.__name__})
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 def copy_no_state(self, source, target) -> None:
@@ -282,7 +288,8 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
         LayerExecutor.after = wait_for_nothing
     case "no-draft-load":
         TorchCopies.load_to_device_per_layer = load_no_drafts
-        compressed_host_pool.load_to_device_per_layer = load_no_rows_of_drafts
+        twin = as_in(compressed_host_pool, load_no_rows_of_drafts)
+        compressed_host_pool.load_to_device_per_layer = twin
     case "two-hands":
         TokenToKVPoolAllocator.alloc = hand_out_twice
     case "unlocked-writes":
