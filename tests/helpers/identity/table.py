@@ -295,7 +295,7 @@ def _models() -> list[Scenario]:
         control="drafts of V4 not loaded",
         model="v4-nextn",
         drafts=chain("EAGLE", ""),
-        accepted=(0.9, 0.9),
+        accepted=(0.95, 0.95),
     )
     alike = {
         "no HiCache": ("--max-total-tokens", "16384", "--tokenflow-hicache", "off"),
@@ -648,6 +648,7 @@ CONTROLS = {
         "no-draft-load",
         "the draft layer's pages do not come back from the host",
         Shows.ACCEPTED,
+        below=0.95,
     ),
     "drafts not loaded": Control(
         "STANDALONE",
