@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from fakes import sglang
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.lifecycle.table import Newcomer, StreamTable
 from tokenflow_sgl.qos.classes import QosClass
 
 
-@dataclass(eq=False)
-class Request:
-    output_ids: list[int] = field(default_factory=list)
-    held_back: int = 0
-    stream: bool = True
+class Request(sglang.Request):
+    """One that streams, and has no output yet."""
 
-    @property
-    def send_token_offset(self) -> int:
-        return len(self.output_ids) - self.held_back
+    stream = True
 
-    def produce(self, count: int, held_back: int = 0) -> None:
-        self.output_ids.extend(range(count))
-        self.held_back = held_back
+    def __init__(self, output_ids: list[int] | None = None) -> None:
+        super().__init__(made=0)
+        self.output_ids = [] if output_ids is None else output_ids
 
 
 CLASS = ("rate", "tolerance", "weight", "reader")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from fakes import sglang
 
 from tokenflow_sgl.engine.decode_server.next_drafts import keep_of_batch, keep_of_relay
 
@@ -13,14 +14,10 @@ CHANCES, TOKENS = torch.rand(3, 2), torch.arange(6).reshape(3, 2)
 HIDDEN = torch.rand(3, 8)
 
 
-class Request(SimpleNamespace):
+class Request(sglang.Request):
     """One that has what the prefill server sent of its first token."""
 
-    def __init__(self, row: int | None = None) -> None:
-        sent = {"output_topk_p": "sent", "output_topk_index": "sent"}
-        super().__init__(kv=SimpleNamespace(req_pool_idx=row), hidden_states_tensor="sent", **sent)
-
-    __hash__ = object.__hash__
+    output_topk_p = output_topk_index = hidden_states_tensor = "sent"
 
 
 def relay(**given: Any) -> Any:

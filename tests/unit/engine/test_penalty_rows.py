@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fakes.sglang import Batch, Request
 from sglang.srt.sampling.penaltylib import (
     BatchedFrequencyPenalizer,
     BatchedPenalizerOrchestrator,
@@ -13,10 +14,6 @@ from sglang.srt.sampling.penaltylib import (
 )
 
 from tokenflow_sgl.engine.kv import penalties
-
-
-class Request(SimpleNamespace):
-    __hash__ = object.__hash__
 
 
 def resumed(output):
@@ -32,7 +29,8 @@ def resumed(output):
 @pytest.mark.parametrize("overlap", [False, True])
 def test_rows_are_those_of_an_undisturbed_run_and_come_in_one_copy(monkeypatch, overlap) -> None:
     requests = [resumed([3, 3, 4]), resumed([5]), resumed([6, 7])]
-    batch = Request(reqs=requests, device="cpu")
+    batch = Batch(*requests)
+    batch.device = "cpu"
     kinds = {BatchedFrequencyPenalizer, BatchedRepetitionPenalizer}
     orchestrator = BatchedPenalizerOrchestrator(vocab_size=10, batch=batch, penalizers=kinds)
     batch.sampling_info = SimpleNamespace(penalizer_orchestrator=orchestrator)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.sglang import Request
 from tracked import track
 
 from tokenflow_sgl.contract import Phase
@@ -16,15 +17,6 @@ from tokenflow_sgl.lifecycle.first_text import LOOKS
 from tokenflow_sgl.lifecycle.reader_updates import set_rate
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
-
-
-class Request:
-    def __init__(self) -> None:
-        self.output_ids: list[int] = []
-
-    @property
-    def send_token_offset(self) -> int:
-        return len(self.output_ids)
 
 
 class Told(Recorder):
@@ -49,7 +41,7 @@ def served():
     table: StreamTable[Request] = StreamTable(LimitLengths())
     told = Told()
     tally = Tally(table, told)
-    requests = [Request() for _ in range(3)]
+    requests = [Request(made=0) for _ in range(3)]
     for request, (name, rate) in zip(
         requests, (("slow", 10.0), ("fast", 20.0), ("slow", 10.0)), strict=True
     ):
@@ -119,7 +111,7 @@ def test_what_was_handed_on_is_not_handed_on_again(served) -> None:
 def test_requests_that_do_not_stream_have_tokens_and_no_reader(served) -> None:
     tally, told, give = served
     table = tally._table
-    unread = Request()
+    unread = Request(made=0)
     track(
         table,
         unread,
@@ -145,7 +137,7 @@ def test_requests_that_do_not_stream_have_tokens_and_no_reader(served) -> None:
 @pytest.mark.parametrize("reader", [True, False])
 def test_a_class_without_readers_has_latencies_and_no_stalls(served, reader) -> None:
     tally, told, give = served
-    table, program = tally._table, Request()
+    table, program = tally._table, Request(made=0)
     track(
         table,
         program,
@@ -224,7 +216,7 @@ def test_a_stall_that_the_class_tolerates_is_none(served) -> None:
     tally, told, give = served
     table = tally._table
     for name, tolerance in (("patient", 5.0), ("strict", 0.0)):
-        request = Request()
+        request = Request(made=0)
         track(
             table,
             request,

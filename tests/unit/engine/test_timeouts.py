@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from fakes.sglang import Request
+
 from tokenflow_sgl.engine.timeouts import PausedTime
 
 
-class Request:
-    def __init__(self, rid: str) -> None:
-        self.rid = rid
-        self.time_stats = SimpleNamespace(forward_entry_time=0.0)
+def request(rid: str) -> Request:
+    return Request(rid, time_stats=SimpleNamespace(forward_entry_time=0.0))
 
 
 def test_pauses_do_not_count_as_running() -> None:
     now = [0.0]
     times = PausedTime(clock=lambda: now[0])
-    paused, resumed, running = Request("paused"), Request("resumed"), Request("running")
+    paused, resumed, running = map(request, ("paused", "resumed", "running"))
     now[0] = 2.0
     times.begin(paused)
     times.begin(resumed)

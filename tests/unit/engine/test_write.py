@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from fakes.sglang import Request
 from tracked import track
 
 from tokenflow_sgl.contract import Write
@@ -12,16 +13,6 @@ from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy.predictors import LimitLengths
-
-
-class Request(SimpleNamespace):
-    __hash__ = object.__hash__
-
-    def finished(self):
-        return False
-
-    def refresh_fill_ids(self):
-        pass
 
 
 class Tree:
@@ -45,14 +36,7 @@ def test_a_pass_never_waits_for_the_device(backend, started) -> None:
     table: StreamTable[Request] = StreamTable(LimitLengths())
     writer = Writer(tree, table, Recorder(), page=1)
     requests = [
-        Request(
-            origin_input_ids=[1] * 10,
-            output_ids=[2] * 90,
-            send_token_offset=90,
-            skip_radix_cache_insert=False,
-            kv=SimpleNamespace(cache_protected_len=10),
-        )
-        for _ in range(3)
+        Request(prompt=10, made=90, kv=SimpleNamespace(cache_protected_len=10)) for _ in range(3)
     ]
     slots = [
         track(table, req, prompt=10, limit=200, rate=9.0, qos_class="a", arrival=0.0, now=0.0)
