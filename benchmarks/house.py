@@ -45,7 +45,7 @@ seconds, more = time.process_time() - began, me.memory_info().rss - memory
 files = {
     name: module.__file__ for name, module in sys.modules.items()
     if name.partition(".")[0] == "tokenflow_sgl" and getattr(module, "__file__", None)
-    and not (name in others and "profiles" in name)
+    and not (name in others and (".lab" in name or "profiles" in name))
 }
 lines = sum(len(open(file).read().splitlines()) for file in files.values())
 print(json.dumps({"files": len(files), "lines": lines, "seconds": seconds, "bytes": more,

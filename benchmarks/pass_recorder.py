@@ -2,7 +2,7 @@
 
 `--tokenflow-policy pass_recorder:Recorded`. Loading it puts stop watches around methods of the
 scheduler's class, in the scheduler's process; what they read goes to the file named by
-PASS_RECORD, rewritten every 200 passes. All times are CPU time of the scheduler's thread.
+PASS_RECORD, rewritten every 50 passes. All times are CPU time of the scheduler's thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tokenflow_sgl.engine.kv.write import Writer
 from tokenflow_sgl.engine.telemetry.sampling import Effort
 from tokenflow_sgl.policy import WorkingSetPolicy
 
-KEEP = 200
+KEEP = 50
 PARTS = ("ours", "writing", "launch")
 ROWS: list[list[float]] = []
 """Per pass: seconds in all, in PARTS, and streams in the running batch."""

@@ -25,7 +25,6 @@ from tokenflow_sgl.engine.config import (
     flag_settings,
     tuned_text,
 )
-from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_layerwise
 from tokenflow_sgl.engine.layerwise_settings import (
     LAYERWISE_ATTENTION,
     LAYERWISE_ATTRIBUTE,
@@ -35,7 +34,6 @@ from tokenflow_sgl.engine.layerwise_settings import (
 )
 from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.moved_flags import CHECK_RANKS_VARIABLE, declare_moved, flag_of
-from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import (
     NO_STREAMS,
@@ -147,6 +145,8 @@ def attach_restore(server_args: ServerArgs, planner: str) -> None:
     Raises `UnsupportedError` for options that exclude them, and `ConfigError` for a planner that
     cannot be loaded.
     """
+    from tokenflow_sgl.engine.restore.planners import make_planner  # not in a plain server
+
     check_restore(server_args)
     make_planner(planner)
     setattr(server_args, RESTORE_ATTRIBUTE, planner)
@@ -175,7 +175,9 @@ def attach_layers(server_args: ServerArgs, settings: LayerwiseSettings) -> None:
     Raises `UnsupportedError` for options that exclude it, and `ConfigError` for a planner that
     cannot be loaded.
     """
+    # Not in a plain server.
     from tokenflow_sgl.engine.layerwise.layer_planners import make_layer_planner
+    from tokenflow_sgl.engine.layerwise.layerwise_refusals import check_layerwise
 
     check_layerwise(server_args)
     make_layer_planner(settings.planner)
