@@ -35,13 +35,12 @@ class Mixing:
         self._scheduler = scheduler
         self._asked_for = bool(scheduler.is_mixed_chunk)
         backend = type(scheduler.tp_worker.model_runner.attn_backend).__name__
-        graphs: GraphSettings = get_exec().graph
         self._possible = (
             config.mixed_chunk == "auto"
             # A row of a prefill step cannot verify drafts: it would get one token in that step.
             and scheduler.spec_algorithm.is_none()
             and scheduler.chunked_prefill_size is not None
-            and graphs.cuda_graph_config.prefill.backend in _GRAPHS
+            and _graphs().cuda_graph_config.prefill.backend in _GRAPHS
             # Its metadata is built for mixed steps only where the server was started for them.
             and backend != "DeepseekSparseAttnBackend"
             # SGLang refuses mixed steps at start with these, which do not expect decoding rows.
@@ -80,3 +79,8 @@ class Mixing:
             and all(req.beam_group is None for req in batch.reqs)
             and not any(req.return_logprob or req.input_embeds is not None for req in joining)
         )
+
+
+def _graphs() -> GraphSettings:
+    settings: GraphSettings = get_exec().graph
+    return settings

@@ -14,6 +14,7 @@ SGLang upgrade is a walk through it; `seam_check` holds it against an installed 
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -48,7 +49,13 @@ def sources() -> dict[str, str]:
 @cache
 def ledger() -> tuple[Seam, ...]:
     """All seams of the engine, each target once, in the order of their targets."""
-    return collect(sources())
+    collecting = gc.isenabled()
+    gc.disable()  # trees are many objects, for which all of SGLang's would be searched
+    try:
+        return collect(sources())
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def collect(modules: Mapping[str, str]) -> tuple[Seam, ...]:
