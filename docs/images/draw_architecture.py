@@ -1,13 +1,14 @@
-"""Draws architecture.svg: which package imports which, from the code itself.
+"""Draws which package imports which, and which room of the engine: from the code itself.
 
     .venv/bin/python docs/images/draw_architecture.py
 
-A package stands one floor above the highest package that it imports, so all arrows lead down. An
-import that a longer path implies is left out.
+Writes architecture.svg and engine.svg. What is drawn stands one floor above the highest that it
+imports, so all arrows lead down. An import that a longer path implies is left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -18,78 +19,140 @@ matplotlib.use("svg")
 from matplotlib import pyplot
 
 ROOT = "tokenflow_sgl"
-SMALL = {"errors", "choices"}
+LAB, ENGINE = f"{ROOT}.lab", f"{ROOT}.engine"
+SMALL = {"errors", "choices", "pip_hints"}
 """Leaves that nearly every package imports: left out."""
-HEIGHT = 0.62
-COLUMNS = {
-    **{"cli": 0.0, "engine": -2.0, "sim": 2.0, "observe": -5.2, "demo": 4.8, "metrics": -3.6},
-    **{"lifecycle": -0.7, "policy": 0.7, "restoration": 1.4, "placement": 2.9},
-    **{"replay": 3.6, "report": 5.6, "runs": 4.6, "traces": 4.6, "profiles": 2.0, "qos": -2.6},
+HEIGHT, FLOOR = 0.62, 1.35
+BODY, LAB_COLOUR, PLAIN = "#cfe3f5", "#fbead2", "#f4f4f4"
+PLACES = {
+    **{"cli": 0.0, "engine": -3.4, "lab.sim": 2.4, "lab.observe": -5.6, "lab.demo": 5.0},
+    **{"lifecycle": -1.2, "policy": 0.3, "restoration": 1.6, "placement": 2.3, "metrics": -4.2},
+    **{"lab.replay": 4.2, "lab.report": 6.0, "lab.runs": 5.2, "lab.traces": 5.2},
+    **{"lab.profiles": 2.2, "qos": -2.6},
 }
 """Where a package stands on its floor, so that few arrows cross; others stand in the middle."""
+PARTS = {
+    "starts": ("plugin", "flags", "config"),
+    "shell": ("shell", "extended", "build", "features", "announcement"),
+    "core": ("core", "admission", "view", "book", "body", "extension"),
+    "beside": ("restore", "layerwise", "decode_server"),
+    "below": ("kv", "frontend", "telemetry", "prefill_adder", "sglang"),
+}
+"""Rooms of the engine that are drawn, by what they are for; others are single small modules."""
+PART_COLOURS = {
+    **{"starts": PLAIN, "shell": "#cfe3f5", "core": "#d9efd4", "beside": "#fbead2"},
+    "below": PLAIN,
+}
+
+Graph = Mapping[str, set[str]]
 
 
-def imports() -> dict[str, set[str]]:
-    """The packages below `ROOT`, and which others each of them imports."""
+def packages() -> dict[str, set[str]]:
+    """The packages below `ROOT`, those of lab/ one by one, and which others each imports."""
+
+    def name(module: str) -> str:
+        parts = module.split(".")[1:]
+        return ".".join(parts[:2]) if parts[:1] == ["lab"] else "".join(parts[:1])
+
+    return arrows(ROOT, name, SMALL | {"", "lab"})
+
+
+def rooms() -> dict[str, set[str]]:
+    """The rooms of the engine that are drawn, and which others each imports."""
+    drawn = {room for part in PARTS.values() for room in part}
+    below = len(ENGINE) + 1
+    found = arrows(ENGINE, lambda module: module[below:].partition(".")[0], {""})
+    return {room: through(room, found, drawn) for room in found if room in drawn}
+
+
+def through(room: str, found: Graph, drawn: set[str]) -> set[str]:
+    """What a room imports that is drawn, itself or by way of what is not."""
+    seen, left, reached = {room}, [room], set()
+    while left:
+        for other in found[left.pop()] - seen:
+            seen.add(other)
+            if other in drawn:
+                reached.add(other)
+            else:
+                left.append(other)
+    return reached
+
+
+def arrows(below: str, name: Callable[[str], str], leave_out: set[str]) -> dict[str, set[str]]:
+    """Who imports whom of the modules below a package, each called by `name`."""
     graph = grimp.build_graph(ROOT, cache_dir=None)
     found: dict[str, set[str]] = {}
     for module in sorted(graph.modules):
-        parts = module.split(".")
-        if len(parts) < 2 or parts[1] in SMALL:
+        if not module.startswith(below) or (own := name(module)) in leave_out:
             continue
-        others = found.setdefault(parts[1], set())
+        others = found.setdefault(own, set())
         for imported in graph.find_modules_directly_imported_by(module):
-            other = imported.split(".")[1:2]
-            others.update(name for name in other if name != parts[1] and name not in SMALL)
+            if imported.startswith(below):
+                others.add(name(imported))
+        others -= {own, *leave_out}
     return found
 
 
-def main() -> None:
-    """Draw it."""
-    found = imports()
+def draw(found: Graph, places: Mapping[str, float], colours: Mapping[str, str], file: str) -> None:
+    """One picture.
+
+    Args:
+        found: Who imports whom.
+        places: Where each stands on its floor; those without one are spread evenly.
+        colours: Of those that are not plain.
+        file: Its name.
+    """
 
     @cache
-    def floor(package: str) -> int:
-        return 1 + max((floor(other) for other in found[package]), default=-1)
+    def floor(each: str) -> int:
+        return 1 + max((floor(other) for other in found[each]), default=-1)
 
     @cache
-    def reach(package: str) -> frozenset[str]:
-        return frozenset(found[package]).union(*(reach(other) for other in found[package]))
+    def reach(each: str) -> frozenset[str]:
+        return frozenset(found[each]).union(*(reach(other) for other in found[each]))
 
-    place = {package: (COLUMNS.get(package, 0.0), floor(package) * 1.35) for package in found}
+    place: dict[str, tuple[float, float]] = {}
+    for level in sorted({floor(each) for each in found}):
+        row = [each for each in found if floor(each) == level]
+        free = [each for each in row if each not in places]
+        for number, each in enumerate(free):
+            place[each] = (2.3 * (number - (len(free) - 1) / 2), level * FLOOR)
+        place.update({each: (places[each], level * FLOOR) for each in row if each in places})
     figure, axes = pyplot.subplots(figsize=(9, 8))
-    for package, others in found.items():
+    for each, others in found.items():
         for other in sorted(others):
             if any(other in reach(between) for between in others):
                 continue
-            (x, y), (end_x, end_y) = place[package], place[other]
+            (x, y), (end_x, end_y) = place[each], place[other]
             axes.annotate(
                 "",
                 (end_x, end_y + HEIGHT / 2),
                 (x, y - HEIGHT / 2),
                 arrowprops={"arrowstyle": "->", "color": "0.6", "linewidth": 0.8},
             )
-    for package, (x, y) in place.items():
-        body = package in ("engine", "sim")
-        axes.text(
-            x,
-            y,
-            package,
-            ha="center",
-            va="center",
-            fontsize=12,
-            bbox={
-                "boxstyle": "round,pad=0.45",
-                "facecolor": "#cfe3f5" if body else "#f4f4f4",
-                "edgecolor": "0.35",
-            },
-        )
-    axes.set_xlim(-6.2, 6.2)
-    axes.set_ylim(-0.7, floor("cli") * 1.35 + 0.7)
+    for each, (x, y) in place.items():
+        box = {
+            "boxstyle": "round,pad=0.45",
+            "facecolor": colours.get(each, PLAIN),
+            "edgecolor": "0.35",
+        }
+        label = each.replace("lab.", "lab/")
+        axes.text(x, y, label, ha="center", va="center", fontsize=11, bbox=box)
+    axes.set_xlim(-6.8, 6.8)
+    axes.set_ylim(-0.7, max(y for _, y in place.values()) + 0.7)
     axes.axis("off")
     figure.tight_layout()
     matplotlib.rcParams["svg.hashsalt"] = ROOT  # the same picture from the same code
-    figure.savefig(Path(__file__).with_name("architecture.svg"), metadata={"Date": None})
+    figure.savefig(Path(__file__).with_name(file), metadata={"Date": None})
+
+
+def main() -> None:
+    """Draw both."""
+    found = packages()
+    colours = {each: LAB_COLOUR for each in found if each.startswith("lab.")}
+    draw(found, PLACES, {**colours, "engine": BODY, "lab.sim": BODY}, "architecture.svg")
+    parts = {room: PART_COLOURS[part] for part, named in PARTS.items() for room in named}
+    draw(rooms(), {}, parts, "engine.svg")
 
 
 if __name__ == "__main__":

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Callable
 
 from tokenflow_sgl.contract import Policy
-from tokenflow_sgl.policy.baselines import (
-    AndesPolicy,
-    LeastSlackPolicy,
-    PaperPolicy,
-    RoundRobinPolicy,
-    StockPolicy,
-)
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.named_class import load_class
 from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
-_MAKERS: Mapping[str, Callable[[WorkingSetConfig], Policy]] = {
-    "working-set": WorkingSetPolicy,
-    "paper": lambda config: PaperPolicy(),
-    "andes": lambda config: AndesPolicy(),
-    "least-slack": lambda config: LeastSlackPolicy(),
-    "round-robin": lambda config: RoundRobinPolicy(),
-    "stock": lambda config: StockPolicy(),
+_WORKING_SET = "working-set"
+_BASELINES = {
+    "paper": "PaperPolicy",
+    "andes": "AndesPolicy",
+    "least-slack": "LeastSlackPolicy",
+    "round-robin": "RoundRobinPolicy",
+    "stock": "StockPolicy",
 }
+"""Classes of `policy.baselines`, which a server with a policy of ours does not import."""
 
-POLICY_NAMES = tuple(_MAKERS)
+POLICY_NAMES = (_WORKING_SET, *_BASELINES)
 """Names that `make_policy` knows, beside package.module:Class."""
 
 
@@ -39,7 +34,11 @@ def make_policy(name: str, config: WorkingSetConfig) -> Policy:
     Raises:
         ConfigError: The name leads nowhere, or to something that does not decide.
     """
-    if name in _MAKERS:
-        return _MAKERS[name](config)
+    if name == _WORKING_SET:
+        return WorkingSetPolicy(config)
+    if name in _BASELINES:
+        baselines = importlib.import_module("tokenflow_sgl.policy.baselines")
+        make: Callable[[], Policy] = getattr(baselines, _BASELINES[name])
+        return make()
     policy: Policy = load_class(name, "policy", POLICY_NAMES, ("decide",))
     return policy
