@@ -45,6 +45,9 @@ class Request:
     beam_group: Any = None
     session: Any = None
     input_embeds: Any = None
+    positional_embed_overrides: Any = None
+    extra_key: str | None = None
+    cache_salt: str | None = None
     multimodal_inputs: Any = None
     lora_id: str | None = None
     to_finish: Any = None
