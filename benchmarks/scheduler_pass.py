@@ -1,13 +1,14 @@
 """CPU time of the scheduler's thread per pass on an emulated H200: SGLang's, ours, write-ahead.
 
-    python benchmarks/scheduler_pass.py [--streams 400] [--kv-tokens 160000] [--seconds 90]
+    python benchmarks/scheduler_pass.py [--streams 400] [--kv-tokens 160000]
     python benchmarks/scheduler_pass.py --kind decode --against /path/to/other/checkout --pairs 3
 
 Real SGLang on the emulated device, `--scheduler tokenflow`, one burst of streams of which about
 200 fit into the memory, so that they are written ahead, preempted and resumed all the time. A pass
 is one turn of SGLang's loop. Ours is everything in it that this package adds; writing ahead is a
 part of it. SGLang's is the rest, without launching the step, which the emulator makes dearer
-(the whole is printed, too). It is CPU time, so other work on the machine hardly changes it.
+(the whole is printed, too). It is CPU time, and the device's time is virtual, so that other work on
+the machine changes it little.
 
 With `--against` both versions run in turns, and each pair's ratio is printed. Kinds of servers:
 plain, decode (of a disaggregated pair, by SGLang's `fake` transfer), layerwise (KV by layers, for
@@ -17,10 +18,10 @@ half as many tokens again as fit the device).
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -33,8 +34,7 @@ from devices import device_profile
 from suite import CONTENDERS, SERVER
 
 from tokenflow_sgl.lab.demo.server import SglangServer
-from tokenflow_sgl.lab.replay import ReplayOptions, find_target, replay
-from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
+from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest, write_native
 
 TOKENFLOW = str(Path(sys.executable).with_name("tokenflow"))
 HERE = Path(__file__).resolve().parent
@@ -55,18 +55,11 @@ def burst(streams: int) -> Trace:
     rng = random.Random(7)
     requests = tuple(
         TraceRequest(
-            0.0, rng.randrange(200, 800), rng.randrange(500, 1500), rng.choice((10.0, 20.0))
+            0.0, rng.randrange(200, 800), rng.randrange(300, 700), rng.choice((10.0, 20.0))
         )
         for _ in range(streams)
     )
     return Trace("burst", requests, Accounting(streams, streams))
-
-
-async def load(url: str, streams: int, seconds: float) -> None:
-    """Keep the server busy for so long."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().call_later(seconds, stop.set)
-    await replay(burst(streams), await find_target(url), ReplayOptions(), stop=stop)
 
 
 def show(name: str, seconds: np.ndarray) -> None:
@@ -84,7 +77,9 @@ def measure(args: argparse.Namespace, checkout: Path | None = None) -> np.ndarra
         profile, record = Path(scratch) / "h200.json", Path(scratch) / "passes.json"
         device_profile("h200").save(profile)
         launcher = [TOKENFLOW, "serve-emulated", "--profile", str(profile)]
-        launcher += ["--time-dilation", str(args.dilation), "--"]
+        launcher += ["--virtual-time", "--"]
+        trace = Path(scratch) / "burst.jsonl"
+        write_native(trace, burst(args.streams))
         options = ["--max-total-tokens", str(args.kv_tokens), *SERVER]
         hosts = () if args.kind == "layerwise" else CONTENDERS["tokenflow"][2:]
         options += ["--scheduler", "tokenflow", *hosts, *KINDS[args.kind]]
@@ -98,7 +93,9 @@ def measure(args: argparse.Namespace, checkout: Path | None = None) -> np.ndarra
             log_path=Path("scheduler-pass.log"),
             env={"PYTHONPATH": os.pathsep.join(paths), "PASS_RECORD": str(record)},
         ) as server:
-            asyncio.run(load(server.url, args.streams, args.seconds))
+            command = [TOKENFLOW, "replay", str(trace), "--url", server.url]
+            command += ["--output", str(Path(scratch) / "run")]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return np.array(json.loads(record.read_text())).T
 
 
@@ -148,8 +145,6 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--streams", type=int, default=400)
     parser.add_argument("--kv-tokens", type=int, default=160_000)
-    parser.add_argument("--seconds", type=float, default=90.0, help="of load, on the wall clock")
-    parser.add_argument("--dilation", type=float, default=4.0)
     parser.add_argument("sglang", nargs="*", help="after --: more of SGLang's options")
     args = parser.parse_args()
     if args.against is None:
