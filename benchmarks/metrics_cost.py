@@ -22,7 +22,7 @@ from policy_pass import Request, build
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.telemetry.prometheus import PrometheusRecorder, Recorder
-from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
+from tokenflow_sgl.engine.telemetry.sampling import DeliveryReporter, Effort
 from tokenflow_sgl.lab.profiles import load_profile
 
 CLASSES = ("reading", "listening", "agent", "custom")
@@ -31,14 +31,14 @@ CONTEXT = 1500
 LABELS = {"model_name": "m", "engine_type": "unified", "tp_rank": 0, "pp_rank": 0}
 
 
-def reporter(streams: int, recorder: Recorder) -> tuple[Reporter, list[Request]]:
+def reporter(streams: int, recorder: Recorder) -> tuple[DeliveryReporter, list[Request]]:
     """Streams of four classes that all run, and who reports of them."""
     table, _ = build(streams, stress=False)
     live = table.requests(Phase.RUNNING)
     table.class_names[:] = CLASSES
     for number, request in enumerate(live):
         table.class_number[table.slot(request)] = number % len(CLASSES)
-    return Reporter(table, recorder, StepTimer(lag=0), Effort()), live
+    return DeliveryReporter(table, recorder, StepTimer(lag=0), Effort()), live
 
 
 def main() -> None:

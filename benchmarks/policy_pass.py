@@ -34,7 +34,7 @@ from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.lifecycle import apply
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import WorkingSetPolicy, make_predictor
-from tokenflow_sgl.policy.working_set import Memo
+from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
 if TYPE_CHECKING:
     # Older commits do not have these.
@@ -171,7 +171,7 @@ def passes(
         page_size=16,
         max_running=4096,
     )
-    memo = Memo()
+    memo = WorkingSetMemo()
     seconds, accounting = [], []
     now = START
     for _ in range(count):
@@ -194,7 +194,7 @@ def passes(
         apply(decision, table.phases, body, now)
         seconds.append(time.thread_time() - started)
         # A plan is due in every pass, or in none.
-        memo = decision.memo if isinstance(decision.memo, Memo) else Memo()
+        memo = decision.memo if isinstance(decision.memo, WorkingSetMemo) else WorkingSetMemo()
         memo = dataclasses.replace(memo, planned=-np.inf if plan else now)
     return seconds, accounting
 

@@ -32,7 +32,7 @@ from timing import graphed, seconds
 
 from tokenflow_sgl.engine.layerwise.batched_copies import copy_batch
 from tokenflow_sgl.engine.layerwise.link_clock import LinkClock, StepSpeeds
-from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue
+from tokenflow_sgl.engine.layerwise.staging_queue import PageFetch, StagingQueue
 from tokenflow_sgl.placement import Machine, decode_step, half_phases
 
 Row = dict[str, float | str]
@@ -237,7 +237,7 @@ class Steps:
         queue, clock = StagingQueue(groups), LinkClock(self._speeds)
         landing: dict[int, Any] = {}
 
-        def fetch(fetches: list[Fetch]) -> None:
+        def fetch(fetches: list[PageFetch]) -> None:
             for each in fetches:
                 clock.asked(each.layer, each.pages.size)
                 landing[each.layer] = self._beside(int(each.pages[0]), each.pages.size)

@@ -23,10 +23,10 @@ import numpy as np
 from tokenflow_sgl.lab.profiles import load_profile
 from tokenflow_sgl.placement import (
     Batch,
-    Effort,
     Layouts,
     Machine,
-    Terms,
+    PlacementTerms,
+    SearchEffort,
     blocks_after,
     every_kth,
     fits,
@@ -58,7 +58,7 @@ LINK = 12e9
 BLOCK_BYTES = BLOCK * 4096
 """KV of 16 tokens in one layer of Llama-3-8B: 8 heads of 128 values, keys and values, 2 bytes."""
 CHOICES: dict[str, Callable[[int], Layouts]] = {"every k-th": every_kth, "half phases": half_phases}
-THOROUGH = Effort(near=1e-5, search=3000, pairs=True, branch=3_000_000)
+THOROUGH = SearchEffort(near=1e-5, search=3000, pairs=True, branch=3_000_000)
 """For the optimum of 8 streams."""
 
 Case = tuple[np.ndarray[Any, np.dtype[np.float64]], Machine]
@@ -178,7 +178,7 @@ def ahead(args: argparse.Namespace) -> dict[str, Any]:
             row: dict[str, list[float]] = {"lasts": [], "price": [], "moved": [], "scratch": []}
             for sizes, machine in random_cases(streams, args.cases // 2, seed=40 + streams):
                 tokens = (sizes * BLOCK).astype(np.int64) - rng.integers(0, BLOCK, streams)
-                terms = Terms(ahead=steps, worse=0.05)
+                terms = PlacementTerms(ahead=steps, worse=0.05)
                 made = plan(Batch.of(tokens), machine, terms, kernels=kernels)
                 if made.paused:
                     continue

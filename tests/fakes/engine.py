@@ -15,7 +15,7 @@ from tracked import track
 from fakes.sglang import parts
 from tokenflow_sgl.contract import Decision, Mode, State
 from tokenflow_sgl.costs import StepTimer
-from tokenflow_sgl.engine.admission import Admission
+from tokenflow_sgl.engine.admission import PolicedAdmission
 from tokenflow_sgl.engine.body.decode import DecodeBody, DecodeMemory
 from tokenflow_sgl.engine.body.placed import PlacedBody
 from tokenflow_sgl.engine.body.unified import StreamMemory, UnifiedBody
@@ -37,7 +37,7 @@ from tokenflow_sgl.engine.shell import TokenFlowScheduler
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
-from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
+from tokenflow_sgl.engine.telemetry.sampling import DeliveryReporter, Effort
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider
 from tokenflow_sgl.lifecycle.table import StreamTable
@@ -144,12 +144,12 @@ def core_of(
         body=body,
         decider=Decider(policy or Says(), "says", table.phases, DecisionListener(recorder, None)),
         view=View(scheduler, book, body, timer),
-        gate=Admission(scheduler, body, config),
+        gate=PolicedAdmission(scheduler, body, config),
         meters=Meters(
             recorder,
             timer,
             effort,
-            Reporter(table, recorder, timer, effort),
+            DeliveryReporter(table, recorder, timer, effort),
             HeadroomWatch(config.working_set, recorder),
         ),
         drafts=Drafts(scheduler),

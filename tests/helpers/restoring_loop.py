@@ -18,7 +18,7 @@ from restored_tree import Tree, operation, patch_heads, patch_join
 from sglang.srt.managers.schedule_policy import AddReqResult
 
 from tokenflow_sgl.costs import attention_work
-from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.leader_figures import LeaderFigures
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import Restorations
@@ -250,7 +250,7 @@ class RestoringLoop:
         self._queue = [one for one in self._queue if one not in adder.can_run_list]
         return list(adder.can_run_list)
 
-    def _measured(self, step_end: float) -> Measured:
+    def _measured(self, step_end: float) -> LeaderFigures:
         """As a server has learned them: a line through two steps, which is close."""
         long, short = float(self._chunk), 256.0
         near, far, some = (
@@ -263,4 +263,6 @@ class RestoringLoop:
         per_token = (seconds(self._chunk, near) - per_work * near - flat) / (long - short)
         constant = flat - per_token * short
         shortest = self._profile.decode_seconds(1, 0)
-        return Measured(self._now, self._rate, step_end, (constant, per_token, per_work), shortest)
+        return LeaderFigures(
+            self._now, self._rate, step_end, (constant, per_token, per_work), shortest
+        )

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tokenflow_sgl.cli.demo import TOKENFLOW_ARGS
 from tokenflow_sgl.lab.demo.burst import Burst
-from tokenflow_sgl.lab.demo.run import Contender, DemoConfig, run_demo
+from tokenflow_sgl.lab.demo.run import DemoConfig, DemoServer, run_demo
 from tokenflow_sgl.lab.runs import read_run
 
 pytestmark = pytest.mark.engine
@@ -24,7 +24,7 @@ SERVE = str(Path(__file__).parents[1] / "helpers" / "server_side" / "emulated_se
 def run(output: Path, warm: tuple[str, ...]) -> str:
     console = Console(file=io.StringIO(), width=140)
     config = DemoConfig(
-        contenders=(Contender("stock"), Contender("tokenflow", TOKENFLOW_ARGS)),
+        contenders=(DemoServer("stock"), DemoServer("tokenflow", TOKENFLOW_ARGS)),
         output=output,
         burst=BURST,
         launcher=(*warm, SERVE),

@@ -61,15 +61,15 @@ def demo(
 
     # Only here: the CLI must start without what the demo needs.
     from tokenflow_sgl.lab.demo.burst import Burst
-    from tokenflow_sgl.lab.demo.run import Contender, DemoConfig, run_demo
+    from tokenflow_sgl.lab.demo.run import DemoConfig, DemoServer, run_demo
 
     second = (
-        Contender("stock again")
+        DemoServer("stock again")
         if scheduler is SchedulerChoice.default
-        else Contender(scheduler.value, TOKENFLOW_ARGS)
+        else DemoServer(scheduler.value, TOKENFLOW_ARGS)
     )
     config = DemoConfig(
-        contenders=(Contender("stock"), second),
+        contenders=(DemoServer("stock"), second),
         output=output,
         burst=Burst(readers, kv_tokens, seed),
     )

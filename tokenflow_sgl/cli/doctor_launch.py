@@ -15,8 +15,8 @@ from rich.table import Table
 from tokenflow_sgl.cli.doctor_install import Check
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.engine.launch_verdict import Verdict
-    from tokenflow_sgl.engine.launching import Launch
+    from tokenflow_sgl.engine.launch_verdict import LaunchVerdict
+    from tokenflow_sgl.engine.launching import ExpectedLaunch
     from tokenflow_sgl.engine.sglang.seam import Seam
 
 REMOVE = "do what the sentence says"
@@ -24,7 +24,7 @@ REMOVE = "do what the sentence says"
 
 def launch_checks(options: list[str] | None) -> list[Check]:
     """Device and options, as a launch would find them; without options only the device."""
-    from tokenflow_sgl.engine.launching import NO_MODEL, Launch, try_launch
+    from tokenflow_sgl.engine.launching import NO_MODEL, ExpectedLaunch, try_launch
     from tokenflow_sgl.engine.light_sglang import uncollected
 
     given = options if options else ["--model-path", NO_MODEL, "--scheduler", "tokenflow"]
@@ -32,7 +32,7 @@ def launch_checks(options: list[str] | None) -> list[Check]:
         with silence(), uncollected():
             launch = try_launch(given)
     except Exception as error:  # SGLang's modules run their own code when imported
-        launch = Launch(refusal=f"SGLang cannot be asked: {type(error).__name__}: {error}")
+        launch = ExpectedLaunch(refusal=f"SGLang cannot be asked: {type(error).__name__}: {error}")
     refusal = launch.refusal
     checks = []
     if launch.device is not None or launch.no_device:
@@ -69,13 +69,13 @@ def launch_checks(options: list[str] | None) -> list[Check]:
     return checks
 
 
-def _active(launch: Launch) -> str:
+def _active(launch: ExpectedLaunch) -> str:
     if launch.scheduler:
         return "--scheduler tokenflow"
     return f"--tokenflow-restore {launch.planner}, under SGLang's own scheduler"
 
 
-def _restoration(launch: Launch) -> str:
+def _restoration(launch: ExpectedLaunch) -> str:
     """What becomes of prompts whose beginning is in the storage."""
     of = f"of a prefix in the storage ({launch.storage})"
     if launch.planner is None:
@@ -89,7 +89,7 @@ def _restoration(launch: Launch) -> str:
     return f"{launch.planner}: the head {of} is computed while its tail is fetched{unless}"
 
 
-def verdicts(lines: Sequence[Sequence[str]]) -> list[Verdict]:
+def verdicts(lines: Sequence[Sequence[str]]) -> list[LaunchVerdict]:
     """What becomes of launches with these options, on whatever machine they are meant for."""
     with silence():
         from tokenflow_sgl.engine.launch_verdict import judge

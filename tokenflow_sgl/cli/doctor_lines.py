@@ -21,7 +21,7 @@ from tokenflow_sgl.cli.failing import Exit, failing
 from tokenflow_sgl.errors import FailedError, InputError
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.engine.launch_verdict import Verdict
+    from tokenflow_sgl.engine.launch_verdict import LaunchVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def examine_lines(path: Path, console: Console) -> None:
         raise typer.Exit(Exit.failed)
 
 
-def _verdict_table(launches: list[LaunchLine], found: list[Verdict]) -> Table:
+def _verdict_table(launches: list[LaunchLine], found: list[LaunchVerdict]) -> Table:
     table = Table("line", "verdict", "why", box=None, pad_edge=False)
     table.columns[2].overflow = "fold"
     for launch, verdict in zip(launches, found, strict=True):
@@ -112,7 +112,7 @@ def _verdict_table(launches: list[LaunchLine], found: list[Verdict]) -> Table:
     return table
 
 
-def _count_table(found: list[Verdict]) -> Table:
+def _count_table(found: list[LaunchVerdict]) -> Table:
     """How many launches each refusal stops, and how many it stops alone."""
     stopped: Counter[str] = Counter()
     alone: Counter[str] = Counter()

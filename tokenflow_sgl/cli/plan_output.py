@@ -19,8 +19,8 @@ from tokenflow_sgl.placement import (
     Batch,
     Layout,
     Machine,
-    Plan,
-    Terms,
+    PlacementPlan,
+    PlacementTerms,
     Timeline,
     decode_step,
     for_batch,
@@ -62,12 +62,12 @@ class Planned:
     block_bytes: float
     machine: Machine
     tbt_slo: float | None
-    terms: Terms
-    plan: Plan
+    terms: PlacementTerms
+    plan: PlacementPlan
     timeline: Timeline | None
     memory_wanted: float | None
     link_wanted: float | None
-    one_more: Plan
+    one_more: PlacementPlan
 
     @property
     def runs(self) -> list[int]:
@@ -117,9 +117,9 @@ def planned(
         compute = np.full(profile.layers, seconds / profile.layers)
         return Machine(compute, rate, memory / page * profile.layers, staging)
 
-    terms = Terms(block=page, ahead=ahead)
+    terms = PlacementTerms(block=page, ahead=ahead)
 
-    def plan_of(lengths: IntArray) -> Plan:
+    def plan_of(lengths: IntArray) -> PlacementPlan:
         batch = Batch.of(lengths, np.inf if tbt_slo is None else tbt_slo)
         layouts = for_batch(lengths.size)(profile.layers)
         backend = None

@@ -34,7 +34,7 @@ _SHOWN = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class SearchOptions:
     """The options of a search: what for, how long, where, and what is kept of it."""
 
     objective: Annotated[
@@ -91,7 +91,7 @@ class SearchedTrace(chosen_trace.TraceChoice):
 def tune(
     trace: chosen_trace.Spec,
     *,
-    search: Search,
+    search: SearchOptions,
     server: chosen_engine.StudiedServer,
     part: SearchedTrace,
 ) -> None:
@@ -152,7 +152,7 @@ def tune(
 def _search(
     setup: Setup,
     others: list[Setup],
-    search: Search,
+    search: SearchOptions,
     seed: int,
     console: Console,
 ) -> tuple[Tuned, list[HeldOut]]:
@@ -225,7 +225,7 @@ def _tuning_file(found: Tuned) -> str:
     return write_tuning({"policy": {name: getattr(config, name) for name in found.setting}})
 
 
-def _verdict(found: Tuned, held: list[HeldOut], search: Search, against: str | None) -> str:
+def _verdict(found: Tuned, held: list[HeldOut], search: SearchOptions, against: str | None) -> str:
     """The parameters to use, or that there are none; with the figures that decided."""
     from tokenflow_sgl.lab.sim.study.held_out import MARGIN
     from tokenflow_sgl.lab.sim.study.tuning import OBJECTIVES

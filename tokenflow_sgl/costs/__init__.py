@@ -3,12 +3,12 @@
 from tokenflow_sgl.costs.model import StepCosts, attention_work, prefix_of
 from tokenflow_sgl.costs.online import OnlineCosts
 from tokenflow_sgl.costs.steps import StepTimer, Work
-from tokenflow_sgl.costs.transfers import LatestRate, Link, Links, TransferRate
+from tokenflow_sgl.costs.transfers import LatestRate, Links, MeasuredLink, TransferRate
 
 __all__ = [
     "LatestRate",
-    "Link",
     "Links",
+    "MeasuredLink",
     "OnlineCosts",
     "StepCosts",
     "StepTimer",

@@ -14,7 +14,7 @@ LATEST = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class MeasuredLink:
     """One direction of the link, as measured.
 
     rate: KV tokens per second while it copies; NaN while unknown.
@@ -28,9 +28,9 @@ class Link:
         """Tokens more that arrive within `seconds`, behind what is queued; NaN while unknown."""
         return max(seconds * self.rate - self.queued, 0.0) if self.rate > 0.0 else math.nan
 
-    def behind(self, tokens: int) -> Link:
+    def behind(self, tokens: int) -> MeasuredLink:
         """The link once `tokens` more are queued."""
-        return Link(self.rate, self.queued + tokens)
+        return MeasuredLink(self.rate, self.queued + tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Links:
     store: device to host. load: host to device.
     """
 
-    store: Link = field(default_factory=Link)
-    load: Link = field(default_factory=Link)
+    store: MeasuredLink = field(default_factory=MeasuredLink)
+    load: MeasuredLink = field(default_factory=MeasuredLink)
 
 
 class TransferRate:

@@ -72,7 +72,7 @@ class Offering:
                 offered[:] = [req for req in offered if req not in turned_away]
 
 
-class Admission:
+class PolicedAdmission:
     """How SGLang admits prefills while the policy decides.
 
     Args:

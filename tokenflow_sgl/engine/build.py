@@ -8,7 +8,7 @@ from typing import Any
 from sglang.srt.runtime_context import get_parallel
 
 from tokenflow_sgl.costs import StepTimer
-from tokenflow_sgl.engine.admission import Admission
+from tokenflow_sgl.engine.admission import PolicedAdmission
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.body.unified import StreamMemory, UnifiedBody
 from tokenflow_sgl.engine.book import Book
@@ -33,7 +33,7 @@ from tokenflow_sgl.engine.shared_clock import SharedClock, local_time
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionListener, open_log
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder, recorder_of
-from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
+from tokenflow_sgl.engine.telemetry.sampling import DeliveryReporter, Effort
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider
 from tokenflow_sgl.lifecycle.table import StreamTable
@@ -71,12 +71,12 @@ def build_core(scheduler: LiveScheduler) -> Core:
         body=body,
         decider=Decider(policy, config.policy, table.phases, listener),
         view=View(scheduler, book, body, timer),
-        gate=Admission(scheduler, body, config),
+        gate=PolicedAdmission(scheduler, body, config),
         meters=Meters(
             recorder,
             timer,
             effort,
-            Reporter(table, recorder, timer, effort),
+            DeliveryReporter(table, recorder, timer, effort),
             HeadroomWatch(config.working_set, recorder),
         ),
         drafts=drafts,

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, tuned_text
 from tokenflow_sgl.engine.sglang.server import ServerArgs
-from tokenflow_sgl.engine.sglang.worker import ModelShape
+from tokenflow_sgl.engine.sglang.worker import ModelConfig
 from tokenflow_sgl.engine.unsupported import attention_dp, decodes_only
 
 HOST_RATIO = 2.0
@@ -61,7 +61,7 @@ def host_room() -> HostRoom:
 UNREAD = KvSize(None, "the model's config.json was not read")
 
 
-def kv_size(record: ServerArgs, model: ModelShape, *, whole: bool) -> KvSize:
+def kv_size(record: ServerArgs, model: ModelConfig, *, whole: bool) -> KvSize:
     """From SGLang's configuration of a model.
 
     record: SGLang's ServerArgs, resolved.

@@ -17,7 +17,7 @@ from sglang.srt.managers.utils import is_health_check_generate_req
 
 from tokenflow_sgl.contract import Decision
 from tokenflow_sgl.costs import StepCosts, StepTimer
-from tokenflow_sgl.engine.admission import Admission
+from tokenflow_sgl.engine.admission import PolicedAdmission
 from tokenflow_sgl.engine.agreement import Agreement
 from tokenflow_sgl.engine.batch_work import loaded_tokens, work_of
 from tokenflow_sgl.engine.body.unified import UnifiedBody
@@ -36,7 +36,7 @@ from tokenflow_sgl.engine.telemetry.applied import report_applied, report_resume
 from tokenflow_sgl.engine.telemetry.decision_log import DecisionLog
 from tokenflow_sgl.engine.telemetry.headroom_watch import HeadroomWatch
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
-from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
+from tokenflow_sgl.engine.telemetry.sampling import DeliveryReporter, Effort
 from tokenflow_sgl.engine.unsupported_front_ends import grpc_alone
 from tokenflow_sgl.engine.view import View
 from tokenflow_sgl.lifecycle import Decider, apply
@@ -62,7 +62,7 @@ class Meters:
     recorder: Recorder
     timer: StepTimer
     effort: Effort
-    reporter: Reporter
+    reporter: DeliveryReporter
     headroom: HeadroomWatch
 
 
@@ -90,7 +90,7 @@ class Core:
     body: UnifiedBody
     decider: Decider
     view: View
-    gate: Admission
+    gate: PolicedAdmission
     meters: Meters
     drafts: Drafts
     extensions: Extensions

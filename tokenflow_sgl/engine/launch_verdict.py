@@ -31,7 +31,7 @@ from tokenflow_sgl.engine.unsupported import refused_options
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LaunchVerdict:
     """What becomes of one launch line with `--scheduler tokenflow`.
 
     Attributes:
@@ -52,7 +52,7 @@ class Verdict:
         return not self.refusals and self.sglang is None
 
 
-def judge(options: Sequence[str]) -> Verdict:
+def judge(options: Sequence[str]) -> LaunchVerdict:
     """The verdict on the options of a launch; `--scheduler tokenflow` is added where it is missing.
 
     Changes this process (SGLang's hooks, logging) and downloads nothing.
@@ -65,20 +65,20 @@ def judge(options: Sequence[str]) -> Verdict:
         found: list[Refusal] = []
     except RefusedError as error:
         if not error.ours:
-            return Verdict(sglang=str(error))
+            return LaunchVerdict(sglang=str(error))
         try:
             record = parsed([*asked, "--scheduler", "default"])
         except RefusedError:
-            return Verdict((_own(error),))
+            return LaunchVerdict((_own(error),))
         layers = layerwise_of(record) is not None
         found = [*refused_options(record, layers=layers)] or [_own(error)]
     else:
         if (off := off_reason(record)) is not None:
-            return Verdict(off=off)
+            return LaunchVerdict(off=off)
         if config_of(record) is None:
-            return Verdict(sglang="--scheduler default starts SGLang's own scheduler")
+            return LaunchVerdict(sglang="--scheduler default starts SGLang's own scheduler")
     refusal, unseen = _of_model(record)
-    return Verdict(tuple([*found, refusal] if refusal else found), None, unseen)
+    return LaunchVerdict(tuple([*found, refusal] if refusal else found), None, unseen)
 
 
 @cache

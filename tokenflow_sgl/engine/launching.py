@@ -35,7 +35,7 @@ _OURS = "tokenflow: "
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ExpectedLaunch:
     """How far a launch would come.
 
     Attributes:
@@ -79,16 +79,16 @@ class RefusedError(Exception):
         self.ours = ours
 
 
-def try_launch(options: Sequence[str]) -> Launch:
+def try_launch(options: Sequence[str]) -> ExpectedLaunch:
     """Walk through a launch with these options, up to where it would begin to load the model.
 
     Changes this process (SGLang's hooks, the environment, logging): for one that ends soon.
     """
-    found = Launch()
+    found = ExpectedLaunch()
     try:
         record = parsed(options)
         planner = restoring_planner(record)
-        found = Launch(
+        found = ExpectedLaunch(
             scheduler=config_of(record) is not None,
             off=off_reason(record),
             storage=record.hicache_storage_backend if record.enable_hierarchical_cache else None,
@@ -146,7 +146,7 @@ def effects(
         options: That can be parsed.
         room: Of the machine that it will run on.
         resolved: The record of these options, where the model is here; None: it is not.
-        restores: As of `Launch`.
+        restores: As of `ExpectedLaunch`.
     """
     record = parsed(options)
     config = config_of(record)

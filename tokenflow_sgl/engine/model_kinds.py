@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tokenflow_sgl.engine.refusal import Refusal, UnsupportedError
-from tokenflow_sgl.engine.sglang.worker import ModelShape
+from tokenflow_sgl.engine.sglang.worker import ModelConfig
 
 
-def kind_of_model(config: ModelShape) -> dict[str, bool]:
+def kind_of_model(config: ModelConfig) -> dict[str, bool]:
     """What `refused_model` asks; config: SGLang's configuration of the model."""
     return {
         "is_generation": bool(config.is_generation),

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenflow_sgl.engine.config import HIDDEN
 from tokenflow_sgl.engine.sglang.request import Req
-from tokenflow_sgl.engine.sglang.worker import ModelShape
+from tokenflow_sgl.engine.sglang.worker import ModelConfig
 
 THINK_START, THINK_END = "<think>", "</think>"
 """Tokens of the models that have them as such: DeepSeek-R1, Qwen3, GLM-4.5, Nemotron and others."""
@@ -32,7 +32,7 @@ class Reasoning:
         thinking: What the configuration says of readers: hidden or shown.
     """
 
-    def __init__(self, model_config: ModelShape, tokenizer: Any, thinking: str = HIDDEN) -> None:
+    def __init__(self, model_config: ModelConfig, tokenizer: Any, thinking: str = HIDDEN) -> None:
         self.hidden = thinking == HIDDEN
         self._parsed = bool(model_config.think_end_ids)
         self._opening = tuple(model_config.self_opened_think_start_ids or ())

@@ -69,7 +69,7 @@ class Awaited:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StreamChange:
     """What is different about a stream from now on; None: it stays as it is.
 
     Attributes:
@@ -80,15 +80,15 @@ class Change:
     rate: float | None = None
     weight: float | None = None
 
-    def then(self, later: Change) -> Change:
+    def then(self, later: StreamChange) -> StreamChange:
         """This one and a later one together."""
-        return Change(
+        return StreamChange(
             self.rate if later.rate is None else later.rate,
             self.weight if later.weight is None else later.weight,
         )
 
 
-def changes_message(changes: Mapping[str, Change]) -> SetInternalStateReq:
+def changes_message(changes: Mapping[str, StreamChange]) -> SetInternalStateReq:
     """What is to change, by request id."""
     said = {RATE + rid: change.rate for rid, change in changes.items()}
     said |= {WEIGHT + rid: change.weight for rid, change in changes.items()}

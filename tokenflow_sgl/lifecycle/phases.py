@@ -30,7 +30,7 @@ _GENERATES = np.isin([*Phase, NOT_HERE], (Phase.RUNNING, Phase.DRAINING))
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LoadedPart:
     """What there is of a stream whose KV is loaded in chunks.
 
     Attributes:
@@ -63,7 +63,7 @@ class Phases:
         self.admitted: BoolArray = np.zeros(capacity, dtype=np.bool_)
         self.ready: BoolArray = np.zeros(capacity, dtype=np.bool_)
         self.number: IntArray = np.zeros(capacity, dtype=np.int64)
-        self.parts: dict[int, Part] = {}
+        self.parts: dict[int, LoadedPart] = {}
         self.version = 0
         self._arrived = 0
         self._stopped: dict[int, None] = {}
@@ -119,11 +119,11 @@ class Phases:
 
     def load(self, slot: int, tokens: int, to_load: int, now: float) -> None:
         """Of a stream's KV `tokens` more are copied to the device, and `to_load` are left."""
-        before = self.parts.pop(slot, Part(0, 0)).loaded
+        before = self.parts.pop(slot, LoadedPart(0, 0)).loaded
         if self.phase[slot] != Phase.LOADING.value:
             self.move(slot, Phase.LOADING, now)
         if to_load:
-            self.parts[slot] = Part(before + tokens, to_load)
+            self.parts[slot] = LoadedPart(before + tokens, to_load)
 
     def landed(self, slot: int, now: float) -> None:
         """What was being copied of a stream is there: it is ready, or waits for the rest."""

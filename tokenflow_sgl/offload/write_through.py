@@ -19,7 +19,7 @@ import math
 import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, Preempt, State, Write
-from tokenflow_sgl.costs import Link
+from tokenflow_sgl.costs import MeasuredLink
 
 CHUNK = 64
 """Tokens of a copy at least: 8 MiB of an 8B model's KV, and 31 nodes for 2,000 tokens."""
@@ -83,7 +83,7 @@ def plan_writes(
     slot: IntArray,
     unwritten: IntArray,
     slack: FloatArray,
-    link: Link,
+    link: MeasuredLink,
     *,
     seconds: float,
     page: int,

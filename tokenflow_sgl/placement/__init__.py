@@ -28,33 +28,33 @@ from tokenflow_sgl.placement.machine import (
 )
 from tokenflow_sgl.placement.plan_terms import (
     Batch,
-    Reason,
-    Terms,
+    PauseReason,
+    PlacementTerms,
     allowed_seconds,
     blocks_after,
 )
-from tokenflow_sgl.placement.planner import PAUSED, Plan, plan
-from tokenflow_sgl.placement.solver import Effort, Placement, lower_bound, solve, step_seconds
-from tokenflow_sgl.placement.step_latency import Copy, Piece, Timeline, decode_step
+from tokenflow_sgl.placement.planner import PAUSED, PlacementPlan, plan
+from tokenflow_sgl.placement.solver import Placement, SearchEffort, lower_bound, solve, step_seconds
+from tokenflow_sgl.placement.step_latency import LayerMove, Piece, Timeline, decode_step
 
 __all__ = [
     "NEW",
     "PAUSED",
     "Batch",
-    "Copy",
-    "Effort",
     "Installed",
     "Kernels",
+    "LayerMove",
     "Layout",
     "Layouts",
     "Machine",
+    "PauseReason",
     "Piece",
     "Placement",
-    "Plan",
-    "Reason",
+    "PlacementPlan",
+    "PlacementTerms",
+    "SearchEffort",
     "Sharing",
     "Staging",
-    "Terms",
     "Timeline",
     "allowed_seconds",
     "any_number",

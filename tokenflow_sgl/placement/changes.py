@@ -12,11 +12,11 @@ from dataclasses import replace
 from tokenflow_sgl.contract import FloatArray
 from tokenflow_sgl.placement.layouts import Layouts
 from tokenflow_sgl.placement.machine import Machine
-from tokenflow_sgl.placement.solver import Effort, solve
+from tokenflow_sgl.placement.solver import SearchEffort, solve
 
 NO_STALL = 0.001
 """Share of the layers' time: a step that stalls no longer is one without stalls."""
-_LITTLE = Effort(near=NO_STALL, search=200, pairs=False, branch=1000)
+_LITTLE = SearchEffort(near=NO_STALL, search=200, pairs=False, branch=1000)
 _CLOSE = 0.01
 _FASTEST = 2.0**20
 """Times the link's rate up to which is looked."""

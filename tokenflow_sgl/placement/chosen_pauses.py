@@ -17,7 +17,7 @@ from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.instance import Installed
 from tokenflow_sgl.placement.layouts import Layouts
 from tokenflow_sgl.placement.machine import Machine
-from tokenflow_sgl.placement.plan_terms import Batch, Reason, allowed_seconds
+from tokenflow_sgl.placement.plan_terms import Batch, PauseReason, allowed_seconds
 from tokenflow_sgl.placement.solver import Placement, lower_bound
 
 Solve = Callable[[FloatArray, Layouts, Machine, Installed | None], Placement | None]
@@ -40,7 +40,7 @@ class Chosen:
 
     runs: IntArray
     placed: Placement | None
-    paused: tuple[tuple[int, Reason], ...]
+    paused: tuple[tuple[int, PauseReason], ...]
 
 
 class Pauses:
@@ -82,10 +82,10 @@ class Pauses:
             last: Streams that pause only when all others do, of shape (streams,); None: none is.
         """
         runs = np.arange(self._batch.tokens.size)
-        paused: list[tuple[int, Reason]] = []
+        paused: list[tuple[int, PauseReason]] = []
         while runs.size:
             found = self._placed(runs)
-            if found is Reason.OBJECTIVE and self._drop_hopeless(runs):
+            if found is PauseReason.OBJECTIVE and self._drop_hopeless(runs):
                 runs, paused = np.arange(self._batch.tokens.size), []
                 continue
             if isinstance(found, Placement):
@@ -95,22 +95,22 @@ class Pauses:
             runs = runs[runs != largest]
         return self._with_kept_out(Chosen(runs, None, tuple(paused)))
 
-    def _placed(self, runs: IntArray) -> Placement | Reason:
+    def _placed(self, runs: IntArray) -> Placement | PauseReason:
         """A placement of these streams, or why there is none."""
         sizes, machine = self._sizes[runs], machine_for(self._machine, runs)
         allowed = self._allowed(runs)
         if np.isfinite(allowed):  # a bound is found sooner than that no placement is short enough
             lowest = lower_bound(sizes, self._layouts, machine, self._kernels)
             if lowest > allowed * (1.0 + _ROUNDING):
-                return Reason.OBJECTIVE if np.isfinite(lowest) else Reason.MEMORY
+                return PauseReason.OBJECTIVE if np.isfinite(lowest) else PauseReason.MEMORY
         installed = _of(self._installed, runs)
         found = self._backend(sizes, self._layouts, machine, installed)
         if installed is not None and found is not None and found.seconds > allowed:
             # Rather all migration that it takes than a stream that pauses.
             found = self._backend(sizes, self._layouts, machine, None)
         if found is None:
-            return Reason.MEMORY
-        return found if found.seconds <= allowed else Reason.OBJECTIVE
+            return PauseReason.MEMORY
+        return found if found.seconds <= allowed else PauseReason.OBJECTIVE
 
     def _allowed(self, runs: IntArray) -> float:
         """The longest step of these streams; what no placement keeps is one of the violations."""

@@ -22,8 +22,8 @@ from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.instance import NEW, Installed
 from tokenflow_sgl.placement.layouts import Layouts
 from tokenflow_sgl.placement.machine import Machine, fits
-from tokenflow_sgl.placement.plan_terms import Batch, Terms, blocks_after
-from tokenflow_sgl.placement.planner import PAUSED, Plan, plan
+from tokenflow_sgl.placement.plan_terms import Batch, PlacementTerms, blocks_after
+from tokenflow_sgl.placement.planner import PAUSED, PlacementPlan, plan
 
 
 class Trigger(enum.Enum):
@@ -68,7 +68,7 @@ class CurrentPlan:
         paused_at: Slot to the step from which on that stream pauses.
     """
 
-    plan: Plan
+    plan: PlacementPlan
     slots: tuple[int, ...]
     made: int
     paused_at: dict[int, int] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def next_plan(
     why: Trigger,
     step: int,
     settings: Settings,
-    terms: Terms,
+    terms: PlacementTerms,
     kernels: Kernels | None = None,
     layouts: Layouts | None = None,
 ) -> CurrentPlan:
@@ -162,7 +162,7 @@ def next_plan(
     return CurrentPlan(whole, tuple(slots), step, paused_at)
 
 
-def stopgap(made: Plan, tokens: IntArray, machine: Machine, block: int) -> tuple[int, ...]:
+def stopgap(made: PlacementPlan, tokens: IntArray, machine: Machine, block: int) -> tuple[int, ...]:
     """Streams to pause so that a plan whose successor is late still fits: largest KV first.
 
     OrbitFlow's Fig. 3 B is why: at step 16 it needs 78 of 70 blocks.

@@ -10,7 +10,7 @@ import numpy as np
 from tokenflow_sgl.contract import FloatArray, IntArray
 
 
-class Reason(enum.Enum):
+class PauseReason(enum.Enum):
     """Why a stream is paused."""
 
     MEMORY = "memory"
@@ -61,7 +61,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PlacementTerms:
     """What decides, beside the batch and the machine.
 
     Attributes:

@@ -2,8 +2,8 @@
 
 OrbitFlow sections 3.3 and 3.4. A plan that just fits the memory expires within a few steps, because
 each step adds a token to each stream. So it is made for the blocks that the streams will have some
-steps ahead (`Terms.ahead`). Where no placement fits the memory or keeps the objectives, streams are
-paused (`chosen_pauses`).
+steps ahead (`PlacementTerms.ahead`). Where no placement fits the memory or keeps the objectives,
+streams are paused (`chosen_pauses`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tokenflow_sgl.placement.compiled import Kernels
 from tokenflow_sgl.placement.instance import NEW, Installed
 from tokenflow_sgl.placement.layouts import Layouts, half_phases
 from tokenflow_sgl.placement.machine import Machine, fits, needed_blocks
-from tokenflow_sgl.placement.plan_terms import Batch, Reason, Terms, blocks_after
+from tokenflow_sgl.placement.plan_terms import Batch, PauseReason, PlacementTerms, blocks_after
 from tokenflow_sgl.placement.solver import Placement, lower_bound, solve, step_seconds
 
 PAUSED = -1
@@ -26,7 +26,7 @@ PAUSED = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class PlacementPlan:
     """Where KV lies in the next steps.
 
     Attributes:
@@ -42,7 +42,7 @@ class Plan:
 
     layouts: Layouts
     layout: IntArray
-    paused: tuple[tuple[int, Reason], ...]
+    paused: tuple[tuple[int, PauseReason], ...]
     sizes: FloatArray
     seconds: float
     bound: float
@@ -62,14 +62,14 @@ class Plan:
 def plan(
     batch: Batch,
     machine: Machine | MachineFor,
-    terms: Terms | None = None,
+    terms: PlacementTerms | None = None,
     *,
     layouts: Layouts | None = None,
     installed: Installed | None = None,
     last: BoolArray | None = None,
     kernels: Kernels | None = None,
     backend: Solve | None = None,
-) -> Plan:
+) -> PlacementPlan:
     """Place a batch, and pause streams until that is possible.
 
     Objectives count as long as a stream can run that keeps its own; where none can, a plan is made
@@ -86,7 +86,7 @@ def plan(
         kernels: The inner loops; None: not compiled.
         backend: What solves; None: `solver.solve` with these kernels.
     """
-    terms = Terms() if terms is None else terms
+    terms = PlacementTerms() if terms is None else terms
     streams = batch.tokens.size
     if layouts is None:
         layouts = half_phases(machine_for(machine, np.arange(streams)).layers)
@@ -103,7 +103,7 @@ def plan(
     ).chosen(last)
     runs, placed, paused = chosen.runs, chosen.placed, chosen.paused
     in_time = placed is not None and (placed.seconds <= batch.tbt_slo[runs]).any()
-    if not in_time and Reason.OBJECTIVE in {reason for _, reason in paused}:
+    if not in_time and PauseReason.OBJECTIVE in {reason for _, reason in paused}:
         # The pauses are of no use to any objective: rather late than never.
         return plan(
             replace(batch, tbt_slo=np.full(streams, np.inf)),
@@ -117,19 +117,21 @@ def plan(
         )
     layout = np.full(streams, PAUSED)
     if placed is None:
-        return Plan(layouts, layout, paused, sizes, 0.0, 0.0, 0.0, terms.window)
+        return PlacementPlan(layouts, layout, paused, sizes, 0.0, 0.0, 0.0, terms.window)
     layout[runs] = placed.layout
     today = machine_for(machine, runs)
     blocks = needed_blocks(sizes[runs], placed.layout, layouts, today)
-    found = Plan(layouts, layout, paused, sizes, placed.seconds, placed.bound, blocks, terms.window)
+    found = PlacementPlan(
+        layouts, layout, paused, sizes, placed.seconds, placed.bound, blocks, terms.window
+    )
     return replace(found, lasts=lasts(found, batch.tokens, today, terms, kernels))
 
 
 def lasts(
-    made: Plan,
+    made: PlacementPlan,
     tokens: IntArray,
     machine: Machine,
-    terms: Terms,
+    terms: PlacementTerms,
     kernels: Kernels | None = None,
 ) -> int:
     """Steps from now on in which a plan fits the memory and is not much above the bound.

@@ -31,7 +31,7 @@ _TILT = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class SearchEffort:
     """How long is searched.
 
     Attributes:
@@ -48,11 +48,11 @@ class Effort:
     branch: int
 
 
-SMALL = Effort(near=1e-6, search=500, pairs=False, branch=100_000)
+SMALL = SearchEffort(near=1e-6, search=500, pairs=False, branch=100_000)
 """Up to four streams: the optimum, but for a millionth of the step."""
-MIDDLE = Effort(near=0.002, search=600, pairs=True, branch=4500)
+MIDDLE = SearchEffort(near=0.002, search=600, pairs=True, branch=4500)
 """Up to `EXACT` streams."""
-LARGE = Effort(near=0.003, search=4000, pairs=True, branch=0)
+LARGE = SearchEffort(near=0.003, search=4000, pairs=True, branch=0)
 """More streams."""
 
 
@@ -80,7 +80,7 @@ class Placement:
         return self.seconds / self.bound - 1.0 if self.bound else 0.0
 
 
-def effort_for(streams: int) -> Effort:
+def effort_for(streams: int) -> SearchEffort:
     """The effort that a batch of so many streams is worth."""
     if streams <= 4:
         return SMALL
@@ -93,7 +93,7 @@ def solve(
     machine: Machine,
     *,
     installed: Installed | None = None,
-    effort: Effort | None = None,
+    effort: SearchEffort | None = None,
     kernels: Kernels | None = None,
 ) -> Placement | None:
     """The placement with the least step time and migration; None: none fits the memory.
@@ -191,7 +191,7 @@ def _searched(
     order: IntArray,
     wanted: FloatArray,
     goal: float,
-    effort: Effort,
+    effort: SearchEffort,
     kernels: Kernels,
     installed: Installed | None,
 ) -> tuple[IntArray, FloatArray]:

@@ -38,7 +38,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class LayerMove:
     """One stream's KV of one layer on its way to the device.
 
     Attributes:
@@ -68,7 +68,7 @@ class Timeline:
     start: FloatArray
     stall: FloatArray
     seconds: float
-    copies: tuple[Copy, ...]
+    copies: tuple[LayerMove, ...]
 
     @property
     def stalled(self) -> float:
@@ -130,8 +130,8 @@ class _Moving:
             begin = self.pieces.pop().begin
         self.pieces.append(Piece(begin, end, rate))
 
-    def finished(self) -> Copy:
-        return Copy(self.stream, self.layer, self.ready, tuple(self.pieces))
+    def finished(self) -> LayerMove:
+        return LayerMove(self.stream, self.layer, self.ready, tuple(self.pieces))
 
 
 class _Link:

@@ -39,7 +39,7 @@ LOST = -45.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Change:
+class LengthChange:
     """What speaks for a change.
 
     Attributes:
@@ -153,12 +153,12 @@ class LengthChanges:
             self._moments.append(now)
             self._thin(begun)
 
-    def found(self) -> Change | None:
+    def found(self) -> LengthChange | None:
         """What spoke for a change at the last look; what has ended is counted until now."""
         best = self._likeliest
         if best is None:
             return None
-        return Change(
+        return LengthChange(
             self._probability,
             self._over - best.over,
             self._ended - best.ended,

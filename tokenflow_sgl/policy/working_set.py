@@ -44,7 +44,7 @@ _NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Memo:
+class WorkingSetMemo:
     """What this policy remembers from pass to pass.
 
     Attributes:
@@ -72,7 +72,7 @@ class Memo:
 class _Plan:
     """What changes about which streams run; those to start or resume are in the memo."""
 
-    memo: Memo
+    memo: WorkingSetMemo
     admit: tuple[int, ...] = ()
     preempt: tuple[Preempt, ...] = ()
 
@@ -86,14 +86,18 @@ class WorkingSetPolicy:
 
     def decide(self, state: State) -> Decision:
         """One pass: emergencies always, a new plan when one is due, then the prefill gate."""
-        memo = state.memo if isinstance(state.memo, Memo) else Memo(decided=False)
+        memo = (
+            state.memo if isinstance(state.memo, WorkingSetMemo) else WorkingSetMemo(decided=False)
+        )
         state = with_claims(state, self.config.priority_weight)
         if self.config.pace and state.streams.streaming.any() and room_for_all(state):
             return self._paced(state, memo)
         held_up, patience = self._held_up(state, memo)
         if not (under_stress(state, patience, memo.decided) or prefills_stall_readers(state)):
             known = np.isfinite(held_up)
-            return Decision(Mode.IDLE, memo=Memo(held_up=held_up, decided=False) if known else None)
+            return Decision(
+                Mode.IDLE, memo=WorkingSetMemo(held_up=held_up, decided=False) if known else None
+            )
         memo = dataclasses.replace(memo, held_up=held_up, decided=True)
         due = self._plan_is_due(state, memo.planned)
         plan = self._plan(state, memo) if due else self._carry_on(state, memo)
@@ -118,7 +122,7 @@ class WorkingSetPolicy:
             memo=plan.memo,
         )
 
-    def _paced(self, state: State, memo: Memo) -> Decision:
+    def _paced(self, state: State, memo: WorkingSetMemo) -> Decision:
         """No stream has to wait: those far ahead of their readers rest nevertheless."""
         queue = waiting_queue(state, memo.queue)
         rested, index = paced(state, self.config, queue_keys(state, queue, self.config))
@@ -130,7 +134,7 @@ class WorkingSetPolicy:
 
     # ---- when -----------------------------------------------------------------------
 
-    def _held_up(self, state: State, memo: Memo) -> tuple[float, float]:
+    def _held_up(self, state: State, memo: WorkingSetMemo) -> tuple[float, float]:
         """When SGLang last passed over a newcomer, and how long the next ones may wait.
 
         Where it has passed over one it will do so with the next ones, which need not wait for that.
@@ -159,7 +163,7 @@ class WorkingSetPolicy:
 
     # ---- what -----------------------------------------------------------------------
 
-    def _plan(self, state: State, memo: Memo) -> _Plan:
+    def _plan(self, state: State, memo: WorkingSetMemo) -> _Plan:
         streams = state.streams
         queue = waiting_queue(state, memo.queue)
         keys = queue_keys(state, queue, self.config)
@@ -179,12 +183,12 @@ class WorkingSetPolicy:
         index = np.array(run, dtype=np.int64)
         slots = tuple(streams.slot[index].tolist())
         return _Plan(
-            Memo(state.now, slots, share, queue, streams.standing, index, memo.held_up),
+            WorkingSetMemo(state.now, slots, share, queue, streams.standing, index, memo.held_up),
             admit=tuple(streams.slot[admission.join].tolist()),
             preempt=preempt,
         )
 
-    def _carry_on(self, state: State, memo: Memo) -> _Plan:
+    def _carry_on(self, state: State, memo: WorkingSetMemo) -> _Plan:
         """Between plans: the last plan's streams that have not started yet."""
         standing = state.streams.standing
         if not memo.plan or memo.standing is standing:

@@ -9,7 +9,7 @@ parallelism and pipeline stages change, and `pipeline_schedule` plays stages.
 from tokenflow_sgl.restoration.batch import Pending, io_order, link_shares
 from tokenflow_sgl.restoration.batch_schedule import schedule
 from tokenflow_sgl.restoration.channel import Channel
-from tokenflow_sgl.restoration.jobs import IoOrder, Job, Machine, Outcome, Served
+from tokenflow_sgl.restoration.jobs import BatchOutcome, IoOrder, Job, PrefillMachine, ServedJob
 from tokenflow_sgl.restoration.layer_wise import (
     LayerSplit,
     best_layers,
@@ -19,7 +19,14 @@ from tokenflow_sgl.restoration.layer_wise import (
 from tokenflow_sgl.restoration.multi_gpu import Pipeline, boundary_bytes, sharded
 from tokenflow_sgl.restoration.next_head import HeadPlanner, Known, MeetingPoint, next_head
 from tokenflow_sgl.restoration.pipeline_schedule import StagedRestoration, play_stages
-from tokenflow_sgl.restoration.plan import Plan, Reason, Stored, Terms, crossover_length, plan
+from tokenflow_sgl.restoration.plan import (
+    RestorePlan,
+    RestoreTerms,
+    Stored,
+    WayReason,
+    crossover_length,
+    plan,
+)
 from tokenflow_sgl.restoration.token_wise import (
     Fetch,
     Seconds,
@@ -32,6 +39,7 @@ from tokenflow_sgl.restoration.token_wise import (
 )
 
 __all__ = [
+    "BatchOutcome",
     "Channel",
     "Fetch",
     "HeadPlanner",
@@ -39,19 +47,18 @@ __all__ = [
     "Job",
     "Known",
     "LayerSplit",
-    "Machine",
     "MeetingPoint",
-    "Outcome",
     "Pending",
     "Pipeline",
-    "Plan",
-    "Reason",
+    "PrefillMachine",
+    "RestorePlan",
+    "RestoreTerms",
     "Seconds",
-    "Served",
+    "ServedJob",
     "Split",
     "StagedRestoration",
     "Stored",
-    "Terms",
+    "WayReason",
     "alone_is_sooner",
     "best_layers",
     "best_split",

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tokenflow_sgl.restoration.batch import Pending, io_order
-from tokenflow_sgl.restoration.jobs import IoOrder, Job, Machine, Outcome, Served
+from tokenflow_sgl.restoration.jobs import BatchOutcome, IoOrder, Job, PrefillMachine, ServedJob
 from tokenflow_sgl.restoration.prefix_way import PrefixWay
 from tokenflow_sgl.restoration.token_wise import (
     Fetch,
@@ -26,7 +26,7 @@ from tokenflow_sgl.restoration.token_wise import (
 )
 
 
-def schedule(jobs: Sequence[Job], machine: Machine) -> Outcome:
+def schedule(jobs: Sequence[Job], machine: PrefillMachine) -> BatchOutcome:
     """Serve a batch.
 
     Args:
@@ -86,7 +86,7 @@ class _Progress:
 @dataclass(slots=True)
 class _Schedule:
     jobs: Sequence[Job]
-    machine: Machine
+    machine: PrefillMachine
     now: float = 0.0
     computing: float = 0.0
     compute: Seconds = field(init=False)
@@ -102,7 +102,7 @@ class _Schedule:
         self.loading = [0.0 for _ in self.machine.channels]
         self.landing = [None for _ in self.machine.channels]
 
-    def run(self) -> Outcome:
+    def run(self) -> BatchOutcome:
         """All events until the last first token."""
         while any(math.isnan(one.done) for one in self.progress):
             if self.step is None:
@@ -112,14 +112,14 @@ class _Schedule:
                     self._load(channel)
             self._wait()
         served = tuple(
-            Served(one.done - one.job.arrival, one.head - one.kept, one.tail + one.kept)
+            ServedJob(one.done - one.job.arrival, one.head - one.kept, one.tail + one.kept)
             for one in self.progress
         )
         end = max(one.done for one in self.progress)
         for channel, landing in enumerate(self.landing):
             if landing:  # a piece that was overtaken
                 self.loading[channel] -= landing[0] - end
-        return Outcome(served, end, self.computing, tuple(self.loading))
+        return BatchOutcome(served, end, self.computing, tuple(self.loading))
 
     def _wait(self) -> None:
         """On to what happens next."""

@@ -58,7 +58,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class PrefillMachine:
     """What serves the batch.
 
     Attributes:
@@ -82,7 +82,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedJob:
     """What came of one job.
 
     Attributes:
@@ -96,7 +96,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BatchOutcome:
     """What came of a batch.
 
     Attributes:
@@ -106,7 +106,7 @@ class Outcome:
         loading: Seconds in which each channel loaded.
     """
 
-    served: tuple[Served, ...]
+    served: tuple[ServedJob, ...]
     seconds: float
     computing: float
     loading: tuple[float, ...]

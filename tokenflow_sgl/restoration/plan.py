@@ -18,7 +18,7 @@ from tokenflow_sgl.restoration.prefix_way import PrefixWay
 from tokenflow_sgl.restoration.token_wise import Seconds, best_split
 
 
-class Reason(enum.Enum):
+class WayReason(enum.Enum):
     """Why a way was chosen."""
 
     NOTHING = "nothing"
@@ -56,7 +56,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RestoreTerms:
     """What decides, beside the prompt and the channels.
 
     Attributes:
@@ -78,7 +78,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RestorePlan:
     """How a stored prefix comes to the device.
 
     Attributes:
@@ -95,10 +95,10 @@ class Plan:
     channel: str
     seconds: float
     saved: float
-    reason: Reason
+    reason: WayReason
 
 
-def plan(stored: Stored, channels: Sequence[Channel], terms: Terms) -> Plan:
+def plan(stored: Stored, channels: Sequence[Channel], terms: RestoreTerms) -> RestorePlan:
     """The way that is done soonest.
 
     Args:
@@ -108,32 +108,32 @@ def plan(stored: Stored, channels: Sequence[Channel], terms: Terms) -> Plan:
     """
     if not stored.gap:
         seconds = terms.compute(stored.prefix, stored.suffix)
-        return Plan(PrefixWay.RECOMPUTE, 0, "", seconds, 0.0, Reason.NOTHING)
+        return RestorePlan(PrefixWay.RECOMPUTE, 0, "", seconds, 0.0, WayReason.NOTHING)
     computed = terms.compute(stored.prefix, stored.gap + stored.suffix)
-    alone = Plan(PrefixWay.RECOMPUTE, 0, "", computed, 0.0, Reason.COMPUTE)
-    both: Plan | None = None
+    alone = RestorePlan(PrefixWay.RECOMPUTE, 0, "", computed, 0.0, WayReason.COMPUTE)
+    both: RestorePlan | None = None
     for channel in channels:
         if channel.rate == 0.0:
             continue
         loaded = _load(stored, channel, terms)
         if loaded < alone.seconds:
-            alone = Plan(PrefixWay.LOAD, 0, channel.name, loaded, 0.0, Reason.LOAD)
+            alone = RestorePlan(PrefixWay.LOAD, 0, channel.name, loaded, 0.0, WayReason.LOAD)
         split = _both(stored, channel, terms)
         if split is not None and (both is None or split.seconds < both.seconds):
             both = split
     if both is None:
         if not any(channel.rate for channel in channels):
-            return Plan(PrefixWay.RECOMPUTE, 0, "", computed, 0.0, Reason.NO_SOURCE)
+            return RestorePlan(PrefixWay.RECOMPUTE, 0, "", computed, 0.0, WayReason.NO_SOURCE)
         return alone
     saved = alone.seconds - both.seconds
     if saved <= 0.0:
         return alone
     if saved < terms.gain:
-        return Plan(alone.way, 0, alone.channel, alone.seconds, 0.0, Reason.SMALL_GAIN)
-    return Plan(both.way, both.split, both.channel, both.seconds, saved, Reason.BOTH)
+        return RestorePlan(alone.way, 0, alone.channel, alone.seconds, 0.0, WayReason.SMALL_GAIN)
+    return RestorePlan(both.way, both.split, both.channel, both.seconds, saved, WayReason.BOTH)
 
 
-def crossover_length(lengths: Iterable[int], channel: Channel, terms: Terms) -> int | None:
+def crossover_length(lengths: Iterable[int], channel: Channel, terms: RestoreTerms) -> int | None:
     """The least of these lengths at which the token-wise way is done no later than the layer-wise.
 
     CacheFlow section 3.1: L_delta = min{N | T_token(N) <= T_layer(N)}, which the paper profiles;
@@ -161,7 +161,7 @@ def crossover_length(lengths: Iterable[int], channel: Channel, terms: Terms) -> 
     return None
 
 
-def _load(stored: Stored, channel: Channel, terms: Terms) -> float:
+def _load(stored: Stored, channel: Channel, terms: RestoreTerms) -> float:
     """Seconds of loading the gap and computing what comes behind it."""
     load = channel.seconds(stored.gap)
     suffix = terms.compute(stored.prefix + stored.gap, stored.suffix)
@@ -171,7 +171,7 @@ def _load(stored: Stored, channel: Channel, terms: Terms) -> float:
     return load + suffix
 
 
-def _both(stored: Stored, channel: Channel, terms: Terms) -> Plan | None:
+def _both(stored: Stored, channel: Channel, terms: RestoreTerms) -> RestorePlan | None:
     """The better of the two splits, or the one that the crossover asks for."""
     suffix = terms.compute(stored.prefix + stored.gap, stored.suffix)
     found = [(math.inf, PrefixWay.TOKENS, 0)]
@@ -201,4 +201,4 @@ def _both(stored: Stored, channel: Channel, terms: Terms) -> Plan | None:
     seconds, way, split = min(found, key=lambda item: item[0])
     if not split:
         return None
-    return Plan(way, split, channel.name, seconds, 0.0, Reason.BOTH)
+    return RestorePlan(way, split, channel.name, seconds, 0.0, WayReason.BOTH)

@@ -23,14 +23,14 @@ from tokenflow_sgl.lab.profiles import DEVICES, MODELS, Device, Model, PrefillTa
 from tokenflow_sgl.lab.profiles.launch import default_launch
 from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size, graph_rows
 from tokenflow_sgl.restoration import (
+    BatchOutcome,
     Channel,
     IoOrder,
     Job,
-    Machine,
-    Outcome,
     Pipeline,
+    PrefillMachine,
+    RestoreTerms,
     Seconds,
-    Terms,
     best_layers,
     best_split,
     crossover_length,
@@ -150,11 +150,11 @@ class Costs:
             return Channel("host", self.device.link.bandwidth / per_token, self.device.link.latency)
         return Channel("storage", float(link) * 1e9 / 8 / per_token, LATENCY)
 
-    def run(self, system: str, gaps: Iterable[int], link: str) -> Outcome:
+    def run(self, system: str, gaps: Iterable[int], link: str) -> BatchOutcome:
         """What came of a batch."""
         chosen = SYSTEMS[system]
         chunk = CAKE_CHUNK if chosen.cake else self.chunk
-        machine = Machine(
+        machine = PrefillMachine(
             self.compute(chunk),
             (self.channel(link),),
             PAGE_TOKENS,
@@ -205,7 +205,7 @@ def main() -> None:
 
 def crossover(costs: Costs, link: str) -> int | None:
     """L_delta: from this length on, token-wise is done no later than layer-wise."""
-    terms = Terms(costs.compute(), PAGE_TOKENS, layers=costs.model.layers)
+    terms = RestoreTerms(costs.compute(), PAGE_TOKENS, layers=costs.model.layers)
     return crossover_length(range(64, 16384 + 1, 64), costs.channel(link), terms)
 
 

@@ -11,9 +11,8 @@ from tokenflow_sgl.contract import FloatArray, IntArray
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.layer_plans import StreamsInStep
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
-from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer as Prompt
-from tokenflow_sgl.engine.layerwise.prompt_admission import has_waited, pays
-from tokenflow_sgl.lab.sim.layer_wise import Newcomer
+from tokenflow_sgl.engine.layerwise.prompt_admission import JoiningPrompt, has_waited, pays
+from tokenflow_sgl.lab.sim.layer_wise import BatchNewcomer
 from tokenflow_sgl.lab.sim.layer_wise.placers import MachineOf
 from tokenflow_sgl.placement import Kernels, Layouts, Machine, blocks_after
 
@@ -62,7 +61,7 @@ class Pays:
         self._said: tuple[int, frozenset[int]] | None = None
         self._measured = False
 
-    def joins(self, newcomer: Newcomer) -> bool:
+    def joins(self, newcomer: BatchNewcomer) -> bool:
         """As the engine says; it asks anew when a stream has come or gone."""
         batch = frozenset(newcomer.batch)
         if self._said == (newcomer.slot, batch):
@@ -72,7 +71,7 @@ class Pays:
         self._said = newcomer.slot, batch
         return False
 
-    def _carried(self, newcomer: Newcomer) -> bool:
+    def _carried(self, newcomer: BatchNewcomer) -> bool:
         if len(newcomer.batch) < 2:
             return True
         pages = blocks_after(np.append(newcomer.whole, newcomer.tokens), 0, self._block)
@@ -83,7 +82,7 @@ class Pays:
             return True
         speeds = StepSpeeds(machine.computing / machine.layers, machine.bandwidth)
         joined = pages[:-1].astype(np.int64)
-        prompt = Prompt(int(pages[-1]), joined, machine.layers, int(machine.memory), speeds)
+        prompt = JoiningPrompt(int(pages[-1]), joined, machine.layers, int(machine.memory), speeds)
         return pays(prompt, self._kernels)
 
     def _has_waited(self, slot: int, batch: frozenset[int]) -> bool:

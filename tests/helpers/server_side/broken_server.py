@@ -27,7 +27,7 @@ from tokenflow_sgl.engine.kv.load_ring import Loader
 from tokenflow_sgl.engine.kv.preempt import Pauser
 from tokenflow_sgl.engine.layerwise import placed_pauser
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
-from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
+from tokenflow_sgl.engine.restore.fetched_layer_copies import FetchedLayerCopies
 from tokenflow_sgl.engine.restore.layered_prefills import LayeredPrefills
 from tokenflow_sgl.engine.restore.restorations import Restorations
 from tokenflow_sgl.engine.restore.tail_copies import TailCopies
@@ -125,7 +125,7 @@ def copy_but_the_first(self, host, device) -> None:
     copies(self, host[self._tree.page_size :], device[self._tree.page_size :])
 
 
-copies_of_layers = LayerCopies._submit_layers
+copies_of_layers = FetchedLayerCopies._submit_layers
 
 
 def copy_layers_but_of_the_first(self, host, device, layers) -> None:
@@ -317,7 +317,7 @@ match os.environ["TOKENFLOW_TEST_BREAK"]:
     case "no-tail-copy":
         TailCopies._submit = copy_but_the_first
     case "no-layer-copy":
-        LayerCopies._submit_layers = copy_layers_but_of_the_first
+        FetchedLayerCopies._submit_layers = copy_layers_but_of_the_first
     case "early-layers":
         LayeredPrefills.more_layers = take_all_layers_for_landed
     case "no-windows":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.layer_plans import StreamsInStep
-from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer
+from tokenflow_sgl.engine.layerwise.prompt_admission import JoiningPrompt
 from tokenflow_sgl.engine.layerwise.solved_layers import SolvedLayers
 from tokenflow_sgl.placement import Layout, half_phases
 
@@ -68,7 +68,7 @@ class NotedSolver(SolvedLayers):
 class AllJoin(NotedSolver):
     """The same, and no prompt waits for the streams that run."""
 
-    def carries(self, newcomer: Newcomer) -> bool:
+    def carries(self, newcomer: JoiningPrompt) -> bool:
         return True
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.choices import Staging
-from tokenflow_sgl.lab.sim.layer_wise import Newcomer
+from tokenflow_sgl.lab.sim.layer_wise import BatchNewcomer
 from tokenflow_sgl.placement import Machine, any_number, fits
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
@@ -72,9 +72,9 @@ def test_even_offloads_as_few_layers_as_fit(scripts) -> None:
 def test_a_prompt_waits_that_does_not_pay_until_half_have_ended(scripts) -> None:
     _, rules = scripts
 
-    def asked(*batch: int, held: int = 100) -> Newcomer:
+    def asked(*batch: int, held: int = 100) -> BatchNewcomer:
         whole = np.full(len(batch), 100)
-        return Newcomer(9, 100, batch, np.full(len(batch), held), whole)
+        return BatchNewcomer(9, 100, batch, np.full(len(batch), held), whole)
 
     slow = rules.Pays(lambda rows, tokens: machine(150.0, rate=100.0), 10)
     assert slow.joins(asked(1)), "no prompt waits for a single stream"

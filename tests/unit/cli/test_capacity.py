@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tokenflow_sgl.cli.app import app
 from tokenflow_sgl.cli.failing import Exit
-from tokenflow_sgl.lab.sim.study.capacity_search import Outcome
+from tokenflow_sgl.lab.sim.study.capacity_search import SearchedRun
 from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest, write_native
 from tokenflow_sgl.qos.classes import QosClass
 
@@ -44,7 +44,7 @@ def carrying(command, monkeypatch):
         def made(setup, job):
             policy, speed, draw = job
             streams = len(setup.traces[draw].requests)
-            return Outcome(streams if speed <= edges[policy] else 0, streams)
+            return SearchedRun(streams if speed <= edges[policy] else 0, streams)
 
         monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
         return command(*TRACE, "--policy", ",".join(edges), *words)
@@ -118,7 +118,7 @@ def test_classes_of_a_file_are_those_of_the_server(command, monkeypatch, tmp_pat
 
     def made(setup, job):
         seen.append((setup.classes.known["voice"], setup.traces[0].requests[0].rate))
-        return Outcome(1, 1)
+        return SearchedRun(1, 1)
 
     monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
     write_spoken(tmp_path / "day.jsonl", "4090-c?limit=4")
@@ -205,7 +205,7 @@ def test_runs_that_fail_are_ended_early_unless_they_are_to_be_whole(
 
     def made(setup, job):
         seen.add(setup.whole)
-        return Outcome(5 if job[1] > 1.0 else 10, 10, whole=setup.whole or job[1] <= 1.0)
+        return SearchedRun(5 if job[1] > 1.0 else 10, 10, whole=setup.whole or job[1] <= 1.0)
 
     monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
     done = command(*TRACE, "--policy", "fcfs", "--output", "here", *(["--whole"] if whole else []))

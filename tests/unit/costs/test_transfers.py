@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from tokenflow_sgl.costs import LatestRate, Link, TransferRate
+from tokenflow_sgl.costs import LatestRate, MeasuredLink, TransferRate
 from tokenflow_sgl.costs.transfers import MEMORY_TOKENS
 
 
 def test_nothing_is_known_at_first():
     assert math.isnan(TransferRate().rate)
-    assert math.isnan(Link().room(1.0))
+    assert math.isnan(MeasuredLink().room(1.0))
 
 
 @pytest.mark.parametrize("kind", [TransferRate, LatestRate])
@@ -61,6 +61,6 @@ def test_one_copy_that_was_held_up_does_not_count():
 
 
 def test_room_is_what_arrives_in_time():
-    assert Link(1000.0, 30).room(0.1) == pytest.approx(70)
-    assert Link(1000.0, 300).room(0.1) == 0.0
-    assert Link(1000.0, 30).behind(20) == Link(1000.0, 50)
+    assert MeasuredLink(1000.0, 30).room(0.1) == pytest.approx(70)
+    assert MeasuredLink(1000.0, 300).room(0.1) == 0.0
+    assert MeasuredLink(1000.0, 30).behind(20) == MeasuredLink(1000.0, 50)

@@ -11,7 +11,7 @@ from tracked import Request, running
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
-from tokenflow_sgl.engine.telemetry.sampling import Effort, Reporter
+from tokenflow_sgl.engine.telemetry.sampling import DeliveryReporter, Effort
 from tokenflow_sgl.lifecycle.first_text import HELD, LOOKS
 from tokenflow_sgl.lifecycle.reader_updates import set_passed_on
 from tokenflow_sgl.lifecycle.table import StreamTable
@@ -44,7 +44,7 @@ class Served:
         self.told = Told()
         self.table: StreamTable[Request] = StreamTable(LimitLengths(), capacity=2, **given)
         timer = StepTimer(lag=0)
-        self.reporter = Reporter(self.table, self.told, timer, Effort())
+        self.reporter = DeliveryReporter(self.table, self.told, timer, Effort())
         self.stream = running(self.table, thinking="reasoning" in given)
 
     def goes_on(self, *seconds: float, tokens: int = 2) -> None:

@@ -15,7 +15,7 @@ from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
 from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore import layer_fetch
-from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
+from tokenflow_sgl.engine.restore.fetched_layer_copies import FetchedLayerCopies
 from tokenflow_sgl.engine.restore.layer_fetch import (
     LayerFetch,
     LayerMemory,
@@ -58,7 +58,7 @@ class Tree:
 
 def made(expected: float = 0.0) -> tuple[Tree, Any, LayerFetch]:
     tree, op = Tree(), operation()
-    copies = LayerCopies(tree, op, LAYERS)
+    copies = FetchedLayerCopies(tree, op, LAYERS)
     fetch = LayerFetch(LAYERS, TOKENS, PAGE, LatestRate(), copies, expected)
     by_layers_from_here(op, fetch)
     return tree, op, fetch

@@ -15,7 +15,7 @@ from sglang.srt.managers.cache_controller import HiCacheController, PrefetchAck
 from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore import link_thread
 from tokenflow_sgl.engine.restore.fetch_ends import fetches_of
-from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.leader_figures import LeaderFigures
 from tokenflow_sgl.engine.restore.link_thread import Turn
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
@@ -64,9 +64,9 @@ class Several:
     def _admission(self) -> list[Any] | None:
         return None if self.order is None else [self.requests[handle] for handle in self.order]
 
-    def turns(self, measured: Measured | None = None) -> list[tuple[str, int | None]]:
+    def turns(self, measured: LeaderFigures | None = None) -> list[tuple[str, int | None]]:
         """What the thread is told after a pass: of which fetch, and how many batches."""
-        self.all.begin_pass(measured or Measured(5.0, **KNOWN), 0)
+        self.all.begin_pass(measured or LeaderFigures(5.0, **KNOWN), 0)
         self.all.turns.hand_on()
         queue = self.controller.prefetch_buffer
         said = [queue.get() for _ in range(queue.qsize())]
@@ -95,7 +95,7 @@ def test_a_link_is_told_of_no_more_than_it_can_load(left, most, shares) -> None:
 def test_no_more_is_handed_on_than_is_loaded_until_the_next_look(monkeypatch) -> None:
     """A step takes 64 ms, and two batches are for safety: 76 tokens, which are three batches."""
     some = Several(monkeypatch, "ab")
-    assert some.turns(Measured(5.0, **KNOWN)) == [("a", 3)]
+    assert some.turns(LeaderFigures(5.0, **KNOWN)) == [("a", 3)]
     assert some.turns() == [], "it has not loaded it yet"
     some.report("a", 2, 64)
     assert some.turns() == [("a", 2)]
@@ -127,7 +127,7 @@ def test_who_brings_the_beginning_of_another_goes_before_it(monkeypatch) -> None
 
 def test_all_is_handed_on_while_the_link_is_not_known(monkeypatch) -> None:
     some = Several(monkeypatch, "ab")
-    assert some.turns(Measured(5.0)) == [("a", None), ("b", None)]
+    assert some.turns(LeaderFigures(5.0)) == [("a", None), ("b", None)]
 
 
 def test_what_brings_nothing_more_ends_at_once(monkeypatch) -> None:
@@ -155,7 +155,7 @@ def test_the_link_is_expected_as_it_is_told(monkeypatch) -> None:
     some.order = ["b", "a"]
     some.turns()
     first, second = some.all.open.get("b"), some.all.open.get("a")
-    some.all.begin_pass(Measured(5.0, **KNOWN), 0)
+    some.all.begin_pass(LeaderFigures(5.0, **KNOWN), 0)
     assert (first.link.number, first.link.ahead) == (0, 3 * BATCH * PAGE), (
         "behind what the thread has"
     )

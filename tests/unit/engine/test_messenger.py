@@ -11,7 +11,7 @@ from ranks import Ranks
 from sglang.srt.managers.tokenizer_control_mixin import _COMMUNICATOR_SPECS
 
 from tokenflow_sgl.engine.frontend.messenger import Messenger
-from tokenflow_sgl.engine.stream_messages import Awaited, Change, Heard
+from tokenflow_sgl.engine.stream_messages import Awaited, Heard, StreamChange
 
 
 def rates(**each: float) -> dict[str, float]:
@@ -24,7 +24,8 @@ def run(manager: Ranks, *asked: tuple[str, float], held: dict[str, int | None]) 
         for rid, tokens in held.items():
             messenger.passed_on(rid, tokens)
         answers = await asyncio.gather(
-            *(messenger.change(rid, Change(rate)) for rid, rate in asked), return_exceptions=True
+            *(messenger.change(rid, StreamChange(rate)) for rid, rate in asked),
+            return_exceptions=True,
         )
         for _ in range(30):
             await asyncio.sleep(0)
@@ -50,7 +51,7 @@ def test_a_rate_and_a_weight_for_a_stream_both_hold() -> None:
 
     async def main() -> None:
         messenger = Messenger(manager)
-        changes = (Change(rate=1.0), Change(weight=3.0), Change(weight=2.0))
+        changes = (StreamChange(rate=1.0), StreamChange(weight=3.0), StreamChange(weight=2.0))
         heard = await asyncio.gather(*(messenger.change("a", each) for each in changes))
         assert set(heard) == {Heard.YES}
 
@@ -101,8 +102,8 @@ def test_a_failure_is_told_and_logged_and_the_next_one_goes(caplog) -> None:
     async def main() -> None:
         messenger = Messenger(manager)
         with pytest.raises(OSError, match="no scheduler"):
-            await messenger.change("a", Change(1.0))
-        assert await messenger.change("a", Change(2.0)) is Heard.YES
+            await messenger.change("a", StreamChange(1.0))
+        assert await messenger.change("a", StreamChange(2.0)) is Heard.YES
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
@@ -115,8 +116,8 @@ def test_an_asker_who_has_gone_keeps_no_other_from_its_answer() -> None:
 
     async def main() -> None:
         messenger = Messenger(manager)
-        gone = asyncio.create_task(messenger.change("a", Change(1.0)))
-        stays = asyncio.create_task(messenger.change("b", Change(1.0)))
+        gone = asyncio.create_task(messenger.change("a", StreamChange(1.0)))
+        stays = asyncio.create_task(messenger.change("b", StreamChange(1.0)))
         await asyncio.sleep(0)
         gone.cancel()
         assert await stays is Heard.YES
@@ -136,7 +137,7 @@ def test_waits_go_before_all_else_and_only_as_they_stand() -> None:
         messenger.awaited(short, goes_on=True)
         messenger.awaited(short, goes_on=False)
         messenger.awaited(adapter, goes_on=True)
-        assert await messenger.change("b", Change(0.0)) is Heard.YES
+        assert await messenger.change("b", StreamChange(0.0)) is Heard.YES
 
     asyncio.run(main())
     awaited, changes = manager.heard
@@ -161,7 +162,7 @@ def test_a_stream_that_has_rested_is_told_from_one_that_is_unknown() -> None:
     assert run(manager, ("b", 0.0), ("gone", 0.0), held={}) == [Heard.RESTED, Heard.NO]
 
     async def both() -> None:
-        change = Change(rate=0.0, weight=2.0)
+        change = StreamChange(rate=0.0, weight=2.0)
         assert await Messenger(manager).change("b", change) is Heard.RESTED
 
     asyncio.run(both())

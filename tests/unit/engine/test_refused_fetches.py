@@ -10,7 +10,7 @@ import pytest
 from restored_tree import KNOWN, Tree, allocate, begin, operation, patch_heads
 
 from tokenflow_sgl.engine.restore import tail_fetch
-from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.leader_figures import LeaderFigures
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.refused_fetches import MOST_TRIES
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
@@ -69,7 +69,7 @@ def refuse(some: Any, handle: str = "r") -> None:
 
 def look(some: Any) -> None:
     """A pass begins."""
-    some.all.begin_pass(Measured(5.0, **KNOWN), 0)
+    some.all.begin_pass(LeaderFigures(5.0, **KNOWN), 0)
 
 
 def fetch_begins(some: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from restored_tree import KNOWN, PAGE, Tree, allocate, begin, operation, patch_heads
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
-from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.leader_figures import LeaderFigures
 from tokenflow_sgl.engine.restore.outlook import BATCHES_LATE, LONGEST_QUERY, Landings, Outlook
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
@@ -78,11 +78,11 @@ def test_models_with_windows_or_states_keep_sglangs_way(made) -> None:
 def test_a_query_is_waited_for_and_not_for_ever(made) -> None:
     restorations, tree, _ = made
     assert restorations.may_start("r") is False, "it was not looked at yet"
-    restorations.begin_pass(Measured(10.0), 0)
+    restorations.begin_pass(LeaderFigures(10.0), 0)
     assert restorations.may_start("r") is False
-    restorations.begin_pass(Measured(10.0 + LONGEST_QUERY / 2), 0)
+    restorations.begin_pass(LeaderFigures(10.0 + LONGEST_QUERY / 2), 0)
     assert restorations.may_start("r") is False
-    restorations.begin_pass(Measured(10.1 + LONGEST_QUERY), 0)
+    restorations.begin_pass(LeaderFigures(10.1 + LONGEST_QUERY), 0)
     assert restorations.may_start("r") is True
     assert tree.released == [("r", 0)]
     assert restorations.may_start("r") is None
@@ -112,7 +112,7 @@ def test_memory_that_the_next_step_needs_is_not_taken_for_copies(made, monkeypat
     restorations, tree, _ = made
     taken = with_memory(tree, monkeypatch, free=2000)
     allocate(tree, "r")
-    restorations.begin_pass(Measured(5.0, **KNOWN), needed)
+    restorations.begin_pass(LeaderFigures(5.0, **KNOWN), needed)
     assert bool(taken) == (needed == 0), "else it would be given back in the same pass"
     assert restorations.copy_memory.held_tokens == sum(taken)
 
@@ -122,17 +122,17 @@ def test_a_request_that_waits_is_looked_at_again_when_something_arrives(made, mo
     fetch, looked = allocate(tree, "r"), []
     each = next(iter(restorations.open.all))
     patch_heads(monkeypatch, lambda tree, request: looked.append(1) or 160)
-    restorations.begin_pass(Measured(5.0, **KNOWN, step_end=5.2), 0)
+    restorations.begin_pass(LeaderFigures(5.0, **KNOWN, step_end=5.2), 0)
     assert restorations.may_start("r") is False
     assert math.isfinite(each.wait.landing)
     for _ in range(3):
         assert restorations.may_start("r") is False
     assert len(looked) == 1
     fetch.completed_tokens = 16
-    restorations.begin_pass(Measured(5.01, **KNOWN, step_end=5.2), 0)
+    restorations.begin_pass(LeaderFigures(5.01, **KNOWN, step_end=5.2), 0)
     restorations.may_start("r")
     assert len(looked) == 2
-    restorations.begin_pass(Measured(each.wait.landing + 1.0, **KNOWN), 0)
+    restorations.begin_pass(LeaderFigures(each.wait.landing + 1.0, **KNOWN), 0)
     restorations.may_start("r")
     assert len(looked) == 3, "and when it should have landed"
 
@@ -144,11 +144,11 @@ def test_a_head_delays_none_that_came_before_and_waits_for_its_tail(made, monkey
     allocate(tree, "s").hash_value = ["another"] * 20
     first, second = restorations.open.all
     patch_heads(monkeypatch, lambda tree, request: 160 if request is first.request else 0)
-    restorations.begin_pass(Measured(5.0, **KNOWN, step_end=5.16), 0)
+    restorations.begin_pass(LeaderFigures(5.0, **KNOWN, step_end=5.16), 0)
     assert restorations.may_start("r") is False, "its tail arrives until 5.16"
     assert restorations.may_start("s") is False, "nothing fits before that"
     assert math.isinf(second.wait.landing), "so that it is looked at in each pass"
-    restorations.begin_pass(Measured(5.17, **KNOWN), 0)
+    restorations.begin_pass(LeaderFigures(5.17, **KNOWN), 0)
     assert restorations.may_start("s") is True, "what is late holds nothing up"
 
 
@@ -156,7 +156,7 @@ def test_a_fetch_that_takes_anothers_place_gives_its_memory_back(made, monkeypat
     restorations, tree, request = made
     taken = with_memory(tree, monkeypatch, free=2000)
     allocate(tree, "r")
-    restorations.begin_pass(Measured(5.0, **KNOWN), 0)
+    restorations.begin_pass(LeaderFigures(5.0, **KNOWN), 0)
     assert taken
     tree.ongoing_prefetch["r"] = SimpleNamespace(operation=operation(), host_indices=None)
     restorations.watch(request)
@@ -170,11 +170,11 @@ def test_a_shared_beginning_is_waited_for(made, monkeypatch, ends) -> None:
     second = begin(restorations, tree, "s")
     allocate(tree, "r", tokens=256)
     fetch = allocate(tree, "s", tokens=320)
-    restorations.begin_pass(Measured(5.0, **KNOWN), 0)
+    restorations.begin_pass(LeaderFigures(5.0, **KNOWN), 0)
     assert fetch.tokenflow_tail.enough == 64, "the other one brings the rest"
     assert restorations.may_start("s") is False
     del tree.ongoing_prefetch["r"]
-    restorations.begin_pass(Measured(5.1, **KNOWN), 0)
+    restorations.begin_pass(LeaderFigures(5.1, **KNOWN), 0)
     cached = 256 if ends == "joined" else 128
     patch_heads(monkeypatch, lambda tree, request: cached)
     assert restorations.may_start("s") is (ends == "joined")
@@ -192,9 +192,9 @@ def test_the_log_is_told_what_the_other_ways_would_have_taken(made) -> None:
     fetch = allocate(tree, "r")
     each = Restoration(request, fetch, began=4.0)
     outlook = Outlook([each], PAGE, 64)
-    outlook.begin_pass(Measured(4.5), moved=False)
+    outlook.begin_pass(LeaderFigures(4.5), moved=False)
     record.alone(each, outlook)
-    outlook.begin_pass(Measured(5.0, rate=1000.0, prefill=(0.0, 0.001, 0.0)), moved=False)
+    outlook.begin_pass(LeaderFigures(5.0, rate=1000.0, prefill=(0.0, 0.001, 0.0)), moved=False)
     record.joined(each, 128, 0, outlook)
     each.fetched = True
     record.alone(each, outlook)
@@ -216,15 +216,15 @@ def test_a_link_that_brings_nothing_is_late_for_all() -> None:
         each.host_indices = [0] * 320
     hung, later = (Restoration(None, each, Stage.TAIL) for each in fetches)
     outlook = Outlook([hung, later], PAGE, 64)
-    outlook.begin_pass(Measured(5.0, rate=1000.0), moved=False)
+    outlook.begin_pass(LeaderFigures(5.0, rate=1000.0), moved=False)
     assert (hung.link.on_link, later.link.on_link) == (True, False)
     expected = BATCHES_LATE * hung.tail.batch * PAGE / 1000.0
     assert outlook.fetch(later)(100) == pytest.approx((320 + 100) / 1000.0)
-    outlook.begin_pass(Measured(6.0 + expected, rate=1000.0), moved=False)
+    outlook.begin_pass(LeaderFigures(6.0 + expected, rate=1000.0), moved=False)
     late = outlook.fetch(later)(100)
     assert late == pytest.approx((320 + 100) / 1000.0 + 1.0 + expected)
     assert outlook.fetch(later)(0) == 0.0
-    outlook.begin_pass(Measured(7.0 + expected, rate=1000.0), moved=True)
+    outlook.begin_pass(LeaderFigures(7.0 + expected, rate=1000.0), moved=True)
     assert outlook.fetch(later)(100) == pytest.approx((320 + 100) / 1000.0)
 
 
@@ -238,11 +238,11 @@ def test_a_fetch_that_begins_behind_a_dead_one_does_not_wake_the_link() -> None:
     for begun in range(3):
         fetches[begun].host_indices = [0] * 320
         (hung, later, last)[begun].goes(Stage.FOUND)
-        outlook.begin_pass(Measured(now, rate=1000.0), moved=False)
+        outlook.begin_pass(LeaderFigures(now, rate=1000.0), moved=False)
         now += 1.0
     assert outlook.fetch(hung)(100) == pytest.approx(0.1 + 2.0)
     hung.fetched = True  # given up
-    outlook.begin_pass(Measured(now, rate=1000.0), moved=False)
+    outlook.begin_pass(LeaderFigures(now, rate=1000.0), moved=False)
     assert later.link.on_link
     assert outlook.fetch(last)(100) == pytest.approx((320 + 100) / 1000.0)
 

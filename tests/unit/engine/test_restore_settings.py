@@ -11,7 +11,7 @@ import pytest
 from tokenflow_sgl.engine.config import restoring_planner
 from tokenflow_sgl.engine.flags import add_arguments, attach_restore, planner_from
 from tokenflow_sgl.engine.refusal import UnsupportedError
-from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.leader_figures import LeaderFigures
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.unsupported import check_prefill
 from tokenflow_sgl.policy import ConfigError
@@ -126,16 +126,16 @@ def test_computing_alone_is_chosen_by_planners_that_can(caplog) -> None:
 
 
 def test_chunks_of_a_head_cost_what_their_steps_cost() -> None:
-    figures = Measured(prefill=(0.004, 2e-5, 1e-9))
+    figures = LeaderFigures(prefill=(0.004, 2e-5, 1e-9))
     chunks = [(0, 4096), (4096, 4096), (8192, 1000)]
     of_each = sum(figures.compute(prefix, tokens, 4096) for prefix, tokens in chunks)
     assert figures.compute(0, 9192, 4096) == pytest.approx(of_each)
     assert figures.compute(100, 0, 4096) == 0.0
-    assert Measured().compute(0, 4096, 4096) == 0.0, "not known"
+    assert LeaderFigures().compute(0, 4096, 4096) == 0.0, "not known"
 
 
 def test_a_short_step_takes_as_long_as_a_decode_step() -> None:
-    figures = Measured(prefill=(0.0, 2e-5, 1e-9), shortest=0.005)
+    figures = LeaderFigures(prefill=(0.0, 2e-5, 1e-9), shortest=0.005)
     assert figures.compute(2048, 64, 4096) == 0.005
     whole = figures.compute(0, 4096, 4096)
     assert whole == pytest.approx(2e-5 * 4096 + 1e-9 * 4096**2 / 2)

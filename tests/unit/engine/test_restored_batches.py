@@ -6,7 +6,7 @@ import pytest
 from restoring_loop import PAGE, RestoringLoop
 
 from tokenflow_sgl.lab.profiles import load_profile
-from tokenflow_sgl.restoration import Channel, Job, Machine, in_chunks, schedule
+from tokenflow_sgl.restoration import Channel, Job, PrefillMachine, in_chunks, schedule
 
 PREFIXES = (30720, 6144, 16384, 10240, 24576, 8192, 12288, 20480)
 SUFFIX, CHUNK = 128, 4096
@@ -20,7 +20,9 @@ def planned(prefixes: tuple[int, ...]) -> float:
     def step(tokens: int, prefix: int) -> float:
         return PROFILE.prefill_seconds(tokens, tokens * (prefix + tokens / 2))
 
-    machine = Machine(in_chunks(step, CHUNK), (Channel("storage", RATE),), page=PAGE, chunk=CHUNK)
+    machine = PrefillMachine(
+        in_chunks(step, CHUNK), (Channel("storage", RATE),), page=PAGE, chunk=CHUNK
+    )
     return schedule([Job(prefix, SUFFIX) for prefix in prefixes], machine).mean_ttft
 
 

@@ -10,7 +10,7 @@ from restored_tree import KNOWN, Tree, allocate, begin, patch_heads, patch_join
 from sglang.srt.managers.schedule_policy import AddReqResult
 
 from tokenflow_sgl.engine.restore.copy_memory import CopyMemory
-from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.leader_figures import LeaderFigures
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import Restorations
@@ -51,7 +51,7 @@ class Some:
         assert self.all.open.keeps(operation)
 
     def pass_at(self, now: float, chunked: Any = None, step_end: float = 0.0) -> None:
-        self.all.begin_pass(Measured(now, **KNOWN, step_end=step_end), 0, chunked)
+        self.all.begin_pass(LeaderFigures(now, **KNOWN, step_end=step_end), 0, chunked)
 
     def _head(self, tree: Any, request: Any) -> int:
         self.looked.append(request.cache_request_handle)

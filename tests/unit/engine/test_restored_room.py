@@ -13,7 +13,7 @@ from restored_tree import KNOWN, PAGE, Tree, allocate, begin, patch_heads, patch
 from sglang.srt.managers.schedule_policy import AddReqResult
 from sglang.srt.mem_cache.prefill_budget import PrefillBudget
 
-from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.leader_figures import LeaderFigures
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import Restorations
@@ -70,7 +70,7 @@ def some(monkeypatch) -> Any:
     request = begin(all_, tree, "r")
     request.sampling_params = SimpleNamespace(max_new_tokens=ANSWER)
     allocate(tree, "r")
-    all_.begin_pass(Measured(5.0, **KNOWN), 0)
+    all_.begin_pass(LeaderFigures(5.0, **KNOWN), 0)
     return SimpleNamespace(all=all_, tree=tree, request=request)
 
 

@@ -13,12 +13,12 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
 from tokenflow_sgl.lab.profiles import load_profile
 from tokenflow_sgl.lab.sim import EngineOptions
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.prefixes import Prefixes
 from tokenflow_sgl.lab.sim.schedulers.by_name import make_scheduler
 from tokenflow_sgl.lab.sim.schedulers.cache_aware import MOST_SORTED, request_id
 from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.lab.sim.step import Device
+from tokenflow_sgl.lab.sim.step import SimulatedDevice
 from tokenflow_sgl.lab.traces import PrefixBlock, TraceRequest
 
 POLICIES = {"hrrn": "hrrn", "lpm": "lpm", "shortest-prefill": "shortest-prefill-first"}
@@ -79,10 +79,10 @@ def test_the_queue_has_the_order_of_sglang(policy: str, seed: int) -> None:
     rng = random.Random(seed)
     requests = drawn(rng, rng.choice((5, 40, MOST_SORTED, MOST_SORTED + 1)))
     options = EngineOptions(max_total_tokens=1_000_000)
-    core = Core(
+    core = SimulatedCore(
         SimulatedStreams(requests),
         Prefixes(requests, {}),
-        Device(load_profile("h200", "llama3-8b")),
+        SimulatedDevice(load_profile("h200", "llama3-8b")),
         options,
     )
     scheduler = make_scheduler(policy, core, None, None)  # type: ignore[arg-type]

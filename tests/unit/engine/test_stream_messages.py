@@ -22,7 +22,7 @@ from tokenflow_sgl.engine.stream_messages import (
     PASSED_ON,
     RATE,
     WEIGHT,
-    Change,
+    StreamChange,
     changes_message,
     flush_waits,
     is_ours,
@@ -35,7 +35,7 @@ from tokenflow_sgl.policy.predictors import LimitLengths
 
 
 def rate_message(rid: str, rate: float) -> SetInternalStateReq:
-    return changes_message({rid: Change(rate=rate)})
+    return changes_message({rid: StreamChange(rate=rate)})
 
 
 class Server:
@@ -94,16 +94,16 @@ def test_a_rate_that_is_none_is_not_taken(server, rate) -> None:
 def test_a_weight_is_in_the_next_state(server) -> None:
     other = running(server.table)
     assert server.table.streams(()).weight is None, "and settled"
-    assert server.take(changes_message({"mine": Change(weight=4.0)}))
+    assert server.take(changes_message({"mine": StreamChange(weight=4.0)}))
     assert server.table.streams(()).weight.tolist() == [4.0, 1.0]
     assert server.unread(4.0) == 20.0, "the rate is as it was"
     assert server.table.weight[server.table.slot(other)] == 1.0
-    assert server.take(changes_message({"mine": Change(weight=1.0)}))
+    assert server.take(changes_message({"mine": StreamChange(weight=1.0)}))
     assert server.table.streams(()).weight is None
 
 
 def test_rate_and_weight_come_together(server) -> None:
-    assert server.take(changes_message({"mine": Change(rate=0.0, weight=0.5)}))
+    assert server.take(changes_message({"mine": StreamChange(rate=0.0, weight=0.5)}))
     seen = server.table.streams(())
     assert (seen.resting[0], seen.weight[0]) == (True, 0.5)
 
@@ -111,13 +111,13 @@ def test_rate_and_weight_come_together(server) -> None:
 def test_a_weight_wakes_a_policy_that_was_idle(server) -> None:
     """An idle decision stands while nothing changes; a claim that changes is something."""
     version = server.table.phases.version
-    server.take(changes_message({"mine": Change(weight=4.0)}))
+    server.take(changes_message({"mine": StreamChange(weight=4.0)}))
     assert server.table.phases.version > version
 
 
 @pytest.mark.parametrize("weight", [0, -1.0, 0.05, 10.5, math.nan, math.inf])
 def test_a_weight_that_is_none_is_not_taken(server, weight) -> None:
-    assert not server.take(changes_message({"mine": Change(weight=weight)}))
+    assert not server.take(changes_message({"mine": StreamChange(weight=weight)}))
     assert server.table.streams(()).weight is None
 
 

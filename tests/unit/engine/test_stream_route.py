@@ -15,7 +15,7 @@ from tokenflow_sgl.engine.config import LAUNCH_ATTRIBUTE
 from tokenflow_sgl.engine.frontend import stream_route
 from tokenflow_sgl.engine.frontend.stream_route import wanted
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
-from tokenflow_sgl.engine.stream_messages import Change
+from tokenflow_sgl.engine.stream_messages import StreamChange
 from tokenflow_sgl.engine.terms import RateError
 from tokenflow_sgl.qos.classes import LEAST_WEIGHT, MOST_WEIGHT, QosClass
 
@@ -23,11 +23,11 @@ from tokenflow_sgl.qos.classes import LEAST_WEIGHT, MOST_WEIGHT, QosClass
 @pytest.mark.parametrize(
     ("body", "change"),
     [
-        ({"rate": 20}, Change(rate=20.0)),
-        ({"rate": 0}, Change(rate=0.0)),
-        ({"weight": 2}, Change(weight=2.0)),
-        ({"weight": LEAST_WEIGHT}, Change(weight=LEAST_WEIGHT)),
-        ({"rate": 0, "weight": MOST_WEIGHT}, Change(rate=0.0, weight=MOST_WEIGHT)),
+        ({"rate": 20}, StreamChange(rate=20.0)),
+        ({"rate": 0}, StreamChange(rate=0.0)),
+        ({"weight": 2}, StreamChange(weight=2.0)),
+        ({"weight": LEAST_WEIGHT}, StreamChange(weight=LEAST_WEIGHT)),
+        ({"rate": 0, "weight": MOST_WEIGHT}, StreamChange(rate=0.0, weight=MOST_WEIGHT)),
     ],
 )
 def test_rate_weight_or_both(body, change) -> None:

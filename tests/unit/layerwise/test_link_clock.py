@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenflow_sgl.engine.layerwise.link_clock import LinkClock, StepSpeeds
-from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue
+from tokenflow_sgl.engine.layerwise.staging_queue import PageFetch, StagingQueue
 from tokenflow_sgl.placement import Layouts, Machine, decode_step, half_phases
 
 FIG_3 = Layouts(9, ((), (3, 6, 9), (4, 8)))
@@ -24,7 +24,7 @@ def played(sizes, layout, layouts: Layouts, bandwidth: float, speeds) -> float:
     now = link = 0.0
     landed: dict[int, float] = {}
 
-    def ask(fetches: list[Fetch]) -> None:
+    def ask(fetches: list[PageFetch]) -> None:
         nonlocal link
         for each in fetches:
             clock.asked(each.layer, each.pages.size)

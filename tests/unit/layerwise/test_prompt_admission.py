@@ -23,7 +23,7 @@ with warnings.catch_warnings():
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
 from tokenflow_sgl.engine.layerwise.prompt_admission import (
-    Newcomer,
+    JoiningPrompt,
     has_waited,
     hidden_pages,
     machine_of,
@@ -51,9 +51,9 @@ def test_the_solver_is_compiled_before_streams_run() -> None:
     SolvedLayers().compile()
 
 
-def newcomer(pages: int, joined: list[int], cells: int, link: float) -> Newcomer:
+def newcomer(pages: int, joined: list[int], cells: int, link: float) -> JoiningPrompt:
     """Layers compute one second each, and the link moves `link` pages of one layer meanwhile."""
-    return Newcomer(pages, np.array(joined), LAYERS, cells, StepSpeeds(1.0, link))
+    return JoiningPrompt(pages, np.array(joined), LAYERS, cells, StepSpeeds(1.0, link))
 
 
 def test_a_prompt_has_waited_when_half_of_the_streams_have_ended() -> None:
@@ -100,7 +100,7 @@ class Says:
     def layouts(self, streams):
         return [()] * streams.rows.size
 
-    def carries(self, newcomer: Newcomer) -> bool:
+    def carries(self, newcomer: JoiningPrompt) -> bool:
         self.asked.append(newcomer)
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Write
-from tokenflow_sgl.costs import Link
+from tokenflow_sgl.costs import MeasuredLink
 from tokenflow_sgl.offload.write_through import CHUNK, MOST, plan_writes
 
 
@@ -26,28 +26,28 @@ def plan(unwritten, slack, link, *, seconds=0.1, page=1):
 
 def test_the_stream_furthest_ahead_goes_first_until_the_step_is_full():
     # 3,000 tokens/s take 300 in a step of 0.1 s.
-    written = plan([200, 200, 200], [3.0, 9.0, 6.0], Link(3000.0))
+    written = plan([200, 200, 200], [3.0, 9.0, 6.0], MeasuredLink(3000.0))
     assert written == (Write(11, 200), Write(12, 100))
 
 
 def test_what_is_queued_takes_its_part_of_the_step():
-    assert plan([200], [5.0], Link(3000.0, queued=200)) == (Write(10, 100),)
-    assert plan([200], [5.0], Link(3000.0, queued=300 - CHUNK + 1)) == ()
+    assert plan([200], [5.0], MeasuredLink(3000.0, queued=200)) == (Write(10, 100),)
+    assert plan([200], [5.0], MeasuredLink(3000.0, queued=300 - CHUNK + 1)) == ()
 
 
 def test_short_copies_wait_until_there_is_more():
-    assert plan([CHUNK - 1, CHUNK], [9.0, 1.0], Link(1e6)) == (Write(11, CHUNK),)
+    assert plan([CHUNK - 1, CHUNK], [9.0, 1.0], MeasuredLink(1e6)) == (Write(11, CHUNK),)
 
 
 def test_copies_are_whole_pages():
-    assert plan([100], [5.0], Link(1e6), page=48) == (Write(10, 96),)
-    assert plan([200], [5.0], Link(1000.0), page=48) == (Write(10, 96),)
-    assert plan([255], [5.0], Link(1e6), page=256) == ()
+    assert plan([100], [5.0], MeasuredLink(1e6), page=48) == (Write(10, 96),)
+    assert plan([200], [5.0], MeasuredLink(1000.0), page=48) == (Write(10, 96),)
+    assert plan([255], [5.0], MeasuredLink(1e6), page=256) == ()
 
 
 def test_a_pass_has_few_copies_of_the_streams_furthest_ahead():
     slack = [1.0 * number for number in range(200)]
-    written = plan([500] * 200, slack, Link(1e9))
+    written = plan([500] * 200, slack, MeasuredLink(1e9))
     assert [write.slot for write in written] == [209 - n for n in range(MOST)]
     assert {write.tokens for write in written} == {500}
 
@@ -58,19 +58,19 @@ def test_copies_keep_pace_with_two_hundred_streams():
     slack = np.linspace(5.0, 60.0, len(unwritten))
     for _ in range(2000):
         unwritten += 1
-        for write in plan(unwritten.tolist(), slack.tolist(), Link(1e9)):
+        for write in plan(unwritten.tolist(), slack.tolist(), MeasuredLink(1e9)):
             unwritten[write.slot - 10] -= write.tokens
     assert unwritten.max() <= 4 * CHUNK
 
 
 def test_a_slow_link_writes_beside_many_streams_too():
     """What the link takes may be less than the piece at which a stream is due."""
-    assert plan([500] * 400, [9.0] * 400, Link(1000.0)) == (Write(10, 100),)
+    assert plan([500] * 400, [9.0] * 400, MeasuredLink(1000.0)) == (Write(10, 100),)
 
 
 def test_one_copy_at_a_time_measures_an_unknown_link():
-    assert plan([500, 500], [5.0, 6.0], Link()) == (Write(11, CHUNK),)
-    assert plan([500], [5.0], Link(queued=1)) == ()
+    assert plan([500, 500], [5.0, 6.0], MeasuredLink()) == (Write(11, CHUNK),)
+    assert plan([500], [5.0], MeasuredLink(queued=1)) == ()
 
 
 @given(
@@ -83,7 +83,7 @@ def test_one_copy_at_a_time_measures_an_unknown_link():
 def test_never_more_than_there_is_or_than_fits(streams, rate, queued, seconds, page):
     unwritten = [tokens for tokens, _ in streams]
     slack = [seconds for _, seconds in streams]
-    written = plan(unwritten, slack, Link(rate, queued), seconds=seconds, page=page)
+    written = plan(unwritten, slack, MeasuredLink(rate, queued), seconds=seconds, page=page)
     assert len(written) <= MOST
     assert sum(write.tokens for write in written) <= max(rate * seconds - queued, 0.0)
     assert len({write.slot for write in written}) == len(written)
@@ -95,9 +95,9 @@ def test_never_more_than_there_is_or_than_fits(streams, rate, queued, seconds, p
 
 
 def test_no_streams():
-    assert plan([], [], Link(1e6)) == ()
+    assert plan([], [], MeasuredLink(1e6)) == ()
 
 
 @pytest.mark.parametrize("rate", [0.0, float("nan")])
 def test_a_rate_that_says_nothing_counts_as_unknown(rate):
-    assert plan([500], [5.0], Link(rate)) == (Write(10, CHUNK),)
+    assert plan([500], [5.0], MeasuredLink(rate)) == (Write(10, CHUNK),)

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from tokenflow_sgl.contract import Cause, Mode, Phase, Preempt, Write
-from tokenflow_sgl.costs import Link, Links
+from tokenflow_sgl.costs import Links, MeasuredLink
 from tokenflow_sgl.offload.write_through import MOST, proactive_writes
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 
-FAST = Links(Link(1e6), Link(1e6))
+FAST = Links(MeasuredLink(1e6), MeasuredLink(1e6))
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_stream_to_be_preempted_is_written_first_and_whole(make_state, ahead):
     gone = (Preempt(11, Cause.EXCHANGE),)
     assert proactive_writes(state, gone) == (Write(11, 300), Write(10, 300))
     # Even where the link has no time for it: it has to be written anyhow.
-    slow = dataclasses.replace(state, links=Links(Link(1.0), Link(1.0)))
+    slow = dataclasses.replace(state, links=Links(MeasuredLink(1.0), MeasuredLink(1.0)))
     assert proactive_writes(slow, gone) == (Write(11, 300),)
 
 

@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 
 from tokenflow_sgl.contract import Phase, When
-from tokenflow_sgl.costs import Link, Links, StepCosts
+from tokenflow_sgl.costs import Links, MeasuredLink, StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.policy.working_set import Memo
+from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
 POLICY = WorkingSetPolicy()
-JUST_PLANNED = Memo(planned=99.9)
+JUST_PLANNED = WorkingSetMemo(planned=99.9)
 
 
 def prefetched(decision) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ def test_a_load_is_judged_by_the_link_while_no_step_has_waited_for_one(
 ) -> None:
     costs = dataclasses.replace(SLOW, load=None)
     rows = [make_stream(), make_stream(Phase.PAUSED, slack=1.0)]
-    slow = Links(load=Link(rate=1000.0))
+    slow = Links(load=MeasuredLink(rate=1000.0))
     assert POLICY.decide(make_state(rows, costs=costs)).run == (11,)
     assert prefetched(POLICY.decide(make_state(rows, costs=costs, links=slow))) == (11,)
 

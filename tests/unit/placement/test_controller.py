@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenflow_sgl.placement import PAUSED, Batch, Machine, Terms, every_kth, plan
+from tokenflow_sgl.placement import PAUSED, Batch, Machine, PlacementTerms, every_kth, plan
 from tokenflow_sgl.placement.controller import (
     CurrentPlan,
     Settings,
@@ -17,7 +17,7 @@ from tokenflow_sgl.placement.controller import (
 
 LAYERS = 9
 SETTINGS = Settings()
-TERMS = Terms(ahead=8)
+TERMS = PlacementTerms(ahead=8)
 
 
 def machine(memory: float = 60.0) -> Machine:
@@ -73,7 +73,7 @@ def test_what_pauses_is_tried_again_only_when_the_batch_changes() -> None:
 def test_what_has_paused_too_long_is_the_last_to_pause() -> None:
     tokens = np.array([480, 500])
     tight = machine(50.0)
-    terms = Terms(ahead=0)
+    terms = PlacementTerms(ahead=0)
     force = next_plan(None, (7, 8), Batch.of(tokens), tight, Trigger.BATCH, 0, SETTINGS, terms)
     assert set(force.paused_at) == {8}
     soon = next_plan(force, (7, 8), Batch.of(tokens), tight, Trigger.BATCH, 50, SETTINGS, terms)
@@ -83,7 +83,7 @@ def test_what_has_paused_too_long_is_the_last_to_pause() -> None:
 
 
 def test_no_stream_pauses_for_ever() -> None:
-    settings, terms = Settings(longest_pause=20), Terms(ahead=4, window=8)
+    settings, terms = Settings(longest_pause=20), PlacementTerms(ahead=4, window=8)
     tokens, slots = np.array([400, 480, 500]), (0, 1, 2)
     force: CurrentPlan | None = None
     ran = {slot: 0 for slot in slots}
@@ -109,7 +109,9 @@ def test_no_stream_pauses_for_ever() -> None:
 
 def test_a_plan_whose_successor_is_late_is_kept_while_it_fits() -> None:
     layouts = every_kth(LAYERS)  # OrbitFlow's Fig. 3 B
-    made = plan(Batch.of(np.array([48, 96])), machine(69.0), Terms(ahead=0), layouts=layouts)
+    made = plan(
+        Batch.of(np.array([48, 96])), machine(69.0), PlacementTerms(ahead=0), layouts=layouts
+    )
     made.layout[:] = [layouts.index(()), layouts.index((3, 6, 9))]
     assert stopgap(made, np.array([48, 96]), machine(70.0), 16) == ()
     assert stopgap(made, np.array([63, 96]), machine(70.0), 16) == (1,)

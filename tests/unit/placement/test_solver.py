@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.placement import (
     NEW,
-    Effort,
     Installed,
     Layouts,
     Machine,
     Placement,
+    SearchEffort,
     Staging,
     decode_step,
     every_kth,
@@ -212,7 +212,7 @@ def test_migration_counts_in_scipys_milp_too() -> None:
 
 def test_less_effort_is_less_work() -> None:
     sizes, machine = random_batch(3, 8, 16, share=0.5)
-    least = solve(sizes, every_kth(16), machine, effort=Effort(0.05, 1, False, 0))
+    least = solve(sizes, every_kth(16), machine, effort=SearchEffort(0.05, 1, False, 0))
     most = solve(sizes, every_kth(16), machine)
     assert least is not None and most is not None
     assert least.work < most.work

@@ -9,9 +9,9 @@ import pytest
 
 from tokenflow_sgl.contract import Mode, Phase, Way
 from tokenflow_sgl.policy.baselines import AndesPolicy, LeastSlackPolicy, RoundRobinPolicy
-from tokenflow_sgl.policy.baselines.ordered import Memo
+from tokenflow_sgl.policy.baselines.ordered import OrderedMemo
 
-DUE = Memo(planned=-math.inf)
+DUE = OrderedMemo(planned=-math.inf)
 
 
 def out(decision) -> tuple[tuple[int, ...], list[int]]:
@@ -30,7 +30,7 @@ def test_without_stress_they_stay_out_of_the_way(policy, make_state, make_stream
 
 def test_between_two_rankings_the_plan_stands(policy, make_state, make_stream) -> None:
     rows = [make_stream(slack=50.0), make_stream(Phase.PAUSED, slack=0.1)]
-    just = Memo(planned=99.99, plan=(11,))
+    just = OrderedMemo(planned=99.99, plan=(11,))
     decision = policy.decide(make_state(rows, total=300, memo=just))
     assert out(decision) == ((11,), [])
     assert decision.memo is just
@@ -40,7 +40,7 @@ def test_a_plan_is_not_for_whom_comes_into_the_slot_of_one_that_ended(
     policy, make_state, make_stream
 ) -> None:
     rows = [make_stream(slack=50.0), make_stream(Phase.WAITING, arrival=99.995)]
-    just = Memo(planned=99.99, plan=(11, 12))
+    just = OrderedMemo(planned=99.99, plan=(11, 12))
     assert out(policy.decide(make_state(rows, total=300, memo=just))) == ((), [])
 
 

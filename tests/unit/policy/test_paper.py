@@ -8,7 +8,7 @@ import pytest
 
 from tokenflow_sgl.contract import Cause, Mode, Phase, Preempt
 from tokenflow_sgl.policy.baselines import PaperConfig, PaperPolicy, StockPolicy
-from tokenflow_sgl.policy.baselines.paper import Memo
+from tokenflow_sgl.policy.baselines.paper import PaperMemo
 from tokenflow_sgl.policy.selection import Penalty
 
 
@@ -65,7 +65,7 @@ def test_a_stream_joins_an_empty_working_set(make_state, make_stream) -> None:
 def test_the_fallback_of_equation_6_switches_with_hysteresis(
     burst, throughput, before, after
 ) -> None:
-    state = burst(throughput=throughput, memo=Memo(overloaded=before))
+    state = burst(throughput=throughput, memo=PaperMemo(overloaded=before))
     decision = decide(state)
     assert decision.memo.overloaded is after
     assert bool(decision.admit) is not after
@@ -115,7 +115,7 @@ def test_a_stream_that_cannot_be_preempted_stays(make_state, make_stream) -> Non
 @pytest.mark.parametrize(("last", "kept"), [(99.1, True), (99.0, False)])
 def test_the_selection_is_kept_for_an_interval(make_state, make_stream, last, kept) -> None:
     rows = [make_stream(), make_stream(Phase.PAUSED)]
-    before = Memo(planned=last, plan=(11, 99))
+    before = PaperMemo(planned=last, plan=(11, 99))
     decision = decide(make_state(rows, memo=before))
     assert (decision.memo == before) is kept
     assert decision.run == (11,), "the other one has ended"

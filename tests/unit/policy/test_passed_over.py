@@ -6,7 +6,7 @@ import pytest
 
 from tokenflow_sgl.contract import Mode, Phase
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.policy.working_set import Memo
+from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
 POLICY = WorkingSetPolicy()
 
@@ -38,7 +38,7 @@ def test_the_next_ones_do_not_wait_for_sglang(
     newcomer_with_memory_free, since, mode, decided
 ) -> None:
     """For ten seconds; then one is left to it again, which may have memory by then."""
-    memo = Memo(held_up=100.0 - since, decided=decided)
+    memo = WorkingSetMemo(held_up=100.0 - since, decided=decided)
     decision = POLICY.decide(newcomer_with_memory_free(0.0, memo))
     assert decision.mode is mode
     # What this policy admits itself says nothing of SGLang's.
@@ -49,22 +49,22 @@ def test_by_objectives_alone_newcomers_are_left_to_sglang_for_a_cycle(
     newcomer_with_memory_free,
 ) -> None:
     policy = WorkingSetPolicy(WorkingSetConfig(admission="slo"))
-    state = newcomer_with_memory_free(0.0, Memo(held_up=99.0, decided=False))
+    state = newcomer_with_memory_free(0.0, WorkingSetMemo(held_up=99.0, decided=False))
     assert policy.decide(state).mode is Mode.IDLE
 
 
 def test_what_was_held_up_is_remembered_while_nothing_waits(make_state, make_stream) -> None:
-    memo = Memo(held_up=95.0, decided=True)
+    memo = WorkingSetMemo(held_up=95.0, decided=True)
     state = make_state([make_stream()] * 3, memo=memo)
     decision = POLICY.decide(state)
     assert decision.mode is Mode.IDLE
-    assert decision.memo == Memo(held_up=95.0, decided=False)
+    assert decision.memo == WorkingSetMemo(held_up=95.0, decided=False)
 
 
 def test_a_newcomer_of_ours_that_waits_is_not_one_that_sglang_has_passed_over(
     newcomer_with_memory_free,
 ) -> None:
-    memo = Memo(held_up=80.0, decided=True)
+    memo = WorkingSetMemo(held_up=80.0, decided=True)
     decision = POLICY.decide(newcomer_with_memory_free(2 * POLICY.config.cycle, memo))
     assert decision.mode is Mode.WORKING_SET
     assert decision.memo.held_up == 80.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.contract import Mode, Phase
-from tokenflow_sgl.costs import Link, Links
+from tokenflow_sgl.costs import Links, MeasuredLink
 from tokenflow_sgl.policy.baselines import (
     FixedPriorityPolicy,
     MarkovPriorityPolicy,
@@ -106,7 +106,7 @@ def test_a_stream_that_falls_behind_gives_way_and_is_written_first(make_state, m
         make_stream(Phase.PAUSED, **shape),
     ]
     policy = RandomPriorityPolicy()
-    state = make_state(rows, total=900, links=Links(Link(1e6), Link(1e6)))
+    state = make_state(rows, total=900, links=Links(MeasuredLink(1e6), MeasuredLink(1e6)))
     for update in range(100):
         order = np.argsort(ranks(policy, state, update), kind="stable")
         if order[-1] == 2:
@@ -123,6 +123,6 @@ def test_a_stream_that_falls_behind_gives_way_and_is_written_first(make_state, m
 
 def test_proactive_writes_can_be_switched_off(make_state, make_stream):
     rows = [make_stream(Phase.RUNNING, unwritten=200), make_stream(Phase.PAUSED)]
-    state = make_state(rows, links=Links(Link(1e6), Link(1e6)))
+    state = make_state(rows, links=Links(MeasuredLink(1e6), MeasuredLink(1e6)))
     assert RandomPriorityPolicy(ahead=False).decide(state).write == ()
     assert RandomPriorityPolicy().decide(state).write

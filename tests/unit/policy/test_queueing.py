@@ -13,7 +13,7 @@ from tokenflow_sgl.contract.lengths import GRID, LengthCurves, Lengths
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.queueing import Queue, first_of, queue_keys, waiting_queue
-from tokenflow_sgl.policy.working_set import Memo
+from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
 CONFIG = WorkingSetConfig(overtake=3.0)
 
@@ -253,7 +253,7 @@ def test_the_policy_remembers_which_stream_was_overtaken(make_state, make_stream
         [waiting(make_stream, 4000, 90.0), waiting(make_stream, 100, 99.0)], now=100.0
     )
     decision = WorkingSetPolicy().decide(made)
-    assert isinstance(decision.memo, Memo)
+    assert isinstance(decision.memo, WorkingSetMemo)
     assert decision.memo.queue.slot.tolist() == made.streams.slot.tolist()
     again = WorkingSetPolicy().decide(made)
     assert again == decision

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Lengths, Phase
 from tokenflow_sgl.contract.lengths import GRID, LengthCurves
-from tokenflow_sgl.costs import Link, Links, StepCosts
+from tokenflow_sgl.costs import Links, MeasuredLink, StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig
 from tokenflow_sgl.policy.admission_rules import AdmissionRules
 from tokenflow_sgl.policy.prefill import prefill_gate
@@ -192,7 +192,7 @@ def test_none_joins_where_turns_are_too_slow_for_it_or_those_before_it(joins, ne
 
 
 def test_what_does_not_stay_counts_with_its_copy(joins, decoding, newcomer) -> None:
-    links = Links(store=Link(rate=500.0))  # 10,000 tokens take 20 s, twice their prefill
+    links = Links(store=MeasuredLink(rate=500.0))  # 10,000 tokens take 20 s, twice their prefill
     # It has gained 45 s, and is at its end.
     ends = decoding(tpot_slo=0.4, first_text=65.0, expected=202.0)
     rows = [ends, newcomer(), newcomer(), newcomer()]

@@ -14,11 +14,11 @@ from tokenflow_sgl.contract import Cause, Mode, Phase, Preempt, Way
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.baselines import PaperPolicy
-from tokenflow_sgl.policy.baselines.paper import Memo as PaperMemo
-from tokenflow_sgl.policy.working_set import Memo
+from tokenflow_sgl.policy.baselines.paper import PaperMemo
+from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
 POLICY = WorkingSetPolicy()
-JUST_PLANNED = Memo(planned=99.9)
+JUST_PLANNED = WorkingSetMemo(planned=99.9)
 
 
 def recomputed(decision) -> set[int]:
@@ -53,7 +53,7 @@ def test_a_plan_is_due_by_time_or_predicted_underrun(
     make_state, make_stream, last, paused_slack, due
 ) -> None:
     rows = [make_stream(), make_stream(Phase.PAUSED, slack=paused_slack)]
-    decision = POLICY.decide(make_state(rows, memo=Memo(planned=last)))
+    decision = POLICY.decide(make_state(rows, memo=WorkingSetMemo(planned=last)))
     assert decision.mode is Mode.WORKING_SET
     assert replanned(decision) is due
 
@@ -101,7 +101,7 @@ def test_streams_at_rest_are_not_resumed(make_state, make_stream) -> None:
     costs = StepCosts(decode=(0.01, 0.001, 0.0))
     rows = [make_stream(slack=20.0, generated=100 + i) for i in range(19)]
     rows.append(make_stream(Phase.PAUSED, slack=20.0, generated=1))
-    kept = Memo(park_share=0.8)
+    kept = WorkingSetMemo(park_share=0.8)
     decision = POLICY.decide(make_state(rows, costs=costs, memo=kept))
     assert 29 not in decision.run
     assert {p.slot for p in decision.preempt} == {10}
@@ -345,7 +345,9 @@ def test_decide_is_pure_and_its_answer_is_well_formed(
         promised=data.draw(st.integers(0, 500)),
         rows_limit=data.draw(st.integers(len(rows) + 1, 64)),
         throughput=data.draw(st.sampled_from([np.nan, 10.0, 1e6])),
-        memo=data.draw(st.sampled_from([Memo(last, plan, 0.8), PaperMemo(last, plan, True), None])),
+        memo=data.draw(
+            st.sampled_from([WorkingSetMemo(last, plan, 0.8), PaperMemo(last, plan, True), None])
+        ),
         last_prefill_end=99.99,
         last_prefill_seconds=data.draw(st.sampled_from([0.0, 0.1])),
     )

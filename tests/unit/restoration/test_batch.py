@@ -12,8 +12,8 @@ from tokenflow_sgl.restoration import (
     Channel,
     IoOrder,
     Job,
-    Machine,
     Pending,
+    PrefillMachine,
     best_split,
     in_chunks,
     io_order,
@@ -27,9 +27,9 @@ COMPUTE = in_chunks(
 )
 
 
-def machine(rate: float = 40_000.0, **more) -> Machine:
+def machine(rate: float = 40_000.0, **more) -> PrefillMachine:
     channels = more.pop("channels", (Channel("storage", rate, 0.001),))
-    return Machine(COMPUTE, channels, page=64, chunk=512, **more)
+    return PrefillMachine(COMPUTE, channels, page=64, chunk=512, **more)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.restoration import (
     Channel,
-    Terms,
+    RestoreTerms,
     best_layers,
     best_split,
     crossover_length,
@@ -45,7 +45,7 @@ def test_it_is_never_worse_than_one_source(layers, gap, token, latency) -> None:
 
 def test_a_short_prefix_is_split_by_layers_and_a_long_one_by_tokens() -> None:
     channel = Channel("storage", rate=20_000.0)
-    terms = Terms(COMPUTE, page=64, layers=32, overhead=0.001)
+    terms = RestoreTerms(COMPUTE, page=64, layers=32, overhead=0.001)
     crossover = crossover_length(range(64, 8192, 64), channel, terms)
     assert crossover is not None
 
@@ -65,7 +65,7 @@ def test_a_short_prefix_is_split_by_layers_and_a_long_one_by_tokens() -> None:
 
 
 def test_without_a_crossover_there_is_none() -> None:
-    terms = Terms(COMPUTE, page=64, layers=32)
+    terms = RestoreTerms(COMPUTE, page=64, layers=32)
     assert crossover_length([64], Channel("storage", rate=20_000.0), terms) is None
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenflow_sgl.restoration import Channel, Reason, Stored, Terms, in_chunks, plan
+from tokenflow_sgl.restoration import Channel, RestoreTerms, Stored, WayReason, in_chunks, plan
 from tokenflow_sgl.restoration.prefix_way import PrefixWay
 
 COMPUTE = in_chunks(
@@ -16,12 +16,12 @@ COMPUTE = in_chunks(
 )
 HOST = Channel("host", rate=400_000.0, latency=10e-6, beside=True)
 STORAGE = Channel("storage", rate=25_000.0, latency=0.001)
-TERMS = Terms(COMPUTE, page=64, layers=32, overhead=0.001)
+TERMS = RestoreTerms(COMPUTE, page=64, layers=32, overhead=0.001)
 
 
 def test_a_long_prefix_in_storage_takes_both() -> None:
     found = plan(Stored(32768, suffix=128), [STORAGE], TERMS)
-    assert (found.way, found.channel, found.reason) == (PrefixWay.TOKENS, "storage", Reason.BOTH)
+    assert (found.way, found.channel, found.reason) == (PrefixWay.TOKENS, "storage", WayReason.BOTH)
     assert found.split % 64 == 0
     load = STORAGE.seconds(32768) + COMPUTE(32768, 128)
     compute = COMPUTE(0, 32768 + 128)
@@ -30,10 +30,10 @@ def test_a_long_prefix_in_storage_takes_both() -> None:
 
 
 def test_from_the_host_it_is_loaded() -> None:
-    found = plan(Stored(8192, suffix=64), [HOST], Terms(COMPUTE, page=64, gain=0.002))
+    found = plan(Stored(8192, suffix=64), [HOST], RestoreTerms(COMPUTE, page=64, gain=0.002))
     assert (found.way, found.split, found.channel) == (PrefixWay.LOAD, 0, "host")
     assert found.saved == 0.0
-    assert found.reason in (Reason.LOAD, Reason.SMALL_GAIN)
+    assert found.reason in (WayReason.LOAD, WayReason.SMALL_GAIN)
 
 
 def test_of_two_sources_the_faster_one_loads() -> None:
@@ -45,22 +45,46 @@ def test_of_two_sources_the_faster_one_loads() -> None:
 @pytest.mark.parametrize(
     ("stored", "channels", "terms", "way", "reason"),
     [
-        (Stored(0, 512, 64), [STORAGE], TERMS, PrefixWay.RECOMPUTE, Reason.NOTHING),
-        (Stored(4096), [], TERMS, PrefixWay.RECOMPUTE, Reason.NO_SOURCE),
-        (Stored(4096), [Channel("storage", 0.0)], TERMS, PrefixWay.RECOMPUTE, Reason.NO_SOURCE),
-        (Stored(4096), [Channel("storage", 25e3, 9.0)], TERMS, PrefixWay.RECOMPUTE, Reason.COMPUTE),
-        (Stored(64), [Channel("storage", 1e6)], Terms(COMPUTE, 64), PrefixWay.LOAD, Reason.LOAD),
+        (Stored(0, 512, 64), [STORAGE], TERMS, PrefixWay.RECOMPUTE, WayReason.NOTHING),
+        (Stored(4096), [], TERMS, PrefixWay.RECOMPUTE, WayReason.NO_SOURCE),
+        (Stored(4096), [Channel("storage", 0.0)], TERMS, PrefixWay.RECOMPUTE, WayReason.NO_SOURCE),
+        (
+            Stored(4096),
+            [Channel("storage", 25e3, 9.0)],
+            TERMS,
+            PrefixWay.RECOMPUTE,
+            WayReason.COMPUTE,
+        ),
+        (
+            Stored(64),
+            [Channel("storage", 1e6)],
+            RestoreTerms(COMPUTE, 64),
+            PrefixWay.LOAD,
+            WayReason.LOAD,
+        ),
         (
             Stored(4096),
             [STORAGE],
-            Terms(COMPUTE, 64, gain=1.0),
+            RestoreTerms(COMPUTE, 64, gain=1.0),
             PrefixWay.RECOMPUTE,
-            Reason.SMALL_GAIN,
+            WayReason.SMALL_GAIN,
         ),
-        (Stored(4096), [STORAGE], Terms(COMPUTE, 64), PrefixWay.TOKENS, Reason.BOTH),
-        (Stored(4096), [STORAGE], Terms(COMPUTE, 64, 32, 8192), PrefixWay.LAYERS, Reason.BOTH),
-        (Stored(4096), [STORAGE], Terms(COMPUTE, 64, 32, 4096), PrefixWay.TOKENS, Reason.BOTH),
-        (Stored(256), [STORAGE], TERMS, PrefixWay.LAYERS, Reason.BOTH),
+        (Stored(4096), [STORAGE], RestoreTerms(COMPUTE, 64), PrefixWay.TOKENS, WayReason.BOTH),
+        (
+            Stored(4096),
+            [STORAGE],
+            RestoreTerms(COMPUTE, 64, 32, 8192),
+            PrefixWay.LAYERS,
+            WayReason.BOTH,
+        ),
+        (
+            Stored(4096),
+            [STORAGE],
+            RestoreTerms(COMPUTE, 64, 32, 4096),
+            PrefixWay.TOKENS,
+            WayReason.BOTH,
+        ),
+        (Stored(256), [STORAGE], TERMS, PrefixWay.LAYERS, WayReason.BOTH),
     ],
 )
 def test_the_reason_is_said(stored, channels, terms, way, reason) -> None:
@@ -83,7 +107,7 @@ def test_no_plan_is_worse_than_the_better_source(gap, prefix, suffix, rate, late
     found = plan(
         Stored(gap, prefix, suffix),
         [channel],
-        Terms(COMPUTE, page=16, layers=32, crossover=crossover),
+        RestoreTerms(COMPUTE, page=16, layers=32, crossover=crossover),
     )
     computed = COMPUTE(prefix, gap + suffix)
     loaded = channel.seconds(gap) + COMPUTE(prefix + gap, suffix) if gap else math.inf

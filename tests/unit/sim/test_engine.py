@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.lab.sim import SimulationError, engine, simulate
 from tokenflow_sgl.lab.sim.schedulers.by_name import POLICIES
-from tokenflow_sgl.lab.sim.step import NO_STREAM, Chunk, Device, Step
+from tokenflow_sgl.lab.sim.step import NO_STREAM, Chunk, SimulatedDevice, Step
 from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 
 
@@ -73,7 +73,7 @@ def test_mixed_chunks_let_running_streams_decode(times_of, trace, device, option
 
 
 def test_a_host_load_hides_behind_what_is_computed(device) -> None:
-    device = Device(device)
+    device = SimulatedDevice(device)
     # 500 tokens load in 0.05 s; 1000 new ones compute in 1 s, 0.1 s a layer.
     long = Step(NO_STREAM, (Chunk(0, 500, 1000, loaded=500),))
     assert device.prefill_end(long, 0.0, 0) == pytest.approx(1.0)

@@ -11,11 +11,11 @@ from tokenflow_sgl.contract import Decision, Mode, Prefill
 from tokenflow_sgl.lab.profiles import Link
 from tokenflow_sgl.lab.report import figures
 from tokenflow_sgl.lab.sim import simulate
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.experience import experienced
 from tokenflow_sgl.lab.sim.prefixes import Prefixes
 from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.lab.sim.step import Device
+from tokenflow_sgl.lab.sim.step import SimulatedDevice
 from tokenflow_sgl.lab.traces import TraceRequest
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 
@@ -77,8 +77,11 @@ def test_with_pages_a_resume_computes_the_last_one_again(trace, device, options)
 
 
 def test_a_simulated_server_has_served_before(device, options) -> None:
-    core = Core(
-        SimulatedStreams([]), Prefixes([], {}), Device(device), options(max_total_tokens=10_000)
+    core = SimulatedCore(
+        SimulatedStreams([]),
+        Prefixes([], {}),
+        SimulatedDevice(device),
+        options(max_total_tokens=10_000),
     )
     timer = experienced(core)
     costs = timer.costs()
@@ -169,7 +172,7 @@ def test_without_proactive_writes_streams_are_loaded_in_parts(
         device_to_host=Link(device.kv_bytes_per_token * 4000.0, 0.0),
     )
     seen: list[int] = []
-    load = Core.load
+    load = SimulatedCore.load
 
     def spy(core, stream, tokens, now):
         missing, free = core.missing(stream), core.memory.free
@@ -179,7 +182,7 @@ def test_without_proactive_writes_streams_are_loaded_in_parts(
         seen.append(missing - tokens)
         return ends
 
-    monkeypatch.setattr(Core, "load", spy)
+    monkeypatch.setattr(SimulatedCore, "load", spy)
     rows = trace(*[(0.0, 1500, 600, 10.0)] * 12)
     runs = {}
     for chunks in (False, True):

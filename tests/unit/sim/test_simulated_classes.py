@@ -9,12 +9,12 @@ import pytest
 from tracked import track
 
 from tokenflow_sgl.lab.sim import simulate
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.policed import PolicedScheduler
 from tokenflow_sgl.lab.sim.prefixes import Prefixes
 from tokenflow_sgl.lab.sim.schedulers.by_name import make_scheduler
 from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.lab.sim.step import Device
+from tokenflow_sgl.lab.sim.step import SimulatedDevice
 from tokenflow_sgl.lab.traces import TraceError, TraceRequest
 from tokenflow_sgl.lifecycle.table import StreamTable
 from tokenflow_sgl.policy import WorkingSetConfig
@@ -120,7 +120,7 @@ def test_both_bodies_tell_a_policy_the_same(device, options) -> None:
     classes = replace(CLASSES, known={**CLASSES.known, "chat": hasty})
     requests = [TraceRequest(0.0, 9, 9, qos_class=name) for name in names]
     streams = SimulatedStreams(requests, None, classes)
-    core = Core(streams, Prefixes(requests, {}), Device(device), options())
+    core = SimulatedCore(streams, Prefixes(requests, {}), SimulatedDevice(device), options())
     for index in range(len(names)):
         streams.arrive(index, 0.0, 0.0)
         core.waiting.append(index)

@@ -10,7 +10,7 @@ import pytest
 from tokenflow_sgl.choices import IoBackend, MemLayout
 from tokenflow_sgl.lab.profiles import DeviceProfile, PieceCosts
 from tokenflow_sgl.lab.sim import EngineOptions, Simulation, SimulationError, simulate
-from tokenflow_sgl.lab.sim.step import Device, IssuedCount
+from tokenflow_sgl.lab.sim.step import IssuedCount, SimulatedDevice
 from tokenflow_sgl.lab.traces import Trace
 
 COSTS = PieceCosts(call=1e-3, set_up=1e-4)
@@ -19,7 +19,7 @@ COSTS = PieceCosts(call=1e-3, set_up=1e-4)
 def test_copies_take_what_their_pieces_cost(device: DeviceProfile) -> None:
     # 10 layers, 1,000 bytes per token, a token takes 0.1 ms; pages of 4.
     known = replace(device, pieces=COSTS)
-    pages = Device(known, page=4, backend=IoBackend.direct)
+    pages = SimulatedDevice(known, page=4, backend=IoBackend.direct)
     # 40 tokens: 10 pages in 20 buffers are 200 pieces, in one call for each layer.
     assert pages.load(40, 0.0) == pytest.approx(0.020 + 0.004)
     assert pages.store(40, 0.0) == pytest.approx(0.020 + 0.004)
@@ -27,9 +27,9 @@ def test_copies_take_what_their_pieces_cost(device: DeviceProfile) -> None:
     assert pages.stores == IssuedCount(1, 40, pytest.approx(0.024), calls=1, pieces=200)
     both = pages.loads + pages.stores
     assert (both.transfers, both.tokens, both.calls, both.pieces) == (2, 80, 11, 400)
-    apart = Device(known, page=4, backend=IoBackend.direct, layout=MemLayout.layer_first)
+    apart = SimulatedDevice(known, page=4, backend=IoBackend.direct, layout=MemLayout.layer_first)
     assert apart.load(40, 0.0) == pytest.approx(0.200)
-    kernel = Device(known, page=4)
+    kernel = SimulatedDevice(known, page=4)
     assert kernel.load(40, 0.0) == pytest.approx(0.004)
     # K and V of 10 pages, each by a call of its own.
     assert kernel.store(40, 0.0) == pytest.approx(0.020)
@@ -39,7 +39,7 @@ def test_copies_take_what_their_pieces_cost(device: DeviceProfile) -> None:
 def test_a_profile_without_costs_has_copies_of_bytes(
     backend: IoBackend, device: DeviceProfile
 ) -> None:
-    copies = Device(device, backend=backend)
+    copies = SimulatedDevice(device, backend=backend)
     assert copies.load(40, 0.0) == copies.store(40, 0.0) == 40 * 1000 / 1e7
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tokenflow_sgl.lab.profiles import DeviceProfile
 from tokenflow_sgl.lab.sim import EngineOptions, Simulation, SimulationError, simulate
-from tokenflow_sgl.lab.sim.engine import Engine
+from tokenflow_sgl.lab.sim.engine import SimulatedEngine
 from tokenflow_sgl.lab.sim.storage_link import StorageLink
 from tokenflow_sgl.lab.traces import Accounting, PrefixBlock, Trace, TraceRequest
 
@@ -189,8 +189,8 @@ def test_all_requests_are_served_and_nothing_is_held(data, device, monkeypatch) 
         )
         for arrival, family, shared, own, answer in sorted(rows)
     ]
-    engines: list[Engine] = []
-    made = Engine.__init__
+    engines: list[SimulatedEngine] = []
+    made = SimulatedEngine.__init__
 
     def make(self, *given) -> None:
         made(self, *given)
@@ -212,7 +212,7 @@ def test_all_requests_are_served_and_nothing_is_held(data, device, monkeypatch) 
     policy = data.draw(st.sampled_from(["fcfs-hicache", "tokenflow"]))
     trace = Trace("families", tuple(requests), Accounting(len(requests), len(requests)))
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "__init__", make)
+        patched.setattr(SimulatedEngine, "__init__", make)
         found = simulate(trace, device, options, policy=policy, known_lengths=True)
     assert found.run.requests["ended_s"].null_count == 0
     assert min(found.storage.fetched, found.storage.unused, found.storage.heads) >= 0

@@ -25,7 +25,7 @@ _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool:DeepSeekV4TokenToKVPool"
 Owner = Literal["page", "window page", "request"]
 
 
-class Part(NamedTuple):
+class PoolBuffer(NamedTuple):
     """One buffer of the pool.
 
     Attributes:
@@ -62,20 +62,22 @@ def register_copies() -> None:
     )
 
 
-def parts_of(pool: CompressedPool) -> list[Part]:
+def parts_of(pool: CompressedPool) -> list[PoolBuffer]:
     """All that a stream has rows in, of the target or of the layer for drafts."""
     compressed = [each for each in pool.kv_pools.values() if each is not None]
     by_pages = [buffer for each in compressed for buffer in each.kv_buffer]
     for each in pool.index_pools.values():
         by_pages += each.contiguous_page_row_buffers()
     window = pool.swa_kv_pool
-    found = [Part(_bytes(buffer), 1, "page") for buffer in by_pages]
+    found = [PoolBuffer(_bytes(buffer), 1, "page") for buffer in by_pages]
     pieces = pool.swa_page_size // window.page_size
-    found += [Part(_bytes(buffer), pieces, "window page") for buffer in window.kv_buffer]
+    found += [PoolBuffer(_bytes(buffer), pieces, "window page") for buffer in window.kv_buffer]
     for states in (*pool.compress_state_pools, *pool.indexer_compress_state_pools):
         if states is not None:
             owner: Owner = "request" if states.request_scoped else "window page"
-            found.append(Part(_bytes(states.kv_score_buffer.kv_score), states.ring_size, owner))
+            found.append(
+                PoolBuffer(_bytes(states.kv_score_buffer.kv_score), states.ring_size, owner)
+            )
     return found
 
 
@@ -170,16 +172,16 @@ def give_back(
     current_platform.synchronize()
 
 
-def _copied(pool: CompressedPool) -> list[Part]:
+def _copied(pool: CompressedPool) -> list[PoolBuffer]:
     return [*parts_of(pool), *_parts_of_drafts(pool)]
 
 
-def _parts_of_drafts(pool: CompressedPool) -> list[Part]:
+def _parts_of_drafts(pool: CompressedPool) -> list[PoolBuffer]:
     drafts = getattr(pool, _DRAFTS, None)
     return [] if drafts is None else parts_of(drafts)
 
 
-def _put(part: Part, places: torch.Tensor, rows: torch.Tensor) -> None:
+def _put(part: PoolBuffer, places: torch.Tensor, rows: torch.Tensor) -> None:
     part.buffer[places] = rows.to(part.buffer.device, non_blocking=True)
 
 

@@ -64,7 +64,7 @@ class Ack(NamedTuple):
 
 
 @dataclass(slots=True)
-class Load:
+class DecodeLoad:
     """One stream's way back.
 
     Attributes:
@@ -110,7 +110,7 @@ class DecodeLoads:
 
     def __init__(self, tree_cache: Tree, clock: SharedClock) -> None:
         self._tree, self._clock = tree_cache, clock
-        self._under_way: dict[Any, Load] = {}
+        self._under_way: dict[Any, DecodeLoad] = {}
         self._restored: Any = None
         self._begun: list[Ack] = []
         self.ack_load_queue: list[Ack] = []
@@ -122,7 +122,7 @@ class DecodeLoads:
 
     # ---- what the scheduler asks ----------------------------------------------------
 
-    def coming(self, *, alone: bool) -> dict[Any, Load]:
+    def coming(self, *, alone: bool) -> dict[Any, DecodeLoad]:
         """Streams that cannot join in this pass; called once per pass.
 
         alone: No step runs that a copy could run beside, so all are waited for.
@@ -167,7 +167,7 @@ class DecodeLoads:
         finally:
             self._restored = None
         (ack,) = self._begun
-        self._under_way[request] = Load(ack, backup)
+        self._under_way[request] = DecodeLoad(ack, backup)
 
     def keeps(self, backup: Any) -> bool:
         """Whether SGLang gives up what the copy that it has just submitted still reads."""

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokenflow_sgl.engine.sglang.batch import ReqBatch
-from tokenflow_sgl.engine.sglang.decode import Drafts
+from tokenflow_sgl.engine.sglang.decode import DraftInput
 from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.worker import Relay
 
 
 def keep_of_batch(batch: ReqBatch, victims: Sequence[Req]) -> None:
     """Without overlap: the batch that the victims are in has them, a row for each request."""
-    drafts: Drafts | None = batch.spec_info
+    drafts: DraftInput | None = batch.spec_info
     if drafts is None:
         return
     leaving = set(victims)

@@ -14,8 +14,8 @@ from typing import Any
 from tokenflow_sgl.engine.sglang.server import Communicator, Manager
 from tokenflow_sgl.engine.stream_messages import (
     Awaited,
-    Change,
     Heard,
+    StreamChange,
     alone_message,
     awaited_message,
     changes_message,
@@ -39,7 +39,7 @@ class Messenger:
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
         self._passed_on: dict[str, int | None] = {}
-        self._changes: dict[str, Change] = {}
+        self._changes: dict[str, StreamChange] = {}
         self._asked: dict[str, list[asyncio.Future[Heard]]] = {}
         self._awaited: dict[Awaited, bool] = {}
         self._sending: asyncio.Task[None] | None = None
@@ -54,13 +54,13 @@ class Messenger:
         self._awaited[wait] = goes_on
         self._send()
 
-    async def change(self, rid: str, change: Change) -> Heard:
+    async def change(self, rid: str, change: StreamChange) -> Heard:
         """Change a request's rate or weight; returns what the scheduler says to that.
 
         Of several rates for one stream that come up together the last one holds, and so of weights.
         """
         answer = asyncio.get_running_loop().create_future()
-        self._changes[rid] = self._changes.get(rid, Change()).then(change)
+        self._changes[rid] = self._changes.get(rid, StreamChange()).then(change)
         self._asked.setdefault(rid, []).append(answer)
         self._send()
         heard: Heard = await answer
@@ -93,7 +93,7 @@ class Messenger:
                 for each in asked.values():
                     _answer(each, error)
 
-    async def _heard(self, changes: dict[str, Change]) -> dict[str, Heard]:
+    async def _heard(self, changes: dict[str, StreamChange]) -> dict[str, Heard]:
         """Send the changes; what the schedulers say of each stream."""
         if not changes:
             return {}

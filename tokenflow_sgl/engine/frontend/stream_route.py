@@ -23,7 +23,7 @@ from tokenflow_sgl.engine.frontend.sibling_workers import siblings_of
 from tokenflow_sgl.engine.frontend.token_deposit import read_at
 from tokenflow_sgl.engine.sglang.seam_check import SeamError
 from tokenflow_sgl.engine.sglang.server import Manager
-from tokenflow_sgl.engine.stream_messages import Change, Heard
+from tokenflow_sgl.engine.stream_messages import Heard, StreamChange
 from tokenflow_sgl.engine.terms import RateError, check_rate, check_weight
 from tokenflow_sgl.engine.unsupported import has_workers
 from tokenflow_sgl.errors import shown
@@ -66,7 +66,7 @@ def add_routes(app: FastAPI) -> None:
     app.add_api_route(PATH, guarded(end_stream), methods=["DELETE"])
 
 
-def wanted(body: Any) -> Change:
+def wanted(body: Any) -> StreamChange:
     """What a body asks for; raises `RateError` for everything else that it may say."""
     if not isinstance(body, Mapping):
         raise RateError(f"The body is {shown(body)}; it must be a JSON object with {FIELDS}.")
@@ -75,7 +75,7 @@ def wanted(body: Any) -> Change:
             raise RateError(f"{shown(key)} is unknown; the body must have {FIELDS}.")
     if not body:
         raise RateError(f"{RATE} is missing, and so is {WEIGHT}; the body must have {FIELDS}.")
-    return Change(
+    return StreamChange(
         _wanted_rate(body[RATE]) if RATE in body else None,
         check_weight(body[WEIGHT], WEIGHT) if WEIGHT in body else None,
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tokenflow_sgl.costs import Link, Links, TransferRate
+from tokenflow_sgl.costs import Links, MeasuredLink, TransferRate
 from tokenflow_sgl.engine.sglang.controller import CopyAck, QueuedCopy
 from tokenflow_sgl.engine.shared_clock import SharedClock, device_time
 from tokenflow_sgl.engine.telemetry.prometheus import Recorder
@@ -46,7 +46,7 @@ class Direction:
         return rate
 
 
-class Measured(Protocol):
+class MeasuredCopies(Protocol):
     """What has copies that end: HiCache's controller, or a decode server's loads."""
 
     @property
@@ -65,7 +65,7 @@ class Measured(Protocol):
 class TransferWatch:
     """Measures HiCache's copies as they end; only the leader's measurements count."""
 
-    def __init__(self, controller: Measured | None, recorder: Recorder) -> None:
+    def __init__(self, controller: MeasuredCopies | None, recorder: Recorder) -> None:
         self._controller = controller
         self._store, self._load = Direction("store", recorder), Direction("load", recorder)
 
@@ -90,7 +90,7 @@ class TransferWatch:
         controller = self._controller
         storing = tokens_of(controller.ack_write_queue)
         storing += sum(len(copy.device_indices) for copy in controller.write_queue)
-        return Links(Link(clock.store_rate, storing), Link(clock.load_rate))
+        return Links(MeasuredLink(clock.store_rate, storing), MeasuredLink(clock.load_rate))
 
 
 def tokens_of(acks: Sequence[CopyAck]) -> int:

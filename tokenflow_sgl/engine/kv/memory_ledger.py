@@ -46,7 +46,7 @@ class MemoryLedgerError(RuntimeError):
     """A page is in two hands, in none, or in a wrong one."""
 
 
-class Copy(NamedTuple):
+class LedgerCopy(NamedTuple):
     """A copy: token places on both sides.
 
     Where it was submitted: the event of its end, and of which of the host's pools it is.
@@ -73,13 +73,13 @@ def register(server_args: ServerArgs) -> None:
 def _submitted(
     completion: CopyEnds, engine: CopyEngine, transfers: list[PoolCopy], *_args: Any, **_kwargs: Any
 ) -> Any:
-    copies: list[Copy] = engine.__dict__.setdefault(_ATTRIBUTE, [])
+    copies: list[LedgerCopy] = engine.__dict__.setdefault(_ATTRIBUTE, [])
     landed, pools = completion.finish_event, set()
     for each in transfers:
         if id(each.host_pool) not in pools:  # a draft model's have the same pages of other memory
             pools.add(id(each.host_pool))
             device, host = _numbers(each.device_indices), _numbers(each.host_indices)
-            copies.append(Copy(device, host, landed, each.host_pool))
+            copies.append(LedgerCopy(device, host, landed, each.host_pool))
     return completion
 
 
@@ -220,7 +220,7 @@ def build(host: Host) -> MemoryChecks:
     )
 
 
-def under_way(controller: Controller) -> list[Copy]:
+def under_way(controller: Controller) -> list[LedgerCopy]:
     """Copies of KV that SGLang has queued, or submitted and not acknowledged.
 
     Those of other pools, as of windows, have pages of their own numbering.
@@ -234,7 +234,7 @@ def under_way(controller: Controller) -> list[Copy]:
     ]
     setattr(engine, _ATTRIBUTE, submitted)
     queued = [
-        Copy(_numbers(each.device_indices), _numbers(each.host_indices))
+        LedgerCopy(_numbers(each.device_indices), _numbers(each.host_indices))
         for each in (*controller.write_queue, *controller.load_queue)
     ]
     return [copy for copy in submitted if copy.pool is own] + queued

@@ -24,7 +24,7 @@ def do(copy: Callable[[], None], _tokens: int, _to_device: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class TokenStretches:
     """Stretches of tokens that lie on both sides.
 
     Attributes:
@@ -57,7 +57,7 @@ class Copier(Protocol):
         """Memory of the host, which a copy may be under way from and to."""
         ...
 
-    def copy(self, sides: list[Sides], pieces: Pieces, to_device: bool) -> None:
+    def copy(self, sides: list[Sides], pieces: TokenStretches, to_device: bool) -> None:
         """Copy keys and values on the current stream."""
         ...
 
@@ -80,7 +80,7 @@ class TorchCopier:
         """Zeros."""
         return torch.zeros(shape, dtype=dtype)
 
-    def copy(self, sides: list[Sides], pieces: Pieces, to_device: bool) -> None:
+    def copy(self, sides: list[Sides], pieces: TokenStretches, to_device: bool) -> None:
         """All tokens of all pieces."""
         here, there = pieces.on_device, pieces.on_host
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tokenflow_sgl.engine.layerwise.batched_copies import copy_batch, merged
-from tokenflow_sgl.engine.layerwise.copiers import Pieces, Sides
+from tokenflow_sgl.engine.layerwise.copiers import Sides, TokenStretches
 from tokenflow_sgl.engine.layerwise.layer_copies import Moment
 
 
@@ -34,7 +34,7 @@ class CudaCopier:
             )
         return made
 
-    def copy(self, sides: list[Sides], pieces: Pieces, to_device: bool) -> None:
+    def copy(self, sides: list[Sides], pieces: TokenStretches, to_device: bool) -> None:
         """Keys and values together."""
         if not pieces.device.size:
             return

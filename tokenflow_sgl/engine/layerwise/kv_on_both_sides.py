@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tokenflow_sgl.contract import IntArray
-from tokenflow_sgl.engine.layerwise.copiers import Copier, Pieces, Sides
+from tokenflow_sgl.engine.layerwise.copiers import Copier, Sides, TokenStretches
 from tokenflow_sgl.engine.layerwise.layer_copies import Moment, Ticket
 
 
@@ -70,7 +70,7 @@ class KvOnBothSides:
 
     def tokens_to_host(self, device: IntArray, host: IntArray) -> Ticket:
         """Copy single tokens to the host."""
-        return self._submit(self._out, Pieces(device, host, 1), False)
+        return self._submit(self._out, TokenStretches(device, host, 1), False)
 
     def wait(self, ticket: Ticket) -> None:
         """What is computed from now on comes after this copy."""
@@ -86,7 +86,7 @@ class KvOnBothSides:
             return None
         return float(begin.elapsed_time(end)) / 1e3
 
-    def _submit(self, stream: Any, pieces: Pieces, to_device: bool) -> Ticket:
+    def _submit(self, stream: Any, pieces: TokenStretches, to_device: bool) -> Ticket:
         computed = self._module.current_stream().record_event()
         stream.wait_event(computed)
         begin = self._copier.moment(stream)
@@ -94,5 +94,5 @@ class KvOnBothSides:
             self._copier.copy(self._sides, pieces, to_device)
         return Ticket(begin, self._copier.moment(stream))
 
-    def _cells(self, device: IntArray, host: IntArray) -> Pieces:
-        return Pieces(device * self._size, host * self._size, self._size)
+    def _cells(self, device: IntArray, host: IntArray) -> TokenStretches:
+        return TokenStretches(device * self._size, host * self._size, self._size)

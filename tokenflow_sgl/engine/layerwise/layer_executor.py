@@ -24,7 +24,7 @@ from tokenflow_sgl.engine.layerwise.page_owners import PageOwners
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
 from tokenflow_sgl.engine.layerwise.planned_layers import PlannedLayers
 from tokenflow_sgl.engine.layerwise.prompt_admission import hidden_pages
-from tokenflow_sgl.engine.layerwise.staging_queue import Fetch, StagingQueue, groups
+from tokenflow_sgl.engine.layerwise.staging_queue import PageFetch, StagingQueue, groups
 from tokenflow_sgl.engine.layerwise.wait_times import Cause, WaitTimes
 
 AT_ONCE = 1 / 64
@@ -266,7 +266,7 @@ class LayerExecutor:
         cells = self.places.on_device(tree).cumsum()
         return tree[: int(np.searchsorted(cells, over)) + 1]
 
-    def _fetch(self, fetches: list[Fetch]) -> None:
+    def _fetch(self, fetches: list[PageFetch]) -> None:
         """Copies into staging cells begin, in this order."""
         for each in fetches:
             host = self.places.host_cells(each.layer, each.pages)

@@ -70,8 +70,8 @@ class LayerPlanner(Protocol):
     Ranks that measure other speeds may come to other answers: all are right, but these ranks move
     KV before other steps, and wait for each other. One that has a method `carries(newcomer)` also
     says whether a prompt may join streams whose KV does not fit the device with it
-    (`prompt_admission.Newcomer`; true: it may). If a rank says no, the prompt waits until a stream
-    has ended.
+    (`prompt_admission.JoiningPrompt`; true: it may). If a rank says no, the prompt waits until a
+    stream has ended.
     """
 
     def layouts(self, streams: StreamsInStep) -> Sequence[Layout]:

@@ -21,7 +21,7 @@ from tokenflow_sgl.engine.layerwise.layer_plans import (
 )
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
 from tokenflow_sgl.engine.layerwise.page_owners import TREE, PageOwners
-from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer
+from tokenflow_sgl.engine.layerwise.prompt_admission import JoiningPrompt
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class PlannedLayers:
         says = getattr(self._planner, "carries", None)
         if says is None or speeds is None or not speeds.layer:
             return True
-        newcomer = Newcomer(pages, joined, self._layers, self._cells, speeds)
+        newcomer = JoiningPrompt(pages, joined, self._layers, self._cells, speeds)
         try:
             return bool(says(newcomer))
         except Exception:

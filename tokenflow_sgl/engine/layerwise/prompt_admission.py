@@ -29,7 +29,7 @@ more than it gives at any time, and the others behind it in the queue wait with 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Newcomer:
+class JoiningPrompt:
     """A prompt, and the streams that it would join.
 
     Attributes:
@@ -48,7 +48,7 @@ class Newcomer:
     speeds: StepSpeeds
 
 
-def pays(newcomer: Newcomer, kernels: Kernels | None = None) -> bool:
+def pays(newcomer: JoiningPrompt, kernels: Kernels | None = None) -> bool:
     """Whether decode steps give at least as many tokens per second with the prompt as without.
 
     Steps are taken to be as short as any placement of the solver's choices makes them.
@@ -94,7 +94,7 @@ def machine_of(layers: int, cells: int, speeds: StepSpeeds) -> Machine:
     return Machine(compute, speeds.pages, float(cells), Staging.stream)
 
 
-def _rate(pages: IntArray, newcomer: Newcomer, kernels: Kernels | None) -> float:
+def _rate(pages: IntArray, newcomer: JoiningPrompt, kernels: Kernels | None) -> float:
     """Tokens per second of all streams together; 0.0: no placement fits."""
     layers = newcomer.layers
     seconds = lower_bound(

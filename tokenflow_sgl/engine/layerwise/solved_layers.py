@@ -14,20 +14,20 @@ from tokenflow_sgl.contract import IntArray
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
 from tokenflow_sgl.engine.layerwise.layer_plans import StreamsInStep, masks_of, needed_cells
 from tokenflow_sgl.engine.layerwise.link_clock import StepSpeeds
-from tokenflow_sgl.engine.layerwise.prompt_admission import Newcomer, machine_of, pays
+from tokenflow_sgl.engine.layerwise.prompt_admission import JoiningPrompt, machine_of, pays
 from tokenflow_sgl.placement import (
     NEW,
-    Effort,
     Installed,
     Kernels,
     Layout,
     Layouts,
+    SearchEffort,
     for_batch,
     solve,
 )
 
 AHEAD = 16
-"""Decode steps for whose end a plan is made, as in `placement.plan_terms.Terms`."""
+"""Decode steps for whose end a plan is made, as in `placement.plan_terms.PlacementTerms`."""
 WINDOW = 256
 """Steps after which a plan is made anew at the latest."""
 MISMATCH = 0.2
@@ -72,10 +72,10 @@ class SolvedLayers:
         layouts, sizes = for_batch(3)(4), np.array([3.0, 4.0, 5.0])
         machine = machine_of(4, 30, StepSpeeds(1.0, 2.0))
         installed = Installed(layouts, np.full(3, NEW), float(AHEAD))
-        every = Effort(near=0.0, search=20, pairs=True, branch=20)
+        every = SearchEffort(near=0.0, search=20, pairs=True, branch=20)
         solve(sizes, layouts, machine, installed=installed, effort=every, kernels=self._kernels)
 
-    def carries(self, newcomer: Newcomer) -> bool:
+    def carries(self, newcomer: JoiningPrompt) -> bool:
         """Whether decode steps give at least as many tokens per second with a prompt as without."""
         return pays(newcomer, self._kernels)
 

@@ -16,7 +16,7 @@ from tokenflow_sgl.contract import BoolArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fetch:
+class PageFetch:
     """Pages to copy from the host for a layer, of shape (pages,)."""
 
     layer: int
@@ -40,7 +40,7 @@ class StagingQueue:
     def __init__(self, groups: Iterable[tuple[tuple[int, ...], IntArray]]) -> None:
         self._groups = [_Group(layers, pages) for layers, pages in groups if pages.size]
 
-    def due(self, layer: int) -> list[Fetch]:
+    def due(self, layer: int) -> list[PageFetch]:
         """What this layer needs and was not fetched yet; it has to go now."""
         return [
             self._fetch(group, group.pages.size)
@@ -48,7 +48,7 @@ class StagingQueue:
             if group.layers and group.layers[0] == layer and group.fetched < group.pages.size
         ]
 
-    def ahead(self, most: int | None = None) -> list[Fetch]:
+    def ahead(self, most: int | None = None) -> list[PageFetch]:
         """What may go now for later layers, in the order of these.
 
         Args:
@@ -72,10 +72,10 @@ class StagingQueue:
                 group.layers.pop(0)
                 group.fetched = 0
 
-    def _fetch(self, group: _Group, most: int) -> Fetch:
+    def _fetch(self, group: _Group, most: int) -> PageFetch:
         pages = group.pages[group.fetched : group.fetched + most]
         group.fetched += pages.size
-        return Fetch(group.layers[0], pages)
+        return PageFetch(group.layers[0], pages)
 
 
 def groups(

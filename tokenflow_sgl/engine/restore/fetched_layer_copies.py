@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 logger.addFilter(Sparing())
 
 
-class LayerCopies(TailCopies):
+class FetchedLayerCopies(TailCopies):
     """Of one request; it takes no device memory of its own.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any
 from sglang.srt.managers.cache_controller import PrefetchAck
 
 from tokenflow_sgl.costs import LatestRate
-from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
+from tokenflow_sgl.engine.restore.fetched_layer_copies import FetchedLayerCopies
 from tokenflow_sgl.engine.restore.layer_reads import read_layers
 from tokenflow_sgl.engine.restore.tail_fetch import BATCH_TOKENS, TailFetch, set_tail, tail_of
 from tokenflow_sgl.engine.sglang.controller import Controller, StorageFetch
@@ -50,7 +50,7 @@ class LayerFetch(TailFetch):
         tokens: int,
         page: int,
         rate: LatestRate,
-        copies: LayerCopies,
+        copies: FetchedLayerCopies,
         expected: float,
     ) -> None:
         least, most = BATCH_TOKENS
@@ -64,9 +64,9 @@ class LayerFetch(TailFetch):
         self.taken = False
 
     @property
-    def by_layers(self) -> LayerCopies:
+    def by_layers(self) -> FetchedLayerCopies:
         """Its copies."""
-        assert isinstance(self.copies, LayerCopies)
+        assert isinstance(self.copies, FetchedLayerCopies)
         return self.copies
 
     @property

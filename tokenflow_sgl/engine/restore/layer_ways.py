@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tokenflow_sgl.costs import LatestRate
-from tokenflow_sgl.engine.restore.fetched_layer_copies import LayerCopies
+from tokenflow_sgl.engine.restore.fetched_layer_copies import FetchedLayerCopies
 from tokenflow_sgl.engine.restore.layer_fetch import LayerFetch, LayerMemory, by_layers_from_here
 from tokenflow_sgl.engine.restore.layer_reads import reads_layers
 from tokenflow_sgl.engine.restore.outlook import Outlook
@@ -81,7 +81,7 @@ class LayerWays:
             and restorable_by_layers(request)
             and reads_layers(controller)
         )
-        copies = LayerCopies(self._tree, each.operation, self._layers)
+        copies = FetchedLayerCopies(self._tree, each.operation, self._layers)
         if not possible or copies.over or leader_of(each, self._all, self._page)[0] is not None:
             return None
         each.link.ahead = sum(

@@ -9,7 +9,7 @@ from tokenflow_sgl.costs import attention_work
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LeaderFigures:
     """The leader's figures of one pass, by which all ranks decide.
 
     now: seconds. rate: tokens per second of the link to the storage; NaN: unknown. step_end: when

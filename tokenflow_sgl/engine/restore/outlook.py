@@ -6,7 +6,7 @@ import bisect
 import math
 from collections.abc import Collection
 
-from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.leader_figures import LeaderFigures
 from tokenflow_sgl.engine.restore.restored_request import Restoration
 from tokenflow_sgl.engine.restore.tail_fetch import BATCH_SECONDS
 from tokenflow_sgl.restoration import Fetch
@@ -36,13 +36,13 @@ class Outlook:
         self._all = restorations
         self._page = page
         self._chunk_size = chunk_size
-        self.measured = Measured()
+        self.measured = LeaderFigures()
         self._moved_at = 0.0
         self._late = 0.0
         self._landings = Landings()
         self._in_step = 0.0
 
-    def begin_pass(self, measured: Measured, moved: bool) -> None:
+    def begin_pass(self, measured: LeaderFigures, moved: bool) -> None:
         """Look at all of them, once: there may be hundreds.
 
         Args:

@@ -23,7 +23,7 @@ from tokenflow_sgl.engine.restore.copy_memory import CopyMemory
 from tokenflow_sgl.engine.restore.head_chunks import HeadChunks
 from tokenflow_sgl.engine.restore.layer_ways import LayerWays
 from tokenflow_sgl.engine.restore.layered_prefills import LayeredPrefills
-from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.leader_figures import LeaderFigures
 from tokenflow_sgl.engine.restore.link_turns import LinkTurns
 from tokenflow_sgl.engine.restore.open_restorations import OpenRestorations
 from tokenflow_sgl.engine.restore.prefix_in_tree import RECOMPUTED, tokens_in_tree
@@ -92,7 +92,7 @@ class Restorations:
         self.turns = LinkTurns(tree_cache, all_, outlook, admission)
         self.copy_memory = CopyMemory(all_, tree_cache, outlook, chunks, chunk_size)
 
-    def begin_pass(self, measured: Measured, needed: int, chunked: Req | None = None) -> None:
+    def begin_pass(self, measured: LeaderFigures, needed: int, chunked: Req | None = None) -> None:
         """A pass of the scheduler begins; SGLang's prefetches were looked at.
 
         Args:

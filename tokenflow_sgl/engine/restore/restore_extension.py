@@ -18,7 +18,7 @@ from tokenflow_sgl.costs.model import prefix_of
 from tokenflow_sgl.engine.batch_work import work_of
 from tokenflow_sgl.engine.config import restoring_planner
 from tokenflow_sgl.engine.extension import Extension, Extensions, Host, Prefill
-from tokenflow_sgl.engine.restore.leader_figures import Measured
+from tokenflow_sgl.engine.restore.leader_figures import LeaderFigures
 from tokenflow_sgl.engine.restore.planners import make_planner
 from tokenflow_sgl.engine.restore.restoration_record import RestorationRecord
 from tokenflow_sgl.engine.restore.restorations import Restorations
@@ -273,7 +273,7 @@ class RestoreExtension(Extension):
 
     # ---- parts ----------------------------------------------------------------------
 
-    def _measured(self) -> Measured:
+    def _measured(self) -> LeaderFigures:
         """The leader's figures, on all ranks."""
         costs, rate = self._host.costs(), self._restorations.rate.rate
         now, rate, step_end, shortest, *prefill = self._ranks.leaders(
@@ -286,7 +286,7 @@ class RestoreExtension(Extension):
             ]
         )
         known = prefill[0] != UNKNOWN
-        return Measured(
+        return LeaderFigures(
             now,
             math.nan if rate == UNKNOWN else rate,
             step_end,

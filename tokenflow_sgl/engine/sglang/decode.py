@@ -29,7 +29,7 @@ class RebootstrappedReq(Req, Protocol):
 
 
 @of(f"{_DECODE}:DecodePreallocQueue")
-class Arrivals(Protocol):
+class PreallocQueue(Protocol):
     """Requests that wait for memory for their KV."""
 
     queue: list[ArrivingReq]
@@ -67,7 +67,7 @@ class DecodeSettings(Protocol):
 
 
 @of("sglang.srt.speculative.eagle_info:EagleDraftInput")
-class Drafts(Protocol):
+class DraftInput(Protocol):
     """Drafts of a batch, a row for each request."""
 
     topk_p: torch.Tensor | None

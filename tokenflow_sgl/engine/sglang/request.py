@@ -50,7 +50,7 @@ class ReqLogprobs(Protocol):
 
 
 @of("sglang.srt.observability.trace:TraceReqContext")
-class Trace(Protocol):
+class TraceContext(Protocol):
     """The span of a request."""
 
     def trace_event(self, name: str, level: int, attrs: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ class Trace(Protocol):
 class ReqTimes(Protocol):
     """When what happened to a request."""
 
-    trace_ctx: Trace
+    trace_ctx: TraceContext
     forward_entry_time: float
     """Pauses do not count as running."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenflow_sgl.engine.sglang.attention import RunnerOutput
 from tokenflow_sgl.engine.sglang.batch import ForwardStep, ReqBatch
-from tokenflow_sgl.engine.sglang.decode import Arrivals, DraftWorker, Transfers
+from tokenflow_sgl.engine.sglang.decode import DraftWorker, PreallocQueue, Transfers
 from tokenflow_sgl.engine.sglang.pools import Allocator, Rows
 from tokenflow_sgl.engine.sglang.protocol import of
 from tokenflow_sgl.engine.sglang.request import Req
@@ -21,7 +21,7 @@ _SCHEDULE = "sglang.srt.managers.schedule_policy"
 
 
 @of("sglang.srt.configs.model_config:ModelConfig")
-class ModelShape(Protocol):
+class ModelConfig(Protocol):
     """The model's configuration."""
 
     hf_config: Any
@@ -49,7 +49,7 @@ class Runner(Protocol):
 
     device: str
     model: Any
-    model_config: ModelShape
+    model_config: ModelConfig
     attn_backend: Any
     token_to_kv_pool: Any
     token_to_kv_pool_allocator: Allocator
@@ -236,7 +236,7 @@ class LiveScheduler(Protocol):
 
     server_args: ServerArgs
     device: str
-    model_config: ModelShape
+    model_config: ModelConfig
     tokenizer: Any
     policy: Any
     """SGLang's order of its waiting queue."""
@@ -285,7 +285,7 @@ class LiveScheduler(Protocol):
     model_worker: Any
     """Runs batches; another one finishes a prefill that was split."""
     draft_worker: DraftWorker | None
-    disagg_decode_prealloc_queue: Arrivals
+    disagg_decode_prealloc_queue: PreallocQueue
     disagg_decode_transfer_queue: Transfers
 
     def _prefetch_kvcache(self, req: Req, storage_hit_end: int | None = None) -> None:
@@ -305,5 +305,5 @@ class LiveScheduler(Protocol):
 class Configurator(Protocol):
     """Sizes and makes the device's memory."""
 
-    model_config: ModelShape
+    model_config: ModelConfig
     use_mla_backend: bool

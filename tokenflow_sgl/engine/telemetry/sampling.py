@@ -51,7 +51,7 @@ class Effort:
         return seconds
 
 
-class Reporter:
+class DeliveryReporter:
     """Accounts the deliveries of one scheduler."""
 
     def __init__(

@@ -37,7 +37,7 @@ WARM_UP = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class DemoServer:
     """A server to measure: its name and what it adds to the command line."""
 
     name: str
@@ -55,7 +55,7 @@ class DemoConfig:
         launcher: Starts `tokenflow_sgl_emulator.serve`.
     """
 
-    contenders: tuple[Contender, Contender]
+    contenders: tuple[DemoServer, DemoServer]
     output: Path
     burst: Burst = field(default_factory=Burst)
     launcher: tuple[str, ...] = (sys.executable, "-m", "tokenflow_sgl_emulator.serve")

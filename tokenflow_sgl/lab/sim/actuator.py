@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tokenflow_sgl.contract import Growth, IntArray, Phase, Preempt, Write
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lifecycle.actuator import Action, Missing
 from tokenflow_sgl.offload import DeviceRoom
 
@@ -52,7 +52,7 @@ class SimActuator:
         growth: How the KV of running streams grows, as the scheduler has learned.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: SimulatedCore) -> None:
         self._core = core
         self.growth = Growth(core.options.page_size)
         self.paused: dict[int, None] = {}

@@ -10,7 +10,7 @@ import numpy as np
 
 from tokenflow_sgl.choices import Router
 from tokenflow_sgl.contract import State
-from tokenflow_sgl.lab.sim.engine import Engine, Observe
+from tokenflow_sgl.lab.sim.engine import Observe, SimulatedEngine
 from tokenflow_sgl.lab.sim.engine_options import SimulationError
 from tokenflow_sgl.lab.sim.policed import PolicedScheduler
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
@@ -25,7 +25,7 @@ WINDOW = 0.1
 """Seconds that engines run apart while answers decide when later turns come."""
 
 
-class Inbox(Due):
+class RoutedRequests(Due):
     """Requests that the router has given to one engine."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -41,8 +41,8 @@ class Inbox(Due):
 class Replica:
     """An engine with its inbox, as a router sees it."""
 
-    engine: Engine
-    inbox: Inbox
+    engine: SimulatedEngine
+    inbox: RoutedRequests
     scheduler: FcfsScheduler
 
     def present(self) -> IntArray:

@@ -14,12 +14,12 @@ from tokenflow_sgl.lab.sim.prefill_copies import PrefillCopies
 from tokenflow_sgl.lab.sim.prefixes import Prefixes
 from tokenflow_sgl.lab.sim.simulated_streams import IntArray, SimulatedStreams
 from tokenflow_sgl.lab.sim.speculation import Acceptance
-from tokenflow_sgl.lab.sim.step import NO_STREAM, Chunk, Device, Step
+from tokenflow_sgl.lab.sim.step import NO_STREAM, Chunk, SimulatedDevice, Step
 from tokenflow_sgl.lab.sim.storage import Storage
 from tokenflow_sgl.lab.sim.window_pool import WindowPool
 
 
-class Core:
+class SimulatedCore:
     """State of the engine; times are seconds on the trace's clock.
 
     Attributes:
@@ -37,7 +37,11 @@ class Core:
     """
 
     def __init__(
-        self, streams: SimulatedStreams, prefixes: Prefixes, device: Device, options: EngineOptions
+        self,
+        streams: SimulatedStreams,
+        prefixes: Prefixes,
+        device: SimulatedDevice,
+        options: EngineOptions,
     ) -> None:
         self.streams = streams
         self.device = device

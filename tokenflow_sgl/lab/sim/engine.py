@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.simulated_run import SimulatedTokens
 from tokenflow_sgl.lab.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.lab.sim.step import Step
@@ -88,7 +88,7 @@ class Inbox(Protocol):
         ...
 
 
-class Engine:
+class SimulatedEngine:
     """One engine that serves requests.
 
     Attributes:
@@ -103,7 +103,7 @@ class Engine:
 
     def __init__(
         self,
-        core: Core,
+        core: SimulatedCore,
         scheduler: Scheduler,
         inbox: Inbox,
         tokens: SimulatedTokens,

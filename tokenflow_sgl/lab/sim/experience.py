@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tokenflow_sgl.costs import StepTimer, Work, attention_work
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 
 
-def experienced(core: Core) -> StepTimer:
+def experienced(core: SimulatedCore) -> StepTimer:
     """The timer of a server that has served before: it knows what its steps cost.
 
     A cold one would admit its first streams by what the first decode steps teach.

@@ -22,7 +22,7 @@ from tokenflow_sgl.contract import (
 from tokenflow_sgl.contract.reserve import Growth
 from tokenflow_sgl.costs import Work, attention_work
 from tokenflow_sgl.lab.sim.actuator import SimActuator
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.experience import experienced
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.lab.sim.simulated_state import state_of
@@ -59,7 +59,7 @@ class PolicedScheduler(FcfsScheduler):
         passes: Decisions so far.
     """
 
-    def __init__(self, core: Core, policy: Policy, lengths: LengthPredictor) -> None:
+    def __init__(self, core: SimulatedCore, policy: Policy, lengths: LengthPredictor) -> None:
         super().__init__(core)
         self._lengths = lengths
         self._cached = CachedPrefixes(core.streams.phases, core.memory.match)

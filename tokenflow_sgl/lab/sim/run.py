@@ -13,9 +13,9 @@ from tokenflow_sgl.choices import IoBackend, MemLayout, Sessions
 from tokenflow_sgl.contract import LengthPredictor, Policy, Traits
 from tokenflow_sgl.lab.profiles import DeviceProfile
 from tokenflow_sgl.lab.runs import Run
-from tokenflow_sgl.lab.sim.cluster import ROUTERS, Inbox, Replica, serve
-from tokenflow_sgl.lab.sim.core import Core
-from tokenflow_sgl.lab.sim.engine import Engine, Observe
+from tokenflow_sgl.lab.sim.cluster import ROUTERS, Replica, RoutedRequests, serve
+from tokenflow_sgl.lab.sim.core import SimulatedCore
+from tokenflow_sgl.lab.sim.engine import Observe, SimulatedEngine
 from tokenflow_sgl.lab.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.lab.sim.policed import PolicedScheduler
 from tokenflow_sgl.lab.sim.prefixes import Prefixes
@@ -23,7 +23,7 @@ from tokenflow_sgl.lab.sim.schedulers.by_name import make_scheduler, name_of, se
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.lab.sim.simulated_run import SimulatedTokens, make_run
 from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.lab.sim.step import Device, IssuedCount
+from tokenflow_sgl.lab.sim.step import IssuedCount, SimulatedDevice
 from tokenflow_sgl.lab.sim.storage import StorageCounts
 from tokenflow_sgl.lab.traces import Trace, TraceRequest
 from tokenflow_sgl.lab.traces.output_limits import WARM_UP_LIMIT, client_limits
@@ -149,10 +149,10 @@ def simulate(
     prefixes = Prefixes(trace.requests, schedule.previous, options.page_size)
 
     def make(
-        inbox: Inbox | Schedule, kind: tuple[DeviceProfile, EngineOptions]
-    ) -> tuple[Engine, FcfsScheduler]:
+        inbox: RoutedRequests | Schedule, kind: tuple[DeviceProfile, EngineOptions]
+    ) -> tuple[SimulatedEngine, FcfsScheduler]:
         times, own = kind
-        device = Device(
+        device = SimulatedDevice(
             times,
             overlap=own.load_evict_overlap,
             page=own.page_size,
@@ -160,11 +160,11 @@ def simulate(
             layout=MemLayout(own.hicache_mem_layout),
             drafts=own.speculative_num_draft_tokens,
         )
-        core = Core(streams, prefixes, device, own)
+        core = SimulatedCore(streams, prefixes, device, own)
         lengths = make_predictor("limit" if known_lengths else predictor, evidence=evidence)
         _warm_up(lengths, trace.requests[:warm_up_burst])
         scheduler = make_scheduler(policy, core, config, lengths)
-        return Engine(core, scheduler, inbox, tokens, ended), scheduler
+        return SimulatedEngine(core, scheduler, inbox, tokens, ended), scheduler
 
     def observed(now: float, finished: int) -> None:
         if watch is not None:
@@ -176,7 +176,7 @@ def simulate(
         made = [make(schedule, kinds[0])]
         made[0][0].advance(observe=observed)
     else:
-        inboxes = [Inbox(schedule) for _ in kinds]
+        inboxes = [RoutedRequests(schedule) for _ in kinds]
         made = [make(inbox, kind) for inbox, kind in zip(inboxes, kinds, strict=True)]
         cluster = [Replica(e, inbox, s) for (e, s), inbox in zip(made, inboxes, strict=True)]
         turns = sessions is Sessions.closed and any(request.turn for request in trace.requests)
@@ -240,7 +240,7 @@ def _described(profile: DeviceProfile, options: EngineOptions) -> dict[str, Any]
     }
 
 
-def _kv_memory(engines: Sequence[Engine]) -> dict[str, int]:
+def _kv_memory(engines: Sequence[SimulatedEngine]) -> dict[str, int]:
     """How full the fullest engine was, and what all of them have on the host."""
     fullest = max(engines, key=lambda engine: engine.kv_peak / engine.core.memory.device)
     sizes = [engine.core.device.profile.kv_bytes_per_token for engine in engines]

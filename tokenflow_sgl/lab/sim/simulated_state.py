@@ -20,7 +20,7 @@ from tokenflow_sgl.contract import (
 from tokenflow_sgl.contract.lengths import LengthPredictor
 from tokenflow_sgl.costs import StepTimer
 from tokenflow_sgl.lab.sim.actuator import SimActuator
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lifecycle.cached_prefixes import CachedPrefixes
 from tokenflow_sgl.lifecycle.columns import NEUTRAL, unless
 from tokenflow_sgl.lifecycle.phases import worth_preempting
@@ -28,7 +28,7 @@ from tokenflow_sgl.lifecycle.shared_prefixes import SharedPrefixes
 
 
 def state_of(
-    core: Core,
+    core: SimulatedCore,
     body: SimActuator,
     present: IntArray,
     *,
@@ -110,7 +110,7 @@ def state_of(
     )
 
 
-def _memory_of(core: Core, body: SimActuator) -> Memory:
+def _memory_of(core: SimulatedCore, body: SimActuator) -> Memory:
     memory, windows = core.memory, core.windows
     free = memory.free + core.streams.phases.partly_loaded
     device = Tier(kv=Pool(memory.device, free, body.promised))

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, field
 import numpy as np
 
 from tokenflow_sgl.choices import IoBackend, MemLayout
-from tokenflow_sgl.costs import Link, Links, TransferRate, attention_work
+from tokenflow_sgl.costs import Links, MeasuredLink, TransferRate, attention_work
 from tokenflow_sgl.lab.profiles import DeviceProfile
 from tokenflow_sgl.lab.profiles.pieces import Pieces, host_layout, load_pieces, store_pieces
 from tokenflow_sgl.lab.sim.simulated_streams import FloatArray, IntArray
@@ -72,7 +72,7 @@ class IssuedCount:
         return IssuedCount(*(mine + theirs for mine, theirs in pairs))
 
 
-class Device:
+class SimulatedDevice:
     """Durations on the emulated device's clock, and when its links are free.
 
     Args:
@@ -184,7 +184,7 @@ class Device:
             self._storing.popleft()
         store, load = self._rates
         queued = sum(tokens for _, tokens in self._storing)
-        return Links(Link(store.rate, queued), Link(load.rate))
+        return Links(MeasuredLink(store.rate, queued), MeasuredLink(load.rate))
 
     def store(self, tokens: int, now: float) -> float:
         """When a copy of `tokens` to the host, asked for `now`, has ended."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tokenflow_sgl.choices import PrefetchPolicy, Restoring, StorageWrites
 from tokenflow_sgl.costs import attention_work
-from tokenflow_sgl.lab.sim.storage_link import Fetch, StorageLink
+from tokenflow_sgl.lab.sim.storage_link import StorageLink, StorageTransfer
 from tokenflow_sgl.restoration import Known, MeetingPoint, in_chunks, next_head
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class StorageCounts:
 class _Prefix:
     """What is fetched of a prompt, from `start` to `end`. `begun`: where its head begins."""
 
-    fetch: Fetch
+    fetch: StorageTransfer
     start: int
     end: int
     begun: int

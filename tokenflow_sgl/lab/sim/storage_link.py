@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
+class StorageTransfer:
     """Tokens that come from the storage for one stream, or go there.
 
     Attributes:
@@ -42,16 +42,16 @@ class StorageLink:
     def __init__(self, rate: float, latency: float) -> None:
         self.rate = rate
         self.latency = latency
-        self._queue: list[Fetch] = []
+        self._queue: list[StorageTransfer] = []
         self.now = 0.0
 
-    def ask(self, tokens: int, now: float) -> Fetch:
+    def ask(self, tokens: int, now: float) -> StorageTransfer:
         """Another fetch, behind all others; `now` may be the end of a step under way."""
-        fetch = Fetch(tokens, now)
+        fetch = StorageTransfer(tokens, now)
         self._queue.append(fetch)
         return fetch
 
-    def give_up(self, fetch: Fetch, now: float) -> None:
+    def give_up(self, fetch: StorageTransfer, now: float) -> None:
         """Nothing more of it comes; those behind it move up."""
         self.advance(now)
         fetch.over = True
@@ -75,7 +75,7 @@ class StorageLink:
                 self.now = now
         self.now = max(self.now, now)
 
-    def seconds(self, fetch: Fetch, tokens: float, now: float) -> float:
+    def seconds(self, fetch: StorageTransfer, tokens: float, now: float) -> float:
         """From now until so many more tokens of a fetch have landed; infinite: it was given up."""
         if tokens <= 0.0:
             return 0.0

@@ -26,7 +26,7 @@ from tokenflow_sgl.policy.stress import under_stress
 
 
 @dataclass(frozen=True, slots=True)
-class Memo:
+class OrderedMemo:
     """What an ordered policy remembers from pass to pass.
 
     Attributes:
@@ -81,12 +81,12 @@ class OrderedPolicy(ABC):
         """A new choice every interval under stress; the last one in between."""
         if not len(state.streams) or not under_stress(state, patience=0.0):
             return Decision(Mode.IDLE)
-        memo = state.memo if isinstance(state.memo, Memo) else Memo()
+        memo = state.memo if isinstance(state.memo, OrderedMemo) else OrderedMemo()
         if state.now - memo.planned < self.interval and state.streams.running.any():
             return self._run(state, memo)
         return self._choose(state, memo)
 
-    def _choose(self, state: State, memo: Memo) -> Decision:
+    def _choose(self, state: State, memo: OrderedMemo) -> Decision:
         streams, memory = state.streams, state.memory
         there = np.nonzero(~streams.draining)[0]
         rank = self.rank(state, there)
@@ -126,7 +126,7 @@ class OrderedPolicy(ABC):
         preempt = preempt if run else ()
         return self._run(
             state,
-            Memo(planned=state.now, plan=run, switches=budget - len(preempt)),
+            OrderedMemo(planned=state.now, plan=run, switches=budget - len(preempt)),
             admit=tuple(joined.tolist()),
             preempt=preempt,
         )
@@ -134,7 +134,7 @@ class OrderedPolicy(ABC):
     def _run(
         self,
         state: State,
-        memo: Memo,
+        memo: OrderedMemo,
         *,
         admit: tuple[int, ...] = (),
         preempt: tuple[Preempt, ...] = (),

@@ -43,7 +43,7 @@ class PaperConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Memo:
+class PaperMemo:
     """What this policy remembers from pass to pass.
 
     Attributes:
@@ -72,13 +72,13 @@ class PaperPolicy:
         """A new selection every interval under stress; the last one in between."""
         if not len(state.streams) or not under_stress(state, patience=0.0):
             return Decision(Mode.IDLE)
-        memo = state.memo if isinstance(state.memo, Memo) else Memo()
+        memo = state.memo if isinstance(state.memo, PaperMemo) else PaperMemo()
         running = state.streams.running
         if state.now - memo.planned < self.config.interval and running.any():
             return self._run(state, memo)
         return self._select_anew(state, memo)
 
-    def _select_anew(self, state: State, memo: Memo) -> Decision:
+    def _select_anew(self, state: State, memo: PaperMemo) -> Decision:
         streams = state.streams
         overloaded = self._overloaded(state, memo)
         joined = np.zeros(0, dtype=np.int64) if overloaded else self._admit(state)
@@ -97,7 +97,7 @@ class PaperPolicy:
         )
         return self._run(
             state,
-            Memo(planned=state.now, plan=run, overloaded=overloaded),
+            PaperMemo(planned=state.now, plan=run, overloaded=overloaded),
             admit=tuple(slots[joined].tolist()),
             preempt=preempt if run else (),
         )
@@ -105,7 +105,7 @@ class PaperPolicy:
     def _run(
         self,
         state: State,
-        memo: Memo,
+        memo: PaperMemo,
         admit: tuple[int, ...] = (),
         preempt: tuple[Preempt, ...] = (),
     ) -> Decision:
@@ -118,7 +118,7 @@ class PaperPolicy:
             memo=memo,
         )
 
-    def _overloaded(self, state: State, memo: Memo) -> bool:
+    def _overloaded(self, state: State, memo: PaperMemo) -> bool:
         """Eq. 6: the working set asks for more tokens per second than can be produced."""
         capacity = state.throughput
         if not self.config.fallback or np.isnan(capacity):

@@ -22,7 +22,7 @@ from tokenflow_sgl.lab.sim.layer_wise import (
 )
 from tokenflow_sgl.lab.sim.layer_wise.step_loop import machine_of
 from tokenflow_sgl.lab.traces import TraceRequest
-from tokenflow_sgl.placement import Terms, decode_step, every_kth, for_batch
+from tokenflow_sgl.placement import PlacementTerms, decode_step, every_kth, for_batch
 from tokenflow_sgl.placement.baselines import (
     deepspeed_seconds,
     dynamic_heuristic,
@@ -124,8 +124,8 @@ CROWD = [(0.0, 700, 90), (0.0, 400, 120), (0.0, 300, 200), (2.0, 100, 60)]
         lambda: DeepSpeed(10),
         lambda: AtChanges(10, LAYOUTS, flexgen_plus),
         lambda: EachStep(10, LAYOUTS, dynamic_heuristic),
-        lambda: OrbitFlow(math.inf, Terms(block=10)),
-        lambda: OrbitFlow(0.02, Terms(block=10)),
+        lambda: OrbitFlow(math.inf, PlacementTerms(block=10)),
+        lambda: OrbitFlow(0.02, PlacementTerms(block=10)),
     ],
 )
 def test_every_system_serves_all_that_comes(device, make) -> None:
@@ -137,21 +137,21 @@ def test_every_system_serves_all_that_comes(device, make) -> None:
 
 def test_plans_by_stream_are_not_slower_than_one_for_all(device) -> None:
     uniform = served(device, CROWD, AtChanges(10, LAYOUTS, flexgen_plus))
-    ours = served(device, CROWD, OrbitFlow(math.inf, Terms(block=10)))
+    ours = served(device, CROWD, OrbitFlow(math.inf, PlacementTerms(block=10)))
     assert ours.decoding < uniform.decoding
     assert ours.paused == 0
 
 
 def test_an_objective_pauses_streams_and_keeps_it_for_the_others(device) -> None:
     objective = 0.012
-    free = served(device, CROWD, OrbitFlow(math.inf, Terms(block=10)))
-    kept = served(device, CROWD, OrbitFlow(objective, Terms(block=10)))
+    free = served(device, CROWD, OrbitFlow(math.inf, PlacementTerms(block=10)))
+    kept = served(device, CROWD, OrbitFlow(objective, PlacementTerms(block=10)))
     assert kept.paused > 0
     assert attained(kept, objective).tbt > attained(free, objective).tbt
 
 
 def test_a_stream_that_cannot_keep_its_objective_alone_is_served_all_the_same(device) -> None:
-    found = served(device, [(0.0, 900, 20)], OrbitFlow(0.001, Terms(block=10)))
+    found = served(device, [(0.0, 900, 20)], OrbitFlow(0.001, PlacementTerms(block=10)))
     assert len(found.times[0]) == 20
     assert attained(found, 0.001).tbt == 0.0
 
@@ -167,7 +167,7 @@ def test_a_new_placement_waits_for_the_kv_that_comes_back(device) -> None:
     "make",
     [
         lambda: AtChanges(10, LAYOUTS, flexgen_plus),
-        lambda: OrbitFlow(math.inf, Terms(block=10)),
+        lambda: OrbitFlow(math.inf, PlacementTerms(block=10)),
     ],
 )
 def test_what_leaves_the_device_is_waited_for_where_it_was_not_copied_before(device, make) -> None:
@@ -190,7 +190,7 @@ def test_a_staging_buffer_for_each_stream_leaves_less_for_layers(device) -> None
         served(
             device,
             rows,
-            OrbitFlow(math.inf, Terms(block=10)),
+            OrbitFlow(math.inf, PlacementTerms(block=10)),
             dataclasses.replace(LIMITS, staging=staging),
         )
         for staging in (Staging.layer, Staging.stream)
@@ -202,7 +202,7 @@ def test_more_choices_make_steps_shorter(device) -> None:
     # Four of the ten layers have to leave, and `half_phases` knows three or five.
     rows = [(0.0, 1300, 60)]
     few, many = (
-        served(device, rows, OrbitFlow(math.inf, Terms(block=10), choices=choices))
+        served(device, rows, OrbitFlow(math.inf, PlacementTerms(block=10), choices=choices))
         for choices in (None, for_batch)
     )
     assert many.decoding < few.decoding

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from tokenflow_sgl.lab.sim import SimulationError, simulate
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.prefixes import Prefixes
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.lab.sim.step import NO_STREAM, Chunk, Device, Step
+from tokenflow_sgl.lab.sim.step import NO_STREAM, Chunk, SimulatedDevice, Step
 from tokenflow_sgl.lab.sim.step_results import StepResults
 from tokenflow_sgl.lab.traces import TraceRequest
 
 
 @pytest.fixture
 def core(device, options):
-    def make(*rows: tuple[int, int], **given) -> Core:
+    def make(*rows: tuple[int, int], **given) -> SimulatedCore:
         requests = [TraceRequest(0.0, prompt, output) for prompt, output in rows]
         streams, prefixes = SimulatedStreams(requests), Prefixes(requests, {})
-        core = Core(streams, prefixes, Device(device), options(**given))
+        core = SimulatedCore(streams, prefixes, SimulatedDevice(device), options(**given))
         for index in range(len(rows)):
             core.arrive(index, 0.0, 0.0)
         return core

@@ -8,19 +8,22 @@ import pytest
 
 from tokenflow_sgl.choices import Sessions
 from tokenflow_sgl.lab.sim import simulate
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.prefixes import Prefixes
 from tokenflow_sgl.lab.sim.schedulers.by_name import POLICIES, settings_of
 from tokenflow_sgl.lab.sim.schedulers.fair import FairScheduler
 from tokenflow_sgl.lab.sim.schedulers.priority import PriorityScheduler
 from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.lab.sim.step import Device
+from tokenflow_sgl.lab.sim.step import SimulatedDevice
 from tokenflow_sgl.lab.traces import Accounting, Trace, TraceRequest
 
 
-def make_core(device, options, requests: list[TraceRequest], **given) -> Core:
-    core = Core(
-        SimulatedStreams(requests), Prefixes(requests, {}), Device(device), options(**given)
+def make_core(device, options, requests: list[TraceRequest], **given) -> SimulatedCore:
+    core = SimulatedCore(
+        SimulatedStreams(requests),
+        Prefixes(requests, {}),
+        SimulatedDevice(device),
+        options(**given),
     )
     for index, request in enumerate(requests):
         core.arrive(index, request.arrival_s, request.arrival_s)

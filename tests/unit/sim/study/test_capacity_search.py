@@ -16,8 +16,8 @@ from tokenflow_sgl.lab.sim.study.capacity_search import (
     PRECISION,
     SLOWEST,
     CapacitySetup,
-    Outcome,
-    Search,
+    SearchedRun,
+    SpeedSearch,
     at_speed,
     capacity,
     run_of,
@@ -27,9 +27,9 @@ from tokenflow_sgl.lab.traces import TraceError
 from tokenflow_sgl.qos.classes import SHIPPED_CLASSES, QosClass
 
 
-def searched(share_at, share: float = 0.99) -> Search:
+def searched(share_at, share: float = 0.99) -> SpeedSearch:
     """A search to its end over made-up shares."""
-    search = Search(share)
+    search = SpeedSearch(share)
     steps = search.steps()
     speed = next(steps)
     while True:
@@ -89,7 +89,7 @@ def test_rates_are_the_trace_s_times_the_speed(setup, monkeypatch) -> None:
     def made(given, job):
         policy, speed, draw = job
         assert given is setup and draw == 0
-        return Outcome(28 if speed <= edges[policy] else 26, 30)
+        return SearchedRun(28 if speed <= edges[policy] else 26, 30)
 
     monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
     told = []
@@ -109,7 +109,9 @@ def test_the_server_s_classes_are_those_of_the_setup(setup) -> None:
         setup, traces=(dataclasses.replace(setup.traces[0], requests=requests),)
     )
     known = dataclasses.replace(SHIPPED_CLASSES, known={"voice": voice})
-    assert run_of(dataclasses.replace(named, classes=known), ("fcfs", 1.0, 0)) == Outcome(30, 30)
+    assert run_of(dataclasses.replace(named, classes=known), ("fcfs", 1.0, 0)) == SearchedRun(
+        30, 30
+    )
     with pytest.raises(TraceError, match="'voice'"):
         run_of(named, ("fcfs", 1.0, 0))
 
@@ -120,7 +122,7 @@ def test_draws_are_counted_together(setup, monkeypatch) -> None:
     def made(given, job):
         _, speed, draw = job
         # 30 and 24 of 60 are the share of 0.9; the first draw alone would carry any rate.
-        return Outcome(30 if draw == 0 or speed <= 2.0 else 20, 30)
+        return SearchedRun(30 if draw == 0 or speed <= 2.0 else 20, 30)
 
     monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
     (found,) = capacity(two, ["fcfs"], spread=here)
@@ -131,7 +133,7 @@ def test_draws_are_counted_together(setup, monkeypatch) -> None:
 def test_what_is_not_monotone_is_said(setup, monkeypatch) -> None:
     def made(given, job):
         speed = job[1]
-        return Outcome(30 if speed <= 2.0 or 2.05 < speed < 2.15 else 20, 30)
+        return SearchedRun(30 if speed <= 2.0 or 2.05 < speed < 2.15 else 20, 30)
 
     monkeypatch.setattr("tokenflow_sgl.lab.sim.study.capacity_search.run_of", made)
     (found,) = capacity(setup, ["fcfs"], spread=here)
@@ -141,7 +143,7 @@ def test_what_is_not_monotone_is_said(setup, monkeypatch) -> None:
 
 def test_more_load_is_worse_in_real_runs(setup) -> None:
     slow, fast = (run_of(setup, ("fcfs", speed, 0)) for speed in (1.0, 30.0))
-    assert slow == Outcome(30, 30)
+    assert slow == SearchedRun(30, 30)
     assert fast.streams == 30 * 30
     assert fast.met < 0.9 * fast.streams
 

@@ -11,7 +11,7 @@ from made_runs.settings import here
 
 from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
-from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, Outcome, capacity, run_of
+from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup, SearchedRun, capacity, run_of
 from tokenflow_sgl.lab.sim.study.early_end import EarlyEnd, TooManyMissedError, allowed_misses
 from tokenflow_sgl.lab.sim.study.goal import parse_goal
 from tokenflow_sgl.lab.traces import TraceRequest
@@ -147,7 +147,7 @@ def test_the_rate_found_is_that_of_whole_runs(setup) -> None:
 def test_only_a_run_that_fails_is_ended(setup) -> None:
     early = dataclasses.replace(setup, whole=False)
     fast, slow = (run_of(early, ("fcfs", speed, 0)) for speed in (60.0, 0.5))
-    assert slow == Outcome(30, 30)
+    assert slow == SearchedRun(30, 30)
     assert not fast.whole
     assert fast.met / fast.streams < setup.share
     assert run_of(setup, ("fcfs", 60.0, 0)).met <= fast.met

@@ -19,7 +19,7 @@ from tokenflow_sgl.placement import (
     Kernels,
     Layouts,
     Machine,
-    Terms,
+    PlacementTerms,
     blocks_after,
     fits,
     half_phases,
@@ -40,7 +40,7 @@ MachineOf = Callable[[int, int], Machine]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
+class BatchView:
     """The batch before a decode step; arrays of shape (streams,).
 
     Attributes:
@@ -82,12 +82,12 @@ class Placed:
 class Placer(Protocol):
     """A system; keeps what it has decided."""
 
-    def place(self, view: View) -> Placed:
+    def place(self, view: BatchView) -> Placed:
         """Decide for the steps from now on."""
         ...
 
 
-def _all(view: View) -> BoolArray:
+def _all(view: BatchView) -> BoolArray:
     return np.ones(len(view.slots), dtype=np.bool_)
 
 
@@ -97,7 +97,7 @@ class DeepSpeed:
     def __init__(self, block: int) -> None:
         self._block = block
 
-    def place(self, view: View) -> Placed:
+    def place(self, view: BatchView) -> Placed:
         """All streams run."""
         machine = view.machine(len(view.slots), int(view.tokens.sum()))
         sizes = blocks_after(view.tokens, 0, self._block)
@@ -112,7 +112,7 @@ class _Uniform:
         self._choice: dict[int, int] = {}
         self._most = int(np.argmax([len(choice) for choice in layouts.choices]))
 
-    def place(self, view: View) -> Placed:
+    def place(self, view: BatchView) -> Placed:
         """All streams run; where nothing fits, with all of their KV on the host."""
         machine = view.machine(len(view.slots), int(view.tokens.sum()))
         sizes = blocks_after(view.tokens, 0, self._block)
@@ -131,7 +131,7 @@ class _Uniform:
         return Placed(_all(view), seconds, moved / machine.bandwidth, left)
 
     def chosen(
-        self, view: View, sizes: FloatArray, old: IntArray, machine: Machine
+        self, view: BatchView, sizes: FloatArray, old: IntArray, machine: Machine
     ) -> IntArray | None:
         """The choice of each stream; None: nothing fits."""
         raise NotImplementedError
@@ -154,7 +154,7 @@ class Static(_Uniform):
         self._fixed = choice
 
     def chosen(
-        self, view: View, sizes: FloatArray, old: IntArray, machine: Machine
+        self, view: BatchView, sizes: FloatArray, old: IntArray, machine: Machine
     ) -> IntArray | None:
         """The same for all."""
         return np.full(len(view.slots), self._fixed)
@@ -177,7 +177,7 @@ class EachStep(_Uniform):
         self._baseline = baseline
 
     def chosen(
-        self, view: View, sizes: FloatArray, old: IntArray, machine: Machine
+        self, view: BatchView, sizes: FloatArray, old: IntArray, machine: Machine
     ) -> IntArray | None:
         """As the baseline says."""
         return self._baseline(sizes, self._layouts, machine, self._kernels)
@@ -190,12 +190,12 @@ class AtChanges(EachStep):
     """
 
     def chosen(
-        self, view: View, sizes: FloatArray, old: IntArray, machine: Machine
+        self, view: BatchView, sizes: FloatArray, old: IntArray, machine: Machine
     ) -> IntArray | None:
         """What it was, or anew."""
         if not view.changed and fits(sizes, old, self._layouts, machine):
             return old
-        later = blocks_after(view.tokens, Terms().ahead, self._block)
+        later = blocks_after(view.tokens, PlacementTerms().ahead, self._block)
         found = super().chosen(view, later, old, machine)
         return super().chosen(view, sizes, old, machine) if found is None else found
 
@@ -218,18 +218,18 @@ class OrbitFlow:
     def __init__(
         self,
         tbt_slo: float,
-        terms: Terms | None = None,
+        terms: PlacementTerms | None = None,
         settings: Settings | None = None,
         kernels: Kernels | None = None,
         choices: Callable[[int], Callable[[int], Layouts]] | None = None,
     ) -> None:
-        self._slo, self._terms = tbt_slo, terms or Terms()
+        self._slo, self._terms = tbt_slo, terms or PlacementTerms()
         self._settings, self._kernels = settings or Settings(), kernels
         self._choices = choices or (lambda _: half_phases)
         self._force: CurrentPlan | None = None
         self.plans = 0
 
-    def place(self, view: View) -> Placed:
+    def place(self, view: BatchView) -> Placed:
         """By the plan in force, or a new one."""
         step, terms = view.step, self._terms
         why = trigger(self._force, view.slots, step, self._settings)
@@ -249,7 +249,7 @@ class OrbitFlow:
         steps = max(force.made + plan.lasts - step, 1)
         return Placed(runs, seconds, moved / machine.bandwidth, left, steps)
 
-    def _plan(self, view: View, why: Trigger) -> tuple[float, float]:
+    def _plan(self, view: BatchView, why: Trigger) -> tuple[float, float]:
         """Make a plan; returns the blocks that it brings to the device, and those that leave it."""
         before, self.plans = self._force, self.plans + 1
         slo = np.full(len(view.slots), self._slo)
@@ -284,7 +284,7 @@ class OrbitFlow:
                 left += float(size) * _moved(plan.layouts, now, old.layouts, was)
         return moved, left
 
-    def _machine(self, view: View, layout: IntArray) -> Machine:
+    def _machine(self, view: BatchView, layout: IntArray) -> Machine:
         runs = layout != PAUSED
         return view.machine(int(np.count_nonzero(runs)), int(view.tokens[runs].sum()))
 

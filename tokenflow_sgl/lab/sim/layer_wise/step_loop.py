@@ -19,7 +19,7 @@ import numpy as np
 from tokenflow_sgl.choices import Staging
 from tokenflow_sgl.contract import FloatArray, IntArray
 from tokenflow_sgl.lab.profiles import DeviceProfile
-from tokenflow_sgl.lab.sim.layer_wise.placers import MachineOf, Placer, View
+from tokenflow_sgl.lab.sim.layer_wise.placers import BatchView, MachineOf, Placer
 from tokenflow_sgl.lab.traces import TraceRequest
 from tokenflow_sgl.placement import Machine
 from tokenflow_sgl.placement.deposit import held_tokens
@@ -52,7 +52,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Newcomer:
+class BatchNewcomer:
     """A request that has come, and the batch that it would join, which has a row for it.
 
     Attributes:
@@ -73,7 +73,7 @@ class Newcomer:
 class Admission(Protocol):
     """Says which requests may join a batch that has a row for them."""
 
-    def joins(self, newcomer: Newcomer) -> bool:
+    def joins(self, newcomer: BatchNewcomer) -> bool:
         """Whether it joins now if there are tokens; asked again before each prefill and step."""
         ...
 
@@ -189,9 +189,9 @@ class _Loop:
         held = sum(self._whole(stream) for stream in self._batch)
         return held + self._whole(first) <= self._limits.batch_tokens
 
-    def _newcomer(self, stream: int) -> Newcomer:
+    def _newcomer(self, stream: int) -> BatchNewcomer:
         whole = np.array([self._whole(each) for each in self._batch], dtype=np.int64)
-        return Newcomer(stream, self._whole(stream), tuple(self._batch), self._held(), whole)
+        return BatchNewcomer(stream, self._whole(stream), tuple(self._batch), self._held(), whole)
 
     def _next(self) -> int:
         """The request that joins next; there is one that waits."""
@@ -216,7 +216,7 @@ class _Loop:
 
     def _decode(self) -> None:
         tokens = self._held()
-        view = View(
+        view = BatchView(
             tuple(self._batch),
             tokens,
             self._deposit(),

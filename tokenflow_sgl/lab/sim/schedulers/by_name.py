@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenflow_sgl.choices import Contender
 from tokenflow_sgl.contract import LengthPredictor, Policy
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.engine_options import EngineOptions, SimulationError
 from tokenflow_sgl.lab.sim.policed import PolicedScheduler
 from tokenflow_sgl.lab.sim.schedulers.cache_aware import HrrnScheduler, LongestPrefixScheduler
@@ -35,11 +35,11 @@ for Qwen3-VL on Hopper."""
 class _Made:
     """What makes its scheduler of tokenflow's parameters, and SGLang's settings with it."""
 
-    make: Callable[[Core, WorkingSetConfig, LengthPredictor], FcfsScheduler]
+    make: Callable[[SimulatedCore, WorkingSetConfig, LengthPredictor], FcfsScheduler]
     settings: Mapping[str, Any]
 
 
-def _sglang(make: Callable[[Core], FcfsScheduler], **settings: Any) -> _Made:
+def _sglang(make: Callable[[SimulatedCore], FcfsScheduler], **settings: Any) -> _Made:
     """SGLang's own scheduling, without HiCache."""
     return _Made(lambda core, config, lengths: make(core), {"host_tokens": 0, **settings})
 
@@ -93,7 +93,7 @@ def settings_of(policy: str | Policy, options: EngineOptions) -> EngineOptions:
 
 
 def make_scheduler(
-    policy: str | Policy, core: Core, config: WorkingSetConfig, lengths: LengthPredictor
+    policy: str | Policy, core: SimulatedCore, config: WorkingSetConfig, lengths: LengthPredictor
 ) -> FcfsScheduler:
     """The scheduler under a policy.
 

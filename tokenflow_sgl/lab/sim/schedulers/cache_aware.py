@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.lab.sim.step import Step
 
@@ -78,7 +78,7 @@ class HrrnScheduler(CacheAwareScheduler):
     id. Ids are random, and so is this order.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: SimulatedCore) -> None:
         super().__init__(core)
         self._prefilled = 0  # SGLang's processed_tokens_counter
         self._at_arrival: dict[int, int] = {}  # what it was, by waiting stream

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.lab.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.lab.sim.step import Chunk, Step
@@ -22,7 +22,7 @@ PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 class FairScheduler(FcfsScheduler):
     """SGLang's scheduler with its queue in the order of the clients' counters."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: SimulatedCore) -> None:
         super().__init__(core)
         self.served: FloatArray = np.zeros(int(core.streams.client.max(initial=-1)) + 1)
         self._queued: set[int] = set()

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from tokenflow_sgl.contract import Phase
-from tokenflow_sgl.lab.sim.core import Core
-from tokenflow_sgl.lab.sim.schedulers.prefill_budget import Budget
+from tokenflow_sgl.lab.sim.core import SimulatedCore
+from tokenflow_sgl.lab.sim.schedulers.prefill_budget import PrefillBudget
 from tokenflow_sgl.lab.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.lab.sim.step import NO_STREAM, Chunk, Step
 
@@ -32,7 +32,7 @@ class FcfsScheduler:
         retracted: Streams that were thrown out and queue anew.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: SimulatedCore) -> None:
         self.core = core
         self._first = min(INIT_RATIO * core.options.schedule_conservativeness, 1.0)
         self._least = min(self._first * LEAST_FACTOR, 1.0)
@@ -136,7 +136,7 @@ class FcfsScheduler:
         self.taken(chunks, now)
         return self.mixed(Step(NO_STREAM, tuple(chunks)))
 
-    def admit(self, stream: int, budget: Budget, now: float) -> Chunk | None:
+    def admit(self, stream: int, budget: PrefillBudget, now: float) -> Chunk | None:
         """The stream's chunk in this step; None: memory forbids it; of no tokens: no room left."""
         core, streams = self.core, self.core.streams
         total = self.total(stream)
@@ -168,7 +168,7 @@ class FcfsScheduler:
         budget.reserve(tokens, self.reserved(stream, 0) if chunk.last else 0)
         return chunk
 
-    def rows_for(self, stream: int, budget: Budget, now: float) -> bool:
+    def rows_for(self, stream: int, budget: PrefillBudget, now: float) -> bool:
         """All rows are taken: whether one could be had for this stream."""
         return False
 
@@ -215,15 +215,15 @@ class FcfsScheduler:
         """Tokens that this prefill step may take."""
         return self.core.options.chunked_prefill_size
 
-    def chunk_left(self, stream: int, budget: Budget) -> int:
+    def chunk_left(self, stream: int, budget: PrefillBudget) -> int:
         """Tokens that the stream whose prompt is prefilled in part may take of this step."""
         return budget.chunk
 
-    def budget(self) -> Budget:
+    def budget(self) -> PrefillBudget:
         """What this prefill step may use up."""
         core = self.core
         rows = len(core.batch) if self.mixes else 0
-        return Budget(core, self.reserved_for_running() + rows, rows, self.chunk_limit())
+        return PrefillBudget(core, self.reserved_for_running() + rows, rows, self.chunk_limit())
 
     def total(self, stream: int) -> int:
         """Tokens whose KV a stream needs before it decodes."""

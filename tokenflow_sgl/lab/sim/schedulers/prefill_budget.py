@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 
 
-class Budget:
+class PrefillBudget:
     """See SGLang's `PrefillBudget`, and `SWAPrefillBudget` where layers have windows.
 
     Attributes:
         chunk: New tokens that it may still take.
     """
 
-    def __init__(self, core: Core, offset: float, rows: int, chunk: int) -> None:
+    def __init__(self, core: SimulatedCore, offset: float, rows: int, chunk: int) -> None:
         self._core = core
         self._memory = core.memory
         self._page = core.options.page_size

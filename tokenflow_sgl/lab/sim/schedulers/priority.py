@@ -12,7 +12,7 @@ import numpy as np
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
-from tokenflow_sgl.lab.sim.schedulers.prefill_budget import Budget
+from tokenflow_sgl.lab.sim.schedulers.prefill_budget import PrefillBudget
 
 
 class PriorityScheduler(FcfsScheduler):
@@ -32,7 +32,7 @@ class PriorityScheduler(FcfsScheduler):
         core = self.core
         return core.chunked is None and not core.waiting
 
-    def rows_for(self, stream: int, budget: Budget, now: float) -> bool:
+    def rows_for(self, stream: int, budget: PrefillBudget, now: float) -> bool:
         """Preempt those of less priority whose end lies furthest away, until this one fits."""
         core, streams = self.core, self.core.streams
         rows = core.running[streams.priority[core.running] < streams.priority[stream]]

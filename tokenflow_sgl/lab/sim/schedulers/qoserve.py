@@ -27,7 +27,7 @@ from bisect import bisect_right
 import numpy as np
 
 from tokenflow_sgl.costs import attention_work
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.lab.sim.simulated_streams import FloatArray, IntArray
 from tokenflow_sgl.lab.sim.step import Step
@@ -49,7 +49,7 @@ SPEED_KEPT = 0.995
 class QoServeScheduler(FcfsScheduler):
     """SGLang's scheduler with QoServe's queue and chunks."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: SimulatedCore) -> None:
         super().__init__(core)
         streams, profile = core.streams, core.device.profile
         asked = np.where(np.isnan(streams.ttft_slo), TTFT_SLO, streams.ttft_slo)

@@ -9,15 +9,15 @@ goes behind all others.
 
 from __future__ import annotations
 
-from tokenflow_sgl.lab.sim.core import Core
+from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.schedulers.cache_aware import CacheAwareScheduler
-from tokenflow_sgl.lab.sim.schedulers.prefill_budget import Budget
+from tokenflow_sgl.lab.sim.schedulers.prefill_budget import PrefillBudget
 
 
 class ShortestPrefillScheduler(CacheAwareScheduler):
     """SGLang's scheduler with its queue in the order of uncached prompt tokens."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: SimulatedCore) -> None:
         super().__init__(core)
         self._queue: list[int] = []  # as admission sees it in this pass
 
@@ -31,7 +31,7 @@ class ShortestPrefillScheduler(CacheAwareScheduler):
         )
         return self._queue
 
-    def chunk_left(self, stream: int, budget: Budget) -> int:
+    def chunk_left(self, stream: int, budget: PrefillBudget) -> int:
         """What is left of the step when all shorter prompts that fit have their part of it."""
         page, paged = self.core.options.page_size, self.core.memory.paged
         if budget.chunk < 2 * page:

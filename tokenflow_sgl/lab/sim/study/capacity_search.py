@@ -145,7 +145,7 @@ Job = tuple[str, float, int]
 """One run: policy, speed, and which of the traces."""
 
 
-class Outcome(NamedTuple):
+class SearchedRun(NamedTuple):
     """What a run found.
 
     Attributes:
@@ -160,7 +160,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(slots=True)
-class Search:
+class SpeedSearch:
     """Bisection over one scheduler's speeds: what is known, and what to try next."""
 
     share: float
@@ -214,7 +214,7 @@ def capacity(
         done: Told of each rate that was tried: the policy, and the streams per second that are met
             and that are not (inf: not known yet).
     """
-    searches = {policy: Search(setup.share) for policy in policies}
+    searches = {policy: SpeedSearch(setup.share) for policy in policies}
     steps = {policy: search.steps() for policy, search in searches.items()}
     asked = {policy: next(each) for policy, each in steps.items()}
     while asked:
@@ -240,7 +240,7 @@ def capacity(
     return [_carried(setup, policy, search) for policy, search in searches.items()]
 
 
-def run_of(setup: CapacitySetup, job: Job) -> Outcome:
+def run_of(setup: CapacitySetup, job: Job) -> SearchedRun:
     """How many streams of one run met the goal, and how many there were."""
     policy, speed, draw = job
     trace = at_speed(setup.traces[draw], speed)
@@ -262,9 +262,9 @@ def run_of(setup: CapacitySetup, job: Job) -> Outcome:
             watch=end,
         )
     except TooManyMissedError as error:
-        return Outcome(count - error.missed, count, whole=False)
+        return SearchedRun(count - error.missed, count, whole=False)
     # Of all requests, not only of those that a run has reached.
-    return Outcome(int(setup.goal.met(done.run).sum()), count)
+    return SearchedRun(int(setup.goal.met(done.run).sum()), count)
 
 
 def at_speed(trace: Trace, speed: float) -> Trace:
@@ -275,7 +275,7 @@ def at_speed(trace: Trace, speed: float) -> Trace:
     return transform.window(faster, 0.0, trace.requests[0].arrival_s + period_s(trace))
 
 
-def _carried(setup: CapacitySetup, policy: str, search: Search) -> Carried:
+def _carried(setup: CapacitySetup, policy: str, search: SpeedSearch) -> Carried:
     tried = tuple(
         Tried(speed, speed * setup.rate, search.shares[speed], speed not in search.ended)
         for speed in sorted(search.shares)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.lab.traces.generators.request_lengths import (
+    LengthDistribution,
     LengthPairs,
-    Lengths,
     LogNormalLengths,
 )
 from tokenflow_sgl.lab.traces.parameters import IntArray
@@ -26,8 +26,8 @@ class MixPart:
     """A class of requests: how common it is, relative to the others, and how long it is."""
 
     weight: float
-    prompt: Lengths
-    output: Lengths
+    prompt: LengthDistribution
+    output: LengthDistribution
 
 
 @dataclass(frozen=True, slots=True)

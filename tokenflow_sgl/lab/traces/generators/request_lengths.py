@@ -1,6 +1,7 @@
 """How long prompts and answers are.
 
-A `Lengths` draws one kind of length, a `LengthPairs` prompts together with their answers.
+A `LengthDistribution` draws one kind of length, a `LengthPairs` prompts together with their
+answers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_TOKENS = 2**31 - 1
 """Longest prompt or answer that a trace may hold."""
 
 
-class Lengths(Protocol):
+class LengthDistribution(Protocol):
     """Draws lengths in tokens."""
 
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
@@ -45,7 +46,7 @@ class FixedLengths:
         check(self)
 
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        """See `Lengths.sample`."""
+        """See `LengthDistribution.sample`."""
         return np.full(count, self.tokens, np.int64)
 
 
@@ -70,7 +71,7 @@ class NormalLengths:
             )
 
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        """See `Lengths.sample`; fractions are cut off."""
+        """See `LengthDistribution.sample`; fractions are cut off."""
         drawn = rng.normal(self.mean, self.sd * self.mean, count)
         return np.clip(drawn, self.low, min(self.high * self.mean, MAX_TOKENS)).astype(np.int64)
 
@@ -92,7 +93,7 @@ class LogNormalLengths:
             )
 
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        """See `Lengths.sample`; rounded to whole tokens."""
+        """See `LengthDistribution.sample`; rounded to whole tokens."""
         variance = math.log1p(self.cv**2)
         drawn = rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
         return np.clip(np.rint(drawn), self.low, self.high).astype(np.int64)
@@ -102,8 +103,8 @@ class LogNormalLengths:
 class SeparateLengths:
     """Prompts and answers drawn independently of each other."""
 
-    prompt: Lengths
-    output: Lengths
+    prompt: LengthDistribution
+    output: LengthDistribution
 
     def pairs(self, rng: np.random.Generator, count: int) -> tuple[IntArray, IntArray]:
         """See `LengthPairs.pairs`; all prompts are drawn before the answers."""
@@ -126,7 +127,7 @@ class EmpiricalLengths:
         return prompts[chosen], outputs[chosen]
 
 
-LENGTHS: Mapping[str, type[Lengths]] = {
+LENGTHS: Mapping[str, type[LengthDistribution]] = {
     "fixed": FixedLengths,
     "normal": NormalLengths,
     "lognormal": LogNormalLengths,

@@ -43,7 +43,7 @@ class Think(StrEnum):
 
 
 @dataclass(slots=True)
-class _Call:
+class _ModelCall:
     run: int
     turn: int
     offset_s: float
@@ -80,7 +80,7 @@ def load_agent(
     """
     _check_rate(think, provider_rate)
     table = Table(path, COLUMNS, progress, optional=(REASONING,), kind="agent")
-    calls: list[_Call] = []
+    calls: list[_ModelCall] = []
     names: dict[str, int] = {}
     created: list[float] = []
     dropped: Counter[str] = Counter()
@@ -117,7 +117,9 @@ def load_agent(
         longer += reasoning > its_output
         reasoning = min(reasoning, its_output)
         calls.append(
-            _Call(names[name], turn, its_offset, max(think_s, 0.0), prompt, its_output, reasoning)
+            _ModelCall(
+                names[name], turn, its_offset, max(think_s, 0.0), prompt, its_output, reasoning
+            )
         )
         turn, output, idle_since = turn + 1, its_output, its_offset
     require_some(table, rows, len(calls), dropped)
