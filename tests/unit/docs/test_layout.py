@@ -1,20 +1,43 @@
-"""docs/architecture.md on names: a module is found by its name."""
+"""docs/architecture.md on names and sizes: a class is found by its name, and functions are short."""
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
-MODULES = [
-    path
-    for folder in ("tokenflow_sgl", "emulator/src")
-    for path in (ROOT / folder).rglob("*.py")
-    if path.name != "__init__.py"
-]
-NAMED_WITH_THEIR_PACKAGE = {"actuator.py", "config.py", "run.py"}
+SOURCES = {path: ast.parse(path.read_text()) for path in (ROOT / "tokenflow_sgl").rglob("*.py")}
+LONGEST, MOST = 70, 6
+"""Lines and parameters of a function."""
+LONGER, MORE = 22, 42
+"""How many functions have more. These numbers only ever go down."""
 
 
-def test_a_module_has_a_name_of_its_own() -> None:
-    names = Counter(path.name for path in MODULES)
-    assert {name for name, count in names.items() if count > 1} == NAMED_WITH_THEIR_PACKAGE
+def test_a_class_has_a_name_of_its_own() -> None:
+    names = Counter(
+        node.name
+        for tree in SOURCES.values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def functions() -> list[tuple[int, int]]:
+    """Lines and parameters of each."""
+    found = []
+    for tree in SOURCES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                own = [each for each in given if each.arg not in ("self", "cls")]
+                found.append(((node.end_lineno or 0) - node.lineno + 1, len(own)))
+    return found
+
+
+@pytest.mark.parametrize(("place", "limit", "known"), [(0, LONGEST, LONGER), (1, MOST, MORE)])
+def test_functions_get_no_longer(place, limit, known) -> None:
+    assert sum(each[place] > limit for each in functions()) <= known
