@@ -30,10 +30,10 @@ class PartOfTrace(chosen_trace.TraceChoice):
     speed_up: float | None = field(default=None, init=False)
 
 
-@shares_options
-def capacity(
-    trace: chosen_trace.Spec,
-    *,
+@dataclass(frozen=True, kw_only=True)
+class CapacityOptions:
+    """The options of a search for capacity: what to keep, under which policies, and how."""
+
     goal: Annotated[
         str,
         typer.Option(
@@ -43,15 +43,15 @@ def capacity(
             "stall), stalled (all stalls together). A stream whose answer does not end within the "
             "run does not keep it.",
         ),
-    ] = "ttft<=2,stall<=0.5",
+    ] = "ttft<=2,stall<=0.5"
     share: Annotated[
         float,
         typer.Option(
             help="Share of the streams that have to meet the goal, above 0, at most 1.",
             callback=finite,
         ),
-    ] = 0.99,
-    policy: chosen_engine.Policies = chosen_engine.DEFAULT_POLICIES,
+    ] = 0.99
+    policy: chosen_engine.Policies = chosen_engine.DEFAULT_POLICIES
     draws: Annotated[
         int,
         typer.Option(
@@ -59,7 +59,7 @@ def capacity(
             max=64,
             help="Draws of a workload, with seeds one apart, whose streams are counted together.",
         ),
-    ] = 1,
+    ] = 1
     output: Annotated[
         Path | None,
         typer.Option(
@@ -67,7 +67,7 @@ def capacity(
             help="Folder for capacity.json and capacity.png. Default: capacity-results/TRACE-N.",
             callback=output_folder,
         ),
-    ] = None,
+    ] = None
     whole: Annotated[
         bool,
         typer.Option(
@@ -76,8 +76,37 @@ def capacity(
             "of streams that meet the goal there. Takes many times as long; the rate found is the "
             "same.",
         ),
-    ] = False,
-    ray: chosen_engine.OnRay = False,
+    ] = False
+    ray: chosen_engine.OnRay = False
+
+    @property
+    def policies(self) -> list[str]:
+        """Names of the policies, each once, the baseline first."""
+        return list(dict.fromkeys(self.policy.split(",")))
+
+    def specs(self, trace: str) -> list[str]:
+        """The trace and further draws of it, as many as are wanted.
+
+        Raises:
+            SimulationError: More than one of a trace that has no draws.
+        """
+        from tokenflow_sgl.lab.sim import SimulationError
+        from tokenflow_sgl.lab.traces.spec import other_draw
+
+        found = [trace, *(other_draw(trace, number) for number in range(1, self.draws))]
+        known = [spec for spec in found if spec is not None]
+        if len(known) < len(found):
+            raise SimulationError(
+                f"draws is {self.draws}; allowed for a file is 1, for it is one draw"
+            )
+        return known
+
+
+@shares_options
+def capacity(
+    trace: chosen_trace.Spec,
+    *,
+    search: CapacityOptions,
     server: chosen_engine.StudiedServer,
     part: PartOfTrace,
 ) -> None:
@@ -87,54 +116,50 @@ def capacity(
     the goal. Prints a table and what it saves in GPUs, and draws the share by rate. Needs no GPU
     and no SGLang.
     """
-    need("A search", *RUNS, *PAGES, *server.needs, *(RAY if ray else ()))
+    need("A search", *RUNS, *PAGES, *server.needs, *(RAY if search.ray else ()))
     console = Console(stderr=True)
 
     # Only here: the CLI must start without what a simulation needs.
     from tokenflow_sgl.cli.capacity_output import object_of, print_capacity, verdict
     from tokenflow_sgl.lab.runs import new_folder
-    from tokenflow_sgl.lab.sim import SimulationError
     from tokenflow_sgl.lab.sim.schedulers.by_name import settings_of
     from tokenflow_sgl.lab.sim.study.capacity_plot import plot_capacity
     from tokenflow_sgl.lab.sim.study.capacity_search import CapacitySetup
     from tokenflow_sgl.lab.sim.study.goal import parse_goal
-    from tokenflow_sgl.lab.traces.spec import other_draw
 
-    names = list(dict.fromkeys(policy.split(",")))
     with failing("No search"):
-        wanted = parse_goal(goal)
-        specs = [trace, *(other_draw(trace, number) for number in range(1, draws))]
-        if None in specs:
-            raise SimulationError(f"draws is {draws}; allowed for a file is 1, for it is one draw")
+        wanted = parse_goal(search.goal)
+        specs = search.specs(trace)
         target, options = server.open()
-        for name in names:
+        for name in search.policies:
             settings_of(name, options)
-        chosen = tuple(part.open(spec, console) for spec in specs if spec is not None)
+        chosen = tuple(part.open(spec, console) for spec in specs)
         setup = CapacitySetup(
             chosen,
             target,
             options,
             wanted,
-            share,
+            search.share,
             server.known_lengths,
             chosen_trace.classes_of(part.classes),
-            whole,
+            search.whole,
         )
-        with new_folder(output, chosen[0].name, runs=Path("capacity-results")) as folder:
-            found = _search(setup, names, console, ray=ray)
+        with new_folder(search.output, chosen[0].name, runs=Path("capacity-results")) as folder:
+            found = _search(setup, search.policies, console, ray=search.ray)
             what = json.dumps(object_of(setup, found), indent=2)
             (folder / "capacity.json").write_text(what + "\n", encoding="utf-8")
             known = "known lengths" if server.known_lengths else "unknown lengths"
-            title = f"{chosen[0].name} on {target.device}, {known}: {100 * share:g}% with {wanted}"
-            plot_capacity(found, share, folder / "capacity.png", title)
+            share = f"{100 * search.share:g}% with {wanted}"
+            title = f"{chosen[0].name} on {target.device}, {known}: {share}"
+            plot_capacity(found, search.share, folder / "capacity.png", title)
     print_capacity(found, title)
     console.print(f"{folder}: capacity.json and capacity.png written.", **PLAIN)
     if not any(each.best for each in found):
         seen = [tried.share for each in found for tried in each.tried if tried.whole]
         most = f"; the most at any rate are {100 * max(seen):.3g}%" if seen else ""
         fail(
-            f"No policy meets {wanted} for {100 * share:g}% of the streams at the lowest rates "
-            f"tried{most}.",
+            f"No policy meets {wanted} for {100 * search.share:g}% of the streams at the lowest "
+            f"rates tried{most}.",
             Exit.failed,
         )
     for sentence in verdict(setup, found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from rich.progress import Progress
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import address, finite, output_folder
+from tokenflow_sgl.cli.shared_options import shares_options
 
 dashboard_app = typer.Typer(
     help="Grafana dashboards of the scheduler's metrics.", no_args_is_help=True
@@ -92,7 +94,43 @@ def _imported(answer: bytes) -> bool:
     return isinstance(said, dict) and said.get("status") == "success"
 
 
+@dataclass(frozen=True, kw_only=True)
+class DrawnSeries:
+    """The options that say which series the pictures show."""
+
+    model: Annotated[list[str] | None, typer.Option(help=f"Only this model's streams{_MANY}")] = (
+        None
+    )
+    instance: Annotated[
+        list[str] | None, typer.Option(help=f"Only this server, as Prometheus names it{_MANY}")
+    ] = None
+    class_: Annotated[
+        list[str] | None, typer.Option("--class", help=f"Only this class of readers{_MANY}")
+    ] = None
+    baseline: Annotated[
+        str, typer.Option(metavar="INSTANCE", help="Baseline of the replay comparison.")
+    ] = "127.0.0.1:30000"
+    candidate: Annotated[
+        str, typer.Option(metavar="INSTANCE", help="Candidate of the replay comparison.")
+    ] = "127.0.0.1:30001"
+
+    @property
+    def wanted(self) -> dict[str, list[str]]:
+        """Values by label; an empty list: all."""
+        return {
+            "model": self.model or [],
+            "instance": self.instance or [],
+            "class": self.class_ or [],
+        }
+
+    @property
+    def sides(self) -> dict[str, str]:
+        """The two instances of the replay comparison."""
+        return {"baseline": self.baseline, "candidate": self.candidate}
+
+
 @dashboard_app.command("render")
+@shares_options
 def render(
     prometheus: Annotated[str, typer.Argument(help="Base URL of Prometheus.", callback=address)],
     output: Annotated[
@@ -109,21 +147,8 @@ def render(
             callback=finite,
         ),
     ] = 15.0,
-    model: Annotated[
-        list[str] | None, typer.Option(help=f"Only this model's streams{_MANY}")
-    ] = None,
-    instance: Annotated[
-        list[str] | None, typer.Option(help=f"Only this server, as Prometheus names it{_MANY}")
-    ] = None,
-    class_: Annotated[
-        list[str] | None, typer.Option("--class", help=f"Only this class of readers{_MANY}")
-    ] = None,
-    baseline: Annotated[
-        str, typer.Option(metavar="INSTANCE", help="Baseline of the replay comparison.")
-    ] = "127.0.0.1:30000",
-    candidate: Annotated[
-        str, typer.Option(metavar="INSTANCE", help="Candidate of the replay comparison.")
-    ] = "127.0.0.1:30001",
+    *,
+    only: DrawnSeries,
 ) -> None:
     """Draw the dashboards from a Prometheus server, without Grafana.
 
@@ -142,10 +167,9 @@ def render(
 
     end = time.time()
     start = end - 60.0 * last
-    wanted = {"model": model or [], "instance": instance or [], "class": class_ or []}
     with failing():
-        variables = chosen(Prometheus(prometheus), wanted, start, end)
-    sides = {"baseline": literal(baseline), "candidate": literal(candidate)}
+        variables = chosen(Prometheus(prometheus), only.wanted, start, end)
+    sides = {side: literal(instance) for side, instance in only.sides.items()}
     source = Prometheus(prometheus, {**variables, **sides})
     console = Console(stderr=True)
     panels = sum(len(board.panels) for board in BOARDS)

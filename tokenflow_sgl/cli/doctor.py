@@ -7,6 +7,7 @@ import importlib.metadata
 import platform
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,26 +20,23 @@ from tokenflow_sgl.cli import doctor_install, doctor_launch
 from tokenflow_sgl.cli.doctor_install import Check
 from tokenflow_sgl.cli.failing import Exit, fail
 from tokenflow_sgl.cli.option_checks import address
+from tokenflow_sgl.cli.shared_options import shares_options
 
 _NAME_WIDTH = len("tokenflow-sgl-emulator")
 """Width of the first column of all tables, so that they line up."""
 
 
-def doctor(
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """The options that say what is judged: this machine, a launch elsewhere, or a server."""
+
     seams: Annotated[
         bool,
         typer.Option(
             "--seams",
             help="Show every SGLang internal that this package uses, not only broken ones.",
         ),
-    ] = False,
-    launch_options: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- [LAUNCH OPTIONS]",
-            help="Options for python -m sglang.launch_server.",
-        ),
-    ] = None,
+    ] = False
     elsewhere: Annotated[
         bool,
         typer.Option(
@@ -46,7 +44,7 @@ def doctor(
             help="The launch is for another machine: judge its options; neither the device nor "
             "the model that it names needs to be here.",
         ),
-    ] = False,
+    ] = False
     lines: Annotated[
         Path | None,
         typer.Option(
@@ -57,7 +55,7 @@ def doctor(
             "--elsewhere; '-' reads standard input.",
             allow_dash=True,
         ),
-    ] = None,
+    ] = None
     live: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +64,35 @@ def doctor(
             help="Examine a running server instead: its streams, the measured rate of its link to "
             "host memory, and the cost of its context switches.",
         ),
+    ] = None
+
+    def refuse_contradictions(self, launch_options: list[str] | None) -> None:
+        """End the command with a usage error if options exclude each other."""
+        if self.live is not None and launch_options:
+            fail("--live examines a running server: leave out the launch options.", Exit.usage)
+        if self.lines is not None and (self.live is not None or launch_options):
+            fail(
+                "--lines reads launches from a file: leave out --live and launch options.",
+                Exit.usage,
+            )
+        if self.elsewhere and not launch_options and self.lines is None:
+            fail(
+                "--elsewhere judges launch options, and there are none; give them after --.",
+                Exit.usage,
+            )
+
+
+@shares_options
+def doctor(
+    launch_options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- [LAUNCH OPTIONS]",
+            help="Options for python -m sglang.launch_server.",
+        ),
     ] = None,
+    *,
+    asked: DoctorOptions,
 ) -> None:
     """Tell whether --scheduler tokenflow would start in this environment, and why not.
 
@@ -87,45 +113,55 @@ def doctor(
     answer or its policy fails.
     """
     console = Console()
-    if live is not None and launch_options:
-        fail("--live examines a running server: leave out the launch options.", Exit.usage)
-    if lines is not None and (live is not None or launch_options):
-        fail("--lines reads launches from a file: leave out --live and launch options.", Exit.usage)
-    if elsewhere and not launch_options and lines is None:
-        fail(
-            "--elsewhere judges launch options, and there are none; give them after --.", Exit.usage
-        )
-    if live is not None:
+    asked.refuse_contradictions(launch_options)
+    if asked.live is not None:
         from tokenflow_sgl.cli.doctor_live import examine
 
-        examine(live, console)
+        examine(asked.live, console)
         return
-    if lines is not None:
+    if asked.lines is not None:
         from tokenflow_sgl.cli.doctor_lines import examine_lines
 
-        examine_lines(lines, console)
+        examine_lines(asked.lines, console)
         return
     checks = doctor_install.installation()
     console.print(_overview(checks))
-
     if not any(check.name in ("sglang", "platform") and check.problem for check in checks):
-        with _working("Reading SGLang"):
-            states = doctor_launch.seam_states()
-        check = doctor_launch.seam_check(states)
-        checks.append(check)
-        console.print(f"Seams: {check.found}", markup=False, highlight=False, soft_wrap=True)
-        shown = [state for state in states if seams or state[1]]
-        if shown:
-            console.print(doctor_launch.seam_table(shown))
-        if not any(check.problem for check in checks):
-            with _working("Trying the launch"):
-                if elsewhere and launch_options:
-                    tried = doctor_launch.elsewhere_checks(launch_options)
-                else:
-                    tried = doctor_launch.launch_checks(launch_options)
-            console.print(_with_checks(_pairs(), tried))
-            checks += tried
+        checks += _try(launch_options, asked, checks, console)
+    _conclude(checks, console)
 
+
+def _try(
+    launch_options: list[str] | None, asked: DoctorOptions, before: list[Check], console: Console
+) -> list[Check]:
+    """Check SGLang's internals, and the launch if nothing has a problem until there.
+
+    Args:
+        launch_options: Of the launch; None: there are none.
+        asked: Whether unbroken internals are shown, too, and options are judged alone.
+        before: What was checked before.
+        console: Where both are shown.
+    """
+    with _working("Reading SGLang"):
+        states = doctor_launch.seam_states()
+    check = doctor_launch.seam_check(states)
+    console.print(f"Seams: {check.found}", markup=False, highlight=False, soft_wrap=True)
+    shown = [state for state in states if asked.seams or state[1]]
+    if shown:
+        console.print(doctor_launch.seam_table(shown))
+    if any(each.problem for each in (*before, check)):
+        return [check]
+    with _working("Trying the launch"):
+        if asked.elsewhere and launch_options:
+            tried = doctor_launch.elsewhere_checks(launch_options)
+        else:
+            tried = doctor_launch.launch_checks(launch_options)
+    console.print(_with_checks(_pairs(), tried))
+    return [check, *tried]
+
+
+def _conclude(checks: list[Check], console: Console) -> None:
+    """Print the verdict; ends the command with 1 if a check has a problem."""
     failed = next((check for check in checks if check.problem), None)
     if failed is None:
         notes = "".join(f" {check.note}" for check in checks if check.note)

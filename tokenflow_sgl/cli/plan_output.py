@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from tokenflow_sgl.choices import PlacementSolver, Staging
+from tokenflow_sgl.choices import PlacementSolver
 from tokenflow_sgl.contract import IntArray
 from tokenflow_sgl.lab.profiles.profile_table import plain_table
 from tokenflow_sgl.placement import (
@@ -33,6 +33,7 @@ from tokenflow_sgl.placement.changes import (
 )
 
 if TYPE_CHECKING:
+    from tokenflow_sgl.cli.plan_placement import PlanOptions
     from tokenflow_sgl.lab.profiles import DeviceProfile
 
 
@@ -84,38 +85,40 @@ class Planned:
         return blocks * self.page / self.machine.layers
 
 
+@dataclass(frozen=True, slots=True)
+class PlanMemory:
+    """What a device has for KV.
+
+    Attributes:
+        tokens: KV tokens that it holds.
+        page: Tokens of a block.
+        link: Bytes per second from the host.
+    """
+
+    tokens: int
+    page: int
+    link: float
+
+
 def planned(
-    profile: DeviceProfile,
-    tokens: Sequence[int],
-    *,
-    memory: int,
-    page: int,
-    bandwidth: float | None,
-    tbt_slo: float | None,
-    ahead: int,
-    staging: Staging,
-    solver: PlacementSolver,
+    profile: DeviceProfile, tokens: Sequence[int], memory: PlanMemory, rules: PlanOptions
 ) -> Planned:
     """Plan, and see what would change it.
 
     Args:
         profile: Device and model.
         tokens: KV tokens of each stream.
-        memory: KV tokens on the device.
-        page: Tokens of a block.
-        bandwidth: Bytes per second from the host; None: the profile's.
-        tbt_slo: Longest step in seconds; None: any.
-        ahead: Steps for whose end the plan is made.
-        staging: How staging is counted.
-        solver: What finds the placement.
+        memory: What the device has for them.
+        rules: What decides beside that.
     """
+    page, ahead, tbt_slo = memory.page, rules.ahead, rules.tbt_slo
     block_bytes = page * profile.kv_bytes_per_token / profile.layers
-    rate = (profile.host_to_device.bandwidth if bandwidth is None else bandwidth) / block_bytes
+    rate = memory.link / block_bytes
 
     def machine_for(lengths: IntArray) -> Machine:
         seconds = profile.decode_seconds(lengths.size, int((lengths + ahead).sum()))
         compute = np.full(profile.layers, seconds / profile.layers)
-        return Machine(compute, rate, memory / page * profile.layers, staging)
+        return Machine(compute, rate, memory.tokens / page * profile.layers, rules.staging)
 
     terms = PlacementTerms(block=page, ahead=ahead)
 
@@ -123,7 +126,7 @@ def planned(
         batch = Batch.of(lengths, np.inf if tbt_slo is None else tbt_slo)
         layouts = for_batch(lengths.size)(profile.layers)
         backend = None
-        if solver is PlacementSolver.milp:
+        if rules.solver is PlacementSolver.milp:
             from tokenflow_sgl.placement.milp import solve_milp
 
             backend = partial(_milp, solve_milp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,27 +15,28 @@ from tokenflow_sgl.cli import chosen_engine
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import picture, positive
+from tokenflow_sgl.cli.shared_options import shares_options
 from tokenflow_sgl.cli.wide_output import table_console
 from tokenflow_sgl.errors import InputError
 
 if TYPE_CHECKING:
-    from tokenflow_sgl.cli.plan_output import Planned
+    from tokenflow_sgl.cli.plan_output import PlanMemory, Planned
+    from tokenflow_sgl.lab.profiles import DeviceProfile
 
 _MOST_STREAMS = 256
 """Streams that are taken: with more the table and the picture say nothing."""
 _MOST_TOKENS = 10**8
 
 
-def plan(
-    tokens: Annotated[
-        list[str],
-        typer.Argument(help="KV tokens of each stream: its prompt and what it has generated."),
-    ],
-    device: chosen_engine.Device = chosen_engine.DEFAULT_DEVICE,
-    model: chosen_engine.Model = chosen_engine.DEFAULT_MODEL,
-    profile: chosen_engine.ProfileFile = None,
-    kv_tokens: chosen_engine.KvTokens = None,
-    page_size: chosen_engine.PageSize = 16,
+@dataclass(frozen=True, kw_only=True)
+class PlannedServer:
+    """The options of the server that a placement is planned for."""
+
+    device: chosen_engine.Device = chosen_engine.DEFAULT_DEVICE
+    model: chosen_engine.Model = chosen_engine.DEFAULT_MODEL
+    profile: chosen_engine.ProfileFile = None
+    kv_tokens: chosen_engine.KvTokens = None
+    page_size: chosen_engine.PageSize = 16
     link_gb: Annotated[
         float | None,
         typer.Option(
@@ -42,7 +44,31 @@ def plan(
             help="Rate of the link from the host. Default: the device's.",
             callback=positive,
         ),
-    ] = None,
+    ] = None
+
+    def open(self) -> tuple[DeviceProfile, PlanMemory]:
+        """The device that serves the model, and what of it is there for KV.
+
+        Raises:
+            ProfileError: There is no such device or model, or the file is not a profile.
+        """
+        from tokenflow_sgl.cli.plan_output import PlanMemory
+
+        server = chosen_engine.SimulatedServer(
+            profile=self.profile,
+            kv_tokens=self.kv_tokens,
+            hicache_ratio=0.0,
+            page_size=self.page_size,
+        )
+        target, options = server.open(self.device, self.model)
+        link = target.host_to_device.bandwidth if self.link_gb is None else 1e9 * self.link_gb
+        return target, PlanMemory(options.max_total_tokens, self.page_size, link)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The options that decide how a placement is planned."""
+
     tbt_slo: Annotated[
         float | None,
         typer.Option(
@@ -50,29 +76,47 @@ def plan(
             help="Longest decode step; streams are paused until it is kept.",
             callback=positive,
         ),
-    ] = None,
+    ] = None
     ahead: Annotated[
         int,
         typer.Option(min=0, max=10_000, help="Decode steps for whose end the plan is made."),
-    ] = 16,
+    ] = 16
     staging: Annotated[
         Staging,
         typer.Option(
             help="Device memory for copies: as the largest layer of all streams needs, or a "
             "buffer for each stream."
         ),
-    ] = Staging.layer,
+    ] = Staging.layer
     solver: Annotated[
         PlacementSolver,
         typer.Option(help="What finds the placement: our search, or scipy's integer program."),
-    ] = PlacementSolver.search,
+    ] = PlacementSolver.search
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOutput:
+    """The options that say how a plan is shown."""
+
     plot: Annotated[
         Path | None,
         typer.Option(
             dir_okay=False, help="Draw the step's timeline into this picture.", callback=picture
         ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False
+
+
+@shares_options
+def plan(
+    tokens: Annotated[
+        list[str],
+        typer.Argument(help="KV tokens of each stream: its prompt and what it has generated."),
+    ],
+    *,
+    server: PlannedServer,
+    rules: PlanOptions,
+    shown_as: PlanOutput,
 ) -> None:
     """Plan which layers' KV stays on the device, so that decode steps of some streams are shortest.
 
@@ -80,30 +124,18 @@ def plan(
     while earlier layers compute. A plan only: a server with --tokenflow-layerwise, which is
     experimental, makes its own.
     """
-    times = chosen_engine.needed_for_times(device, profile)
+    plot = shown_as.plot
+    times = chosen_engine.needed_for_times(server.device, server.profile)
     need("A plan", *times, *(("matplotlib",) if plot is not None else ()))
     with failing("No plan"):
         lengths = _lengths(tokens)
         from tokenflow_sgl.cli.plan_output import planned
 
-        server = chosen_engine.SimulatedServer(
-            profile=profile, kv_tokens=kv_tokens, hicache_ratio=0.0, page_size=page_size
-        )
-        target, options = server.open(device, model)
-        found = planned(
-            target,
-            lengths,
-            memory=options.max_total_tokens,
-            page=page_size,
-            bandwidth=None if link_gb is None else 1e9 * link_gb,
-            tbt_slo=tbt_slo,
-            ahead=ahead,
-            staging=staging,
-            solver=solver,
-        )
+        target, memory = server.open()
+        found = planned(target, lengths, memory, rules)
         if plot is not None and found.timeline is not None and not found.late:
             _draw(found, plot)
-    _print(found, as_json=as_json, plot=plot)
+    _print(found, shown_as)
 
 
 def _lengths(tokens: list[str]) -> list[int]:
@@ -128,10 +160,10 @@ def _draw(found: Planned, plot: Path) -> None:
     draw(found, plot)
 
 
-def _print(found: Planned, *, as_json: bool, plot: Path | None) -> None:
+def _print(found: Planned, shown_as: PlanOutput) -> None:
     from tokenflow_sgl.cli.plan_output import changes, stream_table, summary
 
-    if as_json:
+    if shown_as.as_json:
         from tokenflow_sgl.cli.plan_json import object_of
 
         typer.echo(json.dumps(object_of(found), indent=2))
@@ -144,5 +176,7 @@ def _print(found: Planned, *, as_json: bool, plot: Path | None) -> None:
         fail("No stream runs: none fits the memory.", Exit.failed)
     if found.late:
         fail("No stream keeps the objective, even alone.", Exit.failed)
-    if plot is not None:
-        Console(stderr=True).print(f"Drawn: {plot}", markup=False, highlight=False, soft_wrap=True)
+    if shown_as.plot is not None:
+        Console(stderr=True).print(
+            f"Drawn: {shown_as.plot}", markup=False, highlight=False, soft_wrap=True
+        )

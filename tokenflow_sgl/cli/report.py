@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,12 +16,103 @@ from tokenflow_sgl.choices import TbtRule
 from tokenflow_sgl.cli.extras import PAGES, RUNS, need
 from tokenflow_sgl.cli.failing import Exit, fail, failing
 from tokenflow_sgl.cli.option_checks import finite, output_file, positive
+from tokenflow_sgl.cli.shared_options import shares_options
 from tokenflow_sgl.cli.wide_output import Everything, table_console
 
 if TYPE_CHECKING:
     from tokenflow_sgl.lab.report import Comparison, Figures, Options
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportOutput:
+    """The options that say how figures are shown, and where a page of them is written."""
+
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="Also write a page with plots to this file.",
+            callback=output_file,
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a Markdown table instead of tables.")
+    ] = False
+    everything: Everything = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgingOptions:
+    """The options that say what is expected of a stream."""
+
+    ttft_slo: Annotated[
+        float | None,
+        typer.Option(
+            help="TTFT objective of requests that carry none, seconds.", callback=positive
+        ),
+    ] = None
+    tbt_slo: Annotated[
+        float | None,
+        typer.Option(help="TBT objective of requests that carry none, seconds.", callback=positive),
+    ] = None
+    tbt_rule: Annotated[
+        TbtRule,
+        typer.Option(
+            help="What must meet a request's TBT objective: the p99 of its gaps, their mean, or "
+            "every gap."
+        ),
+    ] = TbtRule.p99
+    expected_ttft: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Andes QoE: TTFT that a reader expects, seconds.",
+            callback=finite,
+        ),
+    ] = 1.0
+    ttft_penalty: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="lambda of Eq. 2, tokens per second of TTFT; the paper gives no value.",
+            callback=finite,
+        ),
+    ] = 0.0
+    stall_penalty: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="mu of Eq. 2, tokens per second of stall; the paper gives no value.",
+            callback=finite,
+        ),
+    ] = 0.0
+    stall_threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Count stalls longer than this, seconds; stalled time is summed without a "
+            "threshold. Default: 0.1, the shortest that a reader notices.",
+            callback=finite,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions:
+    """The options of a comparison of runs."""
+
+    resamples: Annotated[
+        int, typer.Option(min=100, help="Bootstrap samples for each interval of a comparison.")
+    ] = 2000
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0
+    allow_different: Annotated[
+        bool,
+        typer.Option("--allow-different", help="Compare runs of different traces, unpaired."),
+    ] = False
+
+
+@shares_options
 def report(
     runs: Annotated[
         list[Path],
@@ -30,77 +122,10 @@ def report(
             "them; the first run is the baseline.",
         ),
     ],
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False,
-            help="Also write a page with plots to this file.",
-            callback=output_file,
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print a Markdown table instead of tables.")
-    ] = False,
-    everything: Everything = False,
-    ttft_slo: Annotated[
-        float | None,
-        typer.Option(
-            help="TTFT objective of requests that carry none, seconds.", callback=positive
-        ),
-    ] = None,
-    tbt_slo: Annotated[
-        float | None,
-        typer.Option(help="TBT objective of requests that carry none, seconds.", callback=positive),
-    ] = None,
-    tbt_rule: Annotated[
-        TbtRule,
-        typer.Option(
-            help="What must meet a request's TBT objective: the p99 of its gaps, their mean, or "
-            "every gap."
-        ),
-    ] = TbtRule.p99,
-    expected_ttft: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            help="Andes QoE: TTFT that a reader expects, seconds.",
-            callback=finite,
-        ),
-    ] = 1.0,
-    ttft_penalty: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            help="lambda of Eq. 2, tokens per second of TTFT; the paper gives no value.",
-            callback=finite,
-        ),
-    ] = 0.0,
-    stall_penalty: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            help="mu of Eq. 2, tokens per second of stall; the paper gives no value.",
-            callback=finite,
-        ),
-    ] = 0.0,
-    stall_threshold: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="Count stalls longer than this, seconds; stalled time is summed without a "
-            "threshold. Default: 0.1, the shortest that a reader notices.",
-            callback=finite,
-        ),
-    ] = None,
-    resamples: Annotated[
-        int, typer.Option(min=100, help="Bootstrap samples for each interval of a comparison.")
-    ] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
-    allow_different: Annotated[
-        bool,
-        typer.Option("--allow-different", help="Compare runs of different traces, unpaired."),
-    ] = False,
+    *,
+    shown_as: ReportOutput,
+    judged_by: JudgingOptions,
+    compared_by: ComparisonOptions,
 ) -> None:
     """Show the figures of a recorded run, or compare runs of the same trace.
 
@@ -108,41 +133,49 @@ def report(
     interrupted is marked as such wherever it is shown.
     """
     messages = Console(stderr=True)
-    if as_json and as_markdown:
+    html = shown_as.html
+    if shown_as.as_json and shown_as.as_markdown:
         fail("--json and --markdown exclude each other.", Exit.usage)
     need("A report", *RUNS, *(PAGES if html is not None else ()))
 
-    # Only here: the CLI must start without what a report needs.
-    from tokenflow_sgl.lab.report import Options
-    from tokenflow_sgl.qos import NOTICEABLE_STALL
-
     with failing("No report"):
-        options = Options(
-            ttft_penalty=ttft_penalty,
-            stall_penalty=stall_penalty,
-            stall_threshold_s=NOTICEABLE_STALL if stall_threshold is None else stall_threshold,
-            ttft_slo_s=ttft_slo,
-            tbt_slo_s=tbt_slo,
-            tbt_rule=tbt_rule,
-            expected_ttft_s=expected_ttft,
-            resamples=resamples,
-            seed=seed,
-        )
+        options = _options(judged_by, compared_by)
         folders = _runs(runs, messages)
         with messages.status("reading") as status:
-            shown = _read(folders, options, status.update, allow_different=allow_different)
+            shown = _read(
+                folders, options, status.update, allow_different=compared_by.allow_different
+            )
             if html is not None:
                 from tokenflow_sgl.lab.report.page import page
 
                 text = page(shown, status.update)
                 html.parent.mkdir(parents=True, exist_ok=True)
                 html.write_text(text, encoding="utf-8")
-    _print(shown, as_json=as_json, as_markdown=as_markdown, everything=everything)
+    _print(shown, shown_as)
     if html is not None:
         size = html.stat().st_size / 1e6
         messages.print(
             f"Wrote {html} ({size:.1f} MB).", markup=False, highlight=False, soft_wrap=True
         )
+
+
+def _options(judging: JudgingOptions, comparison: ComparisonOptions) -> Options:
+    # Only here: the CLI must start without what a report needs.
+    from tokenflow_sgl.lab.report import Options
+    from tokenflow_sgl.qos import NOTICEABLE_STALL
+
+    threshold = judging.stall_threshold
+    return Options(
+        ttft_penalty=judging.ttft_penalty,
+        stall_penalty=judging.stall_penalty,
+        stall_threshold_s=NOTICEABLE_STALL if threshold is None else threshold,
+        ttft_slo_s=judging.ttft_slo,
+        tbt_slo_s=judging.tbt_slo,
+        tbt_rule=judging.tbt_rule,
+        expected_ttft_s=judging.expected_ttft,
+        resamples=comparison.resamples,
+        seed=comparison.seed,
+    )
 
 
 def _runs(folders: list[Path], messages: Console) -> list[Path]:
@@ -200,18 +233,16 @@ def _told_apart(folders: list[Path]) -> dict[Path, str]:
     return {folder: str(Path(*parts[-size:])) for folder, parts in ends.items()}
 
 
-def _print(
-    shown: Figures | Comparison, *, as_json: bool, as_markdown: bool, everything: bool
-) -> None:
+def _print(shown: Figures | Comparison, shown_as: ReportOutput) -> None:
     from tokenflow_sgl.lab.report import Figures, markdown_table
 
-    if as_json:
+    if shown_as.as_json:
         from tokenflow_sgl.lab.report.export import comparison_object, run_object, to_json
 
         typer.echo(
             to_json(run_object(shown) if isinstance(shown, Figures) else comparison_object(shown))
         )
-    elif as_markdown:
+    elif shown_as.as_markdown:
         typer.echo(markdown_table(shown), nl=False)
     else:
         from tokenflow_sgl.lab.report.terminal import comparison_view, run_view
@@ -219,5 +250,5 @@ def _print(
         table_console().print(
             run_view(shown)
             if isinstance(shown, Figures)
-            else comparison_view(shown, everything=everything)
+            else comparison_view(shown, everything=shown_as.everything)
         )

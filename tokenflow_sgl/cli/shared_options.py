@@ -33,7 +33,7 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
             inspect.Parameter(
                 field.name,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                default=field.default,
+                default=_default(field),
                 annotation=types[field.name],
             )
             for field in _options(shared)
@@ -50,6 +50,11 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
     with_options.__dict__["__signature__"] = inspect.Signature(options)
     with_options.__annotations__ = {option.name: option.annotation for option in options}
     return with_options
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    required = field.default is dataclasses.MISSING
+    return inspect.Parameter.empty if required else field.default
 
 
 def _options(shared: Any) -> list[dataclasses.Field[Any]]:

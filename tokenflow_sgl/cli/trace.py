@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from rich.console import Console
 from tokenflow_sgl.cli.extras import need
 from tokenflow_sgl.cli.failing import failing
 from tokenflow_sgl.cli.option_checks import output_file, picture, positive
+from tokenflow_sgl.cli.shared_options import shares_options
 
 if TYPE_CHECKING:
     from tokenflow_sgl.lab.traces import Trace
@@ -85,9 +87,10 @@ def convert(spec: Spec, output: Output) -> None:
     _write(output, _open(spec))
 
 
-@trace_app.command()
-def make(
-    output: Output,
+@dataclass(frozen=True, kw_only=True)
+class SyntheticTrace:
+    """The options of a trace that is generated; their help texts say more of each."""
+
     arrivals: Annotated[
         str,
         typer.Option(
@@ -95,16 +98,16 @@ def make(
             "poisson (rate), gamma (rate, cv), onoff (rate, on_s, off_s, off_rate) and diurnal "
             "(rate, amplitude, period_s, peak_s)."
         ),
-    ],
+    ]
     requests: Annotated[
         int | None, typer.Option(min=1, help="Number of requests, or of sessions with --sessions.")
-    ] = None,
+    ] = None
     duration: Annotated[
         float | None,
         typer.Option(
             help="Instead of --requests: seconds during which requests arrive.", callback=positive
         ),
-    ] = None,
+    ] = None
     prompts: Annotated[
         str | None,
         typer.Option(
@@ -112,78 +115,102 @@ def make(
             "(mean, sd, low, high) and lognormal (mean, cv, low, high). With --sessions these are "
             "the lengths of a turn's own message."
         ),
-    ] = None,
-    outputs: Annotated[str | None, typer.Option(help="Lengths of answers, as --prompts.")] = None,
+    ] = None
+    outputs: Annotated[str | None, typer.Option(help="Lengths of answers, as --prompts.")] = None
     lengths: Annotated[
         str | None,
         typer.Option(
             help="Instead of --prompts and --outputs: long-context-8k, -32k or -128k, or like=SPEC "
             "to draw from another trace's requests."
         ),
-    ] = None,
+    ] = None
     rates: Annotated[
         str | None, typer.Option(help="Reading rates, tokens/s: 20, 15/20/25/30 or 15=3/20=1.")
-    ] = None,
+    ] = None
     sessions: Annotated[
         str | None,
         typer.Option(
             help="Make conversations, as in turns=4,think_s=5: mean number of turns, mean think "
             "time, system_tokens of a system prompt, and groups that have different ones."
         ),
-    ] = None,
+    ] = None
     priorities: Annotated[
         str | None,
         typer.Option(
             help="Priorities that change, as in random:frequency=1,levels=4,active_s=30. Known are "
             "random (frequency, levels, active_s) and markov (these, slots, locality, memory)."
         ),
-    ] = None,
+    ] = None
     ttft_slo: Annotated[
         float | None,
         typer.Option(help="Objective for the time to first token, seconds.", callback=positive),
-    ] = None,
+    ] = None
     tbt_slo: Annotated[
         float | None,
         typer.Option(help="Objective for the time between tokens, seconds.", callback=positive),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the trace. Default: the file's.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
-) -> None:
-    """Make a synthetic trace. The same options make the same trace."""
-    from tokenflow_sgl.lab.traces import TraceConfig, make_trace
-    from tokenflow_sgl.lab.traces.generators.arrivals import ARRIVALS
-    from tokenflow_sgl.lab.traces.generators.priority_changes import PRIORITIES
-    from tokenflow_sgl.lab.traces.generators.reading_rates import parse_rates
-    from tokenflow_sgl.lab.traces.generators.sessions import SessionConfig
-    from tokenflow_sgl.lab.traces.parameters import choose
-    from tokenflow_sgl.lab.traces.transform import with_priorities, with_slos
+    ] = None
+    name: Annotated[str | None, typer.Option(help="Name of the trace. Default: the file's.")] = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0
 
-    made_of = [f"arrivals {arrivals}", lengths or f"prompts {prompts}, outputs {outputs}"]
-    made_of += [f"sessions {sessions}"] if sessions else []
-    made_of += [f"readers of {rates} tokens/s"] if rates else []
-    with failing():
+    @property
+    def note(self) -> str:
+        """What the trace says of how it was made."""
+        said = [f"arrivals {self.arrivals}"]
+        said.append(self.lengths or f"prompts {self.prompts}, outputs {self.outputs}")
+        said += [f"sessions {self.sessions}"] if self.sessions else []
+        said += [f"readers of {self.rates} tokens/s"] if self.rates else []
+        return f"Synthetic: {'; '.join(said)}."
+
+    def make(self, name: str) -> Trace:
+        """The trace.
+
+        Args:
+            name: It is called this unless an option says otherwise.
+
+        Raises:
+            TraceError: An option cannot be understood, or does not go with another one.
+        """
+        from tokenflow_sgl.lab.traces import TraceConfig, make_trace
+        from tokenflow_sgl.lab.traces.generators.arrivals import ARRIVALS
+        from tokenflow_sgl.lab.traces.generators.priority_changes import PRIORITIES
+        from tokenflow_sgl.lab.traces.generators.reading_rates import parse_rates
+        from tokenflow_sgl.lab.traces.generators.sessions import SessionConfig
+        from tokenflow_sgl.lab.traces.parameters import choose
+        from tokenflow_sgl.lab.traces.transform import with_priorities, with_slos
+
         trace = make_trace(
             TraceConfig(
-                name=name or output.name.partition(".")[0],
-                arrivals=choose("arrivals", ARRIVALS, arrivals),
-                lengths=_lengths(prompts, outputs, lengths),
-                requests=requests,
-                duration_s=duration,
-                rates=None if rates is None else parse_rates(rates),
+                name=self.name or name,
+                arrivals=choose("arrivals", ARRIVALS, self.arrivals),
+                lengths=_lengths(self.prompts, self.outputs, self.lengths),
+                requests=self.requests,
+                duration_s=self.duration,
+                rates=None if self.rates is None else parse_rates(self.rates),
                 sessions=None
-                if sessions is None
-                else choose("sessions", {"sessions": SessionConfig}, f"sessions:{sessions}"),
-                seed=seed,
-                note=f"Synthetic: {'; '.join(made_of)}.",
+                if self.sessions is None
+                else choose("sessions", {"sessions": SessionConfig}, f"sessions:{self.sessions}"),
+                seed=self.seed,
+                note=self.note,
             )
         )
-        if ttft_slo is not None or tbt_slo is not None:
-            trace = with_slos(trace, ttft_slo, tbt_slo)
-        if priorities is not None:
-            drawn = choose("priorities", PRIORITIES, priorities)
-            trace = with_priorities(trace, drawn, seed)
+        if self.ttft_slo is not None or self.tbt_slo is not None:
+            trace = with_slos(trace, self.ttft_slo, self.tbt_slo)
+        if self.priorities is not None:
+            drawn = choose("priorities", PRIORITIES, self.priorities)
+            trace = with_priorities(trace, drawn, self.seed)
+        return trace
+
+
+@trace_app.command()
+@shares_options
+def make(
+    output: Output,
+    *,
+    made_of: SyntheticTrace,
+) -> None:
+    """Make a synthetic trace. The same options make the same trace."""
+    with failing():
+        trace = made_of.make(output.name.partition(".")[0])
     _write(output, trace)
 
 
