@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = {path: ast.parse(path.read_text()) for path in (ROOT / "tokenflow_sgl").rglob("*.py")}
 LONGEST, MOST = 70, 6
 """Lines and parameters of a function."""
-LONGER, MORE = 23, 42
+LONGER, MORE = 17, 36
 """How many functions have more. These numbers only ever go down."""
 
 
