@@ -43,7 +43,7 @@ def main() -> None:
     """Print what becomes of each launch."""
     mode, moments, kinds = sys.argv[1], sys.argv[2].split(","), sys.argv[3].split(",")
     os.environ["SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY"] = "1"  # its hooks, too
-    for name in ("scheduler", "decode_server.decode_scheduler", "layerwise.layered_scheduler"):
+    for name in ("shell", "extended", "body.decode", "body.placed", "restore.restore_extension"):
         importlib.import_module(f"tokenflow_sgl.engine.{name}")
     targets = json.loads(in_fork(lambda: list_targets(mode)))
     for target in targets:
