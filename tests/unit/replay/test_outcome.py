@@ -3,7 +3,7 @@ import math
 import pytest
 
 from tokenflow_sgl.lab.replay import MAX_LAG_S, ReplayOptions, Target
-from tokenflow_sgl.lab.replay.outcome import make_run
+from tokenflow_sgl.lab.replay.outcome import ReplayOutcome, make_run
 from tokenflow_sgl.lab.replay.pace import Pace
 from tokenflow_sgl.lab.replay.preparation import make_records
 from tokenflow_sgl.lab.replay.records import TraceClock
@@ -20,16 +20,18 @@ def judged(ask, trace_of):
             Target("http://x"),
             ReplayOptions(),
             make_records(trace),
-            TraceClock(100.0, 2.0),
-            started_at="2026-01-01T00:00:00+00:00",
-            ended=110.0,
-            interrupted=False,
-            send_lag_s=send_lag_s,
-            loop_lag_s=loop_lag_s,
-            server_lag_s=server_lag_s,
-            notes=["a note"],
-            invalid=invalid,
-            pace=pace or Pace(),
+            ReplayOutcome(
+                clock=TraceClock(100.0, 2.0),
+                started_at="2026-01-01T00:00:00+00:00",
+                ended=110.0,
+                interrupted=False,
+                send_lag_s=send_lag_s,
+                loop_lag_s=loop_lag_s,
+                server_lag_s=server_lag_s,
+                notes=["a note"],
+                invalid=invalid,
+                pace=pace or Pace(),
+            ),
         ).info
 
     return judge

@@ -13,17 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tokenflow_sgl.lab.replay.answers import Answer
 from tokenflow_sgl.lab.replay.bodies import Bodies
-from tokenflow_sgl.lab.replay.endpoints import Endpoint
 from tokenflow_sgl.lab.replay.live import Observer, Snapshot
-from tokenflow_sgl.lab.replay.prompts import Prompts
-from tokenflow_sgl.lab.replay.records import Record, TraceClock
-from tokenflow_sgl.lab.replay.replay_options import ReplayOptions, StoppedReplayError, TargetError
+from tokenflow_sgl.lab.replay.records import TraceClock
+from tokenflow_sgl.lab.replay.replay_options import StoppedReplayError, TargetError
+from tokenflow_sgl.lab.replay.replay_parts import ReplayParts
 from tokenflow_sgl.lab.replay.stream import Stream
-from tokenflow_sgl.lab.replay.stream_client import StreamClient
-from tokenflow_sgl.lab.replay.target import Target
-from tokenflow_sgl.lab.traces.request import Trace
 from tokenflow_sgl.lab.traces.schedule import Schedule
 
 _OBSERVE_EVERY_S = 0.5
@@ -41,34 +36,18 @@ class BaseReplayer(ABC):
         gone: A sentence if the server stopped answering, else None.
 
     Args:
-        trace: What is asked when.
-        target: The server.
-        options: How.
-        endpoint: Where the requests go.
-        records: All requests of the trace, in its order.
-        prompts: Makes the prompts.
-        client: Sends and reads.
-        answered: Called with the index of a request and its answer when that has ended.
+        parts: Requests, server, and what goes between them.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        target: Target,
-        options: ReplayOptions,
-        endpoint: Endpoint,
-        records: list[Record],
-        prompts: Prompts,
-        client: StreamClient,
-        answered: Callable[[int, Answer], None] | None,
-    ) -> None:
+    def __init__(self, parts: ReplayParts) -> None:
+        target, options, records = parts.target, parts.options, parts.records
         self.clock = TraceClock(0.0, target.time_scale)
         self.ended = 0.0
         self.send_lag_s, self.server_lag_s = array("d"), array("d")
         self.gone: str | None = None
-        self._target, self._options, self._endpoint = target, options, endpoint
-        self._records, self._client, self._answered = records, client, answered
-        self._schedule = Schedule(trace.requests, options.sessions)
+        self._target, self._options, self._endpoint = target, options, parts.endpoint
+        self._records, self._client, self._answered = records, parts.client, parts.answered
+        self._schedule = Schedule(parts.trace.requests, options.sessions)
         previous = self._schedule.previous
         for later in previous:
             records[later].scheduled_s = math.nan  # the answer before it decides
@@ -78,15 +57,7 @@ class BaseReplayer(ABC):
                 first = previous[first]
             early = records[first].request.arrival_s < options.warm_up_s
             record.warm_up = index < options.warm_up_requests or early
-        self._bodies = Bodies(
-            target,
-            options,
-            endpoint,
-            prompts,
-            records,
-            self._schedule,
-            keep_all=answered is not None,
-        )
+        self._bodies = Bodies(parts, self._schedule)
         self._over = asyncio.Event()
         self._finished = self._failed = 0
         self._shown = (0.0, 0)

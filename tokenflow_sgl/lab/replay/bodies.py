@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tokenflow_sgl.choices import Api
-from tokenflow_sgl.lab.replay.endpoints import Ask, Endpoint
-from tokenflow_sgl.lab.replay.prompts import Prompt, Prompts
-from tokenflow_sgl.lab.replay.records import Record
-from tokenflow_sgl.lab.replay.replay_options import ReplayOptions
-from tokenflow_sgl.lab.replay.target import Target
+from tokenflow_sgl.lab.replay.endpoints import Ask
+from tokenflow_sgl.lab.replay.prompts import Prompt
+from tokenflow_sgl.lab.replay.replay_parts import ReplayParts
 from tokenflow_sgl.lab.traces.output_limits import WARM_UP_LIMIT, client_limits
 from tokenflow_sgl.lab.traces.request import TraceRequest, continues
 from tokenflow_sgl.lab.traces.schedule import Schedule
@@ -23,30 +21,15 @@ class Bodies:
     """Writes the body of every request, when it is sent or before.
 
     Args:
-        target: The server.
-        options: How.
-        endpoint: Where the requests go.
-        prompts: Makes the prompts.
-        records: All requests of the trace, in its order. A record keeps its prompt for as long as
-            the next turn needs it.
+        parts: Requests, server, and what goes between them.
         schedule: Which requests follow an answer.
-        keep_all: Every answer is needed, not only those that a later turn follows.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        options: ReplayOptions,
-        endpoint: Endpoint,
-        prompts: Prompts,
-        records: Sequence[Record],
-        schedule: Schedule,
-        *,
-        keep_all: bool,
-    ) -> None:
-        self._target, self._options, self._endpoint = target, options, endpoint
-        self._prompts, self._records, self._schedule = prompts, records, schedule
-        self._keep_all = keep_all
+    def __init__(self, parts: ReplayParts, schedule: Schedule) -> None:
+        target, options, records = parts.target, parts.options, parts.records
+        self._target, self._options, self._endpoint = target, options, parts.endpoint
+        self._prompts, self._records, self._schedule = parts.prompts, records, schedule
+        self._keep_all = parts.answered is not None  # not only those that a later turn follows
         self._limits = client_limits(
             [record.request for record in records],
             known_lengths=options.known_lengths,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,33 +30,14 @@ server's HTTP process by the device's.
 """
 
 
-def make_run(
-    trace: Trace,
-    target: Target,
-    options: ReplayOptions,
-    records: Sequence[Record],
-    clock: TraceClock,
-    *,
-    started_at: str,
-    ended: float,
-    interrupted: bool,
-    send_lag_s: ArrayLike,
-    loop_lag_s: ArrayLike,
-    server_lag_s: ArrayLike,
-    notes: Sequence[str],
-    invalid: Sequence[str],
-    pace: Pace,
-) -> Run:
-    """Put a run together.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOutcome:
+    """How a replay went, beside the answers.
 
-    Args:
-        trace: What was replayed.
-        target: The server that answered.
-        options: How it was replayed.
-        records: All requests of the trace, in its order.
+    Attributes:
         clock: Converts stamps to the trace's clock.
         started_at: Start by the wall clock, ISO 8601.
-        ended: When it was over, `time.monotonic()`.
+        ended: When it was over, on the clock whose zero `clock` has.
         interrupted: It was stopped before.
         send_lag_s: How late each request was sent, wall-clock seconds.
         loop_lag_s: How late the client's event loop was, wall-clock seconds.
@@ -65,6 +47,36 @@ def make_run(
         invalid: Reasons to distrust it that are known already, in sentences.
         pace: How an emulated device did.
     """
+
+    clock: TraceClock
+    started_at: str
+    ended: float
+    interrupted: bool
+    send_lag_s: ArrayLike
+    loop_lag_s: ArrayLike
+    server_lag_s: ArrayLike
+    notes: Sequence[str]
+    invalid: Sequence[str]
+    pace: Pace
+
+
+def make_run(
+    trace: Trace,
+    target: Target,
+    options: ReplayOptions,
+    records: Sequence[Record],
+    outcome: ReplayOutcome,
+) -> Run:
+    """Put a run together.
+
+    Args:
+        trace: What was replayed.
+        target: The server that answered.
+        options: How it was replayed.
+        records: All requests of the trace, in its order.
+        outcome: How it went.
+    """
+    clock = outcome.clock
     counting = how_counted(records)
     requests, tokens = tables(records, clock, server_counts=options.api is Api.chat)
     told = {name: value for name, value in target.device.items() if name != "at_dilation"}
@@ -79,26 +91,26 @@ def make_run(
             **target.known,
             **device,
             "notes": [
-                *notes,
+                *outcome.notes,
                 *_lengths(records, options, emulated=bool(target.device)),
                 *counting.notes,
                 *_priorities(trace, options),
             ],
         },
         options=options.describe(),
-        duration_s=clock.trace_s(ended),
+        duration_s=clock.trace_s(outcome.ended),
         time_scale=clock.scale,
-        interrupted=interrupted,
+        interrupted=outcome.interrupted,
         invalid=(
             *_hardly_served(records),
             *counting.invalid,
-            *invalid,
-            *_late("requests were sent", send_lag_s),
-            *_late("the client's event loop ran", loop_lag_s),
-            *_too_fast(pace, server_lag_s, clock.scale),
+            *outcome.invalid,
+            *_late("requests were sent", outcome.send_lag_s),
+            *_late("the client's event loop ran", outcome.loop_lag_s),
+            *_too_fast(outcome.pace, outcome.server_lag_s, clock.scale),
         ),
-        send_lag_p99_s=_p99(send_lag_s),
-        started_at=started_at,
+        send_lag_p99_s=_p99(outcome.send_lag_s),
+        started_at=outcome.started_at,
     )
     return Run(info, requests, tokens)
 

@@ -12,13 +12,13 @@ import datetime
 from collections.abc import Callable
 
 from tokenflow_sgl.lab.replay.answers import Answer
-from tokenflow_sgl.lab.replay.base_replayer import BaseReplayer
 from tokenflow_sgl.lab.replay.endpoints import ENDPOINTS, Endpoint
 from tokenflow_sgl.lab.replay.live import Observer
-from tokenflow_sgl.lab.replay.outcome import make_run
+from tokenflow_sgl.lab.replay.outcome import ReplayOutcome, make_run
 from tokenflow_sgl.lab.replay.pace import pace
 from tokenflow_sgl.lab.replay.preparation import check_trace, make_prompts, make_records
 from tokenflow_sgl.lab.replay.replay_options import ReplayOptions
+from tokenflow_sgl.lab.replay.replay_parts import ReplayParts
 from tokenflow_sgl.lab.replay.steady import LoopLag, no_collections
 from tokenflow_sgl.lab.replay.stream_client import StreamClient
 from tokenflow_sgl.lab.replay.target import Target
@@ -48,8 +48,7 @@ async def replay(
         stop: Once set, nothing more is sent, and streams that run are cut off.
         endpoint: Where requests go and what reads the answers, instead of `options.api`'s; not on
             a virtual clock.
-        answered: Called with the index of a request and its answer, token ids included, when that
-            has ended.
+        answered: Called with the index of a request and its answer, token ids included, at its end.
 
     Returns:
         The run; `Run.info.invalid` says why its figures must not be trusted, if so.
@@ -60,19 +59,22 @@ async def replay(
             or the burst fails.
     """
     check_trace(trace, options)
-    records = make_records(trace)
     notes: list[str] = []
     prompts = await make_prompts(target, options, notes)
     client = StreamClient(target.url, headers=target.headers)
     await client.open()
     try:
-        replayer: BaseReplayer
-        common = (records, prompts, client, answered)
-        if target.virtual:
-            replayer = VirtualReplayer(trace, target, options, *common)
-        else:
-            asked = endpoint or ENDPOINTS[options.api]
-            replayer = WallReplayer(trace, target, options, asked, *common)
+        parts = ReplayParts(
+            trace=trace,
+            target=target,
+            options=options,
+            endpoint=endpoint if endpoint and not target.virtual else ENDPOINTS[options.api],
+            records=make_records(trace),
+            prompts=prompts,
+            client=client,
+            answered=answered,
+        )
+        replayer = VirtualReplayer(parts) if target.virtual else WallReplayer(parts)
         stop = stop or asyncio.Event()
         await replayer.burst(stop)
         replayer.prepare()
@@ -83,12 +85,8 @@ async def replay(
             lag.stop()
     finally:
         await client.close()
-    return make_run(
-        trace,
-        target,
-        options,
-        records,
-        replayer.clock,
+    outcome = ReplayOutcome(
+        clock=replayer.clock,
         started_at=started_at,
         ended=replayer.ended,
         interrupted=interrupted,
@@ -99,3 +97,4 @@ async def replay(
         invalid=[] if replayer.gone is None else [replayer.gone],
         pace=await pace(target),
     )
+    return make_run(trace, target, options, parts.records, outcome)

@@ -17,17 +17,13 @@ from functools import partial
 from typing import Any
 
 from tokenflow_sgl.choices import Api
-from tokenflow_sgl.lab.replay.answers import Answer, GenerateAnswer
+from tokenflow_sgl.lab.replay.answers import GenerateAnswer
 from tokenflow_sgl.lab.replay.base_replayer import BaseReplayer, p50_and_p99
-from tokenflow_sgl.lab.replay.endpoints import ENDPOINTS
 from tokenflow_sgl.lab.replay.live import Observer, Snapshot
-from tokenflow_sgl.lab.replay.prompts import Prompts
 from tokenflow_sgl.lab.replay.records import Record, TraceClock
-from tokenflow_sgl.lab.replay.replay_options import ReplayError, ReplayOptions
+from tokenflow_sgl.lab.replay.replay_options import ReplayError
+from tokenflow_sgl.lab.replay.replay_parts import ReplayParts
 from tokenflow_sgl.lab.replay.stream import Stream
-from tokenflow_sgl.lab.replay.stream_client import StreamClient
-from tokenflow_sgl.lab.replay.target import Target
-from tokenflow_sgl.lab.traces.request import Trace
 from tokenflow_sgl.qos import NOTICEABLE_STALL
 
 STAMP_KEY = "emulated_s"
@@ -92,29 +88,19 @@ class VirtualReplayer(BaseReplayer):
         ReplayError: Another endpoint than `/generate`, which such a server cannot serve.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        target: Target,
-        options: ReplayOptions,
-        records: list[Record],
-        prompts: Prompts,
-        client: StreamClient,
-        answered: Callable[[int, Answer], None] | None,
-    ) -> None:
-        if options.api is not Api.generate:
+    def __init__(self, parts: ReplayParts) -> None:
+        if parts.options.api is not Api.generate:
             raise ReplayError(
-                f"{target.url} is on a virtual clock, which only --api generate knows; "
-                f"got {options.api.value}"
+                f"{parts.target.url} is on a virtual clock, which only --api generate knows; "
+                f"got {parts.options.api.value}"
             )
-        endpoint = ENDPOINTS[options.api]
-        super().__init__(trace, target, options, endpoint, records, prompts, client, answered)
+        super().__init__(parts)
         self.clock = TraceClock(0.0, 1.0)  # stamps are on it already
         self._time = ServerTime()
         self._streams: dict[Stream, StampedAnswer] = {}
         self._written: dict[int, bytes] = {}
         previous = self._schedule.previous
-        self._later_turns = [0] * len(records)
+        self._later_turns = [0] * len(parts.records)
         for index in previous:
             before = previous.get(index)
             while before is not None:
