@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tokenflow_sgl.contract import State, Tier, Window
-from tokenflow_sgl.lab.sim import SimulationError, policed, simulate
-from tokenflow_sgl.lab.sim.simulated_state import state_of
+from tokenflow_sgl.lab.sim import SimulationError, simulate
+from tokenflow_sgl.lab.sim.simulated_state import SimulatedStates
 from tokenflow_sgl.lab.sim.window_pool import EVICTION_INTERVAL, WindowPool
 
 BURST = [(0.0, 20, 300, 10.0)] * 12
@@ -67,13 +68,15 @@ def test_the_policy_pauses_streams_instead(times_of, trace, device, options) -> 
 def test_because_it_is_told(trace, device, options, monkeypatch) -> None:
     """The control: what it does not know of it cannot plan for."""
 
-    def blind(*args: object, **kwargs: object) -> State:
-        state = state_of(*args, **kwargs)
+    seen = SimulatedStates.state
+
+    def blind(self: SimulatedStates, *args: Any) -> State:
+        state = seen(self, *args)
         device_kv, host_kv = (Tier(kv=tier.kv) for tier in (state.memory.device, state.memory.host))
         memory = dataclasses.replace(state.memory, device=device_kv, host=host_kv, window=Window())
         return dataclasses.replace(state, memory=memory)
 
-    monkeypatch.setattr(policed, "state_of", blind)
+    monkeypatch.setattr(SimulatedStates, "state", blind)
     done = simulate(trace(*BURST), device, options(**ROOMY, **NARROW), policy="tokenflow")
     assert done.retracted > 0
 

@@ -1,4 +1,4 @@
-"""The scheduler that asks a policy, as `engine/scheduler.py` does inside SGLang."""
+"""The scheduler that asks a policy, as `engine/core.py` does inside SGLang."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tokenflow_sgl.lab.sim.actuator import SimActuator
 from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.experience import experienced
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
-from tokenflow_sgl.lab.sim.simulated_state import state_of
+from tokenflow_sgl.lab.sim.simulated_state import SimulatedStates
 from tokenflow_sgl.lab.sim.simulated_streams import UNTOLD, FloatArray
 from tokenflow_sgl.lab.sim.step import Chunk, Step
 from tokenflow_sgl.lifecycle import CachedPrefixes, Decider, PausedCopies, SharedPrefixes, apply
@@ -64,12 +64,15 @@ class PolicedScheduler(FcfsScheduler):
         self._lengths = lengths
         self._cached = CachedPrefixes(core.streams.phases, core.memory.match)
         self._paused = PausedCopies(core.streams.phases, core.memory.touch)
-        self._prefixes = SharedPrefixes(core.streams.phases, core.memory.path)
         self._timer = experienced(core)
         self._decider = Decider(policy, type(policy).__name__, core.streams.phases)
         self._decision = Decision(Mode.IDLE)
         self._untimed: deque[_Ran] = deque()
         self.body = SimActuator(core)
+        prefixes = SharedPrefixes(core.streams.phases, core.memory.path)
+        self._states = SimulatedStates(
+            core, self.body, self._timer, lengths, self._cached, prefixes
+        )
         self.passes = 0
 
     # ---- planning -------------------------------------------------------------------
@@ -267,14 +270,4 @@ class PolicedScheduler(FcfsScheduler):
         self._tell_kinds(present)
         self._cached.look(present)
         self._paused.look(present)
-        return state_of(
-            self.core,
-            self.body,
-            present,
-            timer=self._timer,
-            lengths=self._lengths,
-            cached=self._cached,
-            prefixes=self._prefixes,
-            memo=self._decider.memo,
-            now=now,
-        )
+        return self._states.state(present, self._decider.memo, now)

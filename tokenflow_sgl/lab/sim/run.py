@@ -12,7 +12,8 @@ import numpy as np
 from tokenflow_sgl.choices import IoBackend, MemLayout, Sessions
 from tokenflow_sgl.contract import LengthPredictor, Policy, Traits
 from tokenflow_sgl.lab.profiles import DeviceProfile
-from tokenflow_sgl.lab.runs import Run
+from tokenflow_sgl.lab.runs import Run, RunInfo
+from tokenflow_sgl.lab.runs.run_tables import trace_info
 from tokenflow_sgl.lab.sim.cluster import ROUTERS, Replica, RoutedRequests, serve
 from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.engine import Observe, SimulatedEngine
@@ -22,7 +23,7 @@ from tokenflow_sgl.lab.sim.prefixes import Prefixes
 from tokenflow_sgl.lab.sim.schedulers.by_name import make_scheduler, name_of, settings_of
 from tokenflow_sgl.lab.sim.schedulers.fcfs import FcfsScheduler
 from tokenflow_sgl.lab.sim.simulated_run import SimulatedTokens, make_run
-from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
+from tokenflow_sgl.lab.sim.simulated_streams import FloatArray, SimulatedStreams
 from tokenflow_sgl.lab.sim.step import IssuedCount, SimulatedDevice
 from tokenflow_sgl.lab.sim.storage import StorageCounts
 from tokenflow_sgl.lab.traces import Trace, TraceRequest
@@ -126,7 +127,7 @@ def simulate(
             a request does not fit a device at all, engines have pages of different sizes, or a
             number is out of its range.
     """
-    options, name = settings_of(policy, options), name_of(policy)
+    options = settings_of(policy, options)
     others = [(each, settings_of(policy, own)) for each, own in beside]
     if router not in ROUTERS:
         raise SimulationError(f"router is {router!r}; allowed is {', '.join(ROUTERS)}")
@@ -134,99 +135,171 @@ def simulate(
         raise SimulationError(f"replicas is {replicas!r}; allowed is 1 to {MOST_REPLICAS}")
     if warm_up_burst < 0:
         raise SimulationError(f"warm_up_burst is {warm_up_burst!r}; allowed is 0 or more")
-    kinds = [*[(profile, options)] * replicas, *others]
-    if len({own.page_size for _, own in kinds}) > 1:
-        raise SimulationError("engines behind one router must have pages of the same size")
-    smallest = min((own for _, own in kinds), key=_room)
-    _check(trace, smallest)
-    trace = with_classes(trace, classes.rates)
-    room = [_room(smallest) - request.prompt_tokens for request in trace.requests]
-    limits = client_limits(trace.requests, known_lengths=known_lengths, room=room)
-    streams, tokens = SimulatedStreams(trace.requests, limits, classes), SimulatedTokens()
-    ended = np.full(len(streams), np.nan)
     config = config or WorkingSetConfig()
-    schedule = Schedule(trace.requests, sessions)
-    prefixes = Prefixes(trace.requests, schedule.previous, options.page_size)
-
-    def make(
-        inbox: RoutedRequests | Schedule, kind: tuple[DeviceProfile, EngineOptions]
-    ) -> tuple[SimulatedEngine, FcfsScheduler]:
-        times, own = kind
-        device = SimulatedDevice(
-            times,
-            overlap=own.load_evict_overlap,
-            page=own.page_size,
-            backend=IoBackend(own.hicache_io_backend),
-            layout=MemLayout(own.hicache_mem_layout),
-            drafts=own.speculative_num_draft_tokens,
-        )
-        core = SimulatedCore(streams, prefixes, device, own)
-        lengths = make_predictor("limit" if known_lengths else predictor, evidence=evidence)
-        _warm_up(lengths, trace.requests[:warm_up_burst])
-        scheduler = make_scheduler(policy, core, config, lengths)
-        return SimulatedEngine(core, scheduler, inbox, tokens, ended), scheduler
-
-    def observed(now: float, finished: int) -> None:
-        if watch is not None:
-            watch(now, streams)
-        if observe is not None:
-            observe(now, finished)
-
-    if len(kinds) == 1:
-        made = [make(schedule, kinds[0])]
-        made[0][0].advance(observe=observed)
-    else:
-        inboxes = [RoutedRequests(schedule) for _ in kinds]
-        made = [make(inbox, kind) for inbox, kind in zip(inboxes, kinds, strict=True)]
-        cluster = [Replica(e, inbox, s) for (e, s), inbox in zip(made, inboxes, strict=True)]
-        turns = sessions is Sessions.closed and any(request.turn for request in trace.requests)
-        serve(schedule, cluster, ROUTERS[router](streams, config), sessions=turns, observe=observed)
-    engines = [engine for engine, _ in made]
-    schedulers = [scheduler for _, scheduler in made]
-    finished = sum(engine.finished for engine in engines)
-    if finished < len(trace.requests):
-        raise SimulationError(
-            f"{name} served {finished:,} of {len(trace.requests):,} requests and then "
-            "none any more: please report this with the trace"
-        )
-    run = make_run(
-        trace,
-        streams,
-        tokens,
-        ended,
+    fleet = _SimulatedFleet(
+        kinds=[*[(profile, options)] * replicas, *others],
+        policy=policy,
+        config=config,
+        router=router,
+        sessions=sessions,
+        known_lengths=known_lengths,
+        predictor=predictor,
+        evidence=evidence,
+        warm_up_burst=warm_up_burst,
+        classes=classes,
+    )
+    served = fleet.serve(trace, observe, watch)
+    name, named = name_of(policy), with_classes(trace, classes.rates)
+    info = RunInfo(
         name=name,
+        source="simulate",
+        trace=trace_info(named),
         target={
             **_described(profile, options),
             **({"beside": [_described(*each) for each in others]} if others else {}),
-            "kv_memory": _kv_memory(engines),
-            **_notes(trace),
+            "kv_memory": _kv_memory(served.engines),
+            **_notes(named),
         },
         options={
             "policy": name,
             "replicas": replicas,
             "known_lengths": known_lengths,
-            **_classes(trace, classes),
-            **({"router": router} if len(kinds) > 1 else {}),
+            **_classes(named, classes),
+            **({"router": router} if len(fleet.kinds) > 1 else {}),
             **(dataclasses.asdict(config) if policy == "tokenflow" else {}),
         },
-        duration_s=float(ended.max()),
+        duration_s=float(served.ended.max()),
+        send_lag_p99_s=0.0,
     )
-    policed = [scheduler for scheduler in schedulers if isinstance(scheduler, PolicedScheduler)]
-    done = [scheduler.body.counts for scheduler in policed]
-    tails = [tail for counts in done for tail in counts.tails]
-    return Simulation(
-        run,
-        steps=sum(engine.steps for engine in engines),
-        retracted=sum(scheduler.retracted for scheduler in schedulers),
-        passes=sum(scheduler.passes for scheduler in policed),
-        tail=float(np.median(tails)) if tails else 0.0,
-        stores=sum((engine.core.device.stores for engine in engines), IssuedCount()),
-        loads=sum((engine.core.device.loads for engine in engines), IssuedCount()),
-        storage=sum(
-            (core.storage.counts for core in (e.core for e in engines) if core.storage is not None),
-            StorageCounts(),
-        ),
-        **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
+    return served.simulation(info, named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ServedTrace:
+    """What is left when a trace has been served: streams, their tokens, and the engines.
+
+    ended: when each stream ended, seconds of shape (streams,).
+    """
+
+    streams: SimulatedStreams
+    tokens: SimulatedTokens
+    ended: FloatArray
+    engines: Sequence[SimulatedEngine]
+    schedulers: Sequence[FcfsScheduler]
+
+    def simulation(self, info: RunInfo, trace: Trace) -> Simulation:
+        """What the engines have counted, and the run that is described by `info`."""
+        policed = [each for each in self.schedulers if isinstance(each, PolicedScheduler)]
+        done = [scheduler.body.counts for scheduler in policed]
+        tails = [tail for counts in done for tail in counts.tails]
+        devices = [engine.core.device for engine in self.engines]
+        storages = [engine.core.storage for engine in self.engines]
+        return Simulation(
+            make_run(info, trace.requests, self.streams, self.tokens, self.ended),
+            steps=sum(engine.steps for engine in self.engines),
+            retracted=sum(scheduler.retracted for scheduler in self.schedulers),
+            passes=sum(scheduler.passes for scheduler in policed),
+            tail=float(np.median(tails)) if tails else 0.0,
+            stores=sum((device.stores for device in devices), IssuedCount()),
+            loads=sum((device.loads for device in devices), IssuedCount()),
+            storage=sum((each.counts for each in storages if each is not None), StorageCounts()),
+            **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SimulatedFleet:
+    """Engines behind a router, as `simulate` was asked for them.
+
+    kinds: profile and settings of each engine.
+    """
+
+    kinds: Sequence[tuple[DeviceProfile, EngineOptions]]
+    policy: str | Policy
+    config: WorkingSetConfig
+    router: str
+    sessions: Sessions
+    known_lengths: bool
+    predictor: str
+    evidence: Evidence | None
+    warm_up_burst: int
+    classes: QosClasses
+
+    def serve(self, trace: Trace, observe: Observe | None, watch: Watch | None) -> _ServedTrace:
+        """Serve a trace to its end.
+
+        Raises:
+            TraceError: A request names a class that there is not.
+            SimulationError: It cannot be served, or not to its end.
+        """
+        if len({own.page_size for _, own in self.kinds}) > 1:
+            raise SimulationError("engines behind one router must have pages of the same size")
+        smallest = min((own for _, own in self.kinds), key=_room)
+        _check(trace, smallest)
+        trace = with_classes(trace, self.classes.rates)
+        room = [_room(smallest) - request.prompt_tokens for request in trace.requests]
+        limits = client_limits(trace.requests, known_lengths=self.known_lengths, room=room)
+        streams = SimulatedStreams(trace.requests, limits, self.classes)
+        tokens, ended = SimulatedTokens(), np.full(len(streams), np.nan)
+        schedule = Schedule(trace.requests, self.sessions)
+        prefixes = Prefixes(trace.requests, schedule.previous, smallest.page_size)
+
+        def make(
+            inbox: RoutedRequests | Schedule, kind: tuple[DeviceProfile, EngineOptions]
+        ) -> tuple[SimulatedEngine, FcfsScheduler]:
+            core = SimulatedCore(streams, prefixes, _device(*kind), kind[1])
+            lengths = self._predictor(trace)
+            scheduler = make_scheduler(self.policy, core, self.config, lengths)
+            return SimulatedEngine(core, scheduler, inbox, tokens, ended), scheduler
+
+        def observed(now: float, finished: int) -> None:
+            if watch is not None:
+                watch(now, streams)
+            if observe is not None:
+                observe(now, finished)
+
+        if len(self.kinds) == 1:
+            made = [make(schedule, self.kinds[0])]
+            made[0][0].advance(observe=observed)
+        else:
+            inboxes = [RoutedRequests(schedule) for _ in self.kinds]
+            made = [make(inbox, kind) for inbox, kind in zip(inboxes, self.kinds, strict=True)]
+            cluster = [Replica(e, inbox, s) for (e, s), inbox in zip(made, inboxes, strict=True)]
+            closed = self.sessions is Sessions.closed
+            turns = closed and any(request.turn for request in trace.requests)
+            route = ROUTERS[self.router](streams, self.config)
+            serve(schedule, cluster, route, sessions=turns, observe=observed)
+        engines = [engine for engine, _ in made]
+        finished = sum(engine.finished for engine in engines)
+        if finished < len(trace.requests):
+            raise SimulationError(
+                f"{name_of(self.policy)} served {finished:,} of {len(trace.requests):,} requests "
+                "and then none any more: please report this with the trace"
+            )
+        return _ServedTrace(
+            streams=streams,
+            tokens=tokens,
+            ended=ended,
+            engines=engines,
+            schedulers=[scheduler for _, scheduler in made],
+        )
+
+    def _predictor(self, trace: Trace) -> LengthPredictor:
+        """A predictor of answers' lengths that has seen the warm-up burst."""
+        named = "limit" if self.known_lengths else self.predictor
+        lengths = make_predictor(named, evidence=self.evidence)
+        _warm_up(lengths, trace.requests[: self.warm_up_burst])
+        return lengths
+
+
+def _device(profile: DeviceProfile, options: EngineOptions) -> SimulatedDevice:
+    return SimulatedDevice(
+        profile,
+        overlap=options.load_evict_overlap,
+        page=options.page_size,
+        backend=IoBackend(options.hicache_io_backend),
+        layout=MemLayout(options.hicache_mem_layout),
+        drafts=options.speculative_num_draft_tokens,
     )
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenflow_sgl.lab.runs.run_tables import requests_table, tokens_table, trace_info
+from tokenflow_sgl.lab.runs.run_tables import requests_table, tokens_table
 from tokenflow_sgl.lab.runs.store import Run, RunInfo
 from tokenflow_sgl.lab.sim.simulated_streams import FloatArray, IntArray, SimulatedStreams
-from tokenflow_sgl.lab.traces import Trace, TraceRequest
+from tokenflow_sgl.lab.traces import TraceRequest
 
 PACKED = 1 << 20
 """Tokens after which blocks are packed: many small ones would take several times their content."""
@@ -57,27 +57,22 @@ class SimulatedTokens:
 
 
 def make_run(
-    trace: Trace,
+    info: RunInfo,
+    requests: Sequence[TraceRequest],
     streams: SimulatedStreams,
     tokens: SimulatedTokens,
     ended: FloatArray,
-    *,
-    name: str,
-    target: Mapping[str, Any],
-    options: Mapping[str, Any],
-    duration_s: float,
 ) -> Run:
-    """A run as `tokenflow replay` would have written it."""
-    info = RunInfo(
-        name=name,
-        source="simulate",
-        trace=trace_info(trace),
-        target=target,
-        options=options,
-        duration_s=duration_s,
-        send_lag_p99_s=0.0,
-    )
-    return Run(info, _requests(trace.requests, streams, ended), tokens.table())
+    """A run as `tokenflow replay` would have written it.
+
+    Args:
+        info: What it is of.
+        requests: Of the trace.
+        streams: What became of them, in their order.
+        tokens: When they got tokens.
+        ended: When each ended, seconds of shape (requests,); NaN: it has not.
+    """
+    return Run(info, _requests(requests, streams, ended), tokens.table())
 
 
 def _requests(

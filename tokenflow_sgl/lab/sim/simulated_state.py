@@ -27,48 +27,70 @@ from tokenflow_sgl.lifecycle.phases import worth_preempting
 from tokenflow_sgl.lifecycle.shared_prefixes import SharedPrefixes
 
 
-def state_of(
-    core: SimulatedCore,
-    body: SimActuator,
-    present: IntArray,
-    *,
-    timer: StepTimer,
-    lengths: LengthPredictor,
-    cached: CachedPrefixes,
-    prefixes: SharedPrefixes,
-    memo: object,
-    now: float,
-) -> State:
-    """The state at `now`.
+class SimulatedStates:
+    """Builds the states that a policy sees of one simulated engine.
 
     Args:
         core: The engine's.
         body: What is paused or draining.
-        present: Streams that are here, in order of arrival.
         timer: Has learned from the steps.
         lengths: Of answers, as the server knows them.
         cached: Tells how much of the waiting prompts is cached.
         prefixes: Tells what the streams share.
-        memo: The policy's own.
-        now: Seconds on the trace's clock.
     """
-    streams, phases = core.streams, core.streams.phases
-    standing = Standing(present, phases.phase[present], phases.since[present])
-    running = standing.running_index
-    # Of the step under way no result is there.
-    generated, limit = streams.known[present], streams.limit[present]
-    visible, kind = streams.visible(present), streams.kind[present]
-    can = np.zeros(len(present), dtype=np.bool_)
-    can[running] = worth_preempting(generated[running], limit[running])
-    if core.chunked is not None:
-        can &= present != core.chunked
-    unwritten = np.zeros(len(present), dtype=np.int64)
-    computed = streams.prompt[present] + generated - 1
-    unwritten[running] = core.memory.unwritten(present[running], computed[running])
-    on_device, on_host = cached.of(present)
-    return State(
-        now=now,
-        streams=Streams(
+
+    def __init__(
+        self,
+        core: SimulatedCore,
+        body: SimActuator,
+        timer: StepTimer,
+        lengths: LengthPredictor,
+        cached: CachedPrefixes,
+        prefixes: SharedPrefixes,
+    ) -> None:
+        self._core, self._body, self._timer = core, body, timer
+        self._lengths, self._cached, self._prefixes = lengths, cached, prefixes
+
+    def state(self, present: IntArray, memo: object, now: float) -> State:
+        """The state at `now`.
+
+        Args:
+            present: Streams that are here, in order of arrival.
+            memo: The policy's own.
+            now: Seconds on the trace's clock.
+        """
+        core, timer = self._core, self._timer
+        return State(
+            now=now,
+            streams=self._streams(present),
+            memory=_memory_of(core, self._body),
+            costs=timer.costs(),
+            last_prefill_end=timer.last_prefill_end,
+            last_prefill_seconds=timer.last_prefill_seconds,
+            throughput=timer.throughput(),
+            kv_rate=timer.kv_rate(),
+            prefill_share=timer.prefill_share(),
+            links=core.device.links(now),
+            model=ModelShape(core.device.profile.layers, core.device.profile.kv_bytes_per_token),
+            memo=memo,
+        )
+
+    def _streams(self, present: IntArray) -> Streams:
+        streams, phases = self._core.streams, self._core.streams.phases
+        standing = Standing(present, phases.phase[present], phases.since[present])
+        running = standing.running_index
+        # Of the step under way no result is there.
+        generated, limit = streams.known[present], streams.limit[present]
+        visible, kind = streams.visible(present), streams.kind[present]
+        can = np.zeros(len(present), dtype=np.bool_)
+        can[running] = worth_preempting(generated[running], limit[running])
+        if self._core.chunked is not None:
+            can &= present != self._core.chunked
+        unwritten = np.zeros(len(present), dtype=np.int64)
+        computed = streams.prompt[present] + generated - 1
+        unwritten[running] = self._core.memory.unwritten(present[running], computed[running])
+        on_device, on_host = self._cached.of(present)
+        return Streams(
             standing=standing,
             arrival=streams.arrival[present],
             rate=streams.rate[present],
@@ -77,7 +99,7 @@ def state_of(
             generated=generated,
             limit=limit,
             kind=kind,
-            lengths=lengths.lengths(kind, generated),
+            lengths=self._lengths.lengths(kind, generated),
             first_text=streams.first_text[present],
             ttft_slo=unless(streams.ttft_slo[present], NEUTRAL["ttft_slo"]),
             tbt_slo=unless(streams.tbt_slo[present], NEUTRAL["tbt_slo"]),
@@ -95,19 +117,8 @@ def state_of(
             to_load=phases.to_load(present),
             on_device=on_device,
             on_host=on_host,
-            shared=prefixes.of(present, generated > 0),
-        ),
-        memory=_memory_of(core, body),
-        costs=timer.costs(),
-        last_prefill_end=timer.last_prefill_end,
-        last_prefill_seconds=timer.last_prefill_seconds,
-        throughput=timer.throughput(),
-        kv_rate=timer.kv_rate(),
-        prefill_share=timer.prefill_share(),
-        links=core.device.links(now),
-        model=ModelShape(core.device.profile.layers, core.device.profile.kv_bytes_per_token),
-        memo=memo,
-    )
+            shared=self._prefixes.of(present, generated > 0),
+        )
 
 
 def _memory_of(core: SimulatedCore, body: SimActuator) -> Memory:
