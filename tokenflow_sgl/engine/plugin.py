@@ -139,15 +139,31 @@ def activate_front_end() -> None:
     check_seams()  # before anything is imported that another SGLang may lack
     from sglang.srt.entrypoints import http_server
 
-    from tokenflow_sgl.engine.frontend.end_watch import adapter_ends, new_weights, server_ends
-    from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
     from tokenflow_sgl.engine.frontend.stream_route import add_routes
-    from tokenflow_sgl.engine.frontend.token_deposit import deliver_evenly
     from tokenflow_sgl.engine.frontend.untold_routes import HANDLERS, refuse_terms
-    from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
     from tokenflow_sgl.engine.telemetry.loads import LoadDecoder
 
     hold(_DECODER, LoadDecoder, HookType.REPLACE, "headroom in /v1/loads, where it is read")
+    _hold_requests()
+    _hold_ends()
+    for handler in HANDLERS:
+        hold(
+            handler,
+            refuse_terms,
+            HookType.AROUND,
+            "answers a rate with HTTP 400 where SGLang would drop it",
+            ("request", "raw_request"),
+        )
+    activate_launch()
+    add_routes(http_server.app)
+
+
+def _hold_requests() -> None:
+    """Declare the hooks on what a request says, and on what is sent to it."""
+    from tokenflow_sgl.engine.frontend.held_text import watch_chat, watch_generate
+    from tokenflow_sgl.engine.frontend.token_deposit import deliver_evenly
+    from tokenflow_sgl.engine.frontend.validate import check_generate, check_http, check_openai
+
     hold(
         f"{_MANAGER}.generate_request",
         check_generate,
@@ -190,6 +206,12 @@ def activate_front_end() -> None:
         "a rate outside of custom_params is answered with HTTP 400; objectives in headers",
         ("request", "raw_request"),
     )
+
+
+def _hold_ends() -> None:
+    """Declare the hooks on what waits for streams to end."""
+    from tokenflow_sgl.engine.frontend.end_watch import adapter_ends, new_weights, server_ends
+
     hold(
         "sglang.srt.managers.tokenizer_manager:SignalHandler.sigterm_handler",
         server_ends,
@@ -211,16 +233,6 @@ def activate_front_end() -> None:
         "ends rests: an adapter is unloaded when no stream uses it any more",
         ("lora_id",),
     )
-    for handler in HANDLERS:
-        hold(
-            handler,
-            refuse_terms,
-            HookType.AROUND,
-            "answers a rate with HTTP 400 where SGLang would drop it",
-            ("request", "raw_request"),
-        )
-    activate_launch()
-    add_routes(http_server.app)
 
 
 def _before_configure_scheduler(server_args: ServerArgs, *_args: Any, **_kwargs: Any) -> None:

@@ -69,7 +69,7 @@ _NONE: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AdmissionAnswer:
+class DemandAnswer:
     """What the test says of the streams without text, as indices into `state.streams`.
 
     Attributes:
@@ -83,7 +83,7 @@ class AdmissionAnswer:
 
 def admissible(
     state: State, config: WorkingSetConfig, queue: FloatArray | None = None
-) -> AdmissionAnswer:
+) -> DemandAnswer:
     """Which waiting streams join now, and which of those that think may displace others.
 
     queue: what sorts them, see `queueing.queue_keys`; None: their arrival.
@@ -96,7 +96,7 @@ def admissible(
     newcomers = waiting[~streams.admitted.take(waiting)]
     thinking = streams.begun_thinking
     if not len(newcomers) and not len(thinking):
-        return AdmissionAnswer(newcomers)
+        return DemandAnswer(newcomers)
     readers = streams.member
     if len(thinking):
         readers = readers.copy()
@@ -107,7 +107,7 @@ def admissible(
     if len(members) and not len(thinking) and not whole:
         first = first_of(newcomers, queue, 1)
         if not _fits(state, config, Asking(state, config, members, first)):
-            return AdmissionAnswer(_NONE)
+            return DemandAnswer(_NONE)
     # The whole queue, or the head of it.
     newcomers = first_of(newcomers, queue, None if whole else CONSIDERED)
 
@@ -120,7 +120,7 @@ def admissible(
     asking = asked(newcomers)
     fits = _memory_allows(state, config, asking)
     if whole and fits == len(newcomers) and _clears(state, config, asking):
-        return AdmissionAnswer(newcomers)
+        return DemandAnswer(newcomers)
     most = min(fits, CONSIDERED)
     if most < len(newcomers):
         asking = asked(newcomers[:most])
@@ -130,7 +130,7 @@ def admissible(
     join = found[:begin][fresh[:begin]]
     if not len(join) and len(newcomers) and not len(members) and not len(thinking):
         join = newcomers[:1]
-    return AdmissionAnswer(join, found[begin:][~fresh[begin:]])
+    return DemandAnswer(join, found[begin:][~fresh[begin:]])
 
 
 def _fits(state: State, config: WorkingSetConfig, first: Asking) -> bool:

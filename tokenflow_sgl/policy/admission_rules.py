@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State
-from tokenflow_sgl.policy.admission import AdmissionAnswer, admissible
+from tokenflow_sgl.policy.admission import DemandAnswer, admissible
 from tokenflow_sgl.policy.config import DEMAND, SLO, WorkingSetConfig
 from tokenflow_sgl.policy.slo_admission import within_objectives
 
@@ -29,16 +29,16 @@ class AdmissionRules:
 
     config: WorkingSetConfig
 
-    def join(self, state: State, queue: FloatArray | None = None) -> AdmissionAnswer:
+    def join(self, state: State, queue: FloatArray | None = None) -> DemandAnswer:
         """What the rules say of the streams without text; arguments as of `admissible`."""
         rule = self.config.admission
         if rule == DEMAND:
             return admissible(state, self.config, queue)
         within = within_objectives(state, self.config, queue)
         if rule == SLO:
-            return AdmissionAnswer(within)
+            return DemandAnswer(within)
         demanded = admissible(state, self.config, queue)
-        return AdmissionAnswer(_common(demanded.join, within), demanded.held)
+        return DemandAnswer(_common(demanded.join, within), demanded.held)
 
 
 def _common(one: IntArray, other: IntArray) -> IntArray:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
-from tokenflow_sgl.policy.admission import AdmissionAnswer
+from tokenflow_sgl.policy.admission import DemandAnswer
 from tokenflow_sgl.policy.urgency import leeway, tolerated, turn, weights
 
 CONSIDERED = 64
@@ -64,7 +64,7 @@ class Line(NamedTuple):
         )
 
 
-def in_line(state: State, admission: AdmissionAnswer, keys: FloatArray) -> Line:
+def in_line(state: State, admission: DemandAnswer, keys: FloatArray) -> Line:
     """The candidates by their turns, then by their keys; the held ones come last.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 from tokenflow_sgl.contract import Cause, FloatArray, IntArray, Preempt, State
 from tokenflow_sgl.contract.needs import Room, needs, steps, together
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
-from tokenflow_sgl.policy.admission import AdmissionAnswer
+from tokenflow_sgl.policy.admission import DemandAnswer
 from tokenflow_sgl.policy.candidates import in_line
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.victims import Victims, displaceable
@@ -42,7 +42,7 @@ def useful_band(state: State, config: WorkingSetConfig, index: IntArray) -> Floa
 def exchange(
     state: State,
     config: WorkingSetConfig,
-    admission: AdmissionAnswer,
+    admission: DemandAnswer,
     queue: FloatArray | None = None,
 ) -> Exchange:
     """Plan which streams run next.

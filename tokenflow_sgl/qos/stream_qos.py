@@ -131,14 +131,7 @@ def evaluate_stream(
         raise ValueError(
             f"arrival must be at most the first token's time {float(times[0])!r} s, got {arrival!r}"
         )
-    length = whole(
-        "output_tokens",
-        max(count, 1) if output_tokens is None else output_tokens,
-        minimum=max(count, 1),
-    )
-    hidden = whole("reasoning_tokens", reasoning_tokens, minimum=0)
-    if hidden > length:
-        raise ValueError(f"reasoning_tokens must be at most {length}, the length, got {hidden}")
+    length, hidden = _lengths(count, output_tokens, reasoning_tokens)
     visible = times[hidden:]
     playback = play(visible, rate)
     scale = max(length - hidden, 1)
@@ -147,19 +140,13 @@ def evaluate_stream(
     alpha = 1.0 / ((high - low) * scale) if alpha is None else float(positive("alpha", alpha))
 
     end = float(times[-1]) if count else arrival
-    cut_off = 0.0
     if until is not None and not float(finite("until", until)) >= end:
         raise ValueError(f"until must be at least {end!r} s, the last event, got {until!r}")
+    cut_off = 0.0
     if count < length:
-        if until is None:
-            raise ValueError(
-                "until must be the time when the recording ended (seconds), got None, with"
-                f" {count} of {length} tokens delivered"
-            )
-        end = float(until)
+        end = _recorded_until(until, count, length)
         if visible.size:
             cut_off = max(end - (float(playback.consumed[-1]) + 1.0 / rate), 0.0)
-
     met = playback.buffer_met
     threshold = float(non_negative("stall_threshold", stall_threshold))
     stalls = np.count_nonzero(noticed(np.append(playback.stalls, cut_off), threshold))
@@ -177,3 +164,24 @@ def evaluate_stream(
         weighted_tokens=float(token_weight(met, tau, alpha).sum()),
         tbt_seconds=np.diff(times),
     )
+
+
+def _lengths(count: int, output_tokens: int | None, reasoning_tokens: int) -> tuple[int, int]:
+    """Length of an output of which `count` tokens came, and how many of it are not seen."""
+    least = max(count, 1)
+    length = whole(
+        "output_tokens", least if output_tokens is None else output_tokens, minimum=least
+    )
+    hidden = whole("reasoning_tokens", reasoning_tokens, minimum=0)
+    if hidden > length:
+        raise ValueError(f"reasoning_tokens must be at most {length}, the length, got {hidden}")
+    return length, hidden
+
+
+def _recorded_until(until: float | None, count: int, length: int) -> float:
+    if until is None:
+        raise ValueError(
+            "until must be the time when the recording ended (seconds), got None, with"
+            f" {count} of {length} tokens delivered"
+        )
+    return float(until)

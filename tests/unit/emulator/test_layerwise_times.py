@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 
 from tokenflow_sgl.engine.layerwise.copiers import TorchCopier
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
-from tokenflow_sgl.engine.layerwise.kv_on_both_sides import KvOnBothSides
+from tokenflow_sgl.engine.layerwise.kv_on_both_sides import CellShape, KvOnBothSides
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor, StepRow
 from tokenflow_sgl.engine.layerwise.layer_plans import StreamsInStep, layout_of
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
@@ -95,10 +95,7 @@ class Bench:
         memory = KvOnBothSides(
             cells,
             4000 * layers,
-            page_size=1,
-            key=(1, 2),
-            value=(1, 2),
-            dtype=torch.float32,
+            CellShape(1, (1, 2), (1, 2), torch.float32),
             device="cpu",
             copier=TorchCopier(platform.EmulatorPlatform().kv_copy),
         )

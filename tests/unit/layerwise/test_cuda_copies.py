@@ -17,7 +17,7 @@ from tokenflow_sgl.engine.layerwise.batched_copies import (
     merged,
 )
 from tokenflow_sgl.engine.layerwise.cuda_copier import CudaCopier
-from tokenflow_sgl.engine.layerwise.kv_on_both_sides import KvOnBothSides
+from tokenflow_sgl.engine.layerwise.kv_on_both_sides import CellShape, KvOnBothSides
 from tokenflow_sgl.engine.layerwise.start_check import StartCheckError, check_copies
 
 PAGE, HEADS, WIDTH, VALUE_WIDTH = 4, 2, 8, 6
@@ -40,10 +40,7 @@ def memory(page: int = PAGE) -> KvOnBothSides:
     return KvOnBothSides(
         9,
         12,
-        page_size=page,
-        key=(HEADS, WIDTH),
-        value=(HEADS, VALUE_WIDTH),
-        dtype=torch.bfloat16,
+        CellShape(page, (HEADS, WIDTH), (HEADS, VALUE_WIDTH), torch.bfloat16),
         device="cpu",
         copier=CudaCopier(),
     )

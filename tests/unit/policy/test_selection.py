@@ -10,7 +10,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from tokenflow_sgl.contract import Phase, Pool, Tier
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.policy.admission import AdmissionAnswer
+from tokenflow_sgl.policy.admission import DemandAnswer
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.selection import Penalty, select, utilities
 
@@ -108,7 +108,7 @@ def test_the_exchange_reaches_the_oracle(make_state, make_stream, instances) -> 
         held = running & (np.cumsum(np.where(running, size, 0)) <= given.memory.kv.total)
         phase = np.where(held, Phase.RUNNING, Phase.PAUSED).astype(np.int8)
         given = rebuilt(given, phase, int(given.memory.kv.total - size[held].sum()))
-        plan = exchange(given, config, AdmissionAnswer(np.zeros(0, dtype=np.int64)))
+        plan = exchange(given, config, DemandAnswer(np.zeros(0, dtype=np.int64)))
         gone = {p.slot for p in plan.preempt}
         after = held & ~np.isin(streams.slot, list(gone))
         after[list(plan.run)] = True

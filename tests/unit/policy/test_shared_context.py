@@ -10,7 +10,7 @@ import pytest
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.contract.needs import occupied, shared_once
 from tokenflow_sgl.policy import WorkingSetConfig
-from tokenflow_sgl.policy.admission import AdmissionAnswer, admissible
+from tokenflow_sgl.policy.admission import DemandAnswer, admissible
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.headroom import headroom
 from tokenflow_sgl.policy.pacing import room_for_all
@@ -112,7 +112,7 @@ def test_a_victim_frees_only_what_is_its_own(make_state, make_stream) -> None:
     def preempted(shared: int) -> int:
         chosen = [{**row, "shared": shared} for row in runs]
         state = make_state([*chosen, waiting], total=10_000, free=192)
-        return len(exchange(state, CONFIG, AdmissionAnswer(np.zeros(0, dtype=np.int64))).preempt)
+        return len(exchange(state, CONFIG, DemandAnswer(np.zeros(0, dtype=np.int64))).preempt)
 
     # 276 and 24 steps of it; 192 are what the eight need to go on.
     assert preempted(900) == 3
@@ -138,7 +138,7 @@ def test_a_paused_stream_needs_only_its_own_tokens(make_state, make_stream) -> N
 
     def started(**given) -> int:
         state = make_state([runs, {**paused, **given}], total=2000, free=200)
-        return len(exchange(state, CONFIG, AdmissionAnswer(np.zeros(0, dtype=np.int64))).run)
+        return len(exchange(state, CONFIG, DemandAnswer(np.zeros(0, dtype=np.int64))).run)
 
     assert started() == 1
     assert started(shared=0) == 0

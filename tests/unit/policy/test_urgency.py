@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenflow_sgl.contract import Phase, State
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.policy.admission import AdmissionAnswer, admissible
+from tokenflow_sgl.policy.admission import DemandAnswer, admissible
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.prefill import prefill_gate
 from tokenflow_sgl.policy.queueing import Queue, first_of, queue_keys, waiting_queue
@@ -21,7 +21,7 @@ from tokenflow_sgl.policy.urgency import leeway, turn
 CONFIG = WorkingSetConfig()
 NO_STREAMS = np.zeros(0, dtype=np.int64)
 AGENT = {"rate": 50.0, "tolerance": 30.0}
-NONE = AdmissionAnswer(np.zeros(0, dtype=np.int64))
+NONE = DemandAnswer(np.zeros(0, dtype=np.int64))
 
 
 def without_classes(state: State) -> State:

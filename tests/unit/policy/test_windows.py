@@ -34,7 +34,7 @@ from tokenflow_sgl.contract.needs import (
     windows,
 )
 from tokenflow_sgl.contract.reserve import Growth
-from tokenflow_sgl.policy.admission import AdmissionAnswer, admissible
+from tokenflow_sgl.policy.admission import DemandAnswer, admissible
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.exchange import exchange
 from tokenflow_sgl.policy.headroom import headroom
@@ -46,7 +46,7 @@ from tokenflow_sgl.policy.supply import modelled
 from tokenflow_sgl.policy.working_set import WorkingSetPolicy
 
 CONFIG = WorkingSetConfig()
-NO_NEWCOMERS = AdmissionAnswer(np.zeros(0, dtype=np.int64))
+NO_NEWCOMERS = DemandAnswer(np.zeros(0, dtype=np.int64))
 WIDE = Window(tokens=100, prefill=64)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,15 +12,29 @@ from tokenflow_sgl.engine.layerwise.copiers import Copier, Sides, TokenStretches
 from tokenflow_sgl.engine.layerwise.layer_copies import Moment, Ticket
 
 
+@dataclass(frozen=True, slots=True)
+class CellShape:
+    """What one cell holds: KV of a page in one layer.
+
+    Attributes:
+        tokens: Of a page.
+        key, value: Shape of a token's key and value in one layer: heads and width.
+        dtype: Of the tensors.
+    """
+
+    tokens: int
+    key: tuple[int, int]
+    value: tuple[int, int]
+    dtype: torch.dtype
+
+
 class KvOnBothSides:
     """Cells of all layers, and copies in streams of their own; see `LayerCopies`.
 
     Args:
         device_cells: Beside cell 0, which takes what is written for no page.
         host_cells: The same on the host.
-        page_size: Tokens of a cell.
-        key, value: Shape of a token's key and value in one layer: heads and width.
-        dtype: Of the tensors.
+        cell: What each holds.
         device: As torch names it.
         copier: Does the copies, and has the host's memory.
         poison: Make what a copy will bring unreadable until it is there, so that a reader that does
@@ -33,23 +48,22 @@ class KvOnBothSides:
         self,
         device_cells: int,
         host_cells: int,
+        cell: CellShape,
         *,
-        page_size: int,
-        key: tuple[int, int],
-        value: tuple[int, int],
-        dtype: torch.dtype,
         device: str,
         copier: Copier,
         poison: bool = False,
     ) -> None:
-        self._size, self._copier, self._poison = page_size, copier, poison
+        self._size, self._copier, self._poison = cell.tokens, copier, poison
 
         def sides(shape: tuple[int, int]) -> Sides:
-            arena = ((device_cells + 1) * page_size, *shape)
-            store = ((host_cells + 1) * page_size, *shape)
-            return torch.zeros(arena, dtype=dtype, device=device), copier.room(store, dtype)
+            arena = ((device_cells + 1) * cell.tokens, *shape)
+            store = ((host_cells + 1) * cell.tokens, *shape)
+            return torch.zeros(arena, dtype=cell.dtype, device=device), copier.room(
+                store, cell.dtype
+            )
 
-        self._sides = [sides(key), sides(value)]
+        self._sides = [sides(cell.key), sides(cell.value)]
         self.key, self.value = (arena for arena, _ in self._sides)
         self._module: Any = torch.get_device_module(device)
         self._in, self._out = self._module.Stream(), self._module.Stream()

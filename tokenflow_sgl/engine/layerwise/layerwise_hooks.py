@@ -42,6 +42,28 @@ def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
     check_device(device, rocm=torch.version.hip is not None)
     if torch.device(device).type == "cuda":
         prepare_cuda()
+    _hold_pool(settings)
+    _hold_pages()
+    if admits:
+        hold(
+            _ADMISSION,
+            admit,
+            HookType.AROUND,
+            "prompts wait where they would cost more than they give",
+            ("req",),
+        )
+    hold(
+        _BEAMS,
+        refuse_beams,
+        HookType.AROUND,
+        "answers requests for beam search with an error",
+        ("req", "recv_req"),
+    )
+    register_layerwise_attention(settings)
+
+
+def _hold_pool(settings: LayerwiseSettings) -> None:
+    """Declare the hooks by which SGLang makes our pool, with pages for device and host."""
     pool = type("LayerwisePool", (LayerwisePool,), {"settings": settings})
 
     def bytes_of_all(found: int, *_args: Any, **_kwargs: Any) -> int:
@@ -64,6 +86,10 @@ def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
         "puts the pool in place that has all layers in one arena",
         ("kind",),
     )
+
+
+def _hold_pages() -> None:
+    """Declare the hooks by which executors know which pages are free, and which streams end."""
     executors: list[LayerExecutor] = []  # of the process: one, when SGLang has made its pool
 
     def built(result: Any, configurator: Configurator, *_args: Any, **_kwargs: Any) -> Any:
@@ -89,22 +115,6 @@ def register_layerwise(settings: LayerwiseSettings, *, admits: bool) -> None:
         "a stream ends: what is not freed of it is the prefix tree's",
         ("indices",),
     )
-    if admits:
-        hold(
-            _ADMISSION,
-            admit,
-            HookType.AROUND,
-            "prompts wait where they would cost more than they give",
-            ("req",),
-        )
-    hold(
-        _BEAMS,
-        refuse_beams,
-        HookType.AROUND,
-        "answers requests for beam search with an error",
-        ("req", "recv_req"),
-    )
-    register_layerwise_attention(settings)
 
 
 def refuse_beams(_original: Callable[..., Any], *_args: Any, **_kwargs: Any) -> str:

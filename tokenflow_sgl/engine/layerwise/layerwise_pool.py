@@ -22,7 +22,7 @@ from tokenflow_sgl.engine.layerwise.cell_table import CellTable
 from tokenflow_sgl.engine.layerwise.copiers import Copier, RunCopy, TorchCopier, do
 from tokenflow_sgl.engine.layerwise.cuda_copier import CudaCopier
 from tokenflow_sgl.engine.layerwise.even_spread import EvenSpread
-from tokenflow_sgl.engine.layerwise.kv_on_both_sides import KvOnBothSides
+from tokenflow_sgl.engine.layerwise.kv_on_both_sides import CellShape, KvOnBothSides
 from tokenflow_sgl.engine.layerwise.layer_executor import LayerExecutor
 from tokenflow_sgl.engine.layerwise.layer_planners import make_layer_planner
 from tokenflow_sgl.engine.layerwise.page_places import PagePlaces
@@ -69,13 +69,12 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
         strict = envs.SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY.get()
         on_gpu = torch.device(self.device).type == "cuda"
         copier: Copier = CudaCopier() if on_gpu else TorchCopier(_run_of_platform())
+        key, value = (self.head_num, self.head_dim), (self.head_num, self.v_head_dim)
+        cell = CellShape(page, key, value, self.store_dtype)
         memory = KvOnBothSides(
             cells,
             layers * pages,
-            page_size=page,
-            key=(self.head_num, self.head_dim),
-            value=(self.head_num, self.v_head_dim),
-            dtype=self.store_dtype,
+            cell,
             device=self.device,
             copier=copier,
             poison=strict,

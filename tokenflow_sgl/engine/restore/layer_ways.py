@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from tokenflow_sgl.costs import LatestRate
 from tokenflow_sgl.engine.restore.fetched_layer_copies import FetchedLayerCopies
-from tokenflow_sgl.engine.restore.layer_fetch import LayerFetch, LayerMemory, by_layers_from_here
+from tokenflow_sgl.engine.restore.layer_fetch import LayerFetch, by_layers_from_here
 from tokenflow_sgl.engine.restore.layer_reads import reads_layers
-from tokenflow_sgl.engine.restore.outlook import Outlook
+from tokenflow_sgl.engine.restore.open_restorations import OpenRestorations
 from tokenflow_sgl.engine.restore.restorable import restorable_by_layers
 from tokenflow_sgl.engine.restore.restored_request import Restoration, Stage
 from tokenflow_sgl.engine.restore.shared_prefix import leader_of
@@ -27,11 +25,9 @@ class LayerWays:
         tree: SGLang's.
         layers: Of the model; 0: its prefills cannot be split.
         planner: Decides for each request alone.
-        outlook: What is known.
-        restorations: Those under way.
+        open_: The restorations under way, and what is known for them.
         chunk_size: Tokens of a prefill step at most.
         rate: Of the link to the storage.
-        memory: The host's, of those that are fetched so.
     """
 
     def __init__(
@@ -39,21 +35,19 @@ class LayerWays:
         tree: Tree,
         layers: int,
         planner: HeadPlanner,
-        outlook: Outlook,
-        restorations: Collection[Restoration],
+        open_: OpenRestorations,
         chunk_size: int,
         rate: LatestRate,
-        memory: LayerMemory,
     ) -> None:
         self._tree = tree
         self._layers = layers
         self._planner = planner
-        self._outlook = outlook
-        self._all = restorations
+        self._outlook = open_.outlook
+        self._all = open_.all
         self._page = int(tree.page_size)
         self._chunk_size = chunk_size
         self._rate = rate
-        self._memory = memory
+        self._memory = open_.layer_memory
 
     def found(self, each: Restoration, tokens: int) -> None:
         """The storage has said what it has, and host memory is there for it: which way it comes.

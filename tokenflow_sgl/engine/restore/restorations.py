@@ -84,10 +84,7 @@ class Restorations:
         outlook, all_ = self.open.outlook, self.open.all
         self._outlook = outlook
         self._chunks = chunks = HeadChunks(planner, outlook, page, chunk_size)
-        memory = self.open.layer_memory
-        self._ways = LayerWays(
-            tree_cache, layers, planner, outlook, all_, chunk_size, self.rate, memory
-        )
+        self._ways = LayerWays(tree_cache, layers, planner, self.open, chunk_size, self.rate)
         self.layered = LayeredPrefills(self.open, chunks, self._ways, chunk_size)
         self.turns = LinkTurns(tree_cache, all_, outlook, admission)
         self.copy_memory = CopyMemory(all_, tree_cache, outlook, chunks, chunk_size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,48 +95,21 @@ def judge(recording: Recording, options: Options) -> Judged:
     outcome = tuple(_outcome(recording, row) for row in range(count))
     completed = np.array([word == COMPLETED for word in outcome], dtype=np.bool_)
     counts, first, last = recording.counts, recording.first, recording.last
-    served = counts > 0
-    # After a failure the reader waits until then; without one, until the recording ends.
-    over = recording.info.duration_s
-    gave_up = np.where(np.isnan(recording.ended), over, recording.ended)
-    # A turn that was never due waits for nothing: it comes and goes at the end.
-    due = np.where(recording.due, recording.scheduled, gave_up)
-    gave_up = np.fmax(np.maximum(gave_up, due), last)
+    served, seen = counts > 0, recording.visible_counts > 0
+    due, gave_up = _waits(recording)
     length = np.where(completed & served, counts, np.maximum(recording.requested_tokens, counts))
     length = np.maximum(length, 1)
-
     streams: list[StreamQoS] = []
     qoe, tbt_p99 = np.zeros(count), np.full(count, np.nan)
     ttft_slo = _objective(recording.ttft_slo, options.ttft_slo_s)
     tbt_slo = _objective(recording.tbt_slo, options.tbt_slo_s)
     gaps, gaps_met = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    expected = np.where(np.isnan(recording.ttft_slo), options.expected_ttft_s, recording.ttft_slo)
     for row in range(count):
-        times = np.maximum(recording.tokens(row), due[row])  # see CLOCK_SLACK_S
-        reasoning = int(recording.reasoning_tokens[row])
-        rate, arrival = float(recording.rate[row]), float(due[row])
-        stream = evaluate_stream(
-            times,
-            rate=rate,
-            arrival=arrival,
-            output_tokens=int(length[row]),
-            reasoning_tokens=reasoning,
-            until=float(gave_up[row]),
-            tau1=options.tau1,
-            tau2=options.tau2,
-            stall_threshold=options.stall_threshold_s,
-        )
+        wait = _ReaderWait(float(due[row]), float(gave_up[row]), int(length[row]))
+        stream, qoe[row] = _judge_stream(recording, row, wait, options)
         if not completed[row]:
-            stream = _waits_on(stream, over, seen=times.size > reasoning)
+            stream = _waits_on(stream, recording.info.duration_s, seen=bool(seen[row]))
         streams.append(stream)
-        qoe[row] = andes_qoe(
-            times[reasoning:],
-            rate=rate,
-            arrival=arrival,
-            expected_ttft=float(expected[row]),
-            output_tokens=int(length[row]) - reasoning,
-            until=float(gave_up[row]),
-        )
         if stream.tbt_seconds.size:
             tbt_p99[row] = np.percentile(stream.tbt_seconds, 99)
             if not np.isnan(tbt_slo[row]):
@@ -146,15 +120,14 @@ def judge(recording: Recording, options: Options) -> Judged:
     many = completed & (counts > 1)
     tpot[many] = (last - first)[many] / (counts[many] - 1)
     e2e = np.where(completed, last - recording.scheduled, np.nan)
-    has_ttft, has_tbt = ~np.isnan(ttft_slo), ~np.isnan(tbt_slo)
-    met_ttft = ~has_ttft | (served & (first - recording.scheduled <= ttft_slo))
+    met_ttft = np.isnan(ttft_slo) | (served & (first - recording.scheduled <= ttft_slo))
     # A single token has no gap to be late: its TBT objective is met, as in bench_serving.
     within = {
         TbtRule.p99: tbt_p99 <= tbt_slo,
         TbtRule.mean: tpot <= tbt_slo,
         TbtRule.every: gaps_met == gaps,
     }[options.tbt_rule]
-    met_tbt = ~has_tbt | (completed & served & (within | (counts == 1)))
+    met_tbt = np.isnan(tbt_slo) | (completed & served & (within | (counts == 1)))
     return Judged(
         recording=recording,
         streams=tuple(streams),
@@ -162,21 +135,67 @@ def judge(recording: Recording, options: Options) -> Judged:
         completed=completed,
         served=served,
         thinks=recording.reasoning_tokens > 0,
-        seen=recording.visible_counts > 0,
+        seen=seen,
         ttft_sent=first - recording.sent,
         tpot=tpot,
         e2e=e2e,
         e2e_per_token=e2e / np.maximum(counts, 1),
         tbt_p99=tbt_p99,
         qoe=qoe,
-        has_ttft_slo=has_ttft,
-        has_tbt_slo=has_tbt,
+        has_ttft_slo=~np.isnan(ttft_slo),
+        has_tbt_slo=~np.isnan(tbt_slo),
         met_ttft=met_ttft,
         met_tbt=met_tbt,
         good=completed & met_ttft & met_tbt,
         gaps=gaps,
         gaps_met=gaps_met,
     )
+
+
+class _ReaderWait(NamedTuple):
+    """When a reader begins to wait and until when, seconds, and for how many tokens."""
+
+    arrival: float
+    until: float
+    length: int
+
+
+def _judge_stream(
+    recording: Recording, row: int, wait: _ReaderWait, options: Options
+) -> tuple[StreamQoS, float]:
+    """How one reader fared, and the QoE of Andes."""
+    times = np.maximum(recording.tokens(row), wait.arrival)  # see CLOCK_SLACK_S
+    reasoning, rate = int(recording.reasoning_tokens[row]), float(recording.rate[row])
+    stream = evaluate_stream(
+        times,
+        rate=rate,
+        arrival=wait.arrival,
+        output_tokens=wait.length,
+        reasoning_tokens=reasoning,
+        until=wait.until,
+        tau1=options.tau1,
+        tau2=options.tau2,
+        stall_threshold=options.stall_threshold_s,
+    )
+    objective = float(recording.ttft_slo[row])
+    qoe = andes_qoe(
+        times[reasoning:],
+        rate=rate,
+        arrival=wait.arrival,
+        expected_ttft=options.expected_ttft_s if np.isnan(objective) else objective,
+        output_tokens=wait.length - reasoning,
+        until=wait.until,
+    )
+    return stream, qoe
+
+
+def _waits(recording: Recording) -> tuple[FloatArray, FloatArray]:
+    """When each reader begins to wait, and until when; seconds, shape (n,)."""
+    # After a failure the reader waits until then; without one, until the recording ends.
+    gave_up = np.where(np.isnan(recording.ended), recording.info.duration_s, recording.ended)
+    # A turn that was never due waits for nothing: it comes and goes at the end.
+    due = np.where(recording.due, recording.scheduled, gave_up)
+    return due, np.fmax(np.maximum(gave_up, due), recording.last)
 
 
 def _waits_on(stream: StreamQoS, over: float, *, seen: bool) -> StreamQoS:

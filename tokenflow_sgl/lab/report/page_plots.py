@@ -32,11 +32,22 @@ def drawn(
         readings: How their readers fared, in the same order.
         progress: Called with each plot's name before it is drawn.
     """
+    made = []
+    for title, caption, wide, draw in _wanted(members, readings):
+        progress(f"drawing: {title.lower()}")
+        made.append(Plot(title, caption, wide, Markup(draw())))  # matplotlib escapes its text
+    return made
+
+
+def _wanted(
+    members: Sequence[Figures], readings: Sequence[Reading]
+) -> list[tuple[str, str, bool, Callable[[], str]]]:
+    """Title and caption of each plot, whether it is a wide one, and what draws it."""
     zero = [figures.judged for figures in members]
     same_chunk = sum(int((s.tbt_seconds == 0).sum()) for judged in zero for s in judged.streams)
     gaps = sum(s.tbt_seconds.size for judged in zero for s in judged.streams)
     share = f"{same_chunk / gaps:.1%} of them are 0 (one chunk). " if same_chunk else ""
-    wanted: list[tuple[str, str, bool, Callable[[], str]]] = [
+    return [
         (
             "Time to first token",
             "Share of all requests that had their first token within this time after they were "
@@ -93,11 +104,6 @@ def drawn(
             lambda: plots.load_against_goodput(members, readings),
         ),
     ]
-    made = []
-    for title, caption, wide, draw in wanted:
-        progress(f"drawing: {title.lower()}")
-        made.append(Plot(title, caption, wide, Markup(draw())))  # matplotlib escapes its text
-    return made
 
 
 def _rows_note(readings: Sequence[Reading]) -> str:

@@ -6,7 +6,7 @@ Made for the calls of mini-SWE-agent on SWE-bench Verified, one row per call, gr
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -53,6 +53,23 @@ class _ModelCall:
     reasoning: int
 
 
+@dataclass(slots=True)
+class _AgentRuns:
+    """What a file has: calls, runs by name with their number, and when each run began.
+
+    rows: of the file. dropped: calls that are left out, by reason. clamped: calls whose think time
+    would be negative. longer: calls that state more reasoning than tokens.
+    """
+
+    calls: list[_ModelCall] = field(default_factory=list)
+    names: dict[str, int] = field(default_factory=dict)
+    created: list[float] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    clamped: int = 0
+    longer: int = 0
+
+
 def load_agent(
     path: Path,
     *,
@@ -80,57 +97,16 @@ def load_agent(
     """
     _check_rate(think, provider_rate)
     table = Table(path, COLUMNS, progress, optional=(REASONING,), kind="agent")
-    calls: list[_ModelCall] = []
-    names: dict[str, int] = {}
-    created: list[float] = []
-    dropped: Counter[str] = Counter()
-    rows = clamped = longer = turn = expected = output = 0
-    name, offset, idle_since = "", 0.0, 0.0
-    for its_name, step_text, offset_text, created_text, prompt_text, *texts in table.rows():
-        step = table.count("step", step_text)
-        its_offset = table.number("offset_s", offset_text)
-        its_created = table.number("created_unix", created_text)
-        prompt = table.count("prompt_tokens", prompt_text)
-        its_output = table.count("completion_tokens", texts[0])
-        reasoning = table.count(REASONING, texts[1] or "0")
-        if not its_name:
-            table.fail("instance_id", its_name, "the name of a run")
-        if its_name != name:
-            if its_name in names:
-                table.fail("instance_id", its_name, "a run whose calls stand together")
-            name, expected, turn, offset, output = its_name, 0, 0, its_offset, 0
-            idle_since = its_offset
-            names[name] = len(names)
-            created.append(its_created - its_offset)
-        if step != expected:
-            table.fail("step", step_text, f"{expected}, the next step of the run")
-        if its_offset < offset:
-            table.error("is earlier than the call before it", "offset_s")
-        expected, offset = step + 1, its_offset
-        rows += 1
-        reason = empty_reason(prompt, its_output)
-        if reason:
-            dropped[reason] += 1
-            continue
-        think_s = _think_s(think, its_offset - idle_since, output, provider_rate) if turn else 0.0
-        clamped += think_s < 0
-        longer += reasoning > its_output
-        reasoning = min(reasoning, its_output)
-        calls.append(
-            _ModelCall(
-                names[name], turn, its_offset, max(think_s, 0.0), prompt, its_output, reasoning
-            )
-        )
-        turn, output, idle_since = turn + 1, its_output, its_offset
-    require_some(table, rows, len(calls), dropped)
+    runs = _read_calls(table, think, provider_rate)
+    require_some(table, runs.rows, len(runs.calls), runs.dropped)
 
-    first = min(created)
+    first = min(runs.created)
     starts = (
-        [time - first for time in created]
+        [time - first for time in runs.created]
         if arrivals is None
-        else draw_starts(arrivals, seed, len(names)).tolist()
+        else draw_starts(arrivals, seed, len(runs.names)).tolist()
     )
-    labels = list(names)
+    labels = list(runs.names)
     requests = sorted(
         (
             TraceRequest(
@@ -142,24 +118,73 @@ def load_agent(
                 think_s=call.think_s,
                 reasoning_tokens=call.reasoning,
             )
-            for call in calls
+            for call in runs.calls
         ),
         key=lambda request: request.arrival_s,
     )
     notes = (
-        f"Agent runs as closed-loop sessions: {len(names)} runs.",
+        f"Agent runs as closed-loop sessions: {len(runs.names)} runs.",
         "Runs start as recorded, which reflects the runner's parallelism."
         if arrivals is None
         else f"Runs start by {spell(ARRIVALS, arrivals)}, seed {seed}.",
-        _think_note(think, provider_rate, clamped),
+        _think_note(think, provider_rate, runs.clamped),
         *(
-            [f"{longer} answers state more reasoning than tokens; it was cut to these."]
-            if longer
+            [f"{runs.longer} answers state more reasoning than tokens; it was cut to these."]
+            if runs.longer
             else []
         ),
     )
-    accounting = Accounting(rows, len(requests), dict(dropped))
+    accounting = Accounting(runs.rows, len(requests), dict(runs.dropped))
     return Trace(stem(table), tuple(requests), accounting, notes)
+
+
+def _read_calls(table: Table, think: Think, provider_rate: float | None) -> _AgentRuns:
+    found = _AgentRuns()
+    turn = expected = output = 0
+    name, offset, idle_since = "", 0.0, 0.0
+    for its_name, step_text, offset_text, created_text, prompt_text, *texts in table.rows():
+        step = table.count("step", step_text)
+        its_offset = table.number("offset_s", offset_text)
+        its_created = table.number("created_unix", created_text)
+        prompt = table.count("prompt_tokens", prompt_text)
+        its_output = table.count("completion_tokens", texts[0])
+        reasoning = table.count(REASONING, texts[1] or "0")
+        if not its_name:
+            table.fail("instance_id", its_name, "the name of a run")
+        if its_name != name:
+            if its_name in found.names:
+                table.fail("instance_id", its_name, "a run whose calls stand together")
+            name, expected, turn, offset, output = its_name, 0, 0, its_offset, 0
+            idle_since = its_offset
+            found.names[name] = len(found.names)
+            found.created.append(its_created - its_offset)
+        if step != expected:
+            table.fail("step", step_text, f"{expected}, the next step of the run")
+        if its_offset < offset:
+            table.error("is earlier than the call before it", "offset_s")
+        expected, offset = step + 1, its_offset
+        found.rows += 1
+        reason = empty_reason(prompt, its_output)
+        if reason:
+            found.dropped[reason] += 1
+            continue
+        think_s = _think_s(think, its_offset - idle_since, output, provider_rate) if turn else 0.0
+        found.clamped += think_s < 0
+        found.longer += reasoning > its_output
+        reasoning = min(reasoning, its_output)
+        found.calls.append(
+            _ModelCall(
+                found.names[name],
+                turn,
+                its_offset,
+                max(think_s, 0.0),
+                prompt,
+                its_output,
+                reasoning,
+            )
+        )
+        turn, output, idle_since = turn + 1, its_output, its_offset
+    return found
 
 
 def _check_rate(think: Think, rate: float | None) -> None:

@@ -8,7 +8,7 @@ per client and 6 hours). It is a fitted model, not a log: requests are sampled.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,10 @@ class _Lengths:
     reasoning: _Distribution | None
 
 
+_Sampled = tuple[FloatArray, IntArray, IntArray, IntArray]
+"""Requests of one window: seconds after the start, tokens of prompts, answers and thinking."""
+
+
 def load_servegen(
     rates: Path,
     lengths: Path,
@@ -114,12 +118,54 @@ def load_servegen(
             "duration"
         )
 
+    dropped: Counter[str] = Counter()
+    parts, rows = _sample(table, chosen, distributions, (begin, end), dropped, seed)
+    dropped = +dropped  # reasons that never occurred are no reasons
+    require_some(table, rows, sum(len(part[0]) for part in parts), dropped)
+    times, *counts = (np.concatenate([part[column] for part in parts]) for column in range(4))
+    order = np.argsort(times, kind="stable")
+    columns = (times[order].round(6).tolist(), *(column[order].tolist() for column in counts))
+    requests = tuple(
+        TraceRequest(time_s, prompt, output, reasoning_tokens=reasoning)
+        for time_s, prompt, output, reasoning in zip(*columns, strict=True)
+    )
+    notes = (
+        f"ServeGen from {start_s:g} s on for {duration_s:g} s, sampled with seed {seed}; rows are "
+        "sampled requests.",
+        "Prompt and answer lengths are drawn independently of each other.",
+        *(
+            ["The share of an answer that is thinking is drawn independently of its length."]
+            if any(request.reasoning_tokens for request in requests)
+            else []
+        ),
+    )
+    return Trace(stem(table), requests, Accounting(rows, len(requests), dict(dropped)), notes)
+
+
+def _sample(
+    table: Table,
+    windows: Sequence[_Window],
+    distributions: Mapping[tuple[int, float], _Lengths],
+    span: tuple[float, float],
+    dropped: Counter[str],
+    seed: int,
+) -> tuple[list[_Sampled], int]:
+    """Sample the requests of each window; and how many there are, with those that are dropped.
+
+    Args:
+        table: The file, for messages.
+        windows: Those that the trace has a part of.
+        distributions: Of lengths, by client and start of a window of lengths.
+        span: Begin and end of the trace, seconds on the file's clock.
+        dropped: Counts the requests that are left out, by reason.
+        seed: Of everything that is sampled.
+    """
+    begin, end = span
     rng = stream(seed, "servegen")
     thinking = stream(seed, "servegen reasoning")  # apart: arrivals and lengths stay as they are
-    dropped: Counter[str] = Counter()
-    parts: list[tuple[FloatArray, IntArray, IntArray, IntArray]] = []
+    parts: list[_Sampled] = []
     rows = 0
-    for window in chosen:
+    for window in windows:
         times = _sample_times(rng, window)
         if times is None:
             table.line = window.line
@@ -143,27 +189,7 @@ def load_servegen(
         dropped[NO_PROMPT] += int(((outputs > 0) & (prompts == 0)).sum())
         good = (prompts > 0) & (outputs > 0)
         parts.append((times[good] - begin, prompts[good], outputs[good], reasoning[good]))
-    dropped = +dropped  # reasons that never occurred are no reasons
-    require_some(table, rows, sum(len(part[0]) for part in parts), dropped)
-    times = np.concatenate([part[0] for part in parts])
-    counts = (np.concatenate([part[column] for part in parts]) for column in (1, 2, 3))
-    order = np.argsort(times, kind="stable")
-    columns = (times[order].round(6).tolist(), *(column[order].tolist() for column in counts))
-    requests = tuple(
-        TraceRequest(time_s, prompt, output, reasoning_tokens=reasoning)
-        for time_s, prompt, output, reasoning in zip(*columns, strict=True)
-    )
-    notes = (
-        f"ServeGen from {start_s:g} s on for {duration_s:g} s, sampled with seed {seed}; rows are "
-        "sampled requests.",
-        "Prompt and answer lengths are drawn independently of each other.",
-        *(
-            ["The share of an answer that is thinking is drawn independently of its length."]
-            if any(request.reasoning_tokens for request in requests)
-            else []
-        ),
-    )
-    return Trace(stem(table), requests, Accounting(rows, len(requests), dict(dropped)), notes)
+    return parts, rows
 
 
 def _sample_times(rng: np.random.Generator, window: _Window) -> FloatArray | None:

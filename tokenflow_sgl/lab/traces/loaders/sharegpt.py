@@ -48,7 +48,37 @@ def load_sharegpt(
         raise TraceError(f"think is {think_s!r}; allowed is a number of seconds of at least 0")
     table = Table(path, COLUMNS, progress, kind="sharegpt")
     dropped: Counter[str] = Counter()
-    turns: list[tuple[int, int, int, int]] = []  # conversation, turn, prompt, output
+    turns, rows = _read_turns(table, dropped)
+    require_some(table, rows, len(turns), dropped)
+    conversations = turns[-1][0] + 1
+    starts = draw_starts(arrivals, seed, conversations).tolist()
+    requests = tuple(
+        TraceRequest(
+            arrival_s=starts[conversation],
+            prompt_tokens=prompt,
+            output_tokens=output,
+            session=f"c{conversation}",
+            turn=turn,
+            think_s=think_s if turn else 0.0,
+        )
+        for conversation, turn, prompt, output in turns
+    )
+    notes = (
+        f"ShareGPT lengths; {conversations} conversations were inferred from consecutive rows.",
+        f"The file has no times: conversations start by {spell(ARRIVALS, arrivals)}, seed {seed}.",
+        f"The file has no think times: the next turn follows {think_s:g} s after an answer.",
+    )
+    return Trace(stem(table), requests, Accounting(rows, len(requests), dict(dropped)), notes)
+
+
+def _read_turns(table: Table, dropped: Counter[str]) -> tuple[list[tuple[int, int, int, int]], int]:
+    """Conversation, turn, tokens of prompt and of answer, of each request; and how many rows.
+
+    Args:
+        table: The file.
+        dropped: Counts the rows that are left out, by reason.
+    """
+    turns: list[tuple[int, int, int, int]] = []
     rows, conversation, turn, before = 0, -1, 0, 0
     opens = True  # the next request opens a conversation
     for prompt_text, output_text, total_text in table.rows():
@@ -69,22 +99,4 @@ def load_sharegpt(
         else:
             turn += 1
         turns.append((conversation, turn, prompt, output))
-    require_some(table, rows, len(turns), dropped)
-    starts = draw_starts(arrivals, seed, conversation + 1).tolist()
-    requests = tuple(
-        TraceRequest(
-            arrival_s=starts[conversation],
-            prompt_tokens=prompt,
-            output_tokens=output,
-            session=f"c{conversation}",
-            turn=turn,
-            think_s=think_s if turn else 0.0,
-        )
-        for conversation, turn, prompt, output in turns
-    )
-    notes = (
-        f"ShareGPT lengths; {conversation + 1} conversations were inferred from consecutive rows.",
-        f"The file has no times: conversations start by {spell(ARRIVALS, arrivals)}, seed {seed}.",
-        f"The file has no think times: the next turn follows {think_s:g} s after an answer.",
-    )
-    return Trace(stem(table), requests, Accounting(rows, len(requests), dict(dropped)), notes)
+    return turns, rows
