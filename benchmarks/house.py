@@ -2,6 +2,7 @@
 
     python benchmarks/house.py
     python benchmarks/house.py --against /path/to/other/checkout
+    python benchmarks/house.py --list
 
 Read from the sources, but for what a plain server (`--scheduler tokenflow` alone) imports and what
 that takes: for that a process imports what SGLang's scheduler process imports, and then ours.
@@ -18,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEDULER = "Scheduler"
@@ -135,17 +137,38 @@ def circles(checkout: Path) -> tuple[int, int]:
     return sum(room in reach(room) for room in arrows), len(arrows)
 
 
-def functions(package: dict[Path, ast.Module]) -> Iterator[tuple[int, int]]:
-    """Lines and parameters of each function."""
-    for tree in package.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-                own = [each for each in given if each.arg not in ("self", "cls")]
-                yield (node.end_lineno or 0) - node.lineno + 1, len(own)
+class Function(NamedTuple):
+    """A function: `folder/file.py:name`, its lines, and its parameters without `self` and `cls`."""
+
+    name: str
+    lines: int
+    parameters: int
+
+    @property
+    def large(self) -> bool:
+        """Whether it is to be looked at."""
+        return self.lines > LONG or self.parameters > MANY
 
 
-def twice(package: dict[Path, ast.Module]) -> int:
+def functions(package: dict[Path, ast.Module], root: Path) -> Iterator[Function]:
+    """Each function, with the class that it is in; paths are relative to `root`."""
+
+    def within(node: ast.AST, name: str) -> Iterator[Function]:
+        for each in ast.iter_child_nodes(node):
+            inner = name
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{name}{'' if name.endswith(':') else '.'}{each.name}"
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = [*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]
+                own = [one for one in given if one.arg not in ("self", "cls")]
+                yield Function(inner, (each.end_lineno or 0) - each.lineno + 1, len(own))
+            yield from within(each, inner)
+
+    for path, tree in package.items():
+        yield from within(tree, f"{path.relative_to(root).as_posix()}:")
+
+
+def twice(package: dict[Path, ast.Module]) -> list[str]:
     """Class names that stand more than once."""
     names = Counter(
         node.name
@@ -153,7 +176,7 @@ def twice(package: dict[Path, ast.Module]) -> int:
         for node in tree.body
         if isinstance(node, ast.ClassDef)
     )
-    return sum(count > 1 for count in names.values())
+    return sorted(name for name, count in names.items() if count > 1)
 
 
 def untyped(engine: dict[Path, ast.Module]) -> tuple[int, int]:
@@ -196,7 +219,7 @@ def figures(checkout: Path) -> dict[str, str]:
     flags = asked(FLAGS, checkout)
     assert isinstance(flags, list)
     around, rooms = circles(checkout)
-    sizes = list(functions(package))
+    found = list(functions(package, checkout))
     loose, parameters = untyped(engine)
 
     def lines(paths: dict[Path, ast.Module]) -> int:
@@ -214,10 +237,12 @@ def figures(checkout: Path) -> dict[str, str]:
         "memory of that import": f"{plain['bytes'] / 2**20:.1f} MiB",
         "rooms of engine/ in circles": f"{around} of {rooms}",
         "flags of the server": str(len(flags)),
-        f"functions of more than {LONG} lines": str(sum(size > LONG for size, _ in sizes)),
-        f"functions of more than {MANY} parameters": str(sum(many > MANY for _, many in sizes)),
-        "most parameters of a function": str(max(many for _, many in sizes)),
-        "class names that stand twice": str(twice(package)),
+        f"functions of more than {LONG} lines": str(sum(each.lines > LONG for each in found)),
+        f"functions of more than {MANY} parameters": str(
+            sum(each.parameters > MANY for each in found)
+        ),
+        "most parameters of a function": str(max(each.parameters for each in found)),
+        "class names that stand twice": str(len(twice(package))),
         "parameters in engine/ that are `Any`": f"{loose} of {parameters}",
     }
 
@@ -239,7 +264,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--against", type=Path, help="checkout of another version")
+    parser.add_argument(
+        "--list", action="store_true", help="print the functions and class names to be looked at"
+    )
     given = parser.parse_args()
+    if given.list:
+        package = trees(ROOT / "tokenflow_sgl")
+        for each in functions(package, ROOT):
+            if each.large:
+                print(f"{each.name}: {each.lines} lines, {each.parameters} parameters")
+        print("class names that stand twice:", ", ".join(twice(package)) or "none")
+        return
     now = figures(ROOT)
     if given.against is None:
         print("| | now |\n| --- | --- |")

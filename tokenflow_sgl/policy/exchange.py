@@ -40,10 +40,7 @@ def useful_band(state: State, config: WorkingSetConfig, index: IntArray) -> Floa
 
 
 def exchange(
-    state: State,
-    config: WorkingSetConfig,
-    admission: DemandAnswer,
-    queue: FloatArray | None = None,
+    state: State, config: WorkingSetConfig, admission: DemandAnswer, queue: FloatArray | None = None
 ) -> Exchange:
     """Plan which streams run next.
 
