@@ -24,7 +24,7 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(\[[^]]*\])?\s*([^;]*)")
 
 
 def missing(modules: Iterable[str]) -> list[str]:
-    """Those top-level modules that are not installed, each once, in the order given."""
+    """Which of these top-level modules are not installed, each once, in the order given."""
     return [name for name in dict.fromkeys(modules) if importlib.util.find_spec(name) is None]
 
 

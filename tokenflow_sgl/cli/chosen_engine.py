@@ -314,7 +314,7 @@ class StudiedServer:
         return needed_for_times(self.device, self.profile)
 
     def open(self) -> tuple[DeviceProfile, EngineOptions]:
-        """As of `SimulatedServer`."""
+        """The device that serves the model, and SGLang's settings on it; see `SimulatedServer`."""
         server = SimulatedServer(
             profile=self.profile,
             kv_tokens=self.kv_tokens,

@@ -148,14 +148,14 @@ class TraceChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class TraceWithSlos(TraceChoice):
-    """The same, with objectives of every request."""
+    """What is selected of a trace, with objectives of every request."""
 
     ttft_slo: TtftSlo = None
     tbt_slo: TbtSlo = None
 
     @property
     def slos(self) -> tuple[float | None, float | None]:
-        """As of `TraceChoice`."""
+        """Objectives of every request, TTFT and TBT in seconds; None: those of the trace."""
         return self.ttft_slo, self.tbt_slo
 
 

@@ -153,7 +153,7 @@ do not count as finished.
 
 
 class Page(StrEnum):
-    """Generated pages."""
+    """Pages of docs/ that are generated, by the name of their file."""
 
     flags = "flags"
     metrics = "metrics"

@@ -76,7 +76,7 @@ class ReplayedTrace(TraceChoice):
 
     @property
     def slos(self) -> tuple[float | None, float | None]:
-        """As of `TraceChoice`."""
+        """Objectives of every request, TTFT and TBT in seconds; None: those of the trace."""
         return self.ttft_slo, self.tbt_slo
 
 

@@ -52,7 +52,7 @@ class Compared:
 
     @property
     def names(self) -> list[str]:
-        """The policies, each once."""
+        """Names of the policies to compare, each once, the baseline first."""
         return list(dict.fromkeys(self.policy.split(",")))
 
 

@@ -162,7 +162,7 @@ class SyntheticTrace:
         return f"Synthetic: {'; '.join(said)}."
 
     def make(self, name: str) -> Trace:
-        """The trace.
+        """Make the trace that these options describe.
 
         Args:
             name: It is called this unless an option says otherwise.

@@ -22,7 +22,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One pass's outcome.
+    """What a policy decides in one pass of the scheduler.
 
     Attributes:
         mode: IDLE leaves the engine's own policy alone; then only `memo`, `hidden` and what is

@@ -28,13 +28,13 @@ Length = TypeVar("Length", int, float, IntArray, FloatArray, IntArray | FloatArr
 
 
 class Needs(NamedTuple):
-    """Of each of the streams in a line, as arrays of one length; window: None without its pools."""
+    """Needs of streams in a line, as arrays of one length; window: None without its pools."""
 
     kv: IntArray
     window: IntArray | None
 
     def behind(self, place: int) -> list[Need]:
-        """Of each from this place on."""
+        """Need of each stream from this place on."""
         kv = self.kv[place:].tolist()
         if self.window is None:
             return [(tokens, 0) for tokens in kv]
@@ -87,12 +87,12 @@ class Room:
         return wanted[0] - self.kv, wanted[1] - self.window
 
     def take(self, used: Need) -> None:
-        """So much is used up."""
+        """Count memory as taken that a stream needs, in each of the device's pools."""
         self.kv -= used[0]
         self.window -= used[1]
 
     def give(self, freed: Need) -> None:
-        """So much becomes free."""
+        """Count memory as free that a stream gives up, in each of the device's pools."""
         self.kv += freed[0]
         self.window += freed[1]
 
@@ -112,7 +112,7 @@ def most_kept(window: int, late: int, page: int) -> int:
 
 
 def in_pages(memory: Memory, tokens: Length) -> Length:
-    """So many tokens, or lengths, rounded up to whole pages."""
+    """Tokens, or lengths, rounded up to whole pages."""
     page = memory.page_size
     return tokens if page == 1 else -(-tokens // page) * page
 
@@ -123,12 +123,12 @@ def windows(memory: Memory, length: IntArray | FloatArray) -> IntArray:
 
 
 def need(memory: Memory, length: int, own: int) -> Need:
-    """Of a stream of this length, of which so many tokens are its own."""
+    """What a stream of this length needs, of which so many tokens are its own."""
     return own, min(in_pages(memory, length), memory.window.tokens)
 
 
 def needs(memory: Memory, streams: Streams, index: IntArray, more: Need) -> Needs:
-    """Of the streams at `index`, each, to start or to resume, and `more`."""
+    """What each of the streams at `index` needs to start or to resume, and `more`."""
     kv, window = streams.own.take(index) + more[0], memory.window
     if not window.tokens:
         return Needs(kv, None)  # a plan looks at many
@@ -140,7 +140,7 @@ def needs(memory: Memory, streams: Streams, index: IntArray, more: Need) -> Need
 
 
 def together(memory: Memory, streams: Streams, index: IntArray) -> Need:
-    """Of the streams at `index`, all of them: what each takes by itself."""
+    """What the streams at `index` take together, each by itself."""
     window = 0
     if memory.window.tokens:
         window = int(windows(memory, streams.length.take(index)).sum())
@@ -148,7 +148,7 @@ def together(memory: Memory, streams: Streams, index: IntArray) -> Need:
 
 
 def occupied(memory: Memory, streams: Streams, index: IntArray) -> Need:
-    """Of the streams at `index`, among them all that are on the device, what they share once."""
+    """What the streams at `index` take, with all on the device among them, what they share once."""
     kv, window = together(memory, streams, index)
     return kv + shared_once(memory, streams), window
 
@@ -177,13 +177,13 @@ def shared_once(memory: Memory, streams: Streams) -> int:
 
 
 def steps(memory: Memory, growth: Growth, batch: int, count: int) -> Need:
-    """Of `batch` streams for `count` more decode steps, which take places in every pool."""
+    """What `batch` streams need for `count` more decode steps, which take places in every pool."""
     reserve = growth.reserve(batch, count)
     return reserve, reserve if memory.window.tokens else 0
 
 
 def prompts(memory: Memory, streams: Streams, index: IntArray) -> Need:
-    """Of the waiting streams at `index`, for their prefills: prompts, a page and drafts each.
+    """What the waiting streams at `index` need for prefills: prompts, a page and drafts each.
 
     In the window pool a step keeps all that it computes, and the streams after it their windows.
     """

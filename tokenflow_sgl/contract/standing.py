@@ -20,7 +20,7 @@ _Array = TypeVar("_Array", IntArray, FloatArray, BoolArray)
 
 
 def sealed(array: _Array) -> _Array:
-    """The same array, which can no longer be written: it is shared."""
+    """Make an array read-only, since it is shared, and return it."""
     array.setflags(write=False)
     return array
 

@@ -16,7 +16,7 @@ READ_SECONDS = 20.0
 SHARE_SECONDS = 10.0
 """Memory of the share of the time that prefills take."""
 STALE_SECONDS = 10.0
-"""How long loads may go unseen before their price is forgotten: with a wrong one nobody may load,
+"""How long loads may go unseen before their price is forgotten: with a wrong one none may load,
 and nothing would ever correct it. And for how long decode steps that are held by other ranks'
 prefills teach nothing: where all are, a price that is too high is better than none."""
 RESUMED = 16
@@ -38,7 +38,7 @@ REFIT_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one step computes.
+    """What one forward pass computes: decoding streams, new tokens, and their attention.
 
     decoding: requests that decode one token. context: KV tokens that these read.
     tokens: new tokens of the prefilled requests. attention: the sum of their
@@ -226,7 +226,7 @@ class StepTimer:
         self.last_prefill_seconds = 0.0
 
     def launch(self, work: Work | None) -> None:
-        """This iteration's step; None if it has none."""
+        """Note the step that this iteration of the scheduler launches; None if it launches none."""
         self._launched.append(work)
 
     @property

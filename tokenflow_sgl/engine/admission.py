@@ -20,7 +20,7 @@ from tokenflow_sgl.engine.sglang.request import Req
 from tokenflow_sgl.engine.sglang.worker import LiveScheduler
 
 
-class Offering:
+class OfferedQueue:
     """SGLang's queue while its admission sees only a part of it; all else sees the whole.
 
     Args:
@@ -82,7 +82,7 @@ class PolicedAdmission:
 
     Attributes:
         limits: What the class that admits obeys.
-        offering: SGLang's queue.
+        queue: SGLang's, of which its admission sees what is offered.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class PolicedAdmission:
         self._body = body
         self._mixing = Mixing(scheduler, config)
         self.limits = AdmissionLimits()
-        self.offering = Offering(scheduler)
+        self.queue = OfferedQueue(scheduler)
         self.adder = body.adder(self.limits)
         # The decision's order must survive SGLang's own sorting of the queue.
         self._keep_order = SchedulePolicy(
@@ -122,7 +122,7 @@ class PolicedAdmission:
             if body.offered:
                 running_batch.batch_is_full = False
         try:
-            with self.offering.only(body.offered):
+            with self.queue.only(body.offered):
                 return choose(running_batch)
         finally:
             scheduler.policy = own_policy

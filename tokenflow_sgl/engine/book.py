@@ -120,7 +120,7 @@ class Book:
         self.undated.clear()
 
     def overdue(self, aborts: Sequence[Any]) -> list[Any]:
-        """Those of SGLang's timeouts that stand: time in which a stream was paused does not count.
+        """Which of SGLang's timeouts stand: time in which a stream was paused does not count.
 
         Args:
             aborts: What SGLang would abort for having run too long.

@@ -49,7 +49,7 @@ class HostRoom:
 
 
 def host_room() -> HostRoom:
-    """Of this machine, as SGLang finds it."""
+    """Host memory of this machine in bytes, as SGLang finds it."""
     from sglang.srt.mem_cache.host_memory import available_host_memory_bytes
 
     try:

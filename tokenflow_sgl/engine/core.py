@@ -104,12 +104,12 @@ class Core:
 
     @property
     def recorder(self) -> Recorder:
-        """Where metrics are counted."""
+        """The recorder in which this scheduler's metrics are counted."""
         return self.meters.recorder
 
     @property
     def table(self) -> StreamTable[Any]:
-        """Of the streams."""
+        """The table of the streams, one slot for each."""
         return self.book.table
 
     def costs(self) -> StepCosts:
@@ -351,7 +351,7 @@ class Core:
         asked = None
         if not known:
             asked = terms_of(req, book.classes, grpc_alone(self.scheduler.server_args))
-        with self.gate.offering.whole() as whole:
+        with self.gate.queue.whole() as whole:
             queue()
             queued = body.newest(whole) is req
         if queued and asked is None:
@@ -451,5 +451,5 @@ class Core:
 
 
 def rids(requests: Iterable[Req]) -> list[str]:
-    """Their ids, in order."""
+    """Ids of these requests, in order."""
     return [request.rid for request in requests]

@@ -20,7 +20,7 @@ class Drafts:
     """
 
     def __init__(self, scheduler: LiveScheduler) -> None:
-        """Of SGLang's scheduler.
+        """Read what SGLang's scheduler drafts and verifies.
 
         Raises:
             UnsupportedError: SGLang has chosen options of speculation that are not served.

@@ -153,45 +153,45 @@ class Extensions:
         return iter(self._of)
 
     def pass_begins(self, running_batch: ReqBatch) -> None:
-        """As of `Extension`."""
+        """Tell all that a pass begins: SGLang is about to choose the next batch."""
         for each in self._of:
             each.pass_begins(running_batch)
 
     def prefill(self, running_batch: ReqBatch, choose: Prefill) -> Any:
-        """As of `Extension`; the first is the outermost."""
+        """The plan for a prefill, around which all are asked; the first is the outermost."""
         for each in reversed(self._of):
             choose = _around(each, choose)
         return choose(running_batch)
 
     def launched(self, plan: NextPlan) -> None:
-        """As of `Extension`."""
+        """Tell all that SGLang has chosen: the plan's batch runs next."""
         for each in self._of:
             each.launched(plan)
 
     def computes_beside(self, batch: ReqBatch | None) -> bool:
-        """As of `Extension`; all are asked."""
+        """Whether one of them computes beside this batch; all are asked."""
         return any([each.computes_beside(batch) for each in self._of])
 
     def has_its_memory(self, req: Req) -> bool:
-        """As of `Extension`."""
+        """Whether one of them says that the request has all the memory that it needs."""
         return any(each.has_its_memory(req) for each in self._of)
 
     @contextmanager
     def engine_pauses(self) -> Iterator[None]:
-        """As of `Extension`."""
+        """Surround SGLang's own pause of the engine with what all do then."""
         with ExitStack() as stack:
             for each in self._of:
                 stack.enter_context(each.engine_pauses())
             yield
 
     def while_paused(self) -> None:
-        """As of `Extension`."""
+        """Tell all that the engine is paused; comes again and again."""
         for each in self._of:
             each.while_paused()
 
     @property
     def idle(self) -> bool:
-        """Whether all are."""
+        """Whether nothing of any is under way, so that caches may be flushed."""
         return all(each.idle for each in self._of)
 
     @property
@@ -211,7 +211,7 @@ class Extensions:
         return adder
 
     def memory_checked(self, owners: Sequence[Req]) -> None:
-        """As of `Extension`."""
+        """Tell all that SGLang's strict check of its memory has run."""
         for each in self._of:
             each.memory_checked(owners)
 

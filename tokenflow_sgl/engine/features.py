@@ -40,7 +40,7 @@ class Feature:
     is_on: Callable[[Any], bool]
 
     def load(self) -> FeatureModule:
-        """Import its module."""
+        """Import the module of this extension."""
         return cast(FeatureModule, importlib.import_module(self.module))
 
 

@@ -163,7 +163,7 @@ def layers_of(planner: str | None, ratio: float | None) -> LayerwiseSettings | N
 
 
 def layers_from(namespace: argparse.Namespace) -> LayerwiseSettings | None:
-    """The same from the parsed flags."""
+    """Settings of layer-wise KV, from parsed flags."""
     names = "layerwise", "layerwise_ratio"
     planner, ratio = (getattr(namespace, PREFIX + name, None) for name in names)
     return layers_of(planner, ratio)

@@ -233,7 +233,7 @@ def model_refusal(record: ServerArgs) -> Refusal | None:
 
 
 def _check_model(record: ServerArgs, scheduler: bool) -> bool:
-    """As the scheduler does when it has loaded the model.
+    """Refuse a model that the scheduler would refuse once it has loaded it.
 
     Returns:
         Whether all of its KV is of whole prefixes: no windows, no states.

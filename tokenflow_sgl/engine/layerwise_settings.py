@@ -19,7 +19,7 @@ USUAL_RATIO, WIDEST_RATIO = 2.0, 1024.0
 
 @dataclass(frozen=True, slots=True)
 class LayerwiseSettings:
-    """Of a launch.
+    """Settings of layer-wise KV, of one launch.
 
     Attributes:
         planner: Name of what decides; see `layer_planners`.

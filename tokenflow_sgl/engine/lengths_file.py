@@ -101,7 +101,7 @@ def _read(path: Path) -> str:
 
 
 class LengthsFile:
-    """Writes what is learned.
+    """Keeps what is learned of answers' lengths in a file.
 
     Args:
         path: Of the file.

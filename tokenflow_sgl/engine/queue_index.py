@@ -13,7 +13,7 @@ from tokenflow_sgl.engine.sglang.request import Req
 
 
 class QueueIndex:
-    """Looks into a queue.
+    """Tells which requests SGLang's queue has, without a search for each.
 
     Args:
         tracked: Whether a request is in the table of streams. That does not change while it waits.
@@ -30,7 +30,7 @@ class QueueIndex:
         self.untracked: list[Any] = []
 
     def look(self, queue: list[Req]) -> QueueIndex:
-        """This index, of what is in the queue now."""
+        """Bring this index up to date with what is in the queue now, and return it."""
         if queue != self._seen:
             self._seen = list(queue)
             self.requests = frozenset(queue)

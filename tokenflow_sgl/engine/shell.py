@@ -55,7 +55,7 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
         )
         self.load_inquirer = inquirer_with_paused(
             self.load_inquirer,
-            core.gate.offering.waiting,
+            core.gate.queue.waiting,
             lambda: core.body.pauser.paused,
             lambda: core.meters.headroom.tokens,
         )

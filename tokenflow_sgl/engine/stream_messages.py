@@ -64,7 +64,7 @@ class Awaited:
     adapter: str = ""
 
     def __str__(self) -> str:
-        """As it stands in a message."""
+        """The wait as it stands in a message: NAME:ADAPTER."""
         return f"{self.name}:{self.adapter}"
 
 
@@ -81,7 +81,7 @@ class StreamChange:
     weight: float | None = None
 
     def then(self, later: StreamChange) -> StreamChange:
-        """This one and a later one together."""
+        """This change and a later one as one change."""
         return StreamChange(
             self.rate if later.rate is None else later.rate,
             self.weight if later.weight is None else later.weight,
@@ -98,7 +98,7 @@ def changes_message(changes: Mapping[str, StreamChange]) -> SetInternalStateReq:
 
 
 def passed_on_message(passed_on: Mapping[str, int | None]) -> SetInternalStateReq:
-    """By request id: output tokens whose text was passed on, None: of all that come."""
+    """The message of output tokens whose text was passed on, by request id; None: all that come."""
     return SetInternalStateReq(
         server_args={
             PASSED_ON + rid: ALL if tokens is None else tokens for rid, tokens in passed_on.items()

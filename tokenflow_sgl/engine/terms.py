@@ -156,7 +156,7 @@ def is_ours(key: Any) -> bool:
 
 
 def _folded(key: str) -> str:
-    """As the key would be written with underscores and in small letters."""
+    """A key as it would be written with underscores and in small letters."""
     return key.lower().replace("-", "_")
 
 

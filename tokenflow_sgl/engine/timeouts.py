@@ -25,7 +25,7 @@ class PausedTime:
         self._before: dict[Any, float] = {}
 
     def begin(self, request: Req) -> None:
-        """The request is paused."""
+        """Stop a request's time: it is paused."""
         self._since[request] = self._clock()
 
     def end(self, request: Req) -> None:
@@ -34,7 +34,7 @@ class PausedTime:
             self._before[request] = self._before.get(request, 0.0) + self._clock() - since
 
     def forget(self, request: Req) -> None:
-        """The request is gone."""
+        """Drop what is kept of a request that has ended."""
         self._since.pop(request, None)
         self._before.pop(request, None)
 

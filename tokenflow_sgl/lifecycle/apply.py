@@ -52,7 +52,7 @@ class Applied:
 
 
 def apply(decision: Decision, phases: Phases, body: Actuator, now: float) -> Applied:
-    """Carry `decision` out.
+    """Carry a policy's decision out, in a stated order, through an actuator.
 
     A stream that has left, that is in another phase than the decision takes it for, or that the
     body refuses, is passed over: a decision may be older than an abort. Of several actions on one

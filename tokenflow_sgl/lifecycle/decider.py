@@ -27,11 +27,11 @@ class Listener(Protocol):
         ...
 
     def policy_error(self) -> None:
-        """The policy has failed."""
+        """Told that the policy has failed."""
         ...
 
     def decided(self, state: State, decision: Decision) -> None:
-        """The policy has answered."""
+        """Told what the policy has decided."""
         ...
 
 

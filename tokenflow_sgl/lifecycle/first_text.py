@@ -39,7 +39,7 @@ def new_first_texts(table: StreamTable[R]) -> tuple[IntArray, FloatArray]:
 
 
 def last_first_text(table: StreamTable[R], request: R) -> float | None:
-    """The same of a stream that is about to be forgotten, if it was not known yet.
+    """When the first text of a stream came that is about to be forgotten, if not known yet.
 
     Args:
         table: With the stream.

@@ -43,7 +43,7 @@ class LoadedPart:
 
 
 class Phases:
-    """Columns by slot.
+    """The phase of each stream and what goes with it, in columns by slot.
 
     Attributes:
         phase: A `Phase`, or NOT_HERE.
@@ -111,14 +111,14 @@ class Phases:
         self.version += 1
 
     def leave(self, slot: int) -> None:
-        """The stream is gone."""
+        """Free the slot of a stream that has ended."""
         self.phase[slot] = NOT_HERE
         self.parts.pop(slot, None)
         self._stopped.pop(slot, None)
         self.version += 1
 
     def load(self, slot: int, tokens: int, to_load: int, now: float) -> None:
-        """Of a stream's KV `tokens` more are copied to the device, and `to_load` are left."""
+        """Note that `tokens` more of a stream's KV are copied to the device; `to_load` are left."""
         before = self.parts.pop(slot, LoadedPart(0, 0)).loaded
         if self.phase[slot] != Phase.LOADING.value:
             self.move(slot, Phase.LOADING, now)
@@ -153,7 +153,7 @@ class Phases:
         return found
 
     def admit(self, slots: Iterable[int]) -> None:
-        """These streams are members of the working set from now on."""
+        """Make these streams members of the working set."""
         for slot in slots:
             self.admitted[slot] = True
 

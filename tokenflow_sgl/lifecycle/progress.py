@@ -17,7 +17,7 @@ class Generating(Protocol):
 
     @property
     def output_ids(self) -> Sequence[int]:
-        """Output tokens so far."""
+        """Ids of the output tokens that a request has so far."""
         ...
 
     @property

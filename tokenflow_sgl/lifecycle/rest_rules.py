@@ -45,7 +45,7 @@ class RestRules:
 
     @property
     def awaited(self) -> bool:
-        """Whether anything waits."""
+        """Whether anything waits for streams to end, so that none may rest."""
         return bool(self._waits)
 
     def begin(
@@ -87,7 +87,7 @@ class RestRules:
         return self.since(slot)
 
     def leave(self, slot: int) -> None:
-        """The stream is gone."""
+        """Forget the adapter of a stream that has ended."""
         self._adapters.pop(slot, None)
 
     def since(self, slot: int) -> float:

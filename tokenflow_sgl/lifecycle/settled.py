@@ -21,7 +21,7 @@ from tokenflow_sgl.qos import ReaderBank
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settled:
-    """As of one version of the phases.
+    """What of the streams stays until one arrives, leaves or changes its phase.
 
     Attributes:
         version: Which, see `Phases`.
@@ -48,7 +48,7 @@ def rest(table: StreamColumns, readers: ReaderBank, slots: IntArray) -> BoolArra
 
 
 def settle(table: StreamColumns, readers: ReaderBank, phases: Phases, order: IntArray) -> Settled:
-    """What is settled now.
+    """Find what stays of the streams until one arrives, leaves or changes its phase.
 
     Args:
         table: The columns by slot.

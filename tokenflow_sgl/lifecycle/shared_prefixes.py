@@ -82,7 +82,7 @@ class SharedPrefixes:
         return self._found
 
     def _forget_others(self) -> None:
-        """Streams that have left."""
+        """Forget the prefixes of streams that have left."""
         more = len(self._phases) - len(self._number)
         if more:
             self._number = np.concatenate([self._number, np.zeros(more, dtype=np.int64)])

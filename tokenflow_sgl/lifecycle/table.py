@@ -188,7 +188,7 @@ class StreamTable(StreamColumns, Generic[R]):
         return [request for request in self._slot_of if request not in held]
 
     def move(self, request: R, phase: Phase, now: float) -> None:
-        """The stream enters `phase`."""
+        """Move a stream to another phase."""
         self.phases.move(self._slot_of[request], phase, now)
 
     def slot(self, request: R) -> int:

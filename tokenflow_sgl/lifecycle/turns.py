@@ -29,7 +29,7 @@ class Turns:
         self._passes = 0
 
     def next(self, slots: IntArray) -> IntArray:
-        """Those of `slots` that this pass looks at, in their order."""
+        """Which of `slots` this pass looks at, in their order."""
         self._grow()
         self._passes += 1
         looked = np.where(self.known(slots), self._looked.take(slots), -self._again)

@@ -26,7 +26,7 @@ TBT_SECONDS = (
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
+    """One metric of the scheduler: name, kind, labels and what it says.
 
     Attributes:
         name: Without the prefix; counters end in `_total`.
@@ -48,5 +48,5 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        """As on the metrics page."""
+        """Name of the metric on the metrics page."""
         return PREFIX + self.name

@@ -127,7 +127,7 @@ class BlockGroups:
         return self._hand_out(found)
 
     def give(self, pages: Pages) -> None:
-        """These pages are free again, in any order.
+        """Take pages back that are free again, in any order.
 
         Raises:
             ValueError: One of them is not handed out, or is named twice.
@@ -157,7 +157,7 @@ class BlockGroups:
             self._end[owner] = self._next[owner]
 
     def forget(self, owner: int) -> None:
-        """As `close`; and the number is another owner's from now on."""
+        """Close an owner's groups, as `close`; its number may be another owner's from now on."""
         self.close(owner)
         if owner < len(self._next):
             self._next[owner] = self._end[owner] = 0

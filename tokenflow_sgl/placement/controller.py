@@ -37,7 +37,7 @@ class Trigger(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """When the controller asks.
+    """When the controller asks for a new placement.
 
     Attributes:
         shortest: Steps that a plan stands at least unless the batch changes (Delta_min in OrbitFlow

@@ -95,11 +95,11 @@ class Deposit:
 
     @property
     def held(self) -> int:
-        """Tokens in it."""
+        """Tokens that the deposit holds."""
         return self._free + len(self._generated)
 
     def put(self, tokens: int, now: float, *, free: int = 0) -> None:
-        """So many tokens were generated now; the first `free` of them take no interval."""
+        """Add tokens that were generated now; the first `free` of them take no interval."""
         self._free += free
         self._generated.extend([now] * (tokens - free))
 

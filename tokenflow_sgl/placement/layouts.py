@@ -86,7 +86,7 @@ def every_kth(layers: int) -> Layouts:
 
 @lru_cache(maxsize=64)
 def half_phases(layers: int) -> Layouts:
-    """Those of `every_kth`, and copies of them shifted by half of their distance.
+    """The choices of `every_kth`, and copies of them shifted by half of their distance.
 
     Streams at the same distance then stage their KV at different layers, which matters where
     staging is counted by its largest layer (`Staging.layer`). 18 for 32 layers.

@@ -56,7 +56,7 @@ class Machine:
 
     @property
     def layers(self) -> int:
-        """Of the model."""
+        """Number of the model's layers."""
         return int(self.compute.size)
 
     @property

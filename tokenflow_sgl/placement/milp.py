@@ -31,7 +31,7 @@ def solve_milp(
     gap: float = 1e-4,
     seconds: float = 60.0,
 ) -> Placement | None:
-    """As `solver.solve`, by scipy's HiGHS.
+    """Find a placement like `solver.solve`, as an integer program by scipy's HiGHS.
 
     Args:
         sizes: Blocks of each stream in one layer, of shape (streams,).

@@ -56,7 +56,7 @@ class Batch:
         return cls(tokens, np.zeros_like(tokens), np.full(tokens.shape, tbt_slo))
 
     def only(self, places: IntArray) -> Batch:
-        """Some of its streams."""
+        """Some streams of this batch, as a batch."""
         return Batch(self.tokens[places], self.deposit[places], self.tbt_slo[places])
 
 

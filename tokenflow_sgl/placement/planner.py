@@ -50,7 +50,7 @@ class PlacementPlan:
     lasts: int
 
     def installed(self, steps: float | None = None) -> Installed:
-        """This plan as the one from which the next is reached by migration.
+        """What a next plan starts from if this one is in force: its layouts, and how long it lasts.
 
         Args:
             steps: As of `Installed`; None: as many as this one lasts.

@@ -32,7 +32,7 @@ _TILT = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class SearchEffort:
-    """How long is searched.
+    """How long the solver searches for a placement.
 
     Attributes:
         near: Share of the step: a placement so close to the bound, or to the best one that is left,
@@ -58,7 +58,7 @@ LARGE = SearchEffort(near=0.003, search=4000, pairs=True, branch=0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """What the solver found.
+    """The placement that the solver found, its step, and a lower bound of it.
 
     Attributes:
         layout: Choice of each stream, of shape (streams,).
@@ -170,7 +170,7 @@ def step_seconds(
     machine: Machine,
     kernels: Kernels | None = None,
 ) -> float:
-    """As `step_latency.decode_step(...).seconds`, from the sums at each choice alone.
+    """Seconds of a decode step, as `step_latency.decode_step`, from the sums at each choice alone.
 
     Arguments and errors as of `solve`.
     """

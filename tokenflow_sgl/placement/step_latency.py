@@ -56,7 +56,7 @@ class LayerMove:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """One decode step.
+    """When each layer of one decode step computes and waits.
 
     Attributes:
         start: Seconds at which each layer starts, of shape (layers,).
@@ -83,7 +83,7 @@ def decode_step(
     machine: Machine,
     sharing: Sharing = Sharing.EARLIEST_DEADLINE,
 ) -> Timeline:
-    """Play one decode step.
+    """Play one decode step: which layers wait for KV, and for how long.
 
     Args:
         sizes: Blocks of each stream in one layer, of shape (streams,), > 0.0.
@@ -156,7 +156,7 @@ class _Link:
             self._advance(np.inf)
 
     def move(self, until: float) -> None:
-        """Copy until a time."""
+        """Let the link copy until a time."""
         while self.moving and self.now < until:
             self._advance(until)
         self.now = until

@@ -42,5 +42,5 @@ class AdmissionRules:
 
 
 def _common(one: IntArray, other: IntArray) -> IntArray:
-    """Those of `one` that are in `other`, in its order."""
+    """Which of `one` are in `other`, in its order."""
     return one[np.isin(one, other)]

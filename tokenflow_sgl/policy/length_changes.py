@@ -102,7 +102,7 @@ class LengthChanges:
         self._over = np.zeros(len(family().log_median))
 
     def add_kind(self) -> None:
-        """One more row."""
+        """Add a row for one more kind of answers."""
         row = np.zeros((1, len(GRID)))
         self._ended, self._cut = (np.concatenate([each, row]) for each in (self._ended, self._cut))
         for moment in self._moments:
@@ -201,7 +201,7 @@ class LengthChanges:
         self._probability = 1.0 - 1.0 / (1.0 + float(odds.sum()))
 
     def _begun(self, under_way: FloatArray) -> int:
-        """Answers that have begun."""
+        """Number of answers that have begun so far."""
         return int(self._ended[0].sum() + self._cut[0].sum() + under_way.sum())
 
 

@@ -61,13 +61,13 @@ class Family:
         return likely
 
     def of_cut(self, cut: FloatArray) -> FloatArray:
-        """The same where none has ended."""
+        """Log-likelihood of each curve where no answer has ended, of shape (m,)."""
         # Streams under way are in few cells of the grid.
         cells = np.flatnonzero(cut)
         return np.asarray(np.einsum("mg,g->m", self.log_survival[:, cells], cut[cells]))
 
     def of_one(self, cell: int, *, cut_off: bool) -> FloatArray:
-        """The same of a single answer that ended in a cell, or that was cut off there."""
+        """Log-likelihood of each curve, of a single answer that ended or was cut off in a cell."""
         return np.asarray((self.log_survival if cut_off else self.log_mass)[:, cell])
 
     def allowed(self, log_limit: float) -> FloatArray:
@@ -89,7 +89,7 @@ def lost(survival: FloatArray) -> FloatArray:
 
 @cache
 def family() -> Family:
-    """All that are considered."""
+    """All curves of lengths that are considered."""
     octaves = math.log2(LONGEST)
     log_medians = np.linspace(0.0, math.log(LONGEST), round(PER_OCTAVE * octaves) + 1)
     grid = np.meshgrid(log_medians, SPREADS, EARLY, indexing="ij")

@@ -44,7 +44,7 @@ def lengths_document(evidence: Evidence) -> str:
 
 
 def read_lengths(text: str) -> Evidence:
-    """What a document says.
+    """Read what a file of lengths says.
 
     Raises:
         LengthsDocumentError: It is none.

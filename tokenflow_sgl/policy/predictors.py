@@ -21,11 +21,11 @@ class LimitLengths:
     """Takes each limit for the answer's length: right where clients know what they will get."""
 
     def kind(self, traits: Traits) -> int:
-        """There is one."""
+        """The only kind of answers that there is."""
         return 0
 
     def ended(self, kind: int, length: int, *, cut_off: bool) -> None:
-        """Nothing to learn."""
+        """Told that an answer has ended, of which nothing is learned."""
 
     def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
         """Limits are lengths, of all kinds that a predictor before this one has named."""
@@ -44,7 +44,7 @@ class GuardedLengths:
         self._predictor: LengthPredictor = predictor
 
     def kind(self, traits: Traits) -> int:
-        """As the predictor says."""
+        """The kind that a user's predictor gives answers like this."""
         try:
             kind = int(self._predictor.kind(traits))
             if not 0 <= kind < MOST_KINDS:
@@ -55,14 +55,14 @@ class GuardedLengths:
             return 0
 
     def ended(self, kind: int, length: int, *, cut_off: bool) -> None:
-        """Tell the predictor."""
+        """Tell a user's predictor that an answer has ended."""
         try:
             self._predictor.ended(kind, length, cut_off=cut_off)
         except Exception:
             self._give_up()
 
     def lengths(self, kind: IntArray, generated: IntArray) -> Lengths:
-        """As the predictor says, if it has a curve for every kind that it named."""
+        """Lengths by a user's predictor, if it has a curve for every kind that it named."""
         try:
             found = self._predictor.lengths(kind, generated)
             for curves in (found.typical, found.careful):

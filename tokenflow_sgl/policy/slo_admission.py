@@ -119,7 +119,7 @@ def allowance(state: State, context: FloatArray, count: FloatArray) -> FloatArra
     few, many = (curves.quantile_left(kind, generated, limit, share) for share in (FEW, MANY))
 
     def allowed(pace: FloatArray) -> FloatArray:
-        """Of each stream at each pace, seconds per token; shape (n, streams)."""
+        """Seconds per token of each stream at each pace; shape (n, streams)."""
         gain = objective - pace[:, None]
         return np.asarray(past + np.minimum(few * gain, many * gain))
 

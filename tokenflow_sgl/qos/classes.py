@@ -100,7 +100,7 @@ class QosClass:
 
     @property
     def paced(self) -> QosClass:
-        """The same as the scheduler has to see it: nothing is read faster than it is delivered."""
+        """The classes as the scheduler has to see them: none reads faster than is delivered."""
         if not self.deposit or self.interval * self.rate <= 1.0:
             return self
         return dataclasses.replace(self, rate=max(1.0 / self.interval, LOWEST_RATE))
@@ -142,7 +142,7 @@ class QosClasses:
         return {name: each.rate for name, each in self.known.items()}
 
     def with_default(self, default: str | float) -> QosClasses:
-        """The same with the default of this name, or of this rate in tokens per second.
+        """The classes with the default of this name, or of this rate in tokens per second.
 
         Raises:
             ClassError: There is no such class, or the rate is out of its range.

@@ -56,7 +56,7 @@ def noticed(
 
 
 def play(times: ArrayLike, rate: float) -> Playback:
-    """Play a stream back.
+    """Play a stream back to its reader: when each token is read, and how long it stalls.
 
     Args:
         times: Delivery time of each token in seconds, never decreasing, shape (n,), n >= 0. Tokens

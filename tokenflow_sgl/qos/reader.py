@@ -199,7 +199,7 @@ class ReaderBank:
             self.next_due[slot], self.given_up[slot] = math.inf, 0.0
 
     def deliver(self, slots: NDArray[np.int64], counts: NDArray[np.int64], now: float) -> Delivery:
-        """Hand tokens to readers.
+        """Hand new tokens to the readers of these streams.
 
         Args:
             slots: Slots, each at most once per call, shape (n,).
@@ -220,7 +220,7 @@ class ReaderBank:
         resting = self.resting.take(slots)
         some_rest = bool(resting.any())
         if some_rest:
-            # As with a reader for whom it is just in time: no stall, and `unread` keeps the books.
+            # As with a reader that it reaches just in time: no stall, and `unread` keeps the books.
             due = np.where(resting, now, due)
         got = tokens > 0
         ahead = np.where(reading, due, now) - now

@@ -14,7 +14,7 @@ from tokenflow_sgl.qos.summary import Summary
 
 @dataclass(frozen=True, slots=True)
 class RunQoS:
-    """One run, judged.
+    """How the readers of one run fared, together.
 
     Attributes:
         duration: T, the makespan: from the first arrival to the last stream's end, seconds.

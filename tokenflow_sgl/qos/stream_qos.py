@@ -30,7 +30,7 @@ from tokenflow_sgl.qos.weights import TAU1, TAU2, effective_weight, token_weight
 
 @dataclass(frozen=True, slots=True)
 class StreamQoS:
-    """One stream, judged.
+    """How the reader of one stream fared: TTFT, stalls, effective tokens.
 
     Attributes:
         rate: Reading speed, tokens/s.

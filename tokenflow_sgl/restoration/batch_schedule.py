@@ -27,7 +27,7 @@ from tokenflow_sgl.restoration.token_wise import (
 
 
 def schedule(jobs: Sequence[Job], machine: PrefillMachine) -> BatchOutcome:
-    """Serve a batch.
+    """Serve a batch of prefills whose prefixes are stored, and say when each is done.
 
     Args:
         jobs: In the order in which the device computes them.
@@ -50,7 +50,7 @@ def schedule(jobs: Sequence[Job], machine: PrefillMachine) -> BatchOutcome:
 
 @dataclass(slots=True, eq=False)
 class _Progress:
-    """Where one job stands.
+    """How far one job of the batch has come.
 
     suffix: tokens of it still to be computed. head: leading tokens of the gap that are there or
     being computed. tail: tokens loaded or being loaded, of a load that was not given up. flying: of
@@ -214,7 +214,7 @@ class _Schedule:
             one.tail = one.flying = 0
 
     def _within(self, one: _Progress, tokens: int, limit: float) -> int:
-        """As many of these tokens of a head as delay no request that comes before."""
+        """How many of these tokens of a head delay no request that comes before."""
         if not tokens or one.way is not PrefixWay.TOKENS or self.machine.greedy:
             return tokens
         return tokens_within(one.head, tokens, limit, compute=self.compute, page=self.machine.page)

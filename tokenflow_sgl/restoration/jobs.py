@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PrefillMachine:
-    """What serves the batch.
+    """The device and the channels that serve a batch of restorations.
 
     Attributes:
         compute: Seconds of computing.
@@ -113,5 +113,5 @@ class BatchOutcome:
 
     @property
     def mean_ttft(self) -> float:
-        """Seconds, over the jobs."""
+        """Mean time to first token over the jobs, seconds."""
         return sum(one.ttft for one in self.served) / len(self.served)

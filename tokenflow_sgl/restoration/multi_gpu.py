@@ -71,7 +71,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, stages: int, *, hidden: int, kv_bytes_per_token: int) -> Pipeline:
-        """That of a model, by its width and the bytes of KV per token over all layers."""
+        """The pipeline of a model, by its width and the bytes of KV per token over all layers."""
         return cls(stages, boundary_bytes(hidden) * stages / kv_bytes_per_token)
 
     def at_once(self, prefix: int, gap: int, *, compute: Seconds, fetch: Fetch, page: int) -> Split:

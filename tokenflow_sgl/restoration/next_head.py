@@ -35,7 +35,7 @@ class HeadPlanner(Protocol):
         lead: float = 0.0,
         wait: float = 0.0,
     ) -> int:
-        """See `restoration.head_tokens`."""
+        """Tokens of the head that are still to be computed; see `restoration.head_tokens`."""
         ...
 
     def alone(
@@ -51,7 +51,7 @@ class HeadPlanner(Protocol):
         lead: float = 0.0,
         gain: float = 0.0,
     ) -> bool:
-        """See `restoration.alone_is_sooner`."""
+        """Whether to compute all of it; see `restoration.alone_is_sooner`."""
         ...
 
     def by_layers(
@@ -67,7 +67,7 @@ class HeadPlanner(Protocol):
         lead: float = 0.0,
         gain: float = 0.0,
     ) -> bool:
-        """See `restoration.layers_are_sooner`."""
+        """Whether to restore by layers; see `restoration.layers_are_sooner`."""
         ...
 
     def more_layers(
@@ -85,7 +85,7 @@ class HeadPlanner(Protocol):
         lead: float = 0.0,
         wait: float = 0.0,
     ) -> int:
-        """See `restoration.more_layers`."""
+        """Layers that are computed next; see `restoration.more_layers`."""
         ...
 
 

@@ -21,7 +21,7 @@ from tokenflow_sgl.restoration.token_wise import Seconds, head_tokens
 
 @dataclass(frozen=True, slots=True)
 class StagedRestoration:
-    """What came of it.
+    """When a prefix is restored on all stages of a pipeline, and what each computed.
 
     Attributes:
         seconds: Until the last stage has all of its KV.
@@ -113,7 +113,7 @@ class _Stage:
             head += tokens
 
     def through_all(self) -> tuple[float, int]:
-        """The same for stages that hand chunks on."""
+        """Seconds and head of stages that give chunks on to the next one."""
 
         def own(prefix: int, tokens: int) -> float:
             chunks = -(-tokens // self.chunk)
@@ -148,5 +148,5 @@ class _Stage:
         return min(int(tokens) // self.page * self.page, self.gap)
 
     def _seconds(self, prefix: int, tokens: int) -> float:
-        """Of computing its layers."""
+        """Seconds in which one stage computes its layers."""
         return self.whole(prefix, tokens) / self.stages

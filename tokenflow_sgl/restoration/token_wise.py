@@ -38,7 +38,7 @@ class Split:
 
 
 def in_chunks(step: Callable[[int, int], float], chunk: int) -> Seconds:
-    """Computing step after step.
+    """Seconds of computing in chunks, step after step.
 
     Args:
         step: (New tokens, prefix tokens) -> seconds of one prefill step.
@@ -171,7 +171,7 @@ def alone_is_sooner(
 
 
 def tokens_within(prefix: int, tokens: int, seconds: float, *, compute: Seconds, page: int) -> int:
-    """As many of these tokens as are computed in the time, in whole pages unless all are.
+    """How many of these tokens are computed in the time, in whole pages unless all are.
 
     For a head that is computed while a request that comes before waits for its tail: the device is
     to be free when that has landed.

@@ -148,8 +148,8 @@ def test_what_comes_during_admission_is_behind_the_whole_queue() -> None:
     """Its grammar has become ready: it counts against the limit of all that wait."""
     engine = Engine()
     first, hidden = (engine.stream(Phase.WAITING, rid, made=0) for rid in "ab")
-    offering, req = engine.core.gate.offering, Request("late", made=0)
-    with offering.only([first]):
+    queue, req = engine.core.gate.queue, Request("late", made=0)
+    with queue.only([first]):
         engine.queue(req)
         assert engine.scheduler.waiting_queue == [first]
     assert engine.scheduler.waiting_queue == [first, hidden, req]

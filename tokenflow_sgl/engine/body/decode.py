@@ -37,7 +37,7 @@ from tokenflow_sgl.lifecycle.actuator import Action
 
 @dataclass(frozen=True, slots=True)
 class DecodeMemory(StreamMemory):
-    """The same of a decode server.
+    """The device's memory of a decode server, as a policy sees it.
 
     Attributes:
         loads: Copies back that overlap with decode steps; None: KV is in tensors, whose copies are
@@ -63,7 +63,7 @@ class DecodeBody(UnifiedBody):
         extensions: Extensions,
         recorder: Recorder,
     ) -> None:
-        """As of `UnifiedBody`."""
+        """Build the body of a decode server; arguments as of `UnifiedBody`."""
         super().__init__(scheduler, book, memory, pauser, extensions, recorder)
         self._loads = memory.loads
         self._away: frozenset[Any] = frozenset()  # that are not to be given memory in this pass
@@ -112,7 +112,7 @@ class DecodeBody(UnifiedBody):
         self.pauser.begin(running_batch.reqs)
 
     def accepts(self, action: Action) -> bool:
-        """By what only SGLang's requests, batches and host memory say."""
+        """Whether SGLang's requests, batches and host memory allow this action on a stream."""
         if not super().accepts(action):
             return False
         return not isinstance(action, Preempt) or self.pauser.accepts(self._req(action.slot))
@@ -278,7 +278,7 @@ class DecodeBody(UnifiedBody):
 
     @property
     def loses_retracted(self) -> bool:
-        """Of DeepSeek V4 SGLang keeps no copy when it retracts: a prefill server is asked again."""
+        """Whether SGLang loses what it retracts: of DeepSeek V4 it keeps no copy of KV."""
         return self.pauser.retraction_loses
 
     def held_batches(self) -> list[Any]:

@@ -47,7 +47,7 @@ class PlacedBody(UnifiedBody):
         extensions: Extensions,
         recorder: Recorder,
     ) -> None:
-        """As of `UnifiedBody`."""
+        """Build the body of a server with layer-wise KV; arguments as of `UnifiedBody`."""
         super().__init__(scheduler, book, memory, pauser, extensions, recorder)
         self._looked = 0  # steps that there had been when the leader last looked
         self._carried = 0  # tokens that a step carries, as of then
@@ -63,11 +63,11 @@ class PlacedBody(UnifiedBody):
 
     @property
     def executor(self) -> LayerExecutor:
-        """Where the layers lie."""
+        """What moves the KV of layers, and lets layers wait for it."""
         return self.pool.executor
 
     def host_tokens(self) -> int:
-        """Of SGLang's pages those that no step carries without taking longer.
+        """Tokens of SGLang's pages that no step carries without taking longer.
 
         The leader measures, and its clock tells all ranks.
         """
@@ -87,7 +87,7 @@ class PlacedBody(UnifiedBody):
 
     @property
     def free(self) -> int:
-        """Of these, what the streams that compute leave; below 0: they do not all fit."""
+        """Tokens that computing streams leave of those that no step carries; below 0: too few."""
         page, owners = int(self._scheduler.page_size), self.executor.owners
         # One that was thrown out has a result in flight, and no pages.
         holding = [req for req in dict.fromkeys(self._computing) if req.kv.holds_kv]
@@ -103,7 +103,7 @@ class PlacedBody(UnifiedBody):
 
     @property
     def left(self) -> int:
-        """Of the free tokens, what the rest of a prompt under way leaves."""
+        """Free tokens that the rest of a prompt under way leaves."""
         return self.free - self.promised
 
     @property
@@ -129,7 +129,7 @@ class PlacedBody(UnifiedBody):
         return undisturbed_without_prefill(req) or super().undisturbed(req)
 
     def rejoined(self, running_batch: ReqBatch) -> Any:
-        """Those that have their KV decode on, in the policy's order, as far as they fit."""
+        """Let paused streams that have their KV decode on, in the policy's order, if they fit."""
         scheduler, growth = self._scheduler, self.growth
         placed = {req for req in self.pauser.placed if req.to_finish is None}
         if not placed:

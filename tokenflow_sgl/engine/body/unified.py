@@ -146,7 +146,7 @@ class UnifiedBody:
 
     @property
     def room(self) -> DeviceRoom:
-        """By SGLang's allocator and prefix tree."""
+        """Device memory that can be taken, by SGLang's allocator and prefix tree."""
         return DeviceRoom(self.free, self.promised, len(self._computing), self.growth)
 
     @property
@@ -188,7 +188,7 @@ class UnifiedBody:
     # ---- the verbs ------------------------------------------------------------------
 
     def accepts(self, action: Action) -> bool:
-        """By what only SGLang's requests and batches say."""
+        """Whether SGLang's requests and batches allow this action on a stream."""
         req = self._table.request(action.slot)
         if req is None or req.finished():
             return False
@@ -228,7 +228,7 @@ class UnifiedBody:
         self.pauser.preempt(victims, self._batch, self.in_flight)
 
     def missing(self, slot: int) -> Missing:
-        """By SGLang's prefix tree."""
+        """What of a paused stream's KV is not on the device, by SGLang's prefix tree."""
         return self._loader.missing(self._req(slot))
 
     def load(self, slot: int, tokens: int) -> int:
@@ -308,7 +308,7 @@ class UnifiedBody:
         return running_batch
 
     def forget(self, req: Req) -> None:
-        """The stream is gone."""
+        """Drop what is kept of a stream that has ended."""
         self._loader.give_up(req)
 
     def releases(self, req: Req) -> None:

@@ -39,7 +39,7 @@ class PoolBuffer(NamedTuple):
     owner: Owner
 
     def places(self, owners: dict[Owner, torch.Tensor]) -> torch.Tensor:
-        """The stream's rows."""
+        """Rows of the buffer that belong to what the stream has, of shape (n,)."""
         first = owners[self.owner][:, None] * self.rows
         return (first + torch.arange(self.rows, device=first.device)).flatten()
 
@@ -200,5 +200,5 @@ def _owners(pool: CompressedPool, indices: torch.Tensor, row: int) -> dict[Owner
 
 
 def _bytes(buffer: torch.Tensor) -> torch.Tensor:
-    """As rows of bytes, of which all kinds can be indexed."""
+    """A buffer as rows of bytes, since tensors of all kinds of bytes can be indexed."""
     return buffer.view(torch.uint8)

@@ -65,7 +65,7 @@ class Ack(NamedTuple):
 
 @dataclass(slots=True)
 class DecodeLoad:
-    """One stream's way back.
+    """The load of one paused stream's KV from the host.
 
     Attributes:
         ack: Of its copy.
@@ -90,11 +90,11 @@ class NotAwaited:
         self.event = event
 
     def query(self) -> bool:
-        """Whether it has happened."""
+        """Whether the copy has ended."""
         return bool(self.event.query())
 
     def synchronize(self) -> None:
-        """Returns at once."""
+        """Wait for nothing: whoever lets the stream join waits for the copy."""
 
 
 class DecodeLoads:

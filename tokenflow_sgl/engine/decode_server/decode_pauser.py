@@ -140,7 +140,7 @@ class DecodePauser(Pauser):
         self._book.runs(request)
 
     def _computed_anew(self, request: RebootstrappedReq) -> None:
-        """Its KV is gone: as SGLang does with what it retracts, a prefill server computes it."""
+        """Send a stream whose KV is gone to a prefill server, as SGLang does after a retraction."""
         if request.output_ids:
             request.pd_rebootstrap_forced_output_id = request.output_ids.pop()
         request.pd_rebootstrap_in_progress = True

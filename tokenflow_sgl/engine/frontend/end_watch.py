@@ -37,7 +37,7 @@ async def new_weights(original: Callable[[Any], Awaitable[None]], lock: Any) -> 
 async def adapter_ends(
     original: Callable[[Any, str], Awaitable[None]], registry: Any, lora_id: str
 ) -> None:
-    """Around LoRARegistry.wait_for_unload."""
+    """Tell that an adapter waits for its streams; around LoRARegistry.wait_for_unload."""
     for manager in _managers:
         if manager.lora_registry is registry:
             return await _telling(manager, lora_id, original(registry, lora_id))

@@ -28,7 +28,7 @@ class HeldGauge:
         self._shown = shown
 
     def add(self, tokens: int) -> None:
-        """So many more wait; below 0: fewer."""
+        """Count tokens that wait; below 0: that wait no longer."""
         self.tokens += tokens
         if self._shown is not None:
             self._shown.set(self.tokens)

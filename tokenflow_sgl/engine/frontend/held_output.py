@@ -27,7 +27,7 @@ _BEGINNING = _Place(0, 0)
 
 
 class HeldOutput:
-    """Output that waits.
+    """Output of a stream that is held back until its reader needs it.
 
     Attributes:
         made: Output tokens that have come.
@@ -102,7 +102,7 @@ class HeldOutput:
         return self._chunk()
 
     def _chunk(self) -> Chunk:
-        """Of the output up to `_given`."""
+        """The chunk of the output up to `_given`."""
         tokens, characters = (
             given - begins for given, begins in zip(self._given, self._begins, strict=True)
         )

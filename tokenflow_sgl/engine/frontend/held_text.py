@@ -149,7 +149,7 @@ def watch_generate(
     *args: Any,
     **kw: Any,
 ) -> AsyncIterator[Any]:
-    """Around TokenizerManager.generate_request."""
+    """Notice text of a stream that is held back; around TokenizerManager.generate_request."""
     contents = original(manager, obj, *args, **kw)
     if config_of(manager.server_args) is None or not getattr(obj, "stream", False):
         return contents

@@ -45,7 +45,7 @@ class Messenger:
         self._sending: asyncio.Task[None] | None = None
 
     def passed_on(self, rid: str, tokens: int | None) -> None:
-        """Of the request's output so many tokens were passed on; None: all that come."""
+        """Tell how many tokens of a request's output were passed on; None: all that come."""
         self._passed_on[rid] = tokens
         self._send()
 

@@ -113,6 +113,6 @@ def _said(news: bytes) -> tuple[str, float] | None:
 
 @lru_cache(maxsize=1)
 def siblings_of(manager: Manager) -> Siblings:
-    """Those of the worker whose TokenizerManager this is."""
+    """The other HTTP workers beside the one whose TokenizerManager this is."""
     args = manager.server_args
     return Siblings(getattr(args, LAUNCH_ATTRIBUTE), args.tokenizer_worker_num)

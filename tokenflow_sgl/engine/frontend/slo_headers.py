@@ -68,7 +68,7 @@ def add_to_sampling(params: Any, asked: Mapping[str, float]) -> Any:
 
 
 def add_to_body(body: Any, asked: Mapping[str, float]) -> None:
-    """The same of a request of OpenAI's routes that has `custom_params`; others are left alone."""
+    """Add objectives in headers to a body of OpenAI's routes that has `custom_params`."""
     if asked and hasattr(body, "custom_params"):
         body.custom_params = _with(body.custom_params, asked)
 

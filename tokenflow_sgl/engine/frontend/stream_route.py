@@ -150,7 +150,7 @@ def _longest_rest(manager: Manager) -> str:
 
 
 async def end_stream(rid: str) -> Response:
-    """Abort stream `rid`."""
+    """Abort the stream with this request id."""
     manager = _manager()
     state = manager.rid_to_state.get(rid)
     if state is not None and not state.dispatched:

@@ -41,7 +41,7 @@ def deliver_evenly(
     *args: Any,
     **kw: Any,
 ) -> AsyncGenerator[Chunk, None]:
-    """Around TokenizerManager._wait_one_response."""
+    """Deliver a stream evenly, from its deposit; around TokenizerManager._wait_one_response."""
     chunks = original(manager, obj, *args, **kw)
     config = config_of(manager.server_args)
     if config is None:

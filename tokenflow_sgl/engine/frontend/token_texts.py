@@ -14,7 +14,7 @@ _UNFINISHED = "\ufffd"
 
 
 class TokenTexts:
-    """Of one request.
+    """Tells which text the tokens of one request stand for.
 
     Args:
         tokenizer: The model's; None: the server was started without, and there are no texts.

@@ -30,7 +30,7 @@ class _Stretch(NamedTuple):
 
 
 class UnsentText:
-    """Of one stream.
+    """Counts the tokens of one stream whose text has been sent.
 
     Attributes:
         tokens: Output tokens whose text has gone out; never less than before. Where that cannot be

@@ -40,7 +40,7 @@ class _WithGroups(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
 
     @overrides("which pages are free")
     def get_all_free_pages(self) -> torch.Tensor:
-        """Their numbers, for SGLang's checks."""
+        """Numbers of the free pages, for SGLang's checks."""
         return self.pages.free_pages()
 
     @overrides("there is no list to merge")
@@ -50,7 +50,7 @@ class _WithGroups(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
 
 @checked
 class GroupTokenAllocator(_WithGroups, TokenToKVPoolAllocator):  # type: ignore[misc]
-    """Pages of one token."""
+    """Allocator of pages of one token that keeps each stream's together."""
 
     @overrides("which places serve")
     def alloc(self, need_size: int) -> torch.Tensor | None:

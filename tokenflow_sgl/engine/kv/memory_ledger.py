@@ -84,7 +84,7 @@ def _submitted(
 
 
 class MemoryLedger:
-    """Of one rank.
+    """Accounts for each place in the KV memory of one rank, and says which one has no owner.
 
     Args:
         tree_cache: SGLang's prefix tree, with HiCache or without.

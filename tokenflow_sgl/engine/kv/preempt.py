@@ -92,7 +92,7 @@ class Pauser:
         self._on_released(request)
 
     def resume(self, requests: Iterable[Req]) -> None:
-        """These requests run again."""
+        """Note that these paused requests run again."""
         for request in requests:
             if request in self.paused:
                 del self.paused[request]
@@ -124,7 +124,7 @@ class Pauser:
 
     @staticmethod
     def lose(request: Req) -> None:
-        """Its row is given back: when it goes on, its KV is looked for, or computed again."""
+        """Give back a paused stream's row: to resume, its KV is looked for, or computed again."""
         request.reset_for_retract()
         if request.return_logprob and request.logprob.input_token_logprobs_val is not None:
             # The prompt's log probabilities are out. Left as it is, the start index would cap

@@ -96,7 +96,7 @@ class StreamPages:
             yield
 
     def bind(self, requests: Sequence[Req], rows: NDArray[np.int64]) -> None:
-        """These requests have these rows from now on."""
+        """Note that these requests have these rows from now on."""
         self._know_rows(rows)
         for request, row in zip(requests, rows.tolist(), strict=True):
             owner = self._owner(request)
@@ -163,7 +163,7 @@ class StreamPages:
         return np.array([total], dtype=np.int64)
 
     def take(self, counts: Counts) -> torch.Tensor | None:
-        """So many pages for each asker, one after the other; None if there are too few.
+        """Pages for each asker, one after the other; None if there are too few.
 
         Returns:
             Their numbers, shape (sum of counts,), on the device.

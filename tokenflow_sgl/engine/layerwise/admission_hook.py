@@ -62,7 +62,7 @@ def _has_waited(req: Req, others: set[str]) -> bool:
 
 
 def _pages(adder: PrefillAdmission, req: Req, pool: LayerwisePool) -> int:
-    """Of a stream, with the share of its answer's limit that SGLang expects it to use.
+    """Pages of a stream, with the share of its answer's limit that SGLang expects it to use.
 
     What running streams share is counted for one of them, what only the prefix tree has for each.
     """

@@ -20,7 +20,7 @@ except ImportError:  # torch for CPUs comes without it
 
 
 class BatchedCopyError(RuntimeError):
-    """CUDA refused a copy."""
+    """CUDA refused a batch of copies between device and host."""
 
 
 def has_batched_copies() -> bool:

@@ -32,11 +32,11 @@ class Cells:
 
     @property
     def used(self) -> int:
-        """Cells that are taken."""
+        """Number of cells that are taken."""
         return self.count - self.free
 
     def take(self, number: int) -> IntArray:
-        """So many cells, of shape (number,).
+        """Take this many cells; their numbers, of shape (number,).
 
         Raises:
             CellError: Fewer are free; then none is taken.
@@ -64,6 +64,6 @@ class Cells:
         self.free += cells.size
 
     def in_use(self) -> IntArray:
-        """The taken cells, ascending."""
+        """Numbers of the cells that are taken, ascending."""
         found: IntArray = np.flatnonzero(self._used)
         return found

@@ -38,12 +38,12 @@ class TokenStretches:
 
     @property
     def on_device(self) -> torch.Tensor:
-        """All of their tokens on the device, of shape (tokens,)."""
+        """Places of all of these tokens on the device, of shape (tokens,)."""
         return self._all(self.device)
 
     @property
     def on_host(self) -> torch.Tensor:
-        """The same on the host."""
+        """Places of all of these tokens on the host, of shape (tokens,)."""
         return self._all(self.host)
 
     def _all(self, first: IntArray) -> torch.Tensor:
@@ -67,7 +67,7 @@ class Copier(Protocol):
 
 
 class TorchCopier:
-    """By torch's own indexing, for devices that are emulated.
+    """Copies by torch's own indexing, for devices that are emulated.
 
     Args:
         run: Does the copies; a platform may have its own way.
@@ -77,7 +77,7 @@ class TorchCopier:
         self._run = run
 
     def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Zeros."""
+        """Host memory for a store, zeros of this shape."""
         return torch.zeros(shape, dtype=dtype)
 
     def copy(self, sides: list[Sides], pieces: TokenStretches, to_device: bool) -> None:
@@ -95,5 +95,5 @@ class TorchCopier:
         self._run(load if to_device else store, here.numel(), to_device)
 
     def moment(self, stream: Any) -> Moment:
-        """An event."""
+        """An event at the end of what the stream has queued so far."""
         return stream.record_event()

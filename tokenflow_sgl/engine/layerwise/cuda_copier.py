@@ -35,7 +35,7 @@ class CudaCopier:
         return made
 
     def copy(self, sides: list[Sides], pieces: TokenStretches, to_device: bool) -> None:
-        """Keys and values together."""
+        """Copy stretches of keys and values between device and host, in one batch."""
         if not pieces.device.size:
             return
         device, host, lengths = merged(pieces.device, pieces.host, pieces.length)

@@ -15,7 +15,7 @@ edge would move a layer of every stream there and back as it grows."""
 
 
 class EvenSpread:
-    """The same layers of all streams, evenly spread, and as few as fit (as FlexGen, for the batch).
+    """Offloads the same layers of all streams, evenly spread, as few as possible (as FlexGen).
 
     Keeps how many there are, so that layers come back only when there is memory to spare.
     """
@@ -24,7 +24,7 @@ class EvenSpread:
         self._number = 0
 
     def layouts(self, streams: StreamsInStep) -> Sequence[Layout]:
-        """The same for each."""
+        """The layers on the host, the same ones for each stream."""
         choices = any_number(streams.layers).choices
         for number, layout in enumerate(choices):
             masks = masks_of([layout], streams.layers).repeat(streams.rows.size, axis=1)

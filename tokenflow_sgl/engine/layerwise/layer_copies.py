@@ -27,7 +27,7 @@ class LayerCopies(Protocol):
     """
 
     def to_device(self, device: IntArray, host: IntArray, after: Ticket | None) -> Ticket:
-        """Copy whole cells.
+        """Copy whole cells from the host to the device.
 
         Args:
             device: Cells, of shape (n,). Until the copy has ended, what they hold is no KV.
@@ -37,11 +37,11 @@ class LayerCopies(Protocol):
         ...
 
     def to_host(self, device: IntArray, host: IntArray) -> Ticket:
-        """Copy whole cells; arguments as of `to_device`."""
+        """Copy whole cells from the device to the host; arguments as of `to_device`."""
         ...
 
     def tokens_to_host(self, device: IntArray, host: IntArray) -> Ticket:
-        """Copy single tokens: places in cells, cell * page size + place, of shape (n,)."""
+        """Copy single tokens to the host: places, cell * page size + place in it, of shape (n,)."""
         ...
 
     def wait(self, ticket: Ticket) -> None:

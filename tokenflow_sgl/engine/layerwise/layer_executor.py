@@ -48,7 +48,7 @@ class StepRow:
 
 
 class LayerExecutor:
-    """Of one rank.
+    """Moves KV of single layers between device and host on one rank, and lets layers wait for it.
 
     Args:
         places: Of all pages.
@@ -206,7 +206,7 @@ class LayerExecutor:
             raise RuntimeError(f"tokenflow: layer-wise memory: {trouble}")
 
     def _on_host(self, layer: int) -> BoolArray:
-        """Of the step's new tokens: whether the layer lies on the host."""
+        """Whether the layer of the step's new tokens lies on the host."""
         return self.places.on_host(layer, self._new // self._size)
 
     def _wait(self, ticket: Ticket, cause: Cause) -> None:

@@ -58,14 +58,14 @@ class StreamsInStep:
             getattr(self, name).setflags(write=False)
 
     def of(self, some: BoolArray) -> StreamsInStep:
-        """These of the streams; `some`: of shape (streams,)."""
+        """Some of the streams; `some`: of shape (streams,)."""
         columns = {name: getattr(self, name)[some] for name in _COLUMNS}
         layouts = tuple(layout for layout, kept in zip(self.layouts, some, strict=True) if kept)
         return replace(self, **columns, layouts=layouts)
 
 
 class LayerPlanner(Protocol):
-    """What decides.
+    """Decides which layers' KV of which stream lies on the host in the next steps.
 
     Ranks that measure other speeds may come to other answers: all are right, but these ranks move
     KV before other steps, and wait for each other. One that has a method `carries(newcomer)` also

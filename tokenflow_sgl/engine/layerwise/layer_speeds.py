@@ -31,7 +31,7 @@ class StepMoments:
 
 
 class LayerSpeeds:
-    """Of one rank.
+    """Learns on one rank how long a layer computes and a page is copied.
 
     Args:
         layers: Of the model.

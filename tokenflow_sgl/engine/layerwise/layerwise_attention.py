@@ -92,7 +92,7 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
 
     @overrides("a step begins")
     def init_forward_metadata(self, forward_batch: ForwardStep) -> None:
-        """A step begins."""
+        """Prepare a step: which layers' KV has to be where before which layer computes."""
         idle = forward_batch.forward_mode.is_idle()
         step = [] if idle else step_rows(forward_batch, self._table)
         if step:
@@ -140,13 +140,13 @@ class LayerwiseAttention(AttentionBackend):  # type: ignore[misc]
 
     @overrides("as the attention that computes")
     def support_triton(self) -> bool:
-        """As the inner backend."""
+        """Whether Triton's kernels can be used, as the inner backend says."""
         supported: bool = self._view.inner.support_triton()
         return supported
 
     @overrides("what SGLang asks for where it tunes kernels at start")
     def get_cuda_graph_seq_len_fill_value(self) -> int:
-        """As the inner backend; SGLang asks for it where it tunes kernels at start, too."""
+        """Length that fills rows of CUDA graphs, of the inner backend; asked at start, too."""
         value: int = self._view.inner.get_cuda_graph_seq_len_fill_value()
         return value
 

@@ -94,12 +94,12 @@ class LayerwisePool(MHATokenToKVPool):  # type: ignore[misc]
 
     @overrides("what of it is on the device")
     def get_kv_size_bytes(self) -> tuple[int, int]:
-        """Of the device: keys and values."""
+        """Bytes of the device's keys and values."""
         return self._memory.key.nbytes, self._memory.value.nbytes
 
     @overrides("only our attention may read")
     def get_key_buffer(self, layer_id: int) -> torch.Tensor:
-        """The arena's keys.
+        """Keys of all layers: the arena, which they share.
 
         Raises:
             RuntimeError: Something else than our attention asks, which would read other tokens.
@@ -153,14 +153,14 @@ class TellingAllocator(BaseTokenToKVPoolAllocator):  # type: ignore[misc]
 
     @overrides("all pages are free")
     def clear(self) -> None:
-        """All pages are free."""
+        """Count all pages as free."""
         super().clear()
         self.get_kvcache().executor.clear()
 
 
 @checked
 class LayerwiseTokenAllocator(TellingAllocator, TokenToKVPoolAllocator):  # type: ignore[misc]
-    """Pages of one token."""
+    """Allocator of pages of one token, of a pool whose layers lie apart."""
 
     @overrides("tells the pool which places are free")
     def free(self, free_index: torch.Tensor) -> None:
@@ -172,7 +172,7 @@ class LayerwiseTokenAllocator(TellingAllocator, TokenToKVPoolAllocator):  # type
 
 @checked
 class LayerwisePagedAllocator(TellingAllocator, PagedTokenToKVPoolAllocator):  # type: ignore[misc]
-    """Pages of several tokens."""
+    """Allocator of pages of several tokens, of a pool whose layers lie apart."""
 
     @overrides("tells the pool which pages are free")
     def _release_page_ids(self, *page_ids: torch.Tensor) -> None:

@@ -27,7 +27,7 @@ class StepSpeeds:
 
 
 class LinkClock:
-    """Follows one step.
+    """Follows one decode step: when its layers compute, and when the link brings their pages.
 
     Args:
         speeds: What it does; None: not known, and all may go ahead.
@@ -51,7 +51,7 @@ class LinkClock:
         self._now = max(self._now, self._landing.pop(layer, 0.0))
 
     def ends(self) -> None:
-        """The layer has computed."""
+        """Note that the layer has computed."""
         if self._speeds is not None:
             self._now += self._speeds.layer
 

@@ -57,7 +57,7 @@ class RunnerInArena:
 
 
 class NativeView:
-    """See `AttentionView`.
+    """Attention by torch's own kernels over one layer's places; see `AttentionView`.
 
     Args:
         runner: SGLang's model runner.
@@ -77,7 +77,7 @@ class NativeView:
             )
 
     def begin(self, forward_batch: ForwardStep, step: Sequence[StepRow]) -> None:
-        """Another table of places."""
+        """Begin a step, which reads by another table of places."""
         if step:
             longest = max(row.places.size for row in step)
             self._places.begin(forward_batch.req_pool_indices, longest)

@@ -87,7 +87,7 @@ class PageOwners:
         return self._read.get(row, self.row[:0])
 
     def of_tree(self) -> IntArray:
-        """Pages of the tree."""
+        """Pages that belong to the prefix tree and to no stream, of shape (n,)."""
         found: IntArray = np.flatnonzero(self.row == TREE)
         return found
 

@@ -60,7 +60,7 @@ class PagePlaces:
         self._away: IntArray = np.zeros(pages, dtype=np.int64)  # layers of a page on the host
 
     def add(self, pages: IntArray, offloaded: BoolArray) -> None:
-        """New pages, without content.
+        """Give places to new pages, which have no content yet.
 
         Args:
             pages: Of shape (n,), none of them alive, each once.
@@ -169,7 +169,7 @@ class PagePlaces:
 
     @property
     def host_share(self) -> float:
-        """Of the cells that pages have, staging cells apart, those on the host; NaN: none has."""
+        """Share of pages' cells that lies on the host, staging cells apart; NaN: there is none."""
         every = self.layers * int(np.count_nonzero(self.alive))
         return self.host.used / every if every else float("nan")
 

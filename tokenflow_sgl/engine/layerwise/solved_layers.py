@@ -35,7 +35,7 @@ MISMATCH = 0.2
 
 
 class SolvedLayers:
-    """Plans by `placement.solver`.
+    """Plans layers by OrbitFlow's controller and `placement.solver`.
 
     A plan stands until a stream comes or goes, it does not fit any more, layers or link are much
     faster or slower than it took them to be, or it is old. Streams that are not in a step keep
@@ -56,7 +56,7 @@ class SolvedLayers:
         self.seconds = 0.0
 
     def layouts(self, streams: StreamsInStep) -> Sequence[Layout]:
-        """By the plan that stands, or a new one."""
+        """Layers on the host by the plan that stands, or a new one."""
         self._age += 1
         if streams.speeds is None or not streams.speeds.layer:
             return self._even.layouts(streams)

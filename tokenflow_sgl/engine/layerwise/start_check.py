@@ -132,7 +132,7 @@ def check_attention(backend: TritonAttention, pool: Any) -> None:
 def _numbers(
     shape: tuple[int, ...], dtype: torch.dtype, device: str | torch.device
 ) -> torch.Tensor:
-    """Of a generator of their own: those of the server's seed are left to the server."""
+    """Random numbers of a generator of their own, which leaves the server's seed to it."""
     generator = torch.Generator(device=device).manual_seed(0)
     return torch.randn(shape, dtype=dtype, device=device, generator=generator)
 

@@ -24,7 +24,7 @@ TRITON = "triton"
 
 
 class TritonView:
-    """See `AttentionView`.
+    """Attention by Triton's kernels over one layer's places; see `AttentionView`.
 
     Args:
         runner: SGLang's model runner.

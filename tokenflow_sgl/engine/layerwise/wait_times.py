@@ -16,7 +16,7 @@ UNDER_WAY = 4096
 
 
 class WaitTimes:
-    """Of one rank.
+    """Measures on one rank how long steps wait for copies of layers.
 
     Args:
         copies: Waits, and tells how long it took.

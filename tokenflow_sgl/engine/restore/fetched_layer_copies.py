@@ -23,7 +23,7 @@ logger.addFilter(Sparing())
 
 
 class FetchedLayerCopies(TailCopies):
-    """Of one request; it takes no device memory of its own.
+    """Copies of one request's layers as they are fetched; they take no device memory of their own.
 
     Args:
         tree: SGLang's.

@@ -71,7 +71,7 @@ class HeadChunks:
         }
 
     def behind_others(self, each: Restoration, head: int, chunk: int) -> int:
-        """As many of these tokens as delay none that came before and waits for its tail."""
+        """How many of these tokens delay no earlier request that waits for its tail."""
         within = self._outlook.seconds_before_landing(each)
         if math.isinf(within):
             return chunk

@@ -65,7 +65,7 @@ class LayerFetch(TailFetch):
 
     @property
     def by_layers(self) -> FetchedLayerCopies:
-        """Its copies."""
+        """Copies of what is fetched, layer by layer."""
         assert isinstance(self.copies, FetchedLayerCopies)
         return self.copies
 
@@ -133,12 +133,12 @@ class LayerMemory:
         return bool(self._operations)
 
     def keep(self, operation: StorageFetch) -> None:
-        """Of one that begins."""
+        """Keep the host memory of a fetch that begins."""
         operation.ack_releases_incomplete_host_indices = False
         self._operations.append(operation)
 
     def unused(self, fetching: Collection[Any]) -> int:
-        """Of how many, from the first on, nothing is under way: on this rank, if not on others.
+        """Number of fetches, from the first on, of which nothing is under way on this rank.
 
         fetching: operations that SGLang's threads have not ended.
         """
@@ -146,7 +146,7 @@ class LayerMemory:
         return sum(1 for _ in unused)
 
     def release(self, number: int) -> None:
-        """That of the first ones goes back to SGLang, on all ranks."""
+        """Give the host memory of the first `number` fetches back to SGLang, on all ranks."""
         for operation in self._operations[:number]:
             fetch = tail_of(operation)
             if not (isinstance(fetch, LayerFetch) and fetch.taken):

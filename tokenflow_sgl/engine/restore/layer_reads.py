@@ -60,7 +60,7 @@ def read_layers(
 
 
 def layers_of_page(pool: Any, slot: int, layers: range) -> torch.Tensor:
-    """These layers' K and V of the page at a place of the host's memory, [2, layer, ...]."""
+    """K and V of some layers of the page at a place of the host's memory, [2, layer, ...]."""
     page = int(pool.page_size)
     span = slice(layers.start, layers.stop)
     if pool.layout == "layer_first":

@@ -63,7 +63,7 @@ class LayerWays:
             self._memory.keep(each.operation)
 
     def _by_layers(self, each: Restoration, tokens: int) -> LayerFetch | None:
-        """Its fetch, layer by layer; None: its tail comes first."""
+        """The fetch of a restoration that comes layer by layer; None: its tail comes first."""
         controller, request = self._tree.cache_controller, each.request
         missing = len(request.full_untruncated_fill_ids) - each.start
         suffix = missing - tokens

@@ -63,7 +63,7 @@ class LayeredPrefills:
         return each is not None and each.stage is Stage.LAYERS and not each.step.alone
 
     def began(self, request: Req) -> bool:
-        """It is in the next step, by itself: whether with all of its prompt, as it has to be."""
+        """Note that a request is alone in the next step; whether with all of its prompt."""
         each = self._open.of(request)
         assert each is not None, "it was asked for just now"
         whole = int(request.extend_end) == len(request.full_untruncated_fill_ids)
@@ -109,7 +109,7 @@ class LayeredPrefills:
         return self.seconds_of_layers(split, below) + behind * above
 
     def finishes(self, split: SplitPrefill) -> None:
-        """Its last layers are launched next."""
+        """Note that the last layers of a split prefill are launched next."""
         self._open.finish_layers(split.restoration, split.layers - split.first, split.layers)
 
     def broken_off(self, split: SplitPrefill) -> None:

@@ -70,7 +70,7 @@ class _Turns:
         self._controller = controller
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """As of a queue; None is nothing to load, and SGLang's thread asks again."""
+        """Next fetch for SGLang's I/O thread, as from a queue; None: nothing, it asks again."""
         controller = self._controller
         item = controller.prefetch_buffer.get(block=block, timeout=timeout)
         if not isinstance(item, Turn):

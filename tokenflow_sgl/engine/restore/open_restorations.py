@@ -160,7 +160,7 @@ class OpenRestorations:
         return True
 
     def compute_alone(self, each: Restoration) -> None:
-        """It is faster, or nothing comes; but the link may have got faster, so it is measured."""
+        """Compute all of a request; its link is measured still, for it may have got faster."""
         if not self.has(each):
             return
         each.step.alone = False

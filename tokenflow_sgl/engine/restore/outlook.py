@@ -123,7 +123,7 @@ class Outlook:
         return min(self.compute(prefix, missing) or math.inf, LONGEST_QUERY)
 
     def waits(self, each: Restoration, gap: int) -> None:
-        """Its head is computed; so many tokens of its tail have not arrived yet."""
+        """Note that a head is computed while `gap` tokens of its tail have not arrived."""
         each.wait.needed = each.arrived + gap
         each.wait.landing = self.now + self.fetch(each)(gap)
         self._landings.add(each.link.number, each.wait.landing)
@@ -173,6 +173,6 @@ class Landings:
         self._numbers[at:end], self._times[at:end] = [number], [time]
 
     def soonest(self, number: int) -> float:
-        """Of those with lower numbers; infinite: none waits."""
+        """When the first of those with lower numbers lands, seconds; infinite: none waits."""
         at = bisect.bisect_left(self._numbers, number)
         return self._times[at - 1] if at else math.inf

@@ -26,7 +26,7 @@ class GuardedPlanner:
         self._planner: HeadPlanner = planner
 
     def alone(self, prefix: int, missing: int, end: int, suffix: int, **known: Any) -> bool:
-        """As the planner says, if it says anything."""
+        """What the user's planner answers; ours answers where it fails."""
         if not hasattr(self._planner, "alone"):
             return False
         try:
@@ -36,7 +36,7 @@ class GuardedPlanner:
             return self.alone(prefix, missing, end, suffix, **known)
 
     def head_tokens(self, prefix: int, gap: int, *, page: int, **known: Any) -> int:
-        """As the planner says, in whole pages or the whole gap."""
+        """Tokens of the head by the user's planner, in whole pages or the whole gap."""
         try:
             said = int(self._planner.head_tokens(prefix, gap, page=page, **known))
             if not 0 <= said <= gap or (said % page and said != gap):
@@ -49,7 +49,7 @@ class GuardedPlanner:
             return int(self._planner.head_tokens(prefix, gap, page=page, **known))
 
     def by_layers(self, prefix: int, gap: int, suffix: int, **known: Any) -> bool:
-        """As the planner says, if it says anything."""
+        """What the user's planner answers; ours answers where it fails."""
         if not hasattr(self._planner, "by_layers"):
             return False
         try:
@@ -59,7 +59,7 @@ class GuardedPlanner:
             return self.by_layers(prefix, gap, suffix, **known)
 
     def more_layers(self, prefix: int, gap: int, suffix: int, **known: Any) -> int:
-        """As the planner says, none to all that are neither computed nor landed."""
+        """Layers by the user's planner, none to all that are neither computed nor landed."""
         left = max(known["layers"] - known["computed"] - known["landed"], 0)
         try:
             said = int(self._planner.more_layers(prefix, gap, suffix, **known))

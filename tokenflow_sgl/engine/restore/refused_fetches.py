@@ -64,7 +64,7 @@ class RefusedFetches:
             self._of[handle].waiting = False
 
     def forget(self, handle: Any) -> None:
-        """It was admitted."""
+        """Drop what is kept of a request that was admitted."""
         self._of.pop(handle, None)
 
     def again(self, handle: Any) -> bool:

@@ -31,7 +31,7 @@ class RestorationRecord:
         self._recorder.count("restore_fetch_failures_total", 1)
 
     def joined(self, each: Restoration, fetched: int, ahead: int, outlook: Outlook) -> None:
-        """Its head has met its tail.
+        """Record a restoration whose head has met its tail.
 
         Args:
             each: The restoration.
@@ -47,7 +47,7 @@ class RestorationRecord:
             self._recorder.count("restore_single_source_seconds_total", single)
 
     def by_layers(self, each: Restoration, loaded: int, layers: int, outlook: Outlook) -> None:
-        """Its lower layers are computed, `loaded` of all `layers` have come from the storage."""
+        """Record a restoration of which `loaded` of all `layers` came from the storage."""
         tokens = each.whole * loaded // layers
         split = (layers - loaded, layers) if loaded else None
         computing, fetching = self._count(each, tokens, outlook, split)

@@ -166,7 +166,7 @@ class Restorations:
         return True
 
     def admitted(self, request: Req) -> None:
-        """It is in the next step: what was planned for it in this pass is done.
+        """Note that a request is in the next step: what was planned for it in this pass is done.
 
         Args:
             request: Any of SGLang's.
@@ -231,7 +231,7 @@ class Restorations:
     # ---- a request whose head is being computed -------------------------------------
 
     def continues(self, request: Req) -> None:
-        """Its next chunk is in the next step."""
+        """Note that a request's next chunk is in the next step."""
         prefix = int(request.prefix_len)
         self._outlook.computes(prefix, int(request.extend_end) - prefix)
 
@@ -256,7 +256,7 @@ class Restorations:
         return chunk
 
     def _next_chunk(self, each: Restoration, head: int) -> int | None:
-        """As `next_chunk`, behind `head` tokens; 0, too, if the tail has arrived so far."""
+        """Tokens of the chunk behind `head`, as `next_chunk`; 0, too, if the tail is there."""
         if head >= each.end:
             self.open.drop(each.request, RECOMPUTED)  # another request's, or all computed
             return None
@@ -265,7 +265,7 @@ class Restorations:
         return self._chunks.next(each, head)
 
     def _fetch_rest(self, each: Restoration, head: int) -> None:
-        """So much of it will be computed: a chunk of it is the last one."""
+        """Fetch no more than what is not computed: a chunk of the head is the last one."""
         if self._outlook.known and each.step.chunk <= self._chunk_size:
             each.tail.enough = min(each.tail.enough, each.end - head)
             self._outlook.meets(each, each.end - each.arrived - head)

@@ -207,7 +207,7 @@ class RestoreExtension(Extension):
             self._steps.takes(seconds_of(work, self._host.costs()))
 
     def running(self, batch: ReqBatch) -> AbstractContextManager[None]:
-        """Of a batch that finishes a split prefill, the layers that are left are run."""
+        """Run the layers that are left, of a batch that finishes a split prefill."""
         if self._split.finishes(batch):
             return self._split.running(batch)
         return contextlib.nullcontext()
@@ -247,7 +247,7 @@ class RestoreExtension(Extension):
         self._open.release_layers(self._ranks.least)
 
     def engine_continues(self) -> None:
-        """Restore again."""
+        """Go on with restorations after a pause of the engine."""
         self._open.go_on()
 
     # ---- memory ---------------------------------------------------------------------

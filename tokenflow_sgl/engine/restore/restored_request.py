@@ -136,25 +136,25 @@ class Restoration:
     link: LinkPlace = field(default_factory=LinkPlace)
 
     def goes(self, to: Stage) -> None:
-        """It is at this stage from now on, which may follow the one that it is at."""
+        """Move a restoration to its next stage, one that may follow the stage that it is at."""
         assert to in NEXT_STAGES[self.stage], f"{to.name} does not follow {self.stage.name}"
         self.stage = to
 
     def ends(self) -> None:
-        """Its fetch is of no use any more; layers that are computed already go on without it."""
+        """Drop the fetch of a restoration; layers that are computed already go on without it."""
         if self.stage is not Stage.SPLIT:
             self.goes(Stage.DROPPED)
 
     @property
     def tail(self) -> TailFetch:
-        """How it is fetched."""
+        """The fetch of this restoration's tail."""
         tail = tail_of(self.operation)
         assert tail is not None, "it was marked when it began"
         return tail
 
     @property
     def layer_fetch(self) -> LayerFetch:
-        """How it is fetched layer by layer."""
+        """The fetch of a restoration that comes layer by layer."""
         assert isinstance(self.tail, LayerFetch)
         return self.tail
 
@@ -177,7 +177,7 @@ class Restoration:
 
     @property
     def copies(self) -> TailCopies:
-        """Of its tail, to the device."""
+        """Copies of the tail to the device."""
         return self.tail.copies
 
     @property

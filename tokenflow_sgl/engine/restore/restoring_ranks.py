@@ -16,7 +16,7 @@ UNKNOWN = -1.0
 
 
 class RestoringRanks:
-    """This rank among those that restore together.
+    """One rank among those that restore together: what they have to agree on.
 
     Each method is a collective where there are several: all of them call it in the same pass.
 

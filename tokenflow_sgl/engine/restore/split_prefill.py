@@ -132,7 +132,7 @@ class FinishingWorker:
         self._split = split
 
     def forward_batch_generation(self, batch: ReqBatch, **_: Any) -> GenerationBatchResult:
-        """As SGLang's worker, of the layers that are left; nothing comes from another stage."""
+        """Compute the layers that are left, as SGLang's worker; there is no other stage."""
         return self._split.finish(self._worker, batch)
 
 

@@ -147,7 +147,7 @@ class SplitRun:
         self._steps.takes(self._prefills.seconds_of_layers(split, more))
 
     def _end(self, split: SplitPrefill) -> None:
-        """Its request is an ordinary one again."""
+        """Make the request of a split prefill an ordinary one again."""
         split.request.skip_radix_cache_insert = False
         self._split = None
         if self._scheduler.chunked_req is split.request:

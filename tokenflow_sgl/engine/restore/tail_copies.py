@@ -69,7 +69,7 @@ class TailCopies:
 
     @property
     def held(self) -> int:
-        """Tokens of device memory."""
+        """Tokens of device memory that these copies hold."""
         return 0 if self._slots is None else len(self._slots)
 
     def reserve(self, tokens: int, leave: int) -> None:

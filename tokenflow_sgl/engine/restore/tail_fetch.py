@@ -143,7 +143,7 @@ def set_tail(operation: StorageFetch, tail: TailFetch | None) -> None:
 
 
 def unmark(operation: StorageFetch) -> None:
-    """It is an ordinary one from now on."""
+    """Make a fetch an ordinary one of SGLang's from now on."""
     set_tail(operation, None)
 
 

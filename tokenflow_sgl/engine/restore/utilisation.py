@@ -35,7 +35,7 @@ class Utilisation:
         self._since, self._linked = now, link_seconds
 
     def rest(self) -> None:
-        """None is under way."""
+        """Stop counting: no restoration is under way."""
         self._since = None
 
     def _busy(self, resource: str, seconds: float) -> None:

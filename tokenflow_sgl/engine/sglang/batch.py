@@ -34,7 +34,7 @@ _PENALTY = "sglang.srt.sampling.penaltylib"
 
 @of(f"{_PENALTY}.orchestrator:_BatchedPenalizer")
 class Penalizer(Protocol):
-    """One penalty's rows."""
+    """Rows of one penalty on tokens, such as that on frequency."""
 
     def is_prepared(self) -> bool:
         """Whether it has any."""
@@ -126,7 +126,7 @@ class ReqBatch(Protocol):
         """Whether it has no requests."""
 
     def filter_batch(self, reqs_to_exclude: Sequence[Req]) -> None:
-        """Takes victims out."""
+        """Takes preempted requests out of the batch."""
 
     def merge_batch(self, other: ReqBatch) -> None:
         """Joins those that run."""

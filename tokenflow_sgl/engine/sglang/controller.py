@@ -32,15 +32,15 @@ class CopyAck(Protocol):
 
     @property
     def start_event(self) -> Any:
-        """When it began."""
+        """Event at the begin of a copy."""
 
     @property
     def finish_event(self) -> Any:
-        """When it ended."""
+        """Event at the end of a copy."""
 
     @property
     def num_tokens(self) -> int:
-        """How much it copied."""
+        """Tokens that a copy has copied."""
 
     @property
     def timing_enabled(self) -> bool:
@@ -75,7 +75,7 @@ class PoolCopy(Protocol):
 
 @of(f"{_L2}:L2TransferEngine")
 class CopyEngine(Protocol):
-    """Submits copies."""
+    """Submits copies of KV between device and host."""
 
     host_to_device_stream: Any
 
@@ -92,7 +92,7 @@ class CopyEngine(Protocol):
 
 @of(f"{_HYBRID}:PrefetchOperation")
 class StorageFetch(Protocol):
-    """A fetch from storage."""
+    """A fetch of a prefix from HiCache's storage."""
 
     request_id: str
     handle: Any
@@ -121,7 +121,7 @@ class FetchReport(Protocol):
 
 @of(f"{_HYBRID}:HybridCacheController")
 class Controller(Protocol):
-    """HiCache's controller."""
+    """HiCache's controller: copies of KV between device, host and storage."""
 
     page_size: int
     io_backend: str
@@ -151,7 +151,7 @@ class Controller(Protocol):
         extra_info: Any,
         kv_derived_transfers: list[Any],
     ) -> int:
-        """Fetches a batch."""
+        """Fetches a batch of pages from the storage."""
 
     def _move_op_indices(self, op: QueuedCopy) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """Copies a batch to the device."""
@@ -171,4 +171,4 @@ class Controller(Protocol):
         """Gives host memory back that the head has made needless."""
 
     def terminate_prefetch(self, operation: StorageFetch) -> Any:
-        """Ends a fetch."""
+        """Ends a fetch from the storage early."""

@@ -59,7 +59,7 @@ class Transfers(Protocol):
 
 @of("sglang.srt.arg_groups.fields.disagg:Disagg")
 class DecodeSettings(Protocol):
-    """What `get_disagg` says."""
+    """Settings of a decode server, as `get_disagg` returns them."""
 
     disaggregation_decode_polling_interval: int
     disaggregation_decode_retraction_backup: str
@@ -77,7 +77,7 @@ class DraftInput(Protocol):
 
 @of("sglang.srt.speculative.base_spec_worker:BaseSpecWorker")
 class DraftWorker(Protocol):
-    """Drafts tokens."""
+    """The worker that drafts tokens of a speculating server."""
 
     primary_draft_kv_pool: Any
     """The pool of DeepSeek V4's layer for drafts, which a copy has, too."""

@@ -87,7 +87,7 @@ def spelled(target: str) -> str:
 
 
 def put_in_place() -> None:
-    """Apply what was declared.
+    """Apply the hooks that were declared, and check that each is in place.
 
     Raises:
         SeamError: A hook is not there; the message names it, and the plugin that keeps it out.

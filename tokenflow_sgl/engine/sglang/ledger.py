@@ -82,7 +82,7 @@ def joined(seams: Iterable[Seam]) -> tuple[Seam, ...]:
 
 
 def _shortened(seam: Seam) -> Seam:
-    """Of an import only the first of many files."""
+    """Rows with an import's first file only, where many have it."""
     first, *more = seam.why.split("; ")
     if seam.kind != "import" or not more:
         return seam

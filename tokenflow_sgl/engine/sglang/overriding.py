@@ -42,7 +42,7 @@ def checked(made: Class) -> Class:
 
 
 def check_overrides(made: type) -> None:
-    """The same for a class and all of ours that it derives from."""
+    """Check the overrides of a class and of all of ours that it derives from."""
     for each, name, ours, theirs, base in _pairs(made):
         if theirs is None:
             if declared(ours) is not None and base.__module__.partition(".")[0] == "sglang":

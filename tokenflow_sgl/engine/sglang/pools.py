@@ -29,7 +29,7 @@ class Allocator(Protocol):
     """What is freed together at the end of a step."""
 
     def available_size(self) -> int:
-        """Tokens that are free."""
+        """Tokens that are free on the device."""
 
     def get_kvcache(self) -> Any:
         """The pool that the places are in."""
@@ -38,13 +38,13 @@ class Allocator(Protocol):
         """What is freed at the end of a step must not change until then."""
 
     def get_all_free_pages(self) -> torch.Tensor:
-        """Which pages are free."""
+        """Numbers of the pages that are free."""
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Places for the copies of a tail."""
 
     def free(self, free_index: torch.Tensor) -> None:
-        """Gives them back."""
+        """Gives the places of a tail's copies back."""
 
 
 @of(f"{_ALLOCATOR}.paged:PagedTokenToKVPoolAllocator")
@@ -52,7 +52,7 @@ class PagedAllocator(Allocator, Protocol):
     """One of pages of several tokens."""
 
     def free_page_ids(self, page_ids: torch.Tensor) -> None:
-        """Gives pages back."""
+        """Gives pages back, by their numbers."""
 
 
 @of(f"{_ALLOCATOR}.swa:SWATokenToKVPoolAllocator")
@@ -72,7 +72,7 @@ class WindowAllocator(Allocator, Protocol):
 
 @of(f"{_ALLOCATOR}.mamba:MambaSlotAllocator")
 class StatePlaces(Protocol):
-    """Places for recurrent states."""
+    """Places for recurrent states, which are given out and taken back."""
 
     size: int
 
@@ -89,7 +89,7 @@ class Rows(Protocol):
 
 @of(f"{_POOL}:HybridReqToTokenPool")
 class StateRows(Rows, Protocol):
-    """The same of a model with recurrent states."""
+    """Rows of requests of a model with recurrent states."""
 
     mamba_allocator: StatePlaces
     mamba_initial_tracking_slots: int
@@ -224,4 +224,4 @@ class CompressedPool(Protocol):
         """States that take drafts in later are refused."""
 
     def translate_loc_from_full_to_swa(self, kv_indices: torch.Tensor) -> torch.Tensor:
-        """Pages of its window."""
+        """Pages of the window in which tokens of all layers lie."""

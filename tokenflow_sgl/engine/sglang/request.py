@@ -77,7 +77,7 @@ class ReqTimes(Protocol):
 
 @of(f"{_BATCH}:Req")
 class Req(Protocol):
-    """A request."""
+    """A request, as SGLang's scheduler has it."""
 
     rid: str
     stream: bool
@@ -160,7 +160,7 @@ class Req(Protocol):
         """A stream that has drained may have ended."""
 
     def owned_kv_len(self) -> int:
-        """What a pause keeps."""
+        """Tokens whose KV a paused request keeps."""
 
     def refresh_fill_ids(self) -> None:
         """Ids of what is published."""
@@ -169,7 +169,7 @@ class Req(Protocol):
         """Whether its prefill begins with a load."""
 
     def reset_for_retract(self) -> None:
-        """Makes it resumable."""
+        """Makes a request that is preempted resumable."""
 
     def update_finish_state(self, new_accepted_len: int = 1) -> None:
         """Ends a paused stream with its output."""

@@ -1,4 +1,4 @@
-"""One hold on SGLang."""
+"""One thing of SGLang that this package holds on to: a row of the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUPPORTED_SGLANG = "0.5.23"
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """One hold on SGLang.
+    """One thing of SGLang that this package holds on to: a row of the ledger.
 
     Attributes:
         target: As "module:attribute.path".

@@ -45,7 +45,7 @@ class ServerArgs(Protocol):
         """Checks options together, for the doctor."""
 
     def check_server_args(self) -> None:
-        """The same."""
+        """Checks options together, after those that depend on the model."""
 
 
 @of(f"{_MANAGER}:ReqState")
@@ -85,7 +85,7 @@ class Manager(Protocol):
     lora_registry: Any
 
     def __hash__(self) -> int:
-        """It is the key of what is kept for it."""
+        """A manager is the key of what is kept for it."""
 
     def auto_create_handle_loop(self) -> None:
         """Receives the scheduler's answers."""
@@ -101,10 +101,10 @@ class Controls(Protocol):
 
 @of("sglang.srt.managers.communicator:FanOutCommunicator")
 class Communicator(Protocol):
-    """Asks all schedulers."""
+    """Asks all schedulers of a server, and waits for their answers."""
 
     async def __call__(self, obj: Any) -> list[Any]:
-        """Returns all their answers."""
+        """Asks all schedulers and returns their answers."""
 
 
 @of(f"{_MANAGER}:SignalHandler")
@@ -137,7 +137,7 @@ class Launched(Protocol):
 
 @of("sglang.srt.managers.data_parallel_controller:DataParallelController")
 class ReplicaController(Protocol):
-    """Launches data-parallel replicas."""
+    """Launches the data-parallel replicas of a server."""
 
     _scheduler_init_infos: list[dict[str, Any]]
     """What the replicas' schedulers say."""

@@ -30,7 +30,7 @@ class TreeMatch(Protocol):
 
 @of(f"{_BASE}:EvictParams")
 class Eviction(Protocol):
-    """What SGLang wants evicted."""
+    """How many tokens SGLang wants evicted from the tree."""
 
     mamba_num: int
     """Places for recurrent states."""
@@ -76,7 +76,7 @@ class HostLock(Protocol):
     """A lock on a node's copy on the host."""
 
     def to_dec_params(self) -> Any:
-        """Unlocks it later."""
+        """What the lock is given up with, later."""
 
 
 @of(f"{_CORE}.unified_tree_core:UnifiedTreeNode")
@@ -138,7 +138,7 @@ class Tree(Protocol):
         """Whether there are recurrent states."""
 
     def supports_swa(self) -> bool:
-        """Whether there are windows."""
+        """Whether the tree keeps layers with sliding windows."""
 
     def supports_prefix_sharing(self) -> bool:
         """Whether what several prompts begin with is there once."""
@@ -153,7 +153,7 @@ class Tree(Protocol):
         """What can be evicted of windows, for itself."""
 
     def protected_size(self) -> int:
-        """What running streams lock."""
+        """Tokens of the tree that running streams lock."""
 
     def match_prefix(self, params: Any) -> TreeMatch:
         """Finds what of a waiting prompt is on the device and on the host."""
@@ -165,7 +165,7 @@ class Tree(Protocol):
         """Keeps the chunks of a stream on the device until the last one is there."""
 
     def unlock(self, lock: Any) -> None:
-        """Gives them up."""
+        """Lets the locked chunks of a stream be evicted."""
 
     def checkpoint(self, req: Req, *, up_to: int) -> None:
         """Publishes what a running stream has computed, which HiCache then writes."""
@@ -210,7 +210,7 @@ class Tree(Protocol):
         """Locks the node that the head ends at."""
 
     def dec_host_lock_ref(self, node_id: Any, params: Any) -> Any:
-        """Unlocks the one before."""
+        """Unlocks the node that the head ended at before."""
 
     def release_aborted_request(self, request: Any) -> None:
         """Drops a fetch or a query."""
@@ -241,4 +241,4 @@ class Tree(Protocol):
         """Which places of the device the tree has."""
 
     def session_records(self) -> Mapping[str, Any]:
-        """Which places sessions have."""
+        """Records of the places that sessions have in memory."""

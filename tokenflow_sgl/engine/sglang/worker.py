@@ -73,7 +73,7 @@ class Runner(Protocol):
 
 @of("sglang.srt.managers.tp_worker:TpModelWorker")
 class Worker(Protocol):
-    """Runs batches."""
+    """Runs batches on the device, on one rank."""
 
     model_runner: Runner
 
@@ -83,10 +83,10 @@ class Worker(Protocol):
 
 @of("sglang.srt.speculative.spec_info:SpeculativeAlgorithm")
 class Speculation(Protocol):
-    """How tokens are drafted."""
+    """Algorithm by which tokens are drafted."""
 
     def is_none(self) -> bool:
-        """Not at all."""
+        """Whether no tokens are drafted at all."""
 
 
 @of("sglang.srt.managers.overlap_utils:FutureMap")
@@ -160,7 +160,7 @@ class Ranks(Protocol):
 
 @of("sglang.srt.constrained.grammar_manager:GrammarManager")
 class Grammars(Protocol):
-    """Compiles grammars of requests."""
+    """Compiles the grammars that requests name."""
 
     grammar_queue: list[Req]
     """Where an abort's id may be the beginning of another's."""
@@ -184,7 +184,7 @@ class OutputStreamer(Protocol):
 
 @of("sglang.srt.observability.metrics_collector:SchedulerMetricsCollectorContext")
 class ReporterContext(Protocol):
-    """Which rank reports."""
+    """Says which rank reports metrics."""
 
     current_scheduler_metrics_enabled: bool
 
@@ -214,7 +214,7 @@ class AbortAsked(Protocol):
 
 @of("sglang.srt.managers.load_snapshot:LoadSnapshot")
 class Load(Protocol):
-    """What /v1/loads answers."""
+    """The load of one scheduler, as /v1/loads answers it."""
 
     queues: Any
     num_waiting_reqs: int
@@ -224,7 +224,7 @@ class Load(Protocol):
 
 @of("sglang.srt.distributed.parallel_state:GroupCoordinator")
 class Group(Protocol):
-    """Ranks that agree."""
+    """Ranks of one process group, which agree on figures."""
 
     world_size: int
     cpu_group: Any

@@ -128,7 +128,7 @@ class DecisionLog:
         }
 
     def _candidates(self, state: State, decision: Decision) -> list[dict[str, Any]]:
-        """Those that something happens to, those closest to a stall, and those furthest ahead."""
+        """Streams that something happens to, those closest to a stall, and those furthest ahead."""
         streams, slack = state.streams, state.slack
         moved = {*(each.slot for each in decision.preempt), *decision.admit, *decision.run}
         chosen = np.isin(streams.slot, list(moved))
@@ -168,7 +168,7 @@ class DecisionListener:
         self.policy_error = recorder.policy_error
 
     def decided(self, state: State, decision: Decision) -> None:
-        """The policy has answered."""
+        """Write what the policy has decided in this pass."""
         if self._log is not None:
             self._log.write(state, decision)
 

@@ -35,7 +35,7 @@ class HeadroomWatch:
         self.tokens: int | None = None
 
     def look(self, now: float, streams: int, state: Callable[[], State]) -> None:
-        """A pass begins.
+        """Look at the headroom as a pass of the scheduler begins, if it is time.
 
         Args:
             now: Seconds on the engine's clock, which stands still while there are no streams.

@@ -27,7 +27,7 @@ class LoadWithHeadroom(load_snapshot.LoadSnapshot):  # type: ignore[misc]
 
     @overrides("headroom in /v1/loads")
     def to_dict(self, include: set[str] | None = None) -> dict[str, Any]:
-        """As SGLang's; headroom is one of the core fields, which are always there."""
+        """The load as SGLang's fields; headroom is one of the core ones, always there."""
         load: dict[str, Any] = super().to_dict(include)
         return {**load, "tokenflow_headroom_tokens": self.tokenflow_headroom_tokens}
 

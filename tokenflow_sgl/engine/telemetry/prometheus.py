@@ -53,13 +53,13 @@ class Recorder:
         """Observations of a histogram of the contract; `counts`: how many of each, default one."""
 
     def preempted(self, cause: Cause) -> None:
-        """One stream was preempted."""
+        """Count a stream that was preempted."""
 
     def resumed(self, recomputed: int, loaded: int, resident: int) -> None:
-        """One paused stream is taken up again: so many tokens recomputed, loaded, found there."""
+        """Count a stream that resumes: tokens recomputed, loaded, found there."""
 
     def written_ahead(self, tokens: int) -> None:
-        """So many tokens of running streams are on their way to the host."""
+        """Count tokens of running streams that are on their way to the host."""
 
     def released(self, tail: int, needed: int, held: int) -> None:
         """A preempted stream leaves the device.
@@ -68,7 +68,7 @@ class Recorder:
         """
 
     def loaded_ahead(self, tokens: int, *, part: bool) -> None:
-        """So many tokens of a paused stream come back beside the steps; part: not all it needs."""
+        """Count tokens of a paused stream that are prefetched; part: not all that it needs."""
 
     def link(self, direction: str, rate: float, queued: int) -> None:
         """Tokens per second of a direction, NaN: unknown; tokens that have not landed yet."""
@@ -77,10 +77,10 @@ class Recorder:
         """How many streams are where now."""
 
     def headroom(self, tokens: float) -> None:
-        """So many tokens of newcomers' work can be taken."""
+        """Set the tokens of newcomers' work that can be taken."""
 
     def layers_on_host(self, share: float) -> None:
-        """Of all KV, counted by layers, this share lies on the host now."""
+        """Set the share of all KV, counted by layers, that lies on the host now."""
 
     def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
         """Unread output of each reader of a class now, and how many of them stand still."""
@@ -92,7 +92,7 @@ class Recorder:
         """One pass was decided in `mode` and took `seconds`."""
 
     def policy_error(self) -> None:
-        """The policy raised."""
+        """Count an error that the policy raised."""
 
     def lost(self) -> None:
         """A stream was in no batch and no queue any more."""
@@ -140,18 +140,18 @@ class PrometheusRecorder(Recorder):
         _observe(self._at(name, **labels), METRICS[name].buckets, values, counts)
 
     def preempted(self, cause: Cause) -> None:
-        """One stream was preempted."""
+        """Count a stream that was preempted."""
         self._at("preemptions_total", cause=cause.value).inc()
 
     def resumed(self, recomputed: int, loaded: int, resident: int) -> None:
-        """One paused stream is taken up again: so many tokens recomputed, loaded, found there."""
+        """Count a stream that resumes: tokens recomputed, loaded, found there."""
         tokens = dict(zip(SOURCES, (resident, loaded, recomputed), strict=True))
         self._at("resumes_total", source=max(tokens, key=lambda source: tokens[source])).inc()
         self._at("resume_recomputed_tokens").observe(recomputed)
         self.count("resume_loaded_tokens_total", loaded)
 
     def written_ahead(self, tokens: int) -> None:
-        """So many tokens of running streams are on their way to the host."""
+        """Count tokens of running streams that are on their way to the host."""
         self.count("written_ahead_tokens_total", tokens)
 
     def released(self, tail: int, needed: int, held: int) -> None:
@@ -161,7 +161,7 @@ class PrometheusRecorder(Recorder):
         self.count("preempted_tokens_total", held)
 
     def loaded_ahead(self, tokens: int, *, part: bool) -> None:
-        """So many tokens of a paused stream come back beside the steps; part: not all it needs."""
+        """Count tokens of a paused stream that are prefetched; part: not all that it needs."""
         self.count("loaded_ahead_tokens_total", tokens)
         self.count("loaded_ahead_chunks_total", int(part))
 
@@ -180,11 +180,11 @@ class PrometheusRecorder(Recorder):
         self._at("capacity_tokens_per_second").set(levels.capacity)
 
     def headroom(self, tokens: float) -> None:
-        """So many tokens of newcomers' work can be taken."""
+        """Set the tokens of newcomers' work that can be taken."""
         self._at("headroom_tokens").set(tokens)
 
     def layers_on_host(self, share: float) -> None:
-        """Of all KV, counted by layers, this share lies on the host now."""
+        """Set the share of all KV, counted by layers, that lies on the host now."""
         self._at("layers_host_share").set(share)
 
     def buffers(self, qos_class: str, seconds: NDArray[np.float64], stalled: int) -> None:
@@ -215,7 +215,7 @@ class PrometheusRecorder(Recorder):
             self._at("mode_changes_total", mode=mode.value).inc()
 
     def policy_error(self) -> None:
-        """The policy raised."""
+        """Count an error that the policy raised."""
         self._at("policy_errors_total").inc()
 
     def lost(self) -> None:
@@ -252,7 +252,7 @@ def make_metric(metric: Metric, labels: Sequence[str]) -> Any:
 
 
 def _observe(child: Any, bounds: Sequence[float], values: Any, counts: Any) -> None:
-    """Many observations at once.
+    """Add many observations to a histogram at once.
 
     prometheus_client observes one value at a time, some microseconds each: 500 streams would pay
     for it with every token. Its own counters per bucket are added to instead (`_buckets`, `_sum`);

@@ -130,7 +130,7 @@ class DeliveryReporter:
         self._sample_buffers(now)
 
     def _sample_buffers(self, now: float) -> None:
-        """Of every class that ever was: one whose streams are gone has no reader that stalls."""
+        """Sample the buffers of every class that ever was: without streams no reader stalls."""
         table = self._table
         slots = table.order()
         readers = table.readers

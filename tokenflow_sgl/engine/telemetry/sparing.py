@@ -13,7 +13,7 @@ SECONDS = 60.0
 
 
 class Sparing(logging.Filter):
-    """Of a logger: lets each of its messages through once a minute, whatever stands in it.
+    """Lets each message of a logger through once a minute, whatever stands in it.
 
     The next one says how many were left out.
 
@@ -29,7 +29,7 @@ class Sparing(logging.Filter):
         self._said: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is logged."""
+        """Whether a record is logged, or left out as one of many alike."""
         now = self._clock()
         with self._lock:
             due, left_out = self._said.get(record.msg, (-math.inf, 0))

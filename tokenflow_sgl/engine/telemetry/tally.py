@@ -36,7 +36,7 @@ class Tally:
         self._given_up: list[tuple[int, float, bool]] = []
 
     def add(self, progress: Progress, now: float) -> None:
-        """One step's deliveries."""
+        """Count the tokens that one step delivered."""
         slots, table = progress.slots, self._table
         # Taken now: slots are used again.
         waited = now - table.readers.arrival.take(slots)

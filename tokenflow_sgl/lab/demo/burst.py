@@ -32,7 +32,7 @@ class Burst:
     seed: int = 0
 
     def trace(self) -> Trace:
-        """The requests.
+        """The trace of this burst, with all of its requests.
 
         Answers end by themselves: the clients send one limit for all, so that no server knows when.
         `ignore_eos` is not set: it makes stock SGLang reserve memory for the whole answer at

@@ -46,7 +46,7 @@ class DemoServer:
 
 @dataclass(frozen=True, slots=True)
 class DemoConfig:
-    """What the demo runs.
+    """What the demo runs: the burst, and the two servers.
 
     Attributes:
         contenders: The two servers; names differ.
@@ -63,7 +63,7 @@ class DemoConfig:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one server did.
+    """What one server of the demo did: its run and its answers.
 
     Attributes:
         run: The recorded run.

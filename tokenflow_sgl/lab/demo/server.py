@@ -118,12 +118,12 @@ class SglangServer:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Base URL at which the server answers."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What starts it."""
+        """Command line that starts the server."""
         return (*self._launch, "--host", "127.0.0.1", "--port", str(self.port), *self._args)
 
     @property
@@ -250,7 +250,7 @@ def running(servers: Sequence[SglangServer]) -> Iterator[None]:
 
 
 def _kill_group(pgid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # nobody left, as it should be
+    with contextlib.suppress(ProcessLookupError):  # none is left, as it should be
         os.killpg(pgid, signal.SIGKILL)
 
 

@@ -163,7 +163,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Follows no redirect: a login page is no answer, and another host must not get the token."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Leave it an error."""
+        """Follow no redirection: it stays an error."""
 
 
 def fetch(page: str, *, missing: str, **request: Any) -> bytes:

@@ -172,7 +172,7 @@ def _readers(look: Look, room: _Room) -> Panel:
 
 
 def _percentile(look: Look, qos_class: str, share: str) -> float:
-    """Of ranks that of the one whose readers are nearest to a stall."""
+    """Percentile of the rank whose readers are nearest to a stall."""
     return look.now.least("buffer_percentile_seconds", qos_class=qos_class, percentile=share)
 
 

@@ -76,7 +76,7 @@ def engine(model: Model, system: str, ranks: int = 1) -> EngineHandle:
 
 
 def tables(handle: EngineHandle) -> tuple[DecodeTable, PrefillTable]:
-    """Its step times on our grids, made non-decreasing."""
+    """Step times of a device and model on our grids, made non-decreasing."""
     decode = np.array(
         [[handle.predict_decode_latency(batch, n) for n in _CONTEXT] for batch in _BATCH]
     )
@@ -115,7 +115,7 @@ def _prefill(handle: EngineHandle, tokens: int, attended: float) -> float:
     # Fewer keys than even one request without a prefix has: so many equal requests. Their number
     # is rarely whole, so the two nearest are interpolated.
     def saved(requests: int) -> float:
-        """By how much `requests` equal parts are faster than one request of all tokens."""
+        """Seconds by which `requests` equal parts are faster than one request of all tokens."""
         length = tokens // requests
         whole = requests * length  # matrix products of both have this size, and cancel out
         return (ask(requests, length, 0) - ask(1, whole, 0)) * tokens / whole

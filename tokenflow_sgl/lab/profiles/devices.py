@@ -61,7 +61,7 @@ class Device:
 
 
 def _group(device: Device, ranks: int, per_link: int = 1) -> Device:
-    """So many of this device, `per_link` of which share a connection to the host."""
+    """A group of this device, `per_link` of which share a connection to the host."""
     links = ranks // per_link
     return replace(
         device,

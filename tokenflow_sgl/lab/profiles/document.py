@@ -45,21 +45,21 @@ class Fields:
         self._where = where
 
     def text(self, name: str) -> str:
-        """A string."""
+        """A field of the document that has to be a string."""
         value = self._value[name]
         if not isinstance(value, str):
             raise self._wrong(name, value, "a string")
         return value
 
     def integer(self, name: str) -> int:
-        """A whole number."""
+        """A field of the document that has to be a whole number."""
         value = self._value[name]
         if not isinstance(value, int) or isinstance(value, bool):
             raise self._wrong(name, value, "a whole number")
         return value
 
     def number(self, name: str) -> float:
-        """A finite number."""
+        """A field of the document that has to be a finite number."""
         return self._number(name, self._value[name])
 
     def numbers(self, name: str) -> tuple[float, ...]:

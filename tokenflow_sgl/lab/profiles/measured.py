@@ -40,7 +40,7 @@ KINDS = tuple(kind for kind in _USED if kind != EAGER)
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One row.
+    """One measured step or copy: a row of the CSV file.
 
     Attributes:
         line: Its line in the file.

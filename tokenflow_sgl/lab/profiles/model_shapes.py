@@ -52,7 +52,7 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
+        """Number of weights of the model."""
         return self._parameters(self.experts)
 
     @property
@@ -83,7 +83,7 @@ class Model:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights."""
+        """Bytes of all weights of the model."""
         return self.parameters * BYTES_PER_VALUE
 
     @property

@@ -124,7 +124,7 @@ class Answer(ABC):
 
     @abstractmethod
     def _take(self, fields: dict[str, Any]) -> int:
-        """Take one chunk, read."""
+        """Take one chunk of an answer that was read as JSON."""
 
     def _up_to(self, total: int) -> int:
         """Take the answer's length so far; return how many tokens of it are new."""

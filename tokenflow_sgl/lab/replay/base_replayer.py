@@ -25,7 +25,7 @@ _OBSERVE_EVERY_S = 0.5
 
 
 class BaseReplayer(ABC):
-    """One replay under way.
+    """One replay of a trace while it runs, on whichever clock.
 
     Attributes:
         clock: The trace's clock.

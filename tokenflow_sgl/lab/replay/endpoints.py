@@ -75,7 +75,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint.
+    """One endpoint of a server: how it is asked, and how its answers are read.
 
     Attributes:
         path: Its path on the server.

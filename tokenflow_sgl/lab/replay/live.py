@@ -35,7 +35,7 @@ class Snapshot:
             came; NaN: none came.
         ttft_p99_s: Its 99th percentile.
         stalled: Readers that have read all that came and have waited noticeably for more, now.
-        uncounted: Readers of whom that is not known: the server has not said how many tokens their
+        uncounted: Readers of which that is not known: the server has not said how many tokens their
             text has.
     """
 

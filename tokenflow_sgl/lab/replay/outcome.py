@@ -67,7 +67,7 @@ def make_run(
     records: Sequence[Record],
     outcome: ReplayOutcome,
 ) -> Run:
-    """Put a run together.
+    """Put the run together that a replay wrote.
 
     Args:
         trace: What was replayed.

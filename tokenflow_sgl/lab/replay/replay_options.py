@@ -16,7 +16,7 @@ class ReplayError(InputError):
 
 
 class StoppedReplayError(ReplayError, StoppedError):
-    """It was stopped before anything was measured."""
+    """The replay was stopped before anything was measured."""
 
 
 class TargetError(ReplayError, FailedError):

@@ -62,7 +62,7 @@ class LoopLag:
         self._beat()
 
     def stop(self) -> None:
-        """Stop."""
+        """Stop measuring the lag of the event loop."""
         self._timer.cancel()
 
     def _beat(self) -> None:

@@ -33,7 +33,7 @@ class StreamOwner(Protocol):
         """Queue what arrived for reading, after all that has arrived before it."""
 
     def forget(self, stream: Stream) -> None:
-        """A stream has ended."""
+        """Note that a stream has ended."""
 
 
 class Stream(asyncio.Protocol):
@@ -110,7 +110,7 @@ class Stream(asyncio.Protocol):
         self._wire = b""
 
     def data_received(self, data: bytes) -> None:
-        """Stamp what arrived."""
+        """Stamp what arrived on the connection."""
         self._client.arrived(self, time.monotonic(), data)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -130,7 +130,7 @@ class StreamClient:
         )
 
     def uncounted(self) -> int:
-        """Readers of whom it is not known how much text they have: their server says it later."""
+        """Readers whose amount of text is not known yet: their server says it later."""
         return sum(1 for stream in self.running if stream.answer.uncounted)
 
     def waiting(self) -> int:
@@ -154,7 +154,7 @@ class StreamClient:
         self._arrived.append((stream, when, data))
 
     def forget(self, stream: Stream) -> None:
-        """A stream has ended."""
+        """Drop a stream that has ended."""
         self.running.discard(stream)
 
     def _read_some(self) -> None:

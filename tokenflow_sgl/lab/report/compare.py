@@ -26,7 +26,7 @@ _BLOCK = 1_000_000
 
 
 class Verdict(StrEnum):
-    """What an interval says."""
+    """What a comparison's interval says of a figure: better, worse, or neither."""
 
     better = "better"
     worse = "worse"

@@ -15,7 +15,7 @@ from tokenflow_sgl.lab.runs.recording import FloatArray
 
 
 class Section(StrEnum):
-    """Parts of a report."""
+    """Parts of a report that figures stand in."""
 
     latency = "Latency"
     throughput = "Throughput"
@@ -25,7 +25,7 @@ class Section(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure.
+    """One figure of a report: its name, unit, and how it is got.
 
     Attributes:
         key: Name for programs, unique.

@@ -45,7 +45,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Waiting times, seconds.
+    """Waiting times of a run's readers, seconds: TTFT, TBT and the like.
 
     Attributes:
         ttft: Due to first token; unserved requests to the end of the recording, a lower bound.

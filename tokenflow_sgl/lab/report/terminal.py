@@ -123,7 +123,7 @@ class _Latency:
         self._rows = [LATENCY_COLUMNS, *latency_rows(figures)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table that fits."""
+        """The table, as wide as fits the terminal."""
         whole = self._table([list(row) for row in self._rows])
         if _fits(whole, console, options):
             yield whole

@@ -36,7 +36,7 @@ def requests_table(requests: Sequence[TraceRequest], measured: Mapping[str, Any]
 
 
 def tokens_table(owners: ArrayLike, times_s: ArrayLike) -> pa.Table:
-    """The tokens' table.
+    """The table of tokens of a run: which request got one, and when.
 
     Args:
         owners: Index of each token's request, never decreasing, shape (tokens,).

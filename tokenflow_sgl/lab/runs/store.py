@@ -65,7 +65,7 @@ class RunError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a run was.
+    """What a run was of: trace, target and options, and whether its figures can be trusted.
 
     Attributes:
         name: Label in tables and legends.
@@ -134,7 +134,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run.
+    """Read a run from its folder.
 
     Raises:
         RunError: A file is missing, is not what it should be, or has another format version.

@@ -92,13 +92,13 @@ class SimActuator:
 
     @property
     def room(self) -> DeviceRoom:
-        """By what the simulated memory has free."""
+        """Device memory that can be taken, by what the simulated memory has free."""
         core = self._core
         running = len(core.batch) + len(self.draining) + (core.chunked is not None)
         return DeviceRoom(core.memory.free, self.promised, running, self.growth)
 
     def missing(self, slot: int) -> Missing:
-        """By the simulated prefix tree."""
+        """What of a paused stream's KV is not on the device, by the simulated prefix tree."""
         core = self._core
         begun = slot in core.streams.phases.parts
         return Missing(core.missing(slot), 0 if begun else core.memory.evictable(slot))
@@ -111,7 +111,7 @@ class SimActuator:
         return tokens
 
     def give_up(self, slot: int) -> None:
-        """It is paused, and what it has on the device is cached."""
+        """Leave a stream that was to resume paused, and what it has on the device cached."""
         self._core.loaded(slot, self._now)
         self.paused[slot] = None
 
@@ -196,7 +196,7 @@ class SimActuator:
             self.give_up(stream)  # it may be evicted until the stream runs
 
     def _release(self, stream: int, now: float) -> None:
-        """Its KV goes to the prefix tree, and what has no copy yet to the host."""
+        """Give a paused stream's KV to the prefix tree, and what has no copy yet to the host."""
         core = self._core
         row: IntArray = np.array([stream])
         self.counts.tails.append(int(core.unwritten(row)[0]))

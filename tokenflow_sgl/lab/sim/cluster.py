@@ -106,7 +106,7 @@ def serve(
 
 
 class RoundRobin:
-    """One after the other."""
+    """Routes requests to the replicas one after the other."""
 
     def __init__(self, streams: SimulatedStreams, config: WorkingSetConfig) -> None:
         self._last = -1
@@ -127,7 +127,7 @@ class LeastLoaded:
         self.streams = streams
 
     def __call__(self, replicas: Sequence[Replica], index: int, now: float) -> int:
-        """By what is left; the first one of equals."""
+        """The replica with the least left to do; the first one of equals."""
         return int(np.argmin([self.load(replica, index) for replica in replicas]))
 
     def load(self, replica: Replica, index: int) -> float:
@@ -183,7 +183,7 @@ class Headroom:
         self._known = KnownHeadroom()
 
     def __call__(self, replicas: Sequence[Replica], index: int, now: float) -> int:
-        """By the last reading and what was sent since; the first one of equals."""
+        """The replica with the most headroom by the last reading and what was sent since."""
         if now - self._read_s >= READ_EVERY:
             self._read_s = now
             for number, replica in enumerate(replicas):

@@ -135,7 +135,7 @@ class SimulatedCore:
         return drafts + int((-(-(held + tokens) // page) + -held // page).sum()) * page
 
     def next_growth(self, rows: IntArray) -> int:
-        """The same for the next decode step."""
+        """KV tokens that these streams take in the next decode step, drafts included."""
         if self.acceptance is None:
             return self.growth(rows, 1)
         return self.growth(rows, self.acceptance.tokens(rows, self.streams.generated[rows]))

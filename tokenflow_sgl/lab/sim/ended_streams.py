@@ -18,7 +18,7 @@ _NO_STREAM: IntArray = np.zeros(0, dtype=np.int64)
 
 
 class EndedStreams:
-    """Those of one engine, until SGLang has freed what they held.
+    """Streams of one engine that have ended, until SGLang has freed what they held.
 
     Args:
         streams: Of the run.
@@ -34,7 +34,7 @@ class EndedStreams:
         self.unknown = self.again = _NO_STREAM
 
     def add(self, streams: Iterable[int]) -> None:
-        """These got their last token in the step that was executed last."""
+        """Add streams that got their last token in the step that was executed last."""
         self._fresh += streams
 
     def turn(self, *, at_once: bool) -> list[int]:

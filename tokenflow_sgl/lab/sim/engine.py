@@ -54,7 +54,7 @@ class Scheduler(Protocol):
         ...
 
     def decoded(self, steps: int) -> None:
-        """So many decode steps were run without a retraction."""
+        """Note that decode steps were run without a retraction."""
         ...
 
     def ran(
@@ -67,7 +67,7 @@ class Scheduler(Protocol):
         ...
 
     def ended(self, streams: list[int]) -> None:
-        """It is known by now that these streams have got their last token."""
+        """Note that these streams are known to have got their last token."""
         ...
 
 
@@ -84,7 +84,7 @@ class Inbox(Protocol):
         ...
 
     def succeeded(self, index: int, ended_s: float) -> None:
-        """A request has ended."""
+        """Note that a request has ended, which its session's next turn waits for."""
         ...
 
 
@@ -123,7 +123,7 @@ class SimulatedEngine:
 
     @property
     def idle(self) -> bool:
-        """No step runs."""
+        """Whether no step runs."""
         return self._started is None
 
     def advance(self, until: float = math.inf, observe: Observe | None = None) -> None:

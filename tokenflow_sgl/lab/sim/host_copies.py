@@ -81,7 +81,7 @@ class HostCopies:
         return room
 
     def free(self, tokens: int) -> None:
-        """So many tokens that were set aside are not needed any more."""
+        """Give back tokens that were set aside and are not needed any more."""
         self._sum -= tokens
 
     def drop(self, node: int) -> None:

@@ -99,7 +99,7 @@ class KVMemory:
         return max(self._resident.get(node, 0), self.host.of(node))
 
     def evictable(self, stream: int) -> int:
-        """Of the tokens on the device that a stream would find: those that no stream holds."""
+        """Tokens on the device that a stream would find and that no stream holds."""
         found = 0
         for node in (*self._prefixes.paths[stream], stream):
             here = self._resident.get(node, 0)
@@ -199,7 +199,7 @@ class KVMemory:
                 self._leaving_sum += tokens
 
     def unwritten(self, rows: IntArray, tokens: IntArray) -> IntArray:
-        """Of running streams with `tokens` each: those of whole pages without a copy."""
+        """Tokens of running streams with `tokens` each, of whole pages without a copy."""
         if not self.host.size or self._write_back:
             return np.zeros(len(rows), dtype=np.int64)
         own = tokens // self._page * self._page - self._prefixes.shared[rows]

@@ -181,7 +181,7 @@ class PolicedScheduler(FcfsScheduler):
         return list(self.body.offered)
 
     def prefix(self, stream: int) -> tuple[int, int]:
-        """As stock; the policy may want a paused stream's KV computed rather than loaded."""
+        """Cached tokens as of stock SGLang; none on the host of streams to be computed again."""
         resident, reach = super().prefix(stream)
         return resident, resident if stream in self.body.recompute else reach
 
@@ -191,7 +191,7 @@ class PolicedScheduler(FcfsScheduler):
         return min(whole, self._growth.headroom) if self._follows else whole
 
     def reserved_for_running(self) -> float:
-        """The same for those that run."""
+        """Tokens that are reserved for running streams: a few decode steps are enough."""
         if not self._follows:
             return super().reserved_for_running()
         streams, rows = self.core.streams, self.core.batch
@@ -208,7 +208,7 @@ class PolicedScheduler(FcfsScheduler):
         return min(most, max(limit, 1) + rows)
 
     def taken(self, chunks: list[Chunk], now: float) -> None:
-        """Streams start or resume."""
+        """Note the streams that start or resume with this step."""
         super().taken(chunks, now)
         phases = self.core.streams.phases
         for chunk in chunks:
@@ -218,7 +218,7 @@ class PolicedScheduler(FcfsScheduler):
                 phases.move(chunk.stream, Phase.RUNNING, now)
 
     def requeue(self, stream: int, now: float) -> None:
-        """As in the engine: what was thrown out in the middle of its answer is paused."""
+        """Pause what SGLang threw out in the middle of its answer, as in the engine."""
         if self.core.streams.generated[stream]:
             self.body.hold(stream, now)
         else:
@@ -238,7 +238,7 @@ class PolicedScheduler(FcfsScheduler):
         return kv if core.windows is None else min(kv, core.window_free / core.windows.total)
 
     def present(self) -> list[int]:
-        """Those of the engine, and those that are paused or about to be."""
+        """Streams of the engine, and those that are paused or about to be."""
         return [*super().present(), *self.body.present]
 
     def _present(self) -> IntArray:

@@ -12,7 +12,7 @@ from tokenflow_sgl.lab.sim.kv_memory import KVMemory, Store
 
 
 class PrefillCopies:
-    """Those of one engine. The scheduler counts their tokens as copied from the prefill on.
+    """Copies of prefills to the host, whose tokens the scheduler counts as copied at once.
 
     Args:
         memory: Of the engine.

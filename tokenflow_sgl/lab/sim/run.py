@@ -48,7 +48,7 @@ _COUNTED = (
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a simulation found.
+    """What a simulation found: the run, and what the engines counted.
 
     run: In the format of `tokenflow replay`. steps: forward passes. retracted: requests that SGLang
     itself threw out to recompute them. preempted, resumed, loaded, recomputed: what the policy had

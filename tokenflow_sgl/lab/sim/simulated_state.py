@@ -52,7 +52,7 @@ class SimulatedStates:
         self._lengths, self._cached, self._prefixes = lengths, cached, prefixes
 
     def state(self, present: IntArray, memo: object, now: float) -> State:
-        """The state at `now`.
+        """What the policy sees of the engine at `now`.
 
         Args:
             present: Streams that are here, in order of arrival.

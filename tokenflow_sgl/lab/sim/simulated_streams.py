@@ -123,7 +123,7 @@ class SimulatedStreams:
         self.phases.arrive(index, seen)
 
     def deliver(self, rows: IntArray, times: FloatArray) -> None:
-        """Of each of `rows` it is known that it got a token at each of `times` (not decreasing).
+        """Note that each of `rows` got a token at each of `times` (not decreasing).
 
         A reader who runs dry waits for the next token: due becomes max(due, time) + 1 / rate,
         token after token; here for all tokens at once.
@@ -140,7 +140,7 @@ class SimulatedStreams:
             self._read(rows, times)
 
     def _read(self, rows: IntArray, times: FloatArray) -> None:
-        """So many visible tokens for each of `rows`, which count as known already."""
+        """Hand visible tokens to the readers of `rows`, which count as known already."""
         count = len(times)
         pause = 1.0 / self.rate[rows]
         # A first token starts the reading, whenever the request came.

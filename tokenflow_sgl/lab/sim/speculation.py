@@ -22,7 +22,7 @@ _SHIFTS = (
 
 
 class Acceptance:
-    """Tokens per decode step.
+    """How many tokens a decode step gives each stream, with speculation.
 
     Args:
         mean: Of a stream, from 1 to `most`.

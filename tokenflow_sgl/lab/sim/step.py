@@ -60,7 +60,7 @@ class IssuedCount:
     pieces: int = 0
 
     def add(self, tokens: int, seconds: float, issued: Pieces) -> None:
-        """One more copy."""
+        """Count one more copy, and how it was issued."""
         self.transfers += 1
         self.tokens += tokens
         self.seconds += seconds

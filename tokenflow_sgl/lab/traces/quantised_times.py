@@ -43,7 +43,7 @@ def spread(trace: Trace, step_s: float, seed: int) -> Trace:
 
 
 def spread_nearly(trace: Trace, step_s: float, seed: int) -> Trace:
-    """As `spread`; where some arrivals are off the steps, spread over the times that there are.
+    """Spread arrivals like `spread`; where some are off the steps, over the times that there are.
 
     Each is spread until the next one, for `step_s` at most. That is for files in which nearly all
     times are quantised, or whose step is no whole number of the file's unit.

@@ -27,7 +27,7 @@ class Due:
         return self._heap[0][0] if self._heap else None
 
     def push(self, due_s: float, index: int) -> None:
-        """Add a request."""
+        """Add a request that is due at a time."""
         heapq.heappush(self._heap, (due_s, index))
 
     def pop(self, now_s: float) -> list[tuple[float, int]]:

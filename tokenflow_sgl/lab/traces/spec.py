@@ -176,7 +176,7 @@ def open_trace(spec: str, *, progress: loaders.Progress | None = None) -> Trace:
 
 
 def other_draw(spec: str, number: int) -> str | None:
-    """The same workload drawn anew: with a seed so much greater; None for a file, which is one."""
+    """A workload drawn anew, with a seed so much greater; None for a file, which is one draw."""
     name, _, options = spec.partition("?")
     if name not in WORKLOADS:
         return None

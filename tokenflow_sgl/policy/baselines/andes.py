@@ -35,7 +35,7 @@ class AndesPolicy(OrderedPolicy):
         self.expected_ttft = expected_ttft
 
     def rank(self, state: State, index: IntArray) -> FloatArray:
-        """By falling gain per token; what gains nothing runs if there is room, shortest first."""
+        """Rank streams by falling gain per token; those that gain nothing last, shortest first."""
         streams = state.streams
         size = streams.length[index].astype(np.float64)
         return -self.gain(state, index) / size - 1e-12 / size

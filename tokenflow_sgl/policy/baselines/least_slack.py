@@ -17,5 +17,5 @@ class LeastSlackPolicy(OrderedPolicy):
         super().__init__(interval)
 
     def rank(self, state: State, index: IntArray) -> FloatArray:
-        """By deadline."""
+        """Rank streams by when their readers run out of text."""
         return state.streams.runs_dry[index]

@@ -27,7 +27,7 @@ RELEASE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class PaperConfig:
-    """The paper's parameters.
+    """Parameters of the policy as TokenFlow's paper has it.
 
     interval: scheduling cycle in seconds. conservativeness: mu of 4.2.1. adjustment:
     lambda of Eq. 5. gamma: weight of phi in seconds of generation. penalty: sign of Eq. 3.
@@ -65,7 +65,7 @@ class PaperPolicy:
 
     @property
     def interval(self) -> float:
-        """Seconds between two selections."""
+        """Seconds between two selections of the streams that run."""
         return self.config.interval
 
     def decide(self, state: State) -> Decision:

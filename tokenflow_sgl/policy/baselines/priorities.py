@@ -37,7 +37,7 @@ class RandomPriorityPolicy(OrderedPolicy):
         self._locality = locality
 
     def rank(self, state: State, index: IntArray) -> FloatArray:
-        """By priority at the present update."""
+        """Rank streams by priority at the present update."""
         update = int(state.now / self.interval)
         name = _names(state, index)
         updates = np.arange(update, max(update - HISTORY, -1), -1, dtype=np.uint64)
@@ -73,7 +73,7 @@ class FixedPriorityPolicy(OrderedPolicy):
         self._levels = levels
 
     def rank(self, state: State, index: IntArray) -> FloatArray:
-        """By priority; the streams are in the order of their arrival."""
+        """Rank streams by priority; they are in the order of their arrival."""
         return -np.floor(self._levels * _share(_names(state, index)))
 
 

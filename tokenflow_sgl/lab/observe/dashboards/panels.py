@@ -13,7 +13,7 @@ RANGE = "[$__rate_interval]"
 
 
 class Kind(StrEnum):
-    """How a panel draws."""
+    """How a panel draws its series."""
 
     LINES = "lines"
     STACKED = "stacked"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One PromQL expression.
+    """One PromQL expression of a panel, and what its series are called.
 
     Attributes:
         expr: With Grafana's variables in it.
@@ -40,7 +40,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel.
+    """One panel of a dashboard: title, queries, and how they are drawn.
 
     Attributes:
         title, description: What it shows, and how to read it.
@@ -97,7 +97,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One dashboard."""
+    """One dashboard: its rows of panels and its variables."""
 
     uid: str
     title: str
@@ -108,7 +108,7 @@ class Board:
 
     @property
     def panels(self) -> tuple[Panel, ...]:
-        """All of them."""
+        """All panels of this dashboard, row by row."""
         return tuple(panel for row in self.rows for panel in row.panels)
 
 

@@ -43,7 +43,7 @@ class Series:
 
 
 class Prometheus:
-    """A Prometheus server.
+    """A Prometheus server that panels get their series from.
 
     Args:
         url: Its base URL.

@@ -45,7 +45,7 @@ def load_over_time(runs: Sequence[Figures], readings: Sequence[Reading]) -> str:
 
 
 def load_against_goodput(runs: Sequence[Figures], readings: Sequence[Reading]) -> str:
-    """By window of arrival: requests due per second, and how many of them were served well."""
+    """Draw by windows of arrival: requests due per second, and how many were served well."""
 
     def paint(canvas: Canvas) -> None:
         axes = canvas.subplots()

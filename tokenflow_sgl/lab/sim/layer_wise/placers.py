@@ -98,7 +98,7 @@ class DeepSpeed:
         self._block = block
 
     def place(self, view: BatchView) -> Placed:
-        """All streams run."""
+        """Let all streams run."""
         machine = view.machine(len(view.slots), int(view.tokens.sum()))
         sizes = blocks_after(view.tokens, 0, self._block)
         return Placed(_all(view), deepspeed_seconds(sizes, machine))
@@ -113,7 +113,7 @@ class _Uniform:
         self._most = int(np.argmax([len(choice) for choice in layouts.choices]))
 
     def place(self, view: BatchView) -> Placed:
-        """All streams run; where nothing fits, with all of their KV on the host."""
+        """Let all streams run; where nothing fits, with all of their KV on the host."""
         machine = view.machine(len(view.slots), int(view.tokens.sum()))
         sizes = blocks_after(view.tokens, 0, self._block)
         old = np.array([self._choice.get(slot, self._most) for slot in view.slots])
@@ -156,7 +156,7 @@ class Static(_Uniform):
     def chosen(
         self, view: BatchView, sizes: FloatArray, old: IntArray, machine: Machine
     ) -> IntArray | None:
-        """The same for all."""
+        """The fixed choice of layers, the same for all streams."""
         return np.full(len(view.slots), self._fixed)
 
 
@@ -179,7 +179,7 @@ class EachStep(_Uniform):
     def chosen(
         self, view: BatchView, sizes: FloatArray, old: IntArray, machine: Machine
     ) -> IntArray | None:
-        """As the baseline says."""
+        """The layers that the baseline chooses anew in each step."""
         return self._baseline(sizes, self._layouts, machine, self._kernels)
 
 
@@ -201,7 +201,7 @@ class AtChanges(EachStep):
 
 
 class OrbitFlow:
-    """Our controller and solver.
+    """OrbitFlow's placements, by our controller and solver.
 
     Args:
         tbt_slo: Longest step that each stream's objective allows, seconds; infinite: no stream
@@ -230,7 +230,7 @@ class OrbitFlow:
         self.plans = 0
 
     def place(self, view: BatchView) -> Placed:
-        """By the plan in force, or a new one."""
+        """Place a batch by the plan in force, or by a new one."""
         step, terms = view.step, self._terms
         why = trigger(self._force, view.slots, step, self._settings)
         moved = left = 0.0

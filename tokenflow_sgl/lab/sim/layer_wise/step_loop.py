@@ -80,7 +80,7 @@ class Admission(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """What came of it.
+    """What came of requests that were served in one batch: times, pauses and stalls.
 
     Attributes:
         arrival: Of each request.

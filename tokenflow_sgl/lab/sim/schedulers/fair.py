@@ -29,7 +29,7 @@ class FairScheduler(FcfsScheduler):
         self._left = 0  # the client whose request left the queue last
 
     def offered(self) -> list[int]:
-        """Again and again the first request of the client that was served least."""
+        """Waiting requests, the first one of the client that was served least each time."""
         streams = self.core.streams
         if not self.core.waiting:
             self._queued = set()

@@ -73,7 +73,7 @@ class FcfsScheduler:
         return core.chunked is None and (core.full or not core.waiting)
 
     def decoded(self, steps: int) -> None:
-        """So many decode steps were run without a retraction."""
+        """Note that decode steps were run without a retraction."""
         self._deferred = max(self._deferred - steps, 0)
         decay = (self._first - self._least) / DECAY_STEPS
         self.ratio = max(self.ratio - steps * decay, self._least)

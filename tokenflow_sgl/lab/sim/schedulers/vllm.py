@@ -28,7 +28,7 @@ class VllmScheduler(FcfsScheduler):
         return 0
 
     def reserved_for_running(self) -> float:
-        """The watermark, whatever runs."""
+        """Tokens that vLLM keeps free: its watermark, whatever runs."""
         return WATERMARK * self.core.memory.device
 
     def requeue(self, stream: int, now: float) -> None:

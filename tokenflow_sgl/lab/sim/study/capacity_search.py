@@ -42,7 +42,7 @@ MOST_RUNS = 40
 
 @dataclass(frozen=True, slots=True)
 class CapacitySetup:
-    """What all runs share.
+    """What all runs of a search for capacity share.
 
     Attributes:
         traces: The requests, in one or several draws, whose streams are counted together.
@@ -119,7 +119,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What one scheduler carries.
+    """The highest rate that one scheduler carries, and all that were tried.
 
     Attributes:
         policy: Its name.
@@ -146,7 +146,7 @@ Job = tuple[str, float, int]
 
 
 class SearchedRun(NamedTuple):
-    """What a run found.
+    """How many streams of a run of the search met the goal.
 
     Attributes:
         met: Streams that met the goal, or that could still when the run was ended.

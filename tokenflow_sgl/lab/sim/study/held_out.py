@@ -81,7 +81,7 @@ def hold_out(
 
 
 def gain(shipped: Row, tuned: Row, objective: str) -> float:
-    """By how much the objective is better with what was found, as a share; below 0: worse."""
+    """Share by which the objective is better with what was found; below 0: worse."""
     column, more = OBJECTIVES[objective]
     before, after = float(shipped[column]), float(tuned[column])
     if not before > 0.0:

@@ -47,7 +47,7 @@ EXPLORED = 12
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a search found.
+    """What a search for parameters found: the best ones, and all runs.
 
     shipped: The run with the parameters as shipped. best: Its best run. setting: The parameters of
     that; empty if none was better than those shipped. rows: All runs, in order.

@@ -30,7 +30,7 @@ _SHORT_S = 1e-6
 
 
 class Arrivals(Protocol):
-    """Draws arrival times."""
+    """Draws the times at which requests arrive, seconds."""
 
     def times(
         self,
@@ -39,7 +39,7 @@ class Arrivals(Protocol):
         requests: int | None = None,
         duration_s: float | None = None,
     ) -> FloatArray:
-        """Draw arrival times.
+        """Draw arrival times, seconds, never decreasing.
 
         Args:
             rng: Where randomness comes from.

@@ -21,7 +21,7 @@ MAX_TOKENS = 2**31 - 1
 
 
 class LengthDistribution(Protocol):
-    """Draws lengths in tokens."""
+    """Draws lengths of prompts or of answers, in tokens."""
 
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
         """Draw `count` lengths >= 1."""

@@ -14,7 +14,7 @@ from tokenflow_sgl.lab.traces.request import PrefixBlock, TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """What conversations are like.
+    """What generated conversations are like: turns, think times, system prompts.
 
     A turn's prompt is the system prompt, then everything said before, then its own message. The
     system prompt is a `PrefixBlock` that all conversations of a group share.

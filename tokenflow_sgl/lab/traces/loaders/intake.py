@@ -58,7 +58,7 @@ class Intake:
         prefix: tuple[PrefixBlock, ...] = (),
         drop: str | None = None,
     ) -> None:
-        """Take a row.
+        """Take a row of a trace, or count why it is left out.
 
         Args:
             time: When it was sent, in any unit, from any zero.

@@ -59,7 +59,7 @@ class _Distribution:
 
 @dataclass(frozen=True, slots=True)
 class _Lengths:
-    """Of one client's requests; reasoning: share of the answer that is thinking, None: not told."""
+    """Lengths of one client's requests; reasoning: share that is thinking, None: not told."""
 
     prompts: _Distribution
     outputs: _Distribution

@@ -251,14 +251,14 @@ class Records(Source):
         return float(value)
 
     def text(self, row: dict[str, Any], column: str) -> str:
-        """Read a string."""
+        """Read a field of a record that has to be a string."""
         value = self.value(row, column)
         if not isinstance(value, str) or (not value.isascii() and not _encodable(value)):
             self.fail(column, value, "a string")
         return value
 
     def list(self, row: dict[str, Any], column: str) -> list[Any]:
-        """Read a list."""
+        """Read a field of a record that has to be a list."""
         value = self.value(row, column)
         if not isinstance(value, list):
             self.fail(column, value, "a list")

@@ -7,7 +7,7 @@ from fakes.engine import BareScheduler
 from fakes.sglang import Request
 from sglang.srt.managers.scheduler import Scheduler
 
-from tokenflow_sgl.engine.admission import Offering
+from tokenflow_sgl.engine.admission import OfferedQueue
 
 
 def request(priority: int) -> Request:
@@ -38,24 +38,24 @@ def test_who_is_turned_away_for_another_is_not_admitted(scheduler) -> None:
     """It would run to its end, though its client has been told that the queue is full."""
     some, least, last = scheduler.waiting_queue
     urgent, paused = request(4), request(0)
-    offering = Offering(scheduler)
-    with offering.only(offered := [paused, least, some]):
-        with offering.whole() as queue:  # as where its grammar is ready
+    offered = OfferedQueue(scheduler)
+    with offered.only(shown := [paused, least, some]):
+        with offered.whole() as queue:  # as where its grammar is ready
             assert not scheduler._abort_on_queued_limit(urgent)
             queue.append(urgent)
         assert scheduler.turned_away == [least]
         assert scheduler.waiting_queue == [paused, some]
-        assert scheduler.waiting_queue is offered
-        assert offering.waiting() == [some, last, urgent]
+        assert scheduler.waiting_queue is shown
+        assert offered.waiting() == [some, last, urgent]
     assert scheduler.waiting_queue == [some, last, urgent]
 
 
 def test_who_comes_in_vain_changes_nothing(scheduler) -> None:
     some, least, last = scheduler.waiting_queue
     newcomer = request(0)
-    offering = Offering(scheduler)
-    with offering.only([least, some]):
-        with offering.whole():
+    offered = OfferedQueue(scheduler)
+    with offered.only([least, some]):
+        with offered.whole():
             assert scheduler._abort_on_queued_limit(newcomer)
         assert scheduler.waiting_queue == [least, some]
         scheduler.waiting_queue = [least]  # SGLang has admitted the other one
@@ -63,15 +63,15 @@ def test_who_comes_in_vain_changes_nothing(scheduler) -> None:
 
 
 def test_outside_of_admission_the_queue_is_whole(scheduler) -> None:
-    offering, queue = Offering(scheduler), scheduler.waiting_queue
-    assert offering.waiting() is queue
-    with offering.whole() as whole:
+    offered, queue = OfferedQueue(scheduler), scheduler.waiting_queue
+    assert offered.waiting() is queue
+    with offered.whole() as whole:
         assert whole is queue
 
 
 def test_the_queue_is_whole_again_when_admission_fails(scheduler) -> None:
-    offering, queue = Offering(scheduler), list(scheduler.waiting_queue)
-    with pytest.raises(ZeroDivisionError), offering.only(queue[:1]):
+    offered, queue = OfferedQueue(scheduler), list(scheduler.waiting_queue)
+    with pytest.raises(ZeroDivisionError), offered.only(queue[:1]):
         raise ZeroDivisionError
     assert scheduler.waiting_queue == queue
-    assert offering.waiting() == queue
+    assert offered.waiting() == queue
