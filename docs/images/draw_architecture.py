@@ -79,7 +79,7 @@ def through(room: str, found: Graph, drawn: set[str]) -> set[str]:
 
 
 def arrows(below: str, name: Callable[[str], str], leave_out: set[str]) -> dict[str, set[str]]:
-    """Who imports whom of the modules below a package, each called by `name`."""
+    """What each module below a package imports of the others, under the names that `name` gives."""
     graph = grimp.build_graph(ROOT, cache_dir=None)
     found: dict[str, set[str]] = {}
     for module in sorted(graph.modules):
@@ -97,7 +97,7 @@ def draw(found: Graph, places: Mapping[str, float], colours: Mapping[str, str], 
     """One picture.
 
     Args:
-        found: Who imports whom.
+        found: What each imports of the others.
         places: Where each stands on its floor; those without one are spread evenly.
         colours: Of those that are not plain.
         file: Its name.

@@ -6,7 +6,7 @@ It knows requests of SGLang's and the table of streams, and no memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,10 +131,6 @@ class Book:
         named = [started[abort.rid] for abort in aborts if abort.rid in started]
         late = self.paused_time.overdue(named, envs.SGLANG_REQ_RUNNING_TIMEOUT.get())
         return [abort for abort in aborts if abort.rid not in started or abort.rid in late]
-
-    def lost(self, held: Iterable[Any]) -> list[Any]:
-        """Streams that are none of these requests: SGLang has ended them by itself."""
-        return self.table.lost(set(held))
 
     def _send_unsent(self, req: Req) -> None:
         """Send what a paused stream has made, though SGLang's stream interval is not full yet.
