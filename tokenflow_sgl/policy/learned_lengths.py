@@ -51,7 +51,7 @@ FADES = 0.5 ** (1.0 / HALF_LIFE)
 """What each answer still counts after another one has ended."""
 CHANGE = 1.0 / HALF_LIFE
 """Probability before any evidence that answers have changed: once among those that count."""
-CAUTION = 0.8
+CAUTION = 0.9
 """Default probability with which the mean length is at most the careful one's."""
 REFRESHED = 8
 """Passes after which the streams under way are looked at again, though none has ended, and after
@@ -189,21 +189,23 @@ class LearnedLengths:
         others = np.where(self._thinks[:, None], 0.0, under_way)
         for each in (under_way, others):
             each[0] = each.sum(axis=0)
-        allowed, going_on = family().allowed(self._log_limit), family().of_cut(under_way[0])
-        bases = magnitude(self._likely + going_on, allowed, self._caution)
+        going_on = family().of_cut(under_way[0])
+        bases = magnitude(self._likely + going_on, self._log_limit, self._caution)
         present = _present(self._ended, self._cut + under_way)
         typical, careful = (_curves(base, self._ended, present) for base in bases)
         if self._thinks.any():
             going_on = family().of_cut(others[0])
         if self._unlooked >= REFRESHED:
             likely = self._likely_others + going_on
-            self._changes.look(likely, allowed, self._of_others(typical), others[0])
+            self._changes.look(
+                likely, family().allowed(self._log_limit), self._of_others(typical), others[0]
+            )
             self._unlooked = 0
         change = self._changes.found()
         if change is not None and change.probability > 1.0 - self._caution:
             # With the caution asked for, if there was no change they are as before.
             caution = 1.0 - (1.0 - self._caution) / change.probability
-            _, base = magnitude(change.likely + going_on, allowed, caution)
+            _, base = magnitude(change.likely + going_on, self._log_limit, caution)
             # Shorter ones are believed when they have ended.
             present = _present(change.ended, change.cut + others)
             longer = np.maximum(careful, _curves(base, change.ended, present))

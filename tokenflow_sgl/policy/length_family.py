@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from scipy.special import log_ndtr
 
-from tokenflow_sgl.contract import FloatArray
-from tokenflow_sgl.contract.lengths import GRID, LONGEST
+from tokenflow_sgl.contract import FloatArray, IntArray
+from tokenflow_sgl.contract.lengths import GRID, LONGEST, cell_of
 
 SPREADS = (0.25, 0.5, 0.8, 1.2, 1.8)
 """Standard deviations of the logarithm that an answer's length may have."""
@@ -34,7 +34,7 @@ PER_OCTAVE = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """The m curves: a log-normal and a share of early ends each, in ascending order of means.
+    """The m curves: a log-normal and a share of early ends each.
 
     Attributes:
         log_median: Logarithm of each one's median, shape (m,).
@@ -99,11 +99,8 @@ def family() -> Family:
     # Where the median is one token nothing is shorter than it.
     early = np.clip(1.0 - log_length / np.maximum(log_median, 1e-9), 0.0, 1.0)
     survival = (1.0 - share) * log_normal + share * early
-    area = (survival[:, :-1] * np.diff(GRID)).sum(axis=1)
-    order = np.argsort(area, kind="stable")
-    survival = survival[order]
     return Family(
-        log_median[order, 0],
+        log_median[:, 0],
         survival,
         np.log(np.maximum(survival, math.exp(-60.0))),
         np.log(np.maximum(lost(survival), 1e-26)),
@@ -111,18 +108,35 @@ def family() -> Family:
 
 
 def magnitude(
-    log_likelihood: FloatArray, shares: FloatArray, caution: float
+    log_likelihood: FloatArray, log_limit: float, caution: float
 ) -> tuple[FloatArray, FloatArray]:
     """Survivals that are typical in the light of the evidence, and careful; each of shape (g,).
 
     Args:
         log_likelihood: See `Family.log_likelihood`.
-        shares: See `Family.allowed`.
+        log_limit: Logarithm of what clients allow; NaN: not known.
         caution: Probability with which the mean length is at most the careful one's.
     """
-    likely = log_likelihood + shares
+    likely = log_likelihood + family().allowed(log_limit)
     likely = np.exp(likely - likely.max())
     likely /= likely.sum()
-    chosen = int(np.searchsorted(np.cumsum(likely), caution))
+    order = by_mean(len(GRID) - 1 if math.isnan(log_limit) else _cell(log_limit))
+    chosen = int(np.searchsorted(np.cumsum(likely[order]), caution))
     survival = family().survival
-    return np.einsum("m,mg->g", likely, survival), survival[min(chosen, len(survival) - 1)]
+    careful = survival[order[min(chosen, len(order) - 1)]]
+    return np.einsum("m,mg->g", likely, survival), careful
+
+
+def _cell(log_limit: float) -> int:
+    return int(cell_of(np.array([min(round(math.exp(log_limit)), LONGEST)]))[0])
+
+
+@lru_cache(maxsize=64)
+def by_mean(cell: int) -> IntArray:
+    """The curves in ascending order of their means, if no answer gets beyond this cell of `GRID`.
+
+    What clients do not allow makes no difference: of two curves the one with more answers that are
+    cut off there may have the smaller mean.
+    """
+    area = family().survival[:, :cell] * np.diff(GRID)[:cell]
+    return np.argsort(area.sum(axis=1), kind="stable")

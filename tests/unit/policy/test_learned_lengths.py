@@ -144,8 +144,27 @@ def test_an_answer_that_ended_early_says_little_of_the_others(median, seed, monk
     assert 0.7 * truth < typical() < 2.5 * truth
     # With log-normals alone the one answer makes all the others long.
     monkeypatch.setattr(length_family, "EARLY", (0.0,))
-    length_family.family.cache_clear()
+    forget_family()
     try:
         assert typical() > 3.0 * truth
     finally:
-        length_family.family.cache_clear()
+        forget_family()
+
+
+def forget_family() -> None:
+    length_family.family.cache_clear()
+    length_family.by_mean.cache_clear()
+
+
+def test_more_caution_never_expects_less() -> None:
+    """Whatever clients allow: what they do not allow is no part of a mean."""
+    for limit in (64, 1024, 4096, 32_768):
+        found = []
+        for caution in (0.5, 0.7, 0.8, 0.9, 0.95, 0.99):
+            learned = LearnedLengths(caution)
+            kind = np.array([learned.kind(Traits(512, limit, "default", thinking=False))])
+            lengths = learned.lengths(kind, np.array([0]))
+            left = lengths.careful.remaining(kind, np.array([0]), np.array([float(limit)])).left
+            found.append(float(left[0]))
+        assert found == sorted(found)
+        assert found[-1] > 0.6 * limit
