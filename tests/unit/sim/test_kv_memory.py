@@ -322,9 +322,7 @@ def test_a_copy_that_the_host_dropped_has_to_be_written_again() -> None:
     assert there.unwritten(np.array([1, 2]), np.array([90, 90])).tolist() == [90, 0]
 
 
-@pytest.mark.parametrize("given", [{"host": 0}, {"host": 100, "write_back": True}])
-def test_where_nothing_is_written_through_nothing_waits_for_it(given) -> None:
-    host = given.pop("host")
-    there = memory(100, host, **given)
+def test_without_a_host_nothing_waits_to_be_written() -> None:
+    there = memory(100, 0)
     there.allocate(60)
     assert there.unwritten(np.array([1]), np.array([60])).tolist() == [0]

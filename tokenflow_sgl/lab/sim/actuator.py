@@ -202,5 +202,5 @@ class SimActuator:
         self.counts.tails.append(int(core.unwritten(row)[0]))
         self.counts.needed += self._written.pop(stream, 0)
         self.counts.held += int(core.length(row)[0])
-        core.park(stream, now)
+        core.park(stream, now, paused=True)
         self.hold(stream, now)

@@ -49,6 +49,7 @@ class HostCopies:
         self._tokens: OrderedDict[int, int] = OrderedDict()
         self._sum = 0
         self._unused: OrderedDict[int, None] = OrderedDict()
+        self._twice: OrderedDict[int, None] = OrderedDict()
 
     @property
     def used(self) -> int:
@@ -88,25 +89,30 @@ class HostCopies:
         """The copy of a node, if there is one, is gone."""
         self._sum -= self._tokens.pop(node, 0)
         self._unused.pop(node, None)
+        self._twice.pop(node, None)
         self._copied(node, 0)
 
     def moved(self, node: int) -> None:
         """What the device has of a node has changed: what it has no more may be dropped."""
         self._unused.pop(node, None)
+        self._twice.pop(node, None)
         if self.of(node) > self._on_device(node):
             self._unused[node] = None
+        elif self._write_back and node in self._tokens:
+            self._twice[node] = None
 
     def touch(self, node: int) -> None:
         """A node's copy is the last one that is dropped."""
-        for order in (self._unused, self._tokens):
+        for order in (self._unused, self._tokens, self._twice):
             if node in order:
                 order.move_to_end(node)
 
     def _makes_room(self, new: int, node: int | None = None) -> bool:
         """Drop copies for so many tokens more, but not a node's own; whether there is room now."""
-        order = self._tokens if self._write_back else self._unused
         while self._sum + new > self.size:
-            oldest = next((each for each in order if each != node), None)
+            oldest = next((each for each in self._twice if each != node), None)
+            if oldest is None:
+                oldest = next((each for each in self._unused if each != node), None)
             if oldest is None:
                 return False
             self._shrink(oldest)

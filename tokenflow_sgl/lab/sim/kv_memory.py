@@ -161,7 +161,9 @@ class KVMemory:
             self.host.moved(node)
             at += length
 
-    def release(self, stream: int, tokens: int, store: Store, *, keep: bool = True) -> None:
+    def release(
+        self, stream: int, tokens: int, store: Store, *, keep: bool = True, paused: bool = False
+    ) -> None:
         """A stream that ran with `tokens` stops; unless `keep`, its own ones are gone for good."""
         self._running.discard(stream)
         if not self._keep_copies:
@@ -184,7 +186,7 @@ class KVMemory:
                 del self._users[node]
                 idle.append(node)
         ready = self._arrives.pop(stream, None)
-        if self.host.size and not self._write_back:
+        if self.host.size and (paused or not self._write_back):
             written = sum(self._write(node) for node in idle)
             if written:
                 ready = store(written)
@@ -200,7 +202,7 @@ class KVMemory:
 
     def unwritten(self, rows: IntArray, tokens: IntArray) -> IntArray:
         """Tokens of running streams with `tokens` each, of whole pages without a copy."""
-        if not self.host.size or self._write_back:
+        if not self.host.size:
             return np.zeros(len(rows), dtype=np.int64)
         own = tokens // self._page * self._page - self._prefixes.shared[rows]
         return np.asarray(np.maximum(own - self.host.copied[rows], 0))
@@ -210,6 +212,8 @@ class KVMemory:
 
         Returns how many are copied.
         """
+        if self._write_back and self.host.used + tokens > self.host.size:
+            return 0
         if not self.host.keep(stream, int(self.host.copied[stream]) + tokens):
             return 0
         self.arrives(stream, store(tokens))

@@ -142,4 +142,5 @@ def _memory_of(core: SimulatedCore, body: SimActuator) -> Memory:
         max_running=core.options.max_running_requests,
         window=need,
         ahead=core.options.ahead,
+        mirrored=core.options.hicache_write_policy != "write_back",
     )
