@@ -53,7 +53,7 @@ class WorkingSetConfig:
     """
 
     eta: float = setting(
-        0.9,
+        1.0,
         "share of the engine's time that admission may promise to readers; more admits earlier, "
         "and readers stall in lasting overload",
         low=0.1,
@@ -76,9 +76,9 @@ class WorkingSetConfig:
         flag=True,
     )
     overtake: float = setting(
-        50.0,
-        "first tokens go to the highest response ratio (time waited over time of prefill), until "
-        "later arrivals worth so many times a request's own prefill have overtaken it; 0: first "
+        0.9,
+        "first tokens go to the shortest prefills, until so many times the work has begun since a "
+        "request came as first come first served would at most have made one wait for; 0: first "
         "come first served",
         low=0.0,
         high=1000.0,

@@ -8,6 +8,11 @@ from tokenflow_sgl.contract import IntArray, Prefill, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.urgency import leeway, reader_runs_dry
 
+SLOWER = 1.1
+"""While many newcomers wait, a reader's next token may take so many times as long as it is read:
+each lags by some milliseconds, and in a step is room for more of the prompts."""
+MANY = 0.5
+"""More than so many newcomers per reader are many."""
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
 
@@ -54,6 +59,8 @@ def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:
     # A stream gets a decode step's tokens per prefill step, beside it or between two: steps in
     # which its reader reads as many do not make it worse.
     pace = costs.tokens_per_step / streams.rate.take(reading)
+    if len(streams.waiting_index) > MANY * len(reading):
+        pace = SLOWER * pace
     bearable = np.maximum(ahead, pace)
     if streams.tbt_slo is not None:
         bearable = np.fmin(bearable, streams.tbt_slo.take(reading))

@@ -1,14 +1,18 @@
-"""Which stream without text goes first: that with the highest response ratio, within bounds.
+"""Which stream without text goes first: the one that is soonest done, within bounds.
 
 First come first served wastes most of what is possible where prefills queue: a prompt of 100,000
-tokens keeps a hundred short ones waiting. Shortest first has the least mean wait, but starves the
-long ones. Highest response ratio next (P. Brinch Hansen, 1971: time waited over time of service,
-here of the prefill) is close to the former and grows with the wait. A prompt whose beginning is
-cached is as long as the rest of it: a later turn of a chat is short, however long the chat.
+tokens keeps a hundred short ones waiting. Shortest first has the least mean wait (W. E. Smith,
+1956), but starves the long ones. Highest response ratio next (P. Brinch Hansen, 1971: time waited
+over time of service, here of the prefill) lets a claim grow with the wait. Here the ratio is of the
+time waited and five minutes: about shortest first as long as waits are shorter than that, and what
+waits longer catches up. A prompt whose beginning is cached is as long as the rest of it: a later
+turn of a chat is short, however long the chat.
 
-That alone bounds no wait. So nothing overtakes a request any more once later arrivals worth
-`overtake` times its own prefill have done so: it then waits for earlier arrivals only. Short
-requests are held up by little work, long ones by work in proportion to theirs.
+Nothing overtakes a request any more once as much work has begun since it came as first come first
+served would have made the last one wait for: `overtake` times the most that has waited at a time
+since the queue was last empty. So the longest wait is about that of first come first served. One
+request in a hundred, those with the longest prefills, may wait three times as long: they are the
+work that an engine with too much of it can put off at the least cost to all others.
 
 What a model thinks is not read, so its prefill is not all that a request needs before it has text.
 Where it thinks, the engine time of its answer counts, as far as that is expected and still to come,
@@ -16,7 +20,8 @@ before its prefill and from then on until its thinking has ended. The longer it 
 more is expected, since a few answers take most of the tokens: so short thoughts overtake long ones,
 like short prompts long ones. That is close to Gittins' rule for lengths that are not known (J. C.
 Gittins, 1979; for jobs of unknown size Aalto, Ayesta and Righter, 2009), and grows with the wait.
-The ratio is weighted by the class, and a wait that the class tolerates does not count (`urgency`).
+The ratio and the bound are weighted by the class, and a wait that the class tolerates does not
+count (`urgency`).
 
 A request with a TTFT objective goes before those without as soon as its prefill must begin to meet
 it, and counts like any other once that is out of reach.
@@ -31,13 +36,17 @@ import numpy as np
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, Standing, State
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.supply import modelled
-from tokenflow_sgl.policy.urgency import response_turn
+from tokenflow_sgl.policy.urgency import response_turn, weights
 
 SHORTEST_PREFILL = 1e-3
 """Seconds that a prefill counts as at least."""
 HASTE = 2.0
 """Multiple of its own prefill, and of the time between two plans, before the last moment at which
 an objective makes a request go first: others are in the same step, or in the one under way."""
+SPARED = 0.01
+"""Share of the requests, those with the longest prefills, that wait longer for the others' sake."""
+FARTHEST = 3.0
+"""Multiple of the others' bound at which nothing overtakes these any more."""
 STAYS = 2.0
 """A stream that thinks and runs counts as if it had waited so many times as long: two that are
 alike do not take turns."""
@@ -55,7 +64,9 @@ class Queue:
         slot: Of each.
         arrival: Of each; with the slot it names a stream.
         seconds: That it needs until its first text, see `_service`.
-        overtaken: Those of later arrivals that left the queue before it.
+        begun: Those of prefills that have begun since it came.
+        most: Largest sum of `seconds` since the queue was last empty.
+        seen: Streams that have waited since then.
         priced: These are seconds; False: tokens, since no prefill's cost was known.
         standing: In which they were seen; while it is the same, the same ones wait.
     """
@@ -63,7 +74,9 @@ class Queue:
     slot: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     arrival: FloatArray = field(default_factory=_none)
     seconds: FloatArray = field(default_factory=_none)
-    overtaken: FloatArray = field(default_factory=_none)
+    begun: FloatArray = field(default_factory=_none)
+    most: float = 0.0
+    seen: int = 0
     priced: bool = False
     standing: Standing | None = None
 
@@ -72,7 +85,7 @@ class Queue:
             return NotImplemented
         return all(
             np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("slot", "arrival", "seconds", "overtaken")
+            for name in ("slot", "arrival", "seconds", "begun")
         )
 
     def __hash__(self) -> int:
@@ -91,30 +104,28 @@ def waiting_queue(state: State, before: Queue) -> Queue:
     slot, arrival = streams.slot.take(index), streams.arrival.take(index)
     seconds = _service(state, index)
     priced = state.costs.prefill is not None
+    waits, standing = float(seconds.sum()), streams.standing
     if not len(before.slot) or not len(index) or priced is not before.priced:
-        # Tokens that have overtaken a request cannot be added to seconds.
-        return Queue(slot, arrival, seconds, np.zeros(len(index)), priced, streams.standing)
-    same = streams.standing is before.standing or (
+        # Tokens that have begun cannot be added to seconds.
+        none = np.zeros(len(index))
+        return Queue(slot, arrival, seconds, none, waits, len(index), priced, standing)
+    most, seen = max(before.most, waits), before.seen
+    if standing is before.standing or (
         np.array_equal(slot, before.slot) and np.array_equal(arrival, before.arrival)
-    )
-    if same:
-        return Queue(slot, arrival, seconds, before.overtaken, priced, streams.standing)
+    ):
+        return Queue(slot, arrival, seconds, before.begun, most, seen, priced, standing)
     place = streams.find(before.slot)
     # Slots are used again, so the arrival must be the same, too.
-    here = (place >= 0) & (streams.arrival[place] == before.arrival)
-    waits = here & streams.waiting[place]
-    overtaken = np.zeros(len(streams))
-    overtaken[place[waits]] = before.overtaken[waits]
-    overtaken = overtaken[index]
+    stays = (place >= 0) & (streams.arrival[place] == before.arrival)
+    stays &= streams.waiting[place]
+    stayed = np.zeros(len(streams), dtype=np.bool_)
+    stayed[place[stays]] = True
+    begun = np.zeros(len(streams))
     # What has ended since then has begun, too. What was aborted counts with it: nothing tells them
     # apart, and so the bound holds.
-    gone = ~waits
-    if gone.any():
-        moments, work = before.arrival[gone], before.seconds[gone]
-        order = np.argsort(moments, kind="stable")
-        later = np.concatenate([np.cumsum(work[order][::-1])[::-1], [0.0]])
-        overtaken += later[np.searchsorted(moments[order], arrival, side="right")]
-    return Queue(slot, arrival, seconds, overtaken, priced, streams.standing)
+    begun[place[stays]] = before.begun[stays] + float(before.seconds[~stays].sum())
+    seen += int(np.count_nonzero(~stayed[index]))
+    return Queue(slot, arrival, seconds, begun[index], most, seen, priced, standing)
 
 
 def _service(state: State, index: IntArray) -> FloatArray:
@@ -150,7 +161,7 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
     """
     streams = state.streams
     index = streams.waiting_index
-    first = queue.overtaken >= config.overtake * queue.seconds
+    first = _waited_enough(state, queue, config.overtake)
     if streams.ttft_slo is not None:
         first |= _must_begin(state, index, queue.seconds, config.cycle)
     turns = response_turn(state.now - queue.arrival, queue.seconds, streams, index)
@@ -167,6 +178,22 @@ def queue_keys(state: State, queue: Queue, config: WorkingSetConfig) -> FloatArr
         if config.overtake == 0.0:
             keys[begun] = -np.inf
     return keys
+
+
+def _waited_enough(state: State, queue: Queue, overtake: float) -> BoolArray:
+    """Which of the waiting streams nothing overtakes any more, in the order of the queue."""
+    index = state.streams.waiting_index
+    weight, tolerance = weights(state.streams, index), state.streams.tolerance
+    begun = queue.begun if weight is None else weight * queue.begun
+    bound = overtake * queue.most
+    enough: BoolArray = begun >= bound
+    if tolerance is not None:
+        enough &= state.now - queue.arrival >= tolerance.take(index)
+    spared = int(SPARED * queue.seen)
+    if spared and enough.any():
+        longest = np.argsort(-queue.seconds, kind="stable")[:spared]
+        enough[longest] &= begun[longest] >= FARTHEST * bound
+    return enough
 
 
 def first_of(index: IntArray, keys: FloatArray | None, most: int | None) -> IntArray:

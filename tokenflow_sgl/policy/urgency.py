@@ -18,6 +18,10 @@ import numpy as np
 
 from tokenflow_sgl.contract import FloatArray, IntArray, State, Streams
 
+HEAD_START = 300.0
+"""Seconds that each newcomer counts as having waited before it came: while all wait less than that,
+the shortest goes first."""
+
 
 def leeway(state: State) -> FloatArray:
     """Seconds until each reader minds that no text comes, negative: since when; shape (n,).
@@ -81,7 +85,8 @@ def response_turn(
 ) -> FloatArray:
     """What sorts newcomers, the least goes first: the weighted response ratio, negative.
 
-    Those whose wait is tolerated come behind all others, by the same ratio.
+    It is of the time since `HEAD_START` before each came. Those whose wait is tolerated come behind
+    all others, by the same ratio.
 
     Args:
         waited: Seconds since each arrived, shape (m,).
@@ -90,11 +95,9 @@ def response_turn(
         index: Which these are, shape (m,).
     """
     weight = weights(streams, index)
-    weighted = waited if weight is None else weight * waited
-    ratio = weighted / seconds
+    since = waited + HEAD_START
+    ratio = (since if weight is None else weight * since) / seconds
     if streams.tolerance is None:
         return -ratio
-    late = waited - streams.tolerance.take(index)
-    behind = 1.0 / np.maximum(ratio, np.finfo(np.float64).tiny)
-    claim = late if weight is None else weight * late
-    return np.where(late >= 0.0, -claim / seconds, behind)
+    late = waited >= streams.tolerance.take(index)
+    return np.where(late, -ratio, 1.0 / ratio)

@@ -12,10 +12,10 @@ from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.contract.lengths import GRID, LengthCurves, Lengths
 from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
-from tokenflow_sgl.policy.queueing import Queue, first_of, queue_keys, waiting_queue
+from tokenflow_sgl.policy.queueing import FARTHEST, Queue, first_of, queue_keys, waiting_queue
 from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
-CONFIG = WorkingSetConfig(overtake=3.0)
+CONFIG = WorkingSetConfig(overtake=1.0)
 
 
 def waiting(make_stream, prompt, arrival):
@@ -29,16 +29,27 @@ def ranks(state, queue, config=CONFIG):
     return [order.index(i) if i in order else 0 for i in range(len(state.streams))]
 
 
-def test_the_highest_response_ratio_goes_first(make_state, make_stream) -> None:
+def test_the_shortest_prefill_goes_first(make_state, make_stream) -> None:
     rows = [
-        waiting(make_stream, 4000, 90.0),  # ten seconds for four thousand tokens
-        waiting(make_stream, 100, 99.0),  # one for a hundred
+        waiting(make_stream, 4000, 90.0),
+        waiting(make_stream, 100, 99.0),
         waiting(make_stream, 100, 99.5),
         make_stream(phase=Phase.RUNNING, arrival=99.9),
-        waiting(make_stream, 4000, 99.9),
+        waiting(make_stream, 3000, 99.9),
     ]
     made = make_state(rows, now=100.0)
-    assert ranks(made, waiting_queue(made, Queue())) == [2, 0, 1, 0, 3]
+    assert ranks(made, waiting_queue(made, Queue())) == [3, 0, 1, 0, 2]
+
+
+def test_what_has_waited_for_minutes_catches_up(make_state, make_stream) -> None:
+    """After ten minutes a request counts as one of a third of its prefill that has just come."""
+    rows = [
+        waiting(make_stream, 4000, 100.0),
+        waiting(make_stream, 1000, 700.0),
+        waiting(make_stream, 2000, 700.0),
+    ]
+    made = make_state(rows, now=700.0)
+    assert ranks(made, waiting_queue(made, Queue())) == [1, 0, 2]
 
 
 def cached(row, on_device, on_host):
@@ -100,33 +111,16 @@ def test_what_is_on_the_host_is_loaded_beside_the_prefill(make_state, make_strea
     assert seconds[2] == pytest.approx(COSTS.prefill_seconds(50_000, 50_000))
 
 
-def test_a_cached_prompt_that_nothing_overtakes_yields_for_its_rest_only(
-    make_state, make_stream
-) -> None:
-    """The bound is a multiple of what is computed, so that it holds up later arrivals for less."""
-    rows = [
-        cached(waiting(make_stream, 4000, 98.9), 3900, 3900),
-        waiting(make_stream, 1000, 99.0),
-        waiting(make_stream, 10, 99.9),
-    ]
-    queue = waiting_queue(make_state(rows), Queue())
-    begun = [rows[0], dict(rows[1], phase=Phase.RUNNING, slack=1.0), rows[2]]
-    after = make_state(begun)
-    queue = waiting_queue(after, queue)
-    assert queue.overtaken[0] > 3.0 * queue.seconds[0]
-    assert ranks(after, queue) == [0, 0, 1]
-
-
-def test_tokens_that_overtook_are_not_added_to_seconds(make_state, make_stream) -> None:
+def test_tokens_that_have_begun_are_not_added_to_seconds(make_state, make_stream) -> None:
     """Until the first prefill has been timed, requests are compared by their tokens."""
     rows = [waiting(make_stream, 50_000, 98.0), waiting(make_stream, 100, 98.5)]
     untimed = {"costs": dataclasses.replace(COSTS, prefill=None)}
     queue = waiting_queue(make_state(rows, **untimed), Queue())
     begun = [rows[0], dict(rows[1], phase=Phase.RUNNING, slack=1.0)]
     queue = waiting_queue(make_state(begun, **untimed), queue)
-    assert queue.overtaken.tolist() == [100.0]
+    assert queue.begun.tolist() == [100.0]
     queue = waiting_queue(make_state(begun), queue)
-    assert queue.overtaken.tolist() == [0.0]
+    assert queue.begun.tolist() == [0.0]
     assert queue.seconds[0] == pytest.approx(COSTS.prefill_seconds(50_000))
 
 
@@ -140,25 +134,56 @@ def test_first_come_first_served_is_an_option(make_state, make_stream) -> None:
     assert ranks(made, waiting_queue(made, Queue()), WorkingSetConfig(overtake=0.0)) == [0, 1, 2]
 
 
-def test_what_is_overtaken_enough_goes_first(make_state, make_stream) -> None:
+def half_begun(make_state, make_stream, **given):
+    """A long prompt before 89 short ones of as much work, of which half have begun; the queue."""
     rows = [
-        waiting(make_stream, 4000, 98.9),
-        *(waiting(make_stream, 1000, 99.0 + i / 1000) for i in range(90)),
+        {**waiting(make_stream, 4000, 98.9), **given},
+        *(waiting(make_stream, 1000, 99.0 + i / 1000) for i in range(89)),
     ]
-    before = make_state(rows, now=100.0)
-    queue = waiting_queue(before, Queue())
-    assert ranks(before, queue)[0] == 90
-    # Half of the short ones have begun.
+    queue = waiting_queue(make_state(rows, now=100.0), Queue())
     begun = [
         dict(row, phase=Phase.RUNNING, slack=1.0) if 0 < i < 46 else row
         for i, row in enumerate(rows)
     ]
     after = make_state(begun, now=101.0)
-    queue = waiting_queue(after, queue)
-    assert queue.overtaken[0] == pytest.approx(queue.seconds[1] * 45)
-    assert queue.overtaken[0] > 3.0 * queue.seconds[0]
-    assert ranks(after, queue)[0] == 0
-    assert (queue.overtaken[1:] == 0.0).all(), "nothing later than these has begun"
+    return after, waiting_queue(after, queue), queue
+
+
+def test_what_would_have_begun_in_the_order_of_arrival_goes_first(make_state, make_stream) -> None:
+    after, queue, before = half_begun(make_state, make_stream)
+    assert queue.most == pytest.approx(before.seconds.sum()), "the most that has waited"
+    assert queue.begun == pytest.approx([before.seconds[1] * 45] * 45), "of each that waits"
+    share = queue.begun[0] / queue.most
+    assert ranks(after, queue, WorkingSetConfig(overtake=1.01 * share))[0] == 44
+    assert ranks(after, queue, WorkingSetConfig(overtake=0.99 * share))[0] == 0
+
+
+def test_one_in_a_hundred_waits_three_times_as_long(make_state, make_stream) -> None:
+    after, queue, _ = half_begun(make_state, make_stream)
+    share = queue.begun[0] / queue.most
+    queue = dataclasses.replace(queue, seen=100)
+    short = ranks(after, queue, WorkingSetConfig(overtake=0.99 * share))
+    assert short[0] == 44, "the longest of them all"
+    assert ranks(after, queue, WorkingSetConfig(overtake=0.33 * share))[0] == 0
+
+
+@pytest.mark.parametrize(("weight", "first"), [(1.0, True), (0.5, False), (2.0, True)])
+def test_a_light_request_is_overtaken_for_longer(make_state, make_stream, weight, first) -> None:
+    after, queue, _ = half_begun(make_state, make_stream)
+    weights = np.ones(len(after.streams))
+    weights[0] = weight
+    after = dataclasses.replace(after, streams=dataclasses.replace(after.streams, weight=weights))
+    share = queue.begun[0] / queue.most
+    assert (ranks(after, queue, WorkingSetConfig(overtake=0.9 * share))[0] == 0) is first
+
+
+def test_a_queue_that_was_empty_forgets_what_has_waited(make_state, make_stream) -> None:
+    _, queue, before = half_begun(make_state, make_stream)
+    assert queue.seen == before.seen == 90
+    none = waiting_queue(make_state([make_stream()]), queue)
+    fresh = make_state([waiting(make_stream, 100, 100.5)], now=101.0)
+    found = waiting_queue(fresh, none)
+    assert (found.most, found.seen) == (pytest.approx(found.seconds.sum()), 1)
 
 
 def test_what_ended_counts_and_what_has_its_slot_now_starts_afresh(make_state, make_stream) -> None:
@@ -175,7 +200,7 @@ def test_what_ended_counts_and_what_has_its_slot_now_starts_afresh(make_state, m
         dict(rows[2], phase=Phase.RUNNING, slack=1.0),
     ]
     found = waiting_queue(make_state(later, now=101.0), queue)
-    assert found.overtaken.tolist() == pytest.approx([queue.seconds[1:].sum(), 0.0])
+    assert found.begun.tolist() == pytest.approx([queue.seconds[1:].sum(), 0.0])
 
 
 def test_an_objective_that_can_be_met_goes_first(make_state, make_stream) -> None:
@@ -208,13 +233,13 @@ def test_the_head_of_a_queue_is_that_of_the_sorted_one(keys, most) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_request_is_overtaken_without_end(make_state, make_stream, data) -> None:
-    """One prefill at a time, requests come and come: the bound holds for each of them."""
+    """One prefill at a time, requests come and come: none waits for more than ever waited."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     arrivals = np.cumsum(rng.exponential(0.05, 60))
     prompts = np.where(rng.random(60) < 0.3, 8000, rng.integers(10, 400, 60))
     ends_at_once = rng.random(60) < 0.5
-    now, queue, begun, work = 0.0, Queue(), {}, {}
-    overtaken = np.zeros(60)
+    now, queue, begun, largest = 0.0, Queue(), {}, 0.0
+    passed = np.zeros(60)
     for _ in range(60):
         here = [i for i in range(60) if arrivals[i] <= now]
         if len(begun) == len(here):
@@ -238,12 +263,11 @@ def test_no_request_is_overtaken_without_end(make_state, make_stream, data) -> N
         left = [i for i in here if i not in begun]
         seconds = dict(zip(left, queue.seconds.tolist(), strict=True))
         chosen = min(left, key=lambda i: places[i])
+        largest = max(largest, queue.most)
+        # What those that nothing overtakes leave to each other is no more than that, too.
+        assert passed[chosen] <= FARTHEST * largest + seconds[chosen] + 1e-9
         for i in left:
-            if arrivals[i] < arrivals[chosen]:
-                overtaken[i] += seconds[chosen]
-                # The one that crosses the bound is the last.
-                work[i] = max(work.get(i, 0.0), seconds[chosen])
-                assert overtaken[i] <= CONFIG.overtake * seconds[i] + work[i] + 1e-9
+            passed[i] += seconds[chosen]
         begun[chosen] = True
         now += seconds[chosen]
 
@@ -298,10 +322,11 @@ def test_a_request_that_thinks_needs_more_than_its_prefill(make_state, make_stre
 
 
 def test_what_thinks_and_runs_counts_as_if_it_had_waited_longer(make_state, make_stream) -> None:
-    rows = [thinker(make_stream, 10, arrival=arrival) for arrival in (90.0, 85.0, 75.0)]
+    # With five minutes more than that: 310, 610 and 630 seconds.
+    rows = [thinker(make_stream, 10, arrival=arrival) for arrival in (90.0, -210.0, -230.0)]
     rows[1]["phase"] = rows[2]["phase"] = Phase.PAUSED
-    runs, fifteen, twenty_five = keys_of(rows, make_state)
-    assert twenty_five < runs < fifteen
+    runs, less, more = keys_of(rows, make_state)
+    assert more < runs < less
 
 
 def test_without_costs_the_order_of_thoughts_is_that_of_arrival(make_state, make_stream) -> None:

@@ -178,11 +178,12 @@ def test_prefill_waits_for_a_reader_that_would_stall(make_state, make_stream) ->
     assert not held(make_state, make_stream, slack=0.07)
 
 
-# At 10 tokens/s a mixed step may take 100 ms. One of 256 tokens takes 4 + 256 * 0.06 = 19 ms here;
-# with 0.4 ms per token it takes 106 ms. A reader needs text for one beside a decode step.
+# At 10 tokens/s a mixed step may take 100 ms, or 110 while many wait. One of 256 tokens takes
+# 4 + 256 * 0.06 = 19 ms here; with 0.45 ms per token it takes 119 ms. A reader needs text for one
+# beside a decode step.
 @pytest.mark.parametrize(
     ("per_token", "slack", "hold", "mixed"),
-    [(6e-5, 0.02, 1, 0), (4e-4, 0.09, 1, 1), (4e-4, 0.3, 1, 0), (4e-4, 5.0, 0, 0)],
+    [(6e-5, 0.02, 1, 0), (4.5e-4, 0.09, 1, 1), (4.5e-4, 0.3, 1, 0), (4.5e-4, 5.0, 0, 0)],
 )
 def test_mixed_steps_wait_too_where_none_is_short_enough(
     make_state, make_stream, per_token, slack, hold, mixed
