@@ -58,9 +58,10 @@ def list_profiles() -> None:
             f"{model.weight_bytes / 1e9:.1f}",
             str(model.kv_bytes_per_token),
         )
-    heads = [name.replace("-", "\n", 1) for name in MODELS]  # or they would not fit side by side
+    heads = [name.replace("-", "\n") for name in MODELS]  # or they would not fit side by side
     pools = plain_table("", *heads, right=range(1, len(MODELS) + 1))
     pools.title = "KV pool, thousands of tokens"
+    pools.padding = (0, 0, 0, 1)  # one space apart
     for device in DEVICES.values():
         cells = []
         for model in MODELS.values():
@@ -72,7 +73,7 @@ def list_profiles() -> None:
     for table in (devices, models, pools):
         console.print(table)
         console.print()
-    console.print("-: the weights do not fit on one device.", highlight=False)
+    console.print("-: it does not fit, or cannot be divided among so many.", highlight=False)
 
 
 @profile_app.command()

@@ -37,6 +37,8 @@ PAIRS = [
     ("h100", "qwen3-30b-a3b"),
     ("l40s", "qwen2.5-7b"),
     ("rtxpro6000", "llama3-8b"),
+    ("h100x4", "llama3-70b"),
+    ("h100x8", "qwen3-235b-a22b"),
 ]
 POINTS = 300
 
@@ -45,7 +47,7 @@ POINTS = 300
 def engine(device: str, model: str) -> ours.EngineHandle:
     system = DEVICES[device].system
     assert system is not None
-    return ours.engine(MODELS[model], system)
+    return ours.engine(MODELS[model], system, DEVICES[device].ranks)
 
 
 @cache
@@ -175,7 +177,32 @@ def test_shape_gives_what_the_packaged_model_gives(model: str) -> None:
         assert built.predict_prefill_latency(1, length, prefix) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("device", [name for name, item in DEVICES.items() if item.system])
+def test_the_shape_of_a_group_gives_what_the_packaged_model_gives() -> None:
+    packaged = core.EngineHandle.compile(
+        MODELS["qwen3-235b-a22b"].hub_id, "h100_sxm", "sglang", tp_size=8, moe_tp_size=8
+    )
+    built = engine("h100x8", "qwen3-235b-a22b")
+    for batch, length in ((1, 100), (64, 1000), (300, 5000)):
+        expected = packaged.predict_decode_latency(batch, length)
+        assert built.predict_decode_latency(batch, length) == pytest.approx(expected, rel=1e-9)
+    expected = packaged.predict_prefill_latency(1, 3000, 1000)
+    assert built.predict_prefill_latency(1, 3000, 1000) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_group_is_faster_than_one_device_by_less_than_their_number() -> None:
+    one, four = profile("h100", "llama3-8b"), profile("h100x4", "llama3-8b")
+    assert "h100_sxm, 4 of them with their all-reduces, kernels" in four.source
+    for ratio in (
+        one.decode_seconds(64, 64 * 4000) / four.decode_seconds(64, 64 * 4000),
+        one.prefill_seconds(8192, 8192 * 4096.0) / four.prefill_seconds(8192, 8192 * 4096.0),
+    ):
+        assert 1.5 < ratio < 4.0
+
+
+ALONE = [name for name, item in DEVICES.items() if item.system and item.ranks == 1]
+
+
+@pytest.mark.parametrize("device", ALONE)
 def test_roofline_is_near(device: str) -> None:
     """A wrong unit or factor would be far outside of this; the page gives the real differences."""
     hardware, model = DEVICES[device], MODELS["llama3-8b"]

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from tokenflow_sgl.lab.profiles import ProfileError, load_profile
+from tokenflow_sgl.lab.profiles import DEVICES, MODELS, ProfileError, load_profile
+from tokenflow_sgl.lab.profiles.load import pool_tokens
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(ProfileError, match=r"device is 'h20'; allowed are h200, h100, .*l20x4\."):
+    with pytest.raises(ProfileError, match=r"device is 'h20'; allowed are h200, .*x8, .*l20x4\."):
         load_profile("h20", "llama3-8b")
     with pytest.raises(ProfileError, match=r"model is 'gpt'; allowed are llama3-8b, .*qwen3-32b\."):
         load_profile("rtx4090", "gpt")
@@ -20,6 +21,18 @@ def test_unknown_names_list_the_known_ones() -> None:
 def test_a_model_too_large_is_refused() -> None:
     with pytest.raises(ProfileError, match="qwen3-32b does not fit on rtx4090: the weights take"):
         load_profile("rtx4090", "qwen3-32b")
+
+
+def test_a_model_that_cannot_be_divided_is_refused() -> None:
+    with pytest.raises(ProfileError, match=r"qwen2\.5-7b cannot be divided on h100x8: it has 28 h"):
+        load_profile("h100x8", "qwen2.5-7b")
+
+
+def test_a_group_has_the_pool_of_sglangs_share_of_each_device() -> None:
+    memory, moe = DEVICES["h100x8"].memory, MODELS["qwen3-235b-a22b"]
+    # What is kept back of 81,559 MiB by `test_share_of_a_group_by_hand`; 94 layers with one head.
+    free = round((81559 - 15312) / 81559, 3) * memory - moe.held_weight_bytes(8) / 8
+    assert pool_tokens(DEVICES["h100x8"], moe) == int(free / (2 * 94 * 128 * 2))
 
 
 def _without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:

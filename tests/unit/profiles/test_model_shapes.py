@@ -17,6 +17,7 @@ from tokenflow_sgl.lab.profiles import DEVICES, MODELS
         ("qwen3-8b", 8_190_735_360),
         ("qwen3-30b-a3b", 30_532_122_624),
         ("qwen3-32b", 32_762_123_264),
+        ("qwen3-235b-a22b", 235_093_634_560),
     ],
 )
 def test_parameters_of_the_shapes(name: str, parameters: int) -> None:
@@ -40,6 +41,20 @@ def test_a_token_goes_through_some_experts() -> None:
     assert moe.read_bytes(4096) == pytest.approx(moe.weight_bytes)
     llama = MODELS["llama3-8b"]
     assert llama.read_bytes(1) == llama.weight_bytes == 2 * llama.active_parameters
+
+
+def test_a_group_holds_what_its_devices_cannot_divide_several_times() -> None:
+    llama, moe = MODELS["llama3-70b"], MODELS["qwen3-235b-a22b"]
+    # 8 KV heads: one for each of eight devices, so that only norms are on all of them.
+    assert llama.held_kv_bytes(8) == llama.kv_bytes_per_token == 327680
+    assert llama.held_weight_bytes(1) == llama.weight_bytes
+    assert llama.held_weight_bytes(8) == llama.weight_bytes + 7 * 2 * (80 * 2 * 8192 + 8192)
+    # 4 KV heads on eight devices: each is there twice, with its projections of keys and values.
+    assert moe.held_kv_bytes(4) == moe.kv_bytes_per_token == 192512
+    assert moe.held_kv_bytes(8) == 385024
+    norms_and_router = 2 * 4096 + 2 * 128 + 4096 * 128
+    more = 7 * (94 * norms_and_router + 4096) + 94 * 2 * 4 * 128 * 4096
+    assert moe.held_weight_bytes(8) == moe.weight_bytes + 2 * more
 
 
 def test_names_are_the_keys() -> None:

@@ -22,6 +22,18 @@ def test_share_by_hand(mib: int, kept: int) -> None:
     assert static_fraction(mib * MIB) == round((mib - kept) / mib, 3)
 
 
+@pytest.mark.parametrize(
+    ("mib", "ranks", "kept"),
+    [  # the same with 128 by device; from four devices on graphs have more rows
+        (24564, 2, 512 + 6144 + 256 + 96 + 8 * 50),
+        (46068, 4, 512 + 6144 + 512 + 320 + 8 * 50),
+        (81559, 8, 512 + 12288 + 1024 + 1024 + 8 * 58),
+    ],
+)
+def test_share_of_a_group_by_hand(mib: int, ranks: int, kept: int) -> None:
+    assert static_fraction(mib * MIB, ranks) == round((mib - kept) / mib, 3)
+
+
 def test_tokens_by_hand() -> None:
     memory = 24564 * MIB
     budget = static_fraction(memory) * memory

@@ -95,14 +95,15 @@ def tables(handle: EngineHandle) -> tuple[DecodeTable, PrefillTable]:
     )
 
 
-def source(system: str) -> str:
+def source(system: str, ranks: int = 1) -> str:
     """Where these times come from, in words, with versions."""
     from aiconfigurator_core.sdk.perf_database import get_latest_database_version
 
     with _quiet():
         version = get_latest_database_version(system, BACKEND)
     package = importlib.metadata.version("aiconfigurator-core")
-    return f"aiconfigurator-core {package}: {system}, kernels measured under SGLang {version}"
+    what = f"{system}, {ranks} of them with their all-reduces" if ranks > 1 else system
+    return f"aiconfigurator-core {package}: {what}, kernels measured under SGLang {version}"
 
 
 def _prefill(handle: EngineHandle, tokens: int, attended: float) -> float:

@@ -29,7 +29,7 @@ class DeviceProfile:
         model: Name of the model.
         source: Where the times come from, in words, with versions.
         layers: Transformer layers that hold KV.
-        kv_bytes_per_token: Bytes of KV per token, over all layers.
+        kv_bytes_per_token: Bytes of KV per token, over all layers, and all devices of a group.
         device_memory: Bytes of memory of one device: SGLang's defaults go by it.
         weight_bytes: Bytes of the model's weights.
         kv_pool_tokens: KV tokens that fit on the device with SGLang's usual share of memory

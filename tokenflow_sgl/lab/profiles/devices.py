@@ -1,7 +1,8 @@
 """Devices that profiles are made for: memory, peak rates and the link to the host.
 
 A group of devices serves a model tensor-parallel: each has a share of its weights and of its KV,
-and all-reduces pass through the devices' links to each other twice in every layer.
+and all-reduces pass through the devices' links to each other twice in every layer. Groups of SXM
+devices reduce over NVLink, whose times aiconfigurator-core has; the others over PCIe.
 
 `memory` is what ``nvidia-smi`` reports. `bandwidth` and `flops` are peak figures of the vendor's
 data sheets, FLOPs of dense bfloat16 with float32 accumulation; where aiconfigurator-core has the
@@ -73,6 +74,42 @@ def _group(device: Device, ranks: int, per_link: int = 1) -> Device:
     )
 
 
+_H200 = Device(
+    name="h200",
+    title="H200 SXM 141 GB",
+    memory=143771 * _MIB,
+    bandwidth=4.8e12,
+    flops=989e12,
+    link=PCIE_5,
+    link_name="PCIe 5 x16",
+    system="h200_sxm",
+    pieces=HOPPER,
+)
+_H100 = Device(
+    name="h100",
+    title="H100 SXM 80 GB",
+    memory=81559 * _MIB,
+    bandwidth=3.35e12,
+    flops=989e12,
+    link=PCIE_5,
+    link_name="PCIe 5 x16",
+    system="h100_sxm",
+    pieces=HOPPER,
+)
+_A100 = Device(
+    name="a100",
+    title="A100 SXM 80 GB",
+    memory=81920 * _MIB,
+    bandwidth=2.039e12,
+    flops=312e12,
+    link=PCIE_4,
+    link_name="PCIe 4 x16",
+    system="a100_sxm",
+)
+_A100_PER_LINK = 2
+"""A PCIe switch of NVIDIA's DGX A100 has two GPUs behind one connection to the CPU; of its block
+diagram: https://vengineer.hatenablog.com/entry/2022/05/02/090000. In servers with H100, each has
+its own: `nvidia-smi topo -m` of an HGX H100 in https://github.com/NVIDIA/nccl/issues/1264."""
 _A6000 = Device(
     name="a6000",
     title="RTX A6000 48 GB",
@@ -110,38 +147,14 @@ def _by_name(*devices: Device) -> Mapping[str, Device]:
 
 
 DEVICES: Mapping[str, Device] = _by_name(
-    Device(
-        name="h200",
-        title="H200 SXM 141 GB",
-        memory=143771 * _MIB,
-        bandwidth=4.8e12,
-        flops=989e12,
-        link=PCIE_5,
-        link_name="PCIe 5 x16",
-        system="h200_sxm",
-        pieces=HOPPER,
-    ),
-    Device(
-        name="h100",
-        title="H100 SXM 80 GB",
-        memory=81559 * _MIB,
-        bandwidth=3.35e12,
-        flops=989e12,
-        link=PCIE_5,
-        link_name="PCIe 5 x16",
-        system="h100_sxm",
-        pieces=HOPPER,
-    ),
-    Device(
-        name="a100",
-        title="A100 SXM 80 GB",
-        memory=81920 * _MIB,
-        bandwidth=2.039e12,
-        flops=312e12,
-        link=PCIE_4,
-        link_name="PCIe 4 x16",
-        system="a100_sxm",
-    ),
+    _H200,
+    _group(_H200, 8),
+    _H100,
+    _group(_H100, 2),
+    _group(_H100, 4),
+    _group(_H100, 8),
+    _A100,
+    _group(_A100, 4, _A100_PER_LINK),
     Device(
         name="b200",
         title="B200 SXM 180 GB",

@@ -40,14 +40,15 @@ def load_profile(device: str, model: str) -> DeviceProfile:
         # Only here: it needs numpy, and the command line lists devices without loading that.
         from tokenflow_sgl.lab.profiles import aiconfigurator
 
-        decode, prefill = aiconfigurator.tables(aiconfigurator.engine(shape, chosen.system))
-        source = aiconfigurator.source(chosen.system)
+        engine = aiconfigurator.engine(shape, chosen.system, chosen.ranks)
+        decode, prefill = aiconfigurator.tables(engine)
+        source = aiconfigurator.source(chosen.system, chosen.ranks)
     return DeviceProfile(
         device=chosen.name,
         model=shape.name,
         source=source,
         layers=shape.layers,
-        kv_bytes_per_token=shape.kv_bytes_per_token,
+        kv_bytes_per_token=shape.held_kv_bytes(chosen.ranks),
         device_memory=chosen.memory,
         weight_bytes=shape.weight_bytes,
         kv_pool_tokens=pool,
@@ -56,7 +57,7 @@ def load_profile(device: str, model: str) -> DeviceProfile:
         device_to_host=chosen.link,
         decode=decode,
         prefill=prefill,
-        launch=default_launch(shape.layers, graph_rows(chosen.memory)),
+        launch=default_launch(shape.layers, graph_rows(chosen.memory, chosen.ranks)),
     )
 
 
@@ -82,13 +83,17 @@ def pool_tokens(device: Device, model: Model) -> int:
     """KV tokens that fit beside the model on the device.
 
     Raises:
-        ProfileError: The model does not fit.
+        ProfileError: The model does not fit, or cannot be divided among the devices of the group.
     """
-    try:
-        shares = (
-            -(-each // device.ranks) for each in (model.weight_bytes, model.kv_bytes_per_token)
+    ranks = device.ranks
+    if model.heads % ranks:
+        raise ProfileError(
+            f"{model.name} cannot be divided on {device.name}: it has {model.heads} heads, "
+            f"of which {ranks} devices must have equally many."
         )
-        return kv_pool_tokens(device.memory, *shares)
+    try:
+        weights, kv = model.held_weight_bytes(ranks), model.held_kv_bytes(ranks)
+        return kv_pool_tokens(device.memory, -(-weights // ranks), kv // ranks, ranks=ranks)
     except ProfileError as error:
         raise ProfileError(f"{model.name} does not fit on {device.name}: {error}") from None
 

@@ -74,12 +74,15 @@ class Model:
         """Number of weights with so many experts in each layer."""
         projected = (self.heads + 2 * self.kv_heads) * self.head_dim
         attention = self.hidden * projected + self.heads * self.head_dim * self.hidden
-        small = 2 * self.hidden  # the two norms of a layer
-        small += projected if self.qkv_bias else 0
-        small += 2 * self.head_dim if self.qk_norm else 0
-        small += self.hidden * self.experts if self.experts > 1 else 0  # the router
-        layer = attention + experts * 3 * self.hidden * self.intermediate + small
+        attention += projected if self.qkv_bias else 0
+        layer = attention + experts * 3 * self.hidden * self.intermediate + self._undivided()
         return 2 * self.vocabulary * self.hidden + self.layers * layer + self.hidden
+
+    def _undivided(self) -> int:
+        """Number of weights of a layer that each device of a group has."""
+        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        router = self.hidden * self.experts if self.experts > 1 else 0
+        return norms + router
 
     @property
     def weight_bytes(self) -> int:
@@ -89,7 +92,27 @@ class Model:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values of one token, over all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_VALUE
+        return self.held_kv_bytes(1)
+
+    def held_kv_bytes(self, ranks: int) -> int:
+        """Bytes of keys and values of one token that so many devices hold together.
+
+        Each has at least one KV head: fewer heads than devices are on several (SGLang 0.5.23,
+        `ModelConfig.get_num_kv_heads`).
+        """
+        return 2 * self.layers * max(self.kv_heads, ranks) * self.head_dim * BYTES_PER_VALUE
+
+    def held_weight_bytes(self, ranks: int) -> int:
+        """Bytes of the weights that so many devices hold together.
+
+        They share attention, MLPs, experts and embeddings; each has the norms and the routers, and
+        with fewer KV heads than devices, the projections of a whole head.
+        """
+        spare_heads = max(self.kv_heads, ranks) - self.kv_heads
+        projection = self.head_dim * (self.hidden + (1 if self.qkv_bias else 0))
+        copied = (ranks - 1) * (self.hidden + self.layers * self._undivided())
+        copied += self.layers * 2 * spare_heads * projection
+        return self.weight_bytes + copied * BYTES_PER_VALUE
 
     @property
     def attention_flops(self) -> int:
@@ -197,6 +220,21 @@ MODELS: Mapping[str, Model] = _by_name(
         hidden=2048,
         intermediate=768,
         heads=32,
+        kv_heads=4,
+        head_dim=128,
+        vocabulary=151936,
+        qk_norm=True,
+        experts=128,
+        experts_per_token=8,
+    ),
+    Model(
+        name="qwen3-235b-a22b",
+        hub_id="Qwen/Qwen3-235B-A22B",
+        architecture="Qwen3MoeForCausalLM",
+        layers=94,
+        hidden=4096,
+        intermediate=1536,
+        heads=64,
         kv_heads=4,
         head_dim=128,
         vocabulary=151936,

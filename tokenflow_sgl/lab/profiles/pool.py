@@ -1,14 +1,15 @@
 """How many KV tokens SGLang would hold on a device and on its host, by its own default rules.
 
-After SGLang 0.5.23, ``srt/arg_groups/memory_hook.py`` for a single device without speculative
-decoding: of the device's memory it keeps back, in MiB,
+After SGLang 0.5.23, ``srt/arg_groups/memory_hook.py`` for tensor-parallel devices without
+speculative decoding: of each device's memory it keeps back, in MiB,
 
-    512 + 1.5 * chunk + 128 + 2 * rows + 8 * captured prefill sizes
+    512 + 1.5 * chunk + 128 * devices + 2 * rows + 8 * captured prefill sizes
 
 and at least 10 GiB on devices of more than 60 GiB. `chunk` (chunked prefill size) and `rows` (the
-largest decode batch captured as a CUDA graph) go by the device's memory. What is left holds the
-weights and the KV pool. Memory that the CUDA context and the driver take is not known here and
-not subtracted, about 0.5 GiB, so that a real pool is a little smaller.
+largest decode batch captured as a CUDA graph) go by the device's memory, `rows` also by whether
+there are fewer than four devices. What is left holds the weights and the KV pool. Memory that the
+CUDA context and the driver take is not known here and not subtracted, about 0.5 GiB, so that a real
+pool is a little smaller.
 """
 
 from __future__ import annotations
@@ -28,29 +29,33 @@ class _Defaults:
     below_gib: float
     chunk: int
     rows: int
+    group_rows: int
 
 
 _DEFAULTS = (
-    _Defaults(20, 2048, 8),
-    _Defaults(35, 4096, 48),
-    _Defaults(60, 4096, 32),
-    _Defaults(160, 8192, 256),
-    _Defaults(float("inf"), 16384, 512),
+    _Defaults(20, 2048, 8, 8),
+    _Defaults(35, 4096, 48, 160),
+    _Defaults(60, 4096, 32, 160),
+    _Defaults(160, 8192, 256, 512),
+    _Defaults(float("inf"), 16384, 512, 512),
 )
+_GROUP = 4
+"""Devices from which on `group_rows` counts."""
 
 
-def static_fraction(device_memory: int) -> float:
+def static_fraction(device_memory: int, ranks: int = 1) -> float:
     """Share of device memory for weights and KV: SGLang's default ``--mem-fraction-static``.
 
     Args:
-        device_memory: Bytes.
+        device_memory: Bytes of one device.
+        ranks: Tensor-parallel devices.
 
     Raises:
         ProfileError: Nothing is left of a memory that small.
     """
     mib = device_memory / _MIB
     defaults = _defaults(device_memory)
-    kept = 512 + 1.5 * defaults.chunk + 128 + 2 * defaults.rows
+    kept = 512 + 1.5 * defaults.chunk + 128 * ranks + 2 * graph_rows(device_memory, ranks)
     kept += 8 * _captured_prefills(defaults.chunk)
     if mib > 60 * 1024:
         kept = max(kept, 10 * 1024)
@@ -73,9 +78,10 @@ def chunked_prefill_size(device_memory: int) -> int:
     return _defaults(device_memory).chunk
 
 
-def graph_rows(device_memory: int) -> int:
+def graph_rows(device_memory: int, ranks: int = 1) -> int:
     """Rows of the largest decode step that SGLang captures as a CUDA graph by default."""
-    return _defaults(device_memory).rows
+    defaults = _defaults(device_memory)
+    return defaults.rows if ranks < _GROUP else defaults.group_rows
 
 
 def kv_pool_tokens(
@@ -84,21 +90,23 @@ def kv_pool_tokens(
     kv_bytes_per_token: int,
     *,
     fraction: float | None = None,
+    ranks: int = 1,
 ) -> int:
     """KV tokens beside the weights on one device.
 
     Args:
         device_memory: Bytes.
-        weight_bytes: Bytes of the weights.
-        kv_bytes_per_token: Bytes of KV per token.
+        weight_bytes: Bytes of the weights on it.
+        kv_bytes_per_token: Bytes of KV per token on it.
         fraction: Share of the memory for both (``--mem-fraction-static``); None: SGLang's default.
+        ranks: Tensor-parallel devices that share the model.
 
     Raises:
         ProfileError: The fraction is none, or the weights leave no room.
     """
     whose = "SGLang's default share"
     if fraction is None:
-        fraction = static_fraction(device_memory)
+        fraction = static_fraction(device_memory, ranks)
     elif not 0.0 < fraction < 1.0:
         raise ProfileError(
             f"mem-fraction-static is {fraction!r}; allowed is a number above 0 and below 1."

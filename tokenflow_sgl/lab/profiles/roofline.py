@@ -51,7 +51,7 @@ _ATTENDED = (32, 1024, 2048, 4096, 6144, *range(8192, 32768, 4096), 32768, 49152
 
 def decode_seconds(device: Device, model: Model, batch: float, context: float) -> float:
     """Time of a decode step of `batch` rows with `context` KV tokens each on average."""
-    read = model.read_bytes(batch) + batch * context * model.kv_bytes_per_token
+    read = model.read_bytes(batch) + batch * context * model.held_kv_bytes(device.ranks)
     traffic = read / (BANDWIDTH_EFFICIENCY * device.bandwidth * device.ranks)
     compute = 2 * model.active_parameters * batch
     compute /= COMPUTE_EFFICIENCY * device.flops * device.ranks
