@@ -16,63 +16,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from own_memory_tables import (
-    DATA,
-    DEFAULTS,
-    EFFECTIVE,
-    FIGURES,
-    ROOT,
-    TOKENFLOW,
-    short_table,
-    write_tables,
-)
+from compared import DEFAULTS, EFFECTIVE, FIGURES, TOKENFLOW
+from own_memory_tables import DATA, short_table, write_tables
 from rich.console import Console
+from served import SETTINGS, machine, opened, read, save
 
 from tokenflow_sgl.cli.chosen_trace import TraceChoice
-from tokenflow_sgl.lab.profiles import load_profile
-from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
-from tokenflow_sgl.lab.report import figures
-from tokenflow_sgl.lab.sim import EngineOptions, Simulation, simulate
-from tokenflow_sgl.lab.sim.study.goal import parse_goal
+from tokenflow_sgl.lab.sim import simulate
 
 MODEL = "llama3-8b"
 RATE = "20"
 """Tokens per second of the readers of real traces, as of the named workloads."""
-GOAL = parse_goal("ttft<=2,stall<=0.5")
-"""What serves a reader well."""
-SMALL_CHUNK: dict[str, Any] = {"enable_mixed_chunk": True, "chunked_prefill_size": 2048}
-LITTLE: dict[str, Any] = {"schedule_conservativeness": 0.3}
-CLIPPED: dict[str, Any] = {"clip_max_new_tokens": 1024}
-
-SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
-    DEFAULTS: ("fcfs", {}),
-    "HiCache": ("fcfs-hicache", {}),
-    "lpm": ("lpm", {}),
-    "hrrn": ("hrrn", {}),
-    "shortest prefill": ("shortest-prefill", {}),
-    "mixed chunks of 2,048": ("fcfs", SMALL_CHUNK),
-    "prefill interval 22": ("prefill-interval", {}),
-    "conservativeness 0.3": ("fcfs", LITTLE),
-    "conservativeness 0.1": ("fcfs", {"schedule_conservativeness": 0.1}),
-    "reserve of 1,024": ("fcfs", CLIPPED),
-    "hrrn, HiCache": ("hrrn-hicache", {}),
-    "hrrn, mixed chunks": ("hrrn", SMALL_CHUNK),
-    "hrrn, conservativeness 0.3": ("hrrn", LITTLE),
-    "hrrn, reserve of 1,024": ("hrrn", CLIPPED),
-    "shortest prefill, mixed chunks": ("shortest-prefill", SMALL_CHUNK),
-    TOKENFLOW: ("tokenflow", {}),
-}
-"""By name: the simulator's policy, and SGLang's settings on top of its defaults."""
 WITHOUT_QUEUE = (
     DEFAULTS,
     "hrrn",
@@ -142,18 +101,7 @@ def main() -> None:
 
 def measure(chosen: dict[str, Workload]) -> None:
     """Run what the file does not have yet of this code, the first draws before the others."""
-    data = json.loads(DATA.read_text()) if DATA.exists() else {}
-    code = _commit()
-    if data.get("commit") != code:
-        data = {"commit": code}
-    names = [Path(part).name for part in sys.argv]  # no paths of this machine
-    data |= {
-        "command": shlex.join(["python", f"benchmarks/burst/{names[0]}", *names[1:]]),
-        "date": datetime.now(UTC).date().isoformat(),
-        "model": MODEL,
-        "served_well": str(GOAL),
-        "settings": {name: _described(*what) for name, what in SETTINGS.items()},
-    }
+    data = opened(DATA) | {"model": MODEL}
     found = data.setdefault("workloads", {})
     first = [(name, 0) for name in chosen]
     others = [(name, n) for name, load in chosen.items() for n in range(1, len(load.draws))]
@@ -165,7 +113,7 @@ def measure(chosen: dict[str, Workload]) -> None:
             if setting not in runs:
                 started = time.monotonic()
                 runs[setting] = run(load, number, setting)
-                _save(data)
+                save(data, DATA)
                 taken = time.monotonic() - started
                 print(f"{name} {number} {setting}: {taken:.0f} s", flush=True)
 
@@ -176,24 +124,8 @@ def _contested(first: dict[str, Any]) -> list[str]:
     return [name for name in SETTINGS if name in {*best, DEFAULTS, TOKENFLOW}]
 
 
-def _commit() -> str:
-    """The last commit that changed the package; marked if the code differs from it."""
-
-    def git(*command: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True)
-        return done.stdout.strip()
-
-    changed = git("status", "--porcelain", "--", "tokenflow_sgl")
-    last = git("log", "-1", "--format=%h", "--", "tokenflow_sgl")
-    return last + ("-dirty" if changed else "")
-
-
-def _described(policy: str, settings: dict[str, Any]) -> dict[str, Any]:
-    return {"policy": policy, **settings}
-
-
 def _machine(load: Workload) -> dict[str, Any]:
-    profile, options = machine(load.device)
+    profile, options = machine(load.device, MODEL)
     return {
         "device": load.device,
         "kv_tokens": options.max_total_tokens,
@@ -203,24 +135,6 @@ def _machine(load: Workload) -> dict[str, Any]:
     }
 
 
-def _save(data: dict[str, Any]) -> None:
-    """Write the file; a run that is killed meanwhile leaves the old one."""
-    part = DATA.with_suffix(".part")
-    part.write_text(json.dumps(data, indent=1) + "\n")
-    part.replace(DATA)
-
-
-def machine(device: str, **settings: Any) -> tuple[Any, EngineOptions]:
-    """A device's profile, and what one flag makes of its memory; more of SGLang's settings."""
-    profile = load_profile(device, MODEL)
-    plain: dict[str, Any] = {
-        "max_total_tokens": profile.kv_pool_tokens,
-        "host_tokens": profile.host_pool_tokens,
-        "chunked_prefill_size": chunked_prefill_size(profile.device_memory),
-    }
-    return profile, EngineOptions(**{**plain, **settings})
-
-
 def run(load: Workload, draw: int, setting: str) -> dict[str, float]:
     """One run's figures."""
     policy, settings = SETTINGS[setting]
@@ -228,26 +142,7 @@ def run(load: Workload, draw: int, setting: str) -> dict[str, float]:
     trace = TraceChoice(window=window, speed_up=load.speed_up, rate=load.rate).open(
         spec, Console(stderr=True)
     )
-    return read(simulate(trace, *machine(load.device, **settings), policy=policy))
-
-
-def read(simulation: Simulation) -> dict[str, float]:
-    """What the tables need of a run; seconds, tokens per second, and shares of the readers."""
-    found = figures(simulation.run)
-    latency, readers = found.latency, found.readers
-    return {
-        "requests": len(simulation.run.requests),
-        "ttft_mean": latency.ttft.mean,
-        "ttft_p99": latency.ttft.p99,
-        "stalled_share": readers.stalled_share,
-        "stall_seconds": readers.stall_seconds,
-        "served_well": float(GOAL.met(simulation.run).mean()),
-        "e2e_mean": latency.e2e.mean,
-        "tbt_p99": latency.tbt.p99,
-        "tokens_per_s": found.throughput.token,
-        "effective_tokens_per_s": found.throughput.effective,
-        "retracted": simulation.retracted,
-    }
+    return read(simulate(trace, *machine(load.device, MODEL, **settings), policy=policy))
 
 
 if __name__ == "__main__":

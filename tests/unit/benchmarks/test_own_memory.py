@@ -14,12 +14,13 @@ FOLDER = Path(__file__).parents[3] / "benchmarks" / "burst"
 
 @pytest.fixture
 def tables(monkeypatch):
-    """The module of the tables, which imports nothing of its neighbours."""
+    """The module of the tables, with what it shares with others."""
     monkeypatch.syspath_prepend(str(FOLDER))
     import own_memory_tables
 
     yield own_memory_tables
-    del sys.modules["own_memory_tables"]
+    for name in ("own_memory_tables", "compared"):
+        del sys.modules[name]
 
 
 @pytest.fixture
