@@ -43,8 +43,9 @@ class WorkingSetConfig:
     """Parameters of `WorkingSetPolicy`. Times in seconds, lengths in tokens.
 
     The defaults come from simulation over eight burst and overload workloads on two
-    devices. Some were set while watching one of these: `burst_eta` (`4090-a`), `eta` (with unknown
-    lengths, six of the eight), `hysteresis` (all eight, then others of their kinds), and in
+    devices. Some were set while watching one of these: `burst_eta` (`4090-a`), `eta` (seven runs of
+    four of the eight, own memory and unknown lengths), `overtake` and the slower pace beside many
+    newcomers (Azure at 4x, Mooncake), `hysteresis` (all eight, then others of their kinds), and in
     `admission` the margin for unmeasured costs (`4090-b`), the share of stalled readers (Azure at
     4x) and that of a newcomer's own prefill (Mooncake). `park_target`, `safety` and the share of
     ongoing prefills were set on nine workloads of our own, and seen on these eight and Azure at 4x

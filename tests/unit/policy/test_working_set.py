@@ -252,6 +252,16 @@ def test_a_prefill_step_is_as_long_as_readers_bear(
     assert found == pytest.approx(limit, abs=1)
 
 
+def test_many_newcomers_let_readers_lag_by_a_tenth(make_state, make_stream) -> None:
+    def limit(newcomers: int) -> float:
+        rows = [make_stream(slack=0.01, rate=20.0), make_stream(slack=50.0, rate=1.0)]
+        rows += [make_stream(Phase.WAITING)] * newcomers
+        return POLICY.decide(make_state(rows, total=450)).prefill.limit
+
+    assert limit(1) == pytest.approx((0.050 - 0.004) / 6e-5, abs=2)
+    assert limit(2) == pytest.approx((0.055 - 0.004) / 6e-5, abs=2)
+
+
 def test_a_prefill_step_leaves_time_for_streams_that_decode_in_it(make_state, make_stream) -> None:
     # 4 ms, 60 us a token, 10 ns for each token before it; a decoding row takes 1 ms.
     costs = StepCosts(decode=(0.01, 1e-3, 0.0), prefill=(0.004, 6e-5, 1e-8))
