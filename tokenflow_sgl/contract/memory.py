@@ -13,6 +13,7 @@ class Pool:
         total: Capacity.
         free: What can be allocated now: free pages and pages of the prefix tree that no running
             stream locks, the KV of paused streams included, also of those that are loaded in part.
+            On the host what nothing is in: a copy there makes no other one go.
         promised: What running streams still need for a prefill under way.
     """
 
@@ -61,7 +62,8 @@ class Memory:
         window: What each stream needs of the window pools.
         ahead: KV tokens beyond its own that a stream holds while it decodes: speculation verifies
             its drafts there.
-        mirrored: The host also keeps copies of what is on the device, as HiCache does.
+        mirrored: The host also keeps copies of what is on the device, as HiCache does with
+            `write_through`. If not, these make room for copies of what is there no more.
     """
 
     device: Tier

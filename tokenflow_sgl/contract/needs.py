@@ -229,9 +229,10 @@ def most_streams(memory: Memory, length: float, own: float) -> float:
 
 
 OVER_HOST = 1.25
-"""KV tokens that may be promised over those of the host. HiCache also keeps the copy of what is on
-the device, so a host no larger than the device has little room for the paused; but not all that
-runs has a copy. With a host of four times the device and more, the sum of both is the limit."""
+"""KV tokens that may be promised over those of the host. With write_through HiCache also keeps the
+copy of what is on the device, so a host no larger than the device has little room for the paused;
+but not all that runs has a copy. With a host of four times the device and more, the sum of both is
+the limit."""
 
 
 def kv_kept(memory: Memory) -> float:

@@ -10,6 +10,10 @@ Each copy also takes the scheduler's thread about half a millisecond, in which n
 So a pass starts at most `MOST` of them. Where many streams decode together, each is copied in
 larger pieces, so that every stream gets its turn. The limit is a count and not a time: every
 tensor-parallel rank must come to the same copies.
+
+Where the host does not keep copies of what is on the device (`Memory.mirrored`), a copy of a
+running stream that finds no free memory there makes another one go, which is of no use. Then only
+what is preempted is copied.
 """
 
 from __future__ import annotations
@@ -63,7 +67,8 @@ def proactive_writes(state: State, preempt: tuple[Preempt, ...]) -> tuple[Write,
         streams.slot.take(due),
         unwritten.take(due),
         slack[able],
-        state.links.store.behind(sum(write.tokens for write in last)),
+        state.links.store.behind(ahead := sum(write.tokens for write in last)),
+        host=math.inf if state.memory.mirrored else state.memory.host.kv.free - ahead,
         seconds=state.decode_seconds,
         page=page,
         running=len(streams.running_index),
@@ -85,6 +90,7 @@ def plan_writes(
     slack: FloatArray,
     link: MeasuredLink,
     *,
+    host: float = math.inf,
     seconds: float,
     page: int,
     running: int,
@@ -97,6 +103,7 @@ def plan_writes(
         unwritten: Tokens of each whose KV is computed and not on the host, shape (n,).
         slack: Seconds until each reader runs out of text, shape (n,); the largest is written first.
         link: From device to host. While its rate is unknown, one copy at a time measures it.
+        host: Tokens that the host has room for.
         seconds: Length of the next step.
         page: Tokens per page.
         running: Streams that decode together, each a token per pass.
@@ -112,6 +119,7 @@ def plan_writes(
     room = link.room(seconds)
     if np.isnan(room):
         room = 0.0 if link.queued else float(least)
+    room = min(room, host)
     chosen: list[Write] = []
     for index in order[:most].tolist():
         tokens = min(int(pages[index]), int(room) // page * page)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tokenflow_sgl.contract import Cause, Mode, Phase, Preempt, Write
+from tokenflow_sgl.contract import Cause, Mode, Phase, Pool, Preempt, Tier, Write
 from tokenflow_sgl.costs import Links, MeasuredLink
 from tokenflow_sgl.offload.write_through import MOST, proactive_writes
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
@@ -59,6 +59,22 @@ def test_a_stream_that_cannot_be_preempted_is_not_written(make_state, ahead, col
 
 def test_nothing_is_written_without_a_host(make_state, ahead):
     assert proactive_writes(make_state([ahead()], links=FAST, host=0), ()) == ()
+
+
+def test_no_other_copy_is_dropped_for_a_stream_that_runs_on(make_state, ahead):
+    """Where the host keeps no copy of what is on the device once it needs its memory."""
+
+    def host(state, free):
+        whole = Tier(kv=Pool(20_000, free))
+        memory = dataclasses.replace(state.memory, host=whole, mirrored=False)
+        return dataclasses.replace(state, memory=memory)
+
+    state = make_state([ahead(), ahead()], links=FAST)
+    gone = (Preempt(11, Cause.EXCHANGE),)
+    assert proactive_writes(host(state, 400), ()) == (Write(10, 300), Write(11, 100))
+    assert proactive_writes(host(state, 400), gone) == (Write(11, 300), Write(10, 100))
+    assert proactive_writes(host(state, 0), ()) == ()
+    assert proactive_writes(host(state, 0), gone) == (Write(11, 300),), "it is copied anyhow"
 
 
 def test_nothing_is_written_without_stress(make_state, ahead):
