@@ -259,6 +259,10 @@ def _hold_for_policy(server_args: ServerArgs) -> None:
     from tokenflow_sgl.engine.kv.state_slots import register_states
 
     register_states()
+    if server_args.hicache_write_policy == "write_back":
+        from tokenflow_sgl.engine.kv.backups import register_backups
+
+        register_backups()
     if server_args.disaggregation_mode == "decode":
         from tokenflow_sgl.engine.decode_server.compressed_copies import register_copies
         from tokenflow_sgl.engine.decode_server.decode_loads import register_loads

@@ -71,7 +71,7 @@ class View:
         promised, pools = self._body.promised, self._body.pools
         total = self._body.total
         device = Tier(kv=Pool(total, free, promised))
-        host = Tier(kv=Pool(self._clock.host_total))
+        host = Tier(kv=Pool(self._clock.host_total, self._body.host_free()))
         if pools.window_total:
             chunk = min(promised, pools.window.prefill)
             window = Pool(pools.window_total, pools.window_free, chunk)

@@ -172,7 +172,7 @@ class WorkingSetConfig:
     write_ahead: bool = setting(
         True,
         "proactive writes: copy KV of running streams to the host in the background, so that a "
-        "preemption has only the last tokens left to copy; needs HiCache with write_through",
+        "preemption has only the last tokens left to copy; not with write_through_selective",
     )
     load_ahead: bool = setting(
         True,

@@ -14,6 +14,7 @@ from typing import Any
 from tokenflow_sgl.contract import Growth, Preempt, Write
 from tokenflow_sgl.engine.book import Book
 from tokenflow_sgl.engine.extension import Extensions
+from tokenflow_sgl.engine.kv.backups import copies_at_eviction
 from tokenflow_sgl.engine.kv.device_pools import DevicePools
 from tokenflow_sgl.engine.kv.link_rates import TransferWatch
 from tokenflow_sgl.engine.kv.load_ring import Loader
@@ -101,8 +102,10 @@ class UnifiedBody:
 
     # ---- the memory -----------------------------------------------------------------
 
-    mirrored = True
-    """Whether the host also keeps copies of what is on the device."""
+    @property
+    def mirrored(self) -> bool:
+        """Whether the host keeps copies of what is on the device, whoever needs their memory."""
+        return not copies_at_eviction(self._scheduler.tree_cache)
 
     @property
     def writes(self) -> bool:
@@ -310,6 +313,7 @@ class UnifiedBody:
     def forget(self, req: Req) -> None:
         """Drop what is kept of a stream that has ended."""
         self._loader.give_up(req)
+        self.pauser.keeper.give_up(req)
 
     def releases(self, req: Req) -> None:
         """SGLang is about to drop a request that holds no row."""
@@ -373,6 +377,11 @@ class UnifiedBody:
         """KV tokens that the host has room for."""
         return host_pool_tokens(self._scheduler)
 
+    def host_free(self) -> int:
+        """KV tokens of the host that nothing is in; all ranks of a group have the same."""
+        host = host_pool(self._scheduler)
+        return 0 if host is None else int(host.available_size())
+
     # ---- the step is launched, and the engine is paused or idle ---------------------
 
     def launched(self) -> None:
@@ -398,7 +407,7 @@ class UnifiedBody:
         Args:
             ignore_waiting: Paused streams do not count, as SGLang's queue does not.
         """
-        if self.pauser.draining or self._loader.busy:
+        if self.pauser.draining or self._loader.busy or self.pauser.keeper.busy:
             return False
         return ignore_waiting or not self.pauser.paused
 
@@ -412,6 +421,7 @@ class UnifiedBody:
 
     def settle(self, now: float) -> None:
         """The engine is paused: all copies end, and what was loaded in part is given up."""
+        self.pauser.keeper.clear()  # the tree may be thrown away
         request = self._loader.settle()
         if request is not None and request in self._table:
             self._table.phases.landed(self._table.slot(request), now)
@@ -424,5 +434,10 @@ class UnifiedBody:
 
 def host_pool_tokens(scheduler: LiveScheduler) -> int:
     """KV tokens of SGLang's pool on the host; 0: there is none."""
-    host = getattr(scheduler.tree_cache.cache_controller, "mem_pool_host", None)
+    host = host_pool(scheduler)
     return 0 if host is None else int(host.size)
+
+
+def host_pool(scheduler: LiveScheduler) -> Any:
+    """SGLang's pool on the host; None: there is none."""
+    return getattr(scheduler.tree_cache.cache_controller, "mem_pool_host", None)

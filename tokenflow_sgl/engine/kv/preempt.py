@@ -16,6 +16,7 @@ from typing import Any
 
 from sglang.srt.mem_cache.common import release_kv_cache
 
+from tokenflow_sgl.engine.kv.backups import HostKeeper
 from tokenflow_sgl.engine.kv.names import Names
 from tokenflow_sgl.engine.kv.state_slots import copy_left_out
 from tokenflow_sgl.engine.sglang.batch import ReqBatch
@@ -26,6 +27,7 @@ from tokenflow_sgl.engine.sglang.tree import Tree
 class Pauser:
     """The streams that are draining or paused.
 
+    keeper: Of copies of these on the host.
     on_release, on_released: called with each request when its KV is about to go to the tree, and
         when it has left the device's rows.
     """
@@ -41,6 +43,7 @@ class Pauser:
         self._on_released = on_released
         self.draining: list[Any] = []
         self.paused: dict[Any, None] = {}  # an ordered set
+        self.keeper = HostKeeper(tree_cache)
         self._names = Names()
 
     def preempt(self, victims: list[Req], running_batch: ReqBatch, inflight: set[Req]) -> None:
@@ -97,6 +100,7 @@ class Pauser:
             if request in self.paused:
                 del self.paused[request]
                 self._names.discard(request)
+                self.keeper.give_up(request)
 
     def named(self, rid: str) -> list[Any]:
         """Draining and paused requests whose id begins with `rid`, as SGLang names them."""
@@ -116,6 +120,8 @@ class Pauser:
                 copy_left_out(self._tree_cache, request.last_node)
             checkpoint = False
         release_kv_cache(request, self._tree_cache, checkpoint=checkpoint)
+        if checkpoint and not request.skip_radix_cache_insert:
+            self.keeper.keep(request, request.last_node)
         self.lose(request)
         if keep:
             # Paused is not retracted: a client's meta_info counts what the engine threw away.

@@ -61,7 +61,11 @@ class OngoingFetch(Protocol):
 class PathNode(Protocol):
     """A node on the way from the root."""
 
+    node_id: int
     parent_id: int
+    path_start: int
+    path_end: int
+    """Its tokens, counted from the root."""
 
 
 @of(f"{_CORE}.components.base:ComponentData")
@@ -71,9 +75,19 @@ class NodeData(Protocol):
     host_value: torch.Tensor | None
 
 
+@of(f"{_CACHE}:_OngoingWriteThrough")
+class OngoingCopy(Protocol):
+    """A copy to the host that is under way."""
+
+    lock_params: Any
+    """None: its node is about to be evicted, which has to wait for it."""
+
+
 @of(f"{_BASE}:IncLockRefResult")
 class HostLock(Protocol):
     """A lock on a node's copy on the host."""
+
+    node_id: Any
 
     def to_dec_params(self) -> Any:
         """What the lock is given up with, later."""
@@ -102,10 +116,10 @@ class TreeCore(NamedNodes, Protocol):
         """Whether SGLang has left out a state that it should have copied to the host."""
 
     def build_backup_kv_action(self, node_id: Any) -> Any:
-        """Copies a head to the host, so that the tree takes its tail."""
+        """Copies a node to the host: a head, so that the tree takes its tail, or a stream's."""
 
     def collect_path_info(self, end_node_ids: Sequence[Any]) -> Sequence[Sequence[PathNode]]:
-        """Which node one goes on."""
+        """Which node one goes on, and which nodes a stream has."""
 
 
 @of(f"{_CACHE}:UnifiedRadixCache")
@@ -128,7 +142,7 @@ class Tree(Protocol):
     """How many tokens a window has."""
     enable_storage: bool
     prefetch_threshold: int
-    ongoing_write_through: Mapping[Any, Any]
+    ongoing_write_through: Mapping[Any, OngoingCopy]
     ongoing_load_back: Mapping[Any, Any]
     ongoing_prefetch: dict[Any, OngoingFetch]
     prefetch_loaded_tokens_by_reqid: dict[Any, int]
@@ -204,10 +218,10 @@ class Tree(Protocol):
         """Whether the tree takes a tail."""
 
     def is_backuped(self, node_id: Any) -> bool:
-        """Whether the tree takes a tail."""
+        """Whether the tree takes a tail, and which of a stream's nodes have a copy."""
 
     def inc_host_lock_ref(self, node_id: Any) -> HostLock:
-        """Locks the node that the head ends at."""
+        """Locks the node that the head ends at, or copies of a stream while others are made."""
 
     def dec_host_lock_ref(self, node_id: Any, params: Any) -> Any:
         """Unlocks the node that the head ended at before."""
@@ -216,7 +230,7 @@ class Tree(Protocol):
         """Drops a fetch or a query."""
 
     def _execute_and_commit_kv_backup(self, action: Any, write_back: bool = False) -> int:
-        """Copies a head to the host, so that the tree takes its tail."""
+        """Copies a node to the host: a head, so that the tree takes its tail, or a stream's."""
 
     def _handle_prefetch_result(self, operation: StorageFetch) -> None:
         """Enters a tail when the head meets it."""
