@@ -22,9 +22,16 @@ MORE_ROUNDS = 16
 """At most, where interruptions came too late: the answers had ended."""
 
 
-@pytest.fixture(scope="module")
-def served(start):
-    with start(*FORCED, *POOLS, env=LATE) as server:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((), id="written through"),
+        # Copies of paused streams are locked when the tree is thrown away.
+        pytest.param(("--hicache-write-policy", "write_back"), id="written back"),
+    ],
+)
+def served(start, request):
+    with start(*FORCED, *POOLS, *request.param, env=LATE) as server:
         yield server
         server.assert_clean()
 

@@ -52,6 +52,7 @@ def test_every_split_gives_the_same_tokens(stock, wanted) -> None:
     ("page", "flags"),
     [
         pytest.param(1, ("--disable-overlap-schedule", *WRITE_BACK), marks=pytest.mark.slow),
+        pytest.param(16, ("--scheduler", "tokenflow", *WRITE_BACK), marks=pytest.mark.slow),
         (64, ("--scheduler", "tokenflow")),
         pytest.param(
             16,
@@ -59,7 +60,12 @@ def test_every_split_gives_the_same_tokens(stock, wanted) -> None:
             marks=pytest.mark.slow,
         ),
     ],
-    ids=("page 1, write-back, no overlap", "page 64, tokenflow", "two ranks"),
+    ids=(
+        "page 1, write-back, no overlap",
+        "page 16, write-back, tokenflow",
+        "page 64, tokenflow",
+        "two ranks",
+    ),
 )
 def test_under_other_settings_too(start, wanted, tmp_path, page, flags) -> None:
     crowd = 4 if set(WRITE_BACK) <= set(flags) else 0

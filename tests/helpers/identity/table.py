@@ -17,6 +17,9 @@ LATE_AND_OFTEN = {**LATE, "SGLANG_SWA_EVICTION_INTERVAL": "8"}
 CHUNKS = ("--chunked-prefill-size", "32")
 # Twelve streams need about 1,350 tokens: the device holds half of it, the host the rest.
 HICACHE = ("--max-total-tokens", "704", "--hicache-ratio", "4")
+WRITE_BACK = ("--hicache-write-policy", "write_back")
+# So little that copies of what runs make room for those of what is paused.
+WRITTEN_BACK = ("--max-total-tokens", "448", "--hicache-ratio", "2.2", *WRITE_BACK)
 NO_HICACHE = ("--max-total-tokens", "4000", "--tokenflow-hicache", "off")
 NO_OVERLAP = ("--disable-overlap-schedule",)
 PAGES = ("--page-size", "16")
@@ -88,6 +91,7 @@ MODELS = {
 FEATURES = {
     "plain": "overlap scheduling on and off, pages of 1 and 16 tokens, HiCache on and off",
     "parts": "KV loaded in parts",
+    "written back": "`--hicache-write-policy write_back`",
     "ranks": "`--tp-size` above 1",
     "moments": "streams that are wanted back at once, and paced ones (`pace` in the tuning file)",
     "interval": "`--prefill-decode-interval`",
@@ -167,6 +171,58 @@ def _parts() -> list[Scenario]:
     ]
 
 
+def _written_back() -> list[Scenario]:
+    first = Scenario(
+        *("written back", "written back", Group.PLAIN, "nothing copied where it is written back"),
+        flags=(*CHUNKS, *WRITTEN_BACK),
+        env=LATE,
+        pauses=12,
+        recomputed=2,
+        prefetched=True,
+        least={"written_ahead_tokens_total": 1},
+        often=True,
+    )
+    flags = first.flags
+    paged = replace(first, name=f"{first.name}, pages of 16", flags=(*flags, *PAGES), recomputed=17)
+    # Even less: what is lost is computed again.
+    tight = (*CHUNKS, "--max-total-tokens", "448", "--hicache-ratio", "0.5", *WRITE_BACK)
+    lossy = replace(first, recomputed=None, pauses=8, policy="forced:PreemptInChunks", often=False)
+    return [
+        first,
+        replace(paged, often=False),
+        replace(first, name="written back, no overlap", flags=(*flags, *NO_OVERLAP), often=False),
+        replace(first, name="written back, two ranks", flags=(*flags, *TWO_RANKS), often=False),
+        replace(lossy, name="written back, a tiny host", flags=tight),
+        replace(
+            first,
+            name="windows, written back",
+            feature="windows",
+            group=Group.MODELS,
+            control="nothing copied of windows",
+            model="qwen3-window",
+            flags=(*CHUNKS, *WRITTEN_BACK),
+            env=LATE_AND_OFTEN,
+            pauses=4,
+            recomputed=None,
+            often=False,
+        ),
+        replace(
+            first,
+            name="deltas, written back",
+            feature="states",
+            group=Group.MODELS,
+            control="no state copied",
+            model="qwen3.5",
+            flags=("--max-total-tokens", "704", "--hicache-ratio", "2", *WRITE_BACK),
+            pauses=4,
+            recomputed=GRID + 1,
+            prefetched=None,
+            least={},
+            often=False,
+        ),
+    ]
+
+
 def _more_of_one() -> list[Scenario]:
     groups = Scenario(
         *("block groups", "groups", Group.TOGETHER, "nothing copied"),
@@ -237,6 +293,11 @@ def _more_of_one() -> list[Scenario]:
         replace(groups, name="block groups, two ranks", flags=(*groups.flags, *TWO_RANKS)),
         dp,
         replace(dp, name="DP attention, no HiCache", flags=(*DP, *NO_HICACHE), prefetched=False),
+        replace(
+            dp,
+            name="DP attention, written back",
+            flags=(*dp.flags, "--hicache-ratio", "1.5", *WRITE_BACK),
+        ),
         replace(dp, name="replicas, HiCache", flags=(*replicas, *narrow)),
         replace(dp, name="replicas, no HiCache", flags=(*replicas, *NO_HICACHE), prefetched=False),
         priorities,
@@ -301,6 +362,7 @@ def _models() -> list[Scenario]:
         "no HiCache": ("--max-total-tokens", "16384", "--tokenflow-hicache", "off"),
         "no overlap": (*small, *NO_OVERLAP),
         "two ranks": (*small, *TWO_RANKS),
+        "written back": (*small, "--hicache-ratio", "2", *WRITE_BACK),
     }
     return [
         mla,
@@ -357,6 +419,7 @@ _ALGORITHMS = {
 }
 _OFTEN = ("NGRAM",)
 _SETTINGS: dict[str, tuple[tuple[str, Flags], ...]] = {
+    "STANDALONE": (("written back", ("--hicache-ratio", "1", *WRITE_BACK)),),
     "EAGLE": (
         ("pages of 16", PAGES),
         ("no overlap", NO_OVERLAP),
@@ -596,6 +659,7 @@ SCENARIOS = {
     for each in (
         *_plain(),
         *_parts(),
+        *_written_back(),
         *_more_of_one(),
         *_models(),
         *_drafts(),
@@ -625,6 +689,9 @@ CONTROLS = {
     ),
     "nothing copied": Control(
         "HiCache, pages of 1", "no-copy", "the host believes that it has the KV", often=True
+    ),
+    "nothing copied where it is written back": Control(
+        "written back", "no-copy", "the host believes that it has the KV", often=True
     ),
     "resumed before it has landed": Control(
         "in parts", "no-landing", "a stream reads KV that is still being copied", often=True
