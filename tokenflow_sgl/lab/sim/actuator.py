@@ -54,6 +54,7 @@ class SimActuator:
 
     def __init__(self, core: SimulatedCore) -> None:
         self._core = core
+        core.memory.copies_ahead = True
         self.growth = Growth(core.options.page_size)
         self.paused: dict[int, None] = {}
         self.draining: list[int] = []
@@ -202,5 +203,5 @@ class SimActuator:
         self.counts.tails.append(int(core.unwritten(row)[0]))
         self.counts.needed += self._written.pop(stream, 0)
         self.counts.held += int(core.length(row)[0])
-        core.park(stream, now, paused=True)
+        core.park(stream, now)
         self.hold(stream, now)

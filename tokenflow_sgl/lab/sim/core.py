@@ -219,14 +219,14 @@ class SimulatedCore:
             stream, self._loading.pop(stream), lambda tokens: self._store(tokens, now)
         )
 
-    def park(self, stream: int, now: float, *, keep: bool = True, paused: bool = False) -> None:
+    def park(self, stream: int, now: float, *, keep: bool = True) -> None:
         """A stream's KV is for what needs the room; unless `keep`, its own part is gone."""
         tokens = int(self.streams.prompt[stream] + self.streams.generated[stream]) - 1
         if self._drafting[stream]:
             self._drafting[stream] = False
             self.memory.give_back(self.memory.paged(self.options.ahead))
         self.memory.release(
-            stream, tokens, lambda unwritten: self._store(unwritten, now), keep=keep, paused=paused
+            stream, tokens, lambda unwritten: self._store(unwritten, now), keep=keep
         )
 
     def unwritten(self, rows: IntArray) -> IntArray:

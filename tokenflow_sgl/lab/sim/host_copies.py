@@ -2,13 +2,16 @@
 
 A host that is full drops what is on the device no more, the longest unused first. With
 write-through it keeps the copy of what is on the device, as SGLang does. Where all of the host is
-such copies, nothing more is copied, and what the device evicts without a copy is lost.
+such copies, nothing more is copied, and what the device evicts without a copy is lost. With
+write-back it first drops copies of what is on the device as well: of what streams there use before
+what may be evicted.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import chain
 
 import numpy as np
 
@@ -24,6 +27,7 @@ class HostCopies:
         page: Tokens of a page.
         write_back: A copy of what is on the device again may be dropped, too.
         on_device: Leading tokens of a node that the device has.
+        in_use: Whether a running stream keeps a node there.
 
     Attributes:
         size: As above.
@@ -39,17 +43,18 @@ class HostCopies:
         page: int,
         write_back: bool,
         on_device: Callable[[int], int],
+        in_use: Callable[[int], bool],
     ) -> None:
         self.size = size
         self.copied: IntArray = np.zeros(streams, dtype=np.int64)
         self.backup: Callable[[int, int], None] | None = None
         self._page = page
         self._write_back = write_back
-        self._on_device = on_device
+        self._on_device, self._in_use = on_device, in_use
         self._tokens: OrderedDict[int, int] = OrderedDict()
         self._sum = 0
         self._unused: OrderedDict[int, None] = OrderedDict()
-        self._twice: OrderedDict[int, None] = OrderedDict()
+        self._twice: OrderedDict[int, None] = OrderedDict()  # all of it on the device, too
 
     @property
     def used(self) -> int:
@@ -110,9 +115,10 @@ class HostCopies:
     def _makes_room(self, new: int, node: int | None = None) -> bool:
         """Drop copies for so many tokens more, but not a node's own; whether there is room now."""
         while self._sum + new > self.size:
-            oldest = next((each for each in self._twice if each != node), None)
-            if oldest is None:
-                oldest = next((each for each in self._unused if each != node), None)
+            others = (each for each in chain(self._twice, self._unused) if each != node)
+            used = (each for each in self._twice if each != node and self._in_use(each))
+            oldest = next(used, None)
+            oldest = next(others, None) if oldest is None else oldest
             if oldest is None:
                 return False
             self._shrink(oldest)

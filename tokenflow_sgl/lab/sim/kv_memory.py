@@ -4,7 +4,8 @@ Running streams hold their KV. That of paused and of finished streams stays on t
 as there is room, as SGLang's prefix tree keeps it, and goes the longest unused first; what several
 prompts start with is there once (see `prefixes`). With HiCache cached KV is copied to the
 host, either as soon as it becomes cached (write-through; before the copy has ended it cannot be
-evicted) or when it is evicted (write-back; what needs the room waits for the copy).
+evicted) or when it is evicted (write-back; what needs the room waits for the copy, unless it was
+made ahead).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class KVMemory:
         held: Tokens of running streams, those being prefilled, and the prefixes of both.
         evicted, lost: Tokens that left the device with a copy on the host, and without one.
         host: The copies.
+        copies_ahead: Cached KV is copied before it is evicted, with write-back, too.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class KVMemory:
         self.device = device // page * page
         self.held = 0
         self.evicted = self.lost = 0
+        self.copies_ahead = False
         self._prefixes = prefixes
         self._page = page
         self._write_back = write_back
@@ -64,6 +67,7 @@ class KVMemory:
             page=page,
             write_back=write_back,
             on_device=self._on_device,
+            in_use=self._in_use,
         )
 
     @property
@@ -161,9 +165,7 @@ class KVMemory:
             self.host.moved(node)
             at += length
 
-    def release(
-        self, stream: int, tokens: int, store: Store, *, keep: bool = True, paused: bool = False
-    ) -> None:
+    def release(self, stream: int, tokens: int, store: Store, *, keep: bool = True) -> None:
         """A stream that ran with `tokens` stops; unless `keep`, its own ones are gone for good."""
         self._running.discard(stream)
         if not self._keep_copies:
@@ -186,7 +188,7 @@ class KVMemory:
                 del self._users[node]
                 idle.append(node)
         ready = self._arrives.pop(stream, None)
-        if self.host.size and (paused or not self._write_back):
+        if self.host.size and (self.copies_ahead or not self._write_back):
             written = sum(self._write(node) for node in idle)
             if written:
                 ready = store(written)
@@ -212,8 +214,6 @@ class KVMemory:
 
         Returns how many are copied.
         """
-        if self._write_back and self.host.used + tokens > self.host.size:
-            return 0
         if not self.host.keep(stream, int(self.host.copied[stream]) + tokens):
             return 0
         self.arrives(stream, store(tokens))
@@ -267,6 +267,9 @@ class KVMemory:
         else:
             return
         self.held += tokens
+
+    def _in_use(self, node: int) -> bool:
+        return node in self._running or bool(self._users.get(node))
 
     def _on_device(self, node: int) -> int:
         running = node in self._running

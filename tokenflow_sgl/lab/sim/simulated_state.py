@@ -125,7 +125,7 @@ def _memory_of(core: SimulatedCore, body: SimActuator) -> Memory:
     memory, windows = core.memory, core.windows
     free = memory.free + core.streams.phases.partly_loaded
     device = Tier(kv=Pool(memory.device, free, body.promised))
-    host = Tier(kv=Pool(memory.host.size))
+    host = Tier(kv=Pool(memory.host.size, memory.host.size - memory.host.used))
     need = Window()
     if windows is not None:
         need = windows.need
