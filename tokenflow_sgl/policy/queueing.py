@@ -45,6 +45,8 @@ HASTE = 2.0
 an objective makes a request go first: others are in the same step, or in the one under way."""
 SPARED = 0.01
 """Share of the requests, those with the longest prefills, that wait longer for the others' sake."""
+MOST_SPARED = 200
+"""Of these at a time: a queue that is never empty has seen any number."""
 FARTHEST = 3.0
 """Multiple of the others' bound at which nothing overtakes these any more."""
 STAYS = 2.0
@@ -189,7 +191,7 @@ def _waited_enough(state: State, queue: Queue, overtake: float) -> BoolArray:
     enough: BoolArray = begun >= bound
     if tolerance is not None:
         enough &= state.now - queue.arrival >= tolerance.take(index)
-    spared = int(SPARED * queue.seen)
+    spared = min(int(SPARED * queue.seen), MOST_SPARED)
     if spared and enough.any():
         longest = np.argsort(-queue.seconds, kind="stable")[:spared]
         enough[longest] &= begun[longest] >= FARTHEST * bound

@@ -167,6 +167,16 @@ def test_one_in_a_hundred_waits_three_times_as_long(make_state, make_stream) -> 
     assert ranks(after, queue, WorkingSetConfig(overtake=0.33 * share))[0] == 0
 
 
+def test_a_queue_that_is_never_empty_spares_some_only(make_state, make_stream) -> None:
+    rows = [waiting(make_stream, 1000 + i, 98.0 + i / 1000) for i in range(300)]
+    queue = waiting_queue(make_state(rows, now=100.0, total=10**6), Queue())
+    made = make_state(rows, now=100.0, total=10**6)
+    queue = dataclasses.replace(queue, begun=np.full(300, queue.most), seen=10**6)
+    keys = queue_keys(made, queue, CONFIG)
+    assert np.isneginf(keys[:100]).all(), "all but the longest"
+    assert np.isfinite(keys[100:]).all()
+
+
 @pytest.mark.parametrize(("weight", "first"), [(1.0, True), (0.5, False), (2.0, True)])
 def test_a_light_request_is_overtaken_for_longer(make_state, make_stream, weight, first) -> None:
     after, queue, _ = half_begun(make_state, make_stream)
