@@ -66,6 +66,11 @@ CONTENDERS = {
     "stock, HiCache": ("--enable-hierarchical-cache", "--hicache-ratio", "8"),
     "stock, prefill interval": ("--prefill-decode-interval", "22"),
     "stock, shortest prefill": ("--schedule-policy", "shortest-prefill-first"),
+    "stock, hrrn": ("--schedule-policy", "hrrn"),
+    "stock, shortest prefill, 2k mixed chunks": (
+        *("--schedule-policy", "shortest-prefill-first"),
+        *("--enable-mixed-chunk", "--chunked-prefill-size", "2048"),
+    ),
     # Preempts whoever has less priority; what it throws away is recomputed.
     "stock, priorities": (
         "--enable-priority-scheduling",

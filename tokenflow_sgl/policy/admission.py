@@ -81,12 +81,6 @@ class DemandAnswer:
     held: IntArray = field(default_factory=lambda: _NONE)
 
 
-def newcomers(state: State) -> IntArray:
-    """Waiting streams that have not joined yet, as indices."""
-    waiting = state.streams.waiting_index
-    return waiting[~state.streams.admitted.take(waiting)]
-
-
 def admissible(
     state: State, config: WorkingSetConfig, queue: FloatArray | None = None
 ) -> DemandAnswer:
@@ -98,22 +92,24 @@ def admissible(
     idles serves no reader.
     """
     streams = state.streams
-    fresh, thinking = newcomers(state), streams.begun_thinking
-    if not len(fresh) and not len(thinking):
-        return DemandAnswer(fresh)
+    waiting = streams.waiting_index
+    newcomers = waiting[~streams.admitted.take(waiting)]
+    thinking = streams.begun_thinking
+    if not len(newcomers) and not len(thinking):
+        return DemandAnswer(newcomers)
     readers = streams.member
     if len(thinking):
         readers = readers.copy()
         readers[thinking] = False
     members = readers.nonzero()[0]
-    whole = bool(len(fresh)) and _burst_is_over(state, config)
+    whole = bool(len(newcomers)) and _burst_is_over(state, config)
     # Most often not even the first one fits, and then no other one is looked at.
     if len(members) and not len(thinking) and not whole:
-        first = first_of(fresh, queue, 1)
+        first = first_of(newcomers, queue, 1)
         if not _fits(state, config, Asking(state, config, members, first)):
             return DemandAnswer(_NONE)
     # The whole queue, or the head of it.
-    fresh = first_of(fresh, queue, None if whole else CONSIDERED)
+    newcomers = first_of(newcomers, queue, None if whole else CONSIDERED)
 
     def asked(some: IntArray) -> Asking:
         if not len(thinking):
@@ -121,20 +117,20 @@ def admissible(
         every = np.sort(np.concatenate([thinking, some]))
         return Asking(state, config, members, first_of(every, queue, None))
 
-    asking = asked(fresh)
+    asking = asked(newcomers)
     fits = _memory_allows(state, config, asking)
-    if whole and fits == len(fresh) and _clears(state, config, asking):
-        return DemandAnswer(fresh)
+    if whole and fits == len(newcomers) and _clears(state, config, asking):
+        return DemandAnswer(newcomers)
     most = min(fits, CONSIDERED)
-    if most < len(fresh):
-        asking = asked(fresh[:most])
+    if most < len(newcomers):
+        asking = asked(newcomers[:most])
     found = asking.candidates
     begin = _time_allows(state, config, asking)
-    new = asking.new
-    join = found[:begin][new[:begin]]
-    if not len(join) and len(fresh) and not len(members) and not len(thinking):
-        join = fresh[:1]
-    return DemandAnswer(join, found[begin:][~new[begin:]])
+    fresh = asking.new
+    join = found[:begin][fresh[:begin]]
+    if not len(join) and len(newcomers) and not len(members) and not len(thinking):
+        join = newcomers[:1]
+    return DemandAnswer(join, found[begin:][~fresh[begin:]])
 
 
 def _fits(state: State, config: WorkingSetConfig, first: Asking) -> bool:

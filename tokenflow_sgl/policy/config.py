@@ -43,8 +43,8 @@ class WorkingSetConfig:
     """Parameters of `WorkingSetPolicy`. Times in seconds, lengths in tokens.
 
     The defaults come from simulation over eight burst and overload workloads on two
-    devices. Some were set while watching one of these: `burst_eta` (`4090-a`), `eta` (seven runs of
-    four of the eight, own memory and unknown lengths), `overtake` and the slower pace beside many
+    devices. Some were set while watching one of these: `burst_eta` (`4090-a`), `eta` (with unknown
+    lengths, six of the eight), `overtake` and the slower pace beside many
     newcomers (Azure at 4x, Mooncake), `hysteresis` (all eight, then others of their kinds), and in
     `admission` the margin for unmeasured costs (`4090-b`), the share of stalled readers (Azure at
     4x) and that of a newcomer's own prefill (Mooncake). `park_target`, `safety` and the share of
@@ -54,7 +54,7 @@ class WorkingSetConfig:
     """
 
     eta: float = setting(
-        1.0,
+        0.9,
         "share of the engine's time that admission may promise to readers; more admits earlier, "
         "and readers stall in lasting overload",
         low=0.1,

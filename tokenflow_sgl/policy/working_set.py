@@ -26,7 +26,6 @@ from tokenflow_sgl.contract import (
 from tokenflow_sgl.contract.needs import Room, need, steps, together
 from tokenflow_sgl.contract.reserve import DECODE_MARGIN_STEPS, DECODE_TARGET_STEPS
 from tokenflow_sgl.offload import dearer_to_load, proactive_writes, restore
-from tokenflow_sgl.policy.admission import DemandAnswer, newcomers
 from tokenflow_sgl.policy.admission_rules import AdmissionRules
 from tokenflow_sgl.policy.cadence import next_look
 from tokenflow_sgl.policy.config import SLO, WorkingSetConfig
@@ -36,9 +35,11 @@ from tokenflow_sgl.policy.parking import next_share, parked, thinned
 from tokenflow_sgl.policy.prefill import prefill_gate
 from tokenflow_sgl.policy.priority_claims import with_claims
 from tokenflow_sgl.policy.queueing import Queue, queue_keys, waiting_queue
-from tokenflow_sgl.policy.stress import prefills_stall_readers, under_stress
+from tokenflow_sgl.policy.stress import passed_over, prefills_stall_readers, under_stress
 from tokenflow_sgl.policy.urgency import leeway, turn, weights
 
+HELD_UP_SECONDS = 10.0
+"""After SGLang has passed over a newcomer, those of so many seconds are not left to it."""
 _NOWHERE: IntArray = np.zeros(0, dtype=np.int64)
 
 
@@ -53,6 +54,7 @@ class WorkingSetMemo:
         queue: The streams that wait, and what has overtaken them.
         standing, index: Where the streams of `plan` that have not started are, in this standing;
             None: not looked up yet.
+        held_up: When SGLang's own policy was last seen to pass over a newcomer (-inf: never).
         decided: The policy decided in the pass before.
     """
 
@@ -62,6 +64,7 @@ class WorkingSetMemo:
     queue: Queue = field(default_factory=Queue)
     standing: Standing | None = field(default=None, compare=False)
     index: IntArray = field(default_factory=lambda: _NOWHERE, compare=False)
+    held_up: float = -np.inf
     decided: bool = True
 
 
@@ -89,13 +92,15 @@ class WorkingSetPolicy:
         state = with_claims(state, self.config.priority_weight)
         if self.config.pace and state.streams.streaming.any() and room_for_all(state):
             return self._paced(state, memo)
-        patience = self.config.cycle if self.config.admission == SLO else np.inf
-        roomy = not (under_stress(state, patience, memo.decided) or prefills_stall_readers(state))
-        if roomy and not self._mixes(state):
-            return Decision(Mode.IDLE)
-        memo = dataclasses.replace(memo, decided=True)
+        held_up, patience = self._held_up(state, memo)
+        if not (under_stress(state, patience, memo.decided) or prefills_stall_readers(state)):
+            known = np.isfinite(held_up)
+            return Decision(
+                Mode.IDLE, memo=WorkingSetMemo(held_up=held_up, decided=False) if known else None
+            )
+        memo = dataclasses.replace(memo, held_up=held_up, decided=True)
         due = self._plan_is_due(state, memo.planned)
-        plan = self._plan(state, memo, roomy) if due else self._carry_on(state, memo)
+        plan = self._plan(state, memo) if due else self._carry_on(state, memo)
         wanted = plan.memo.index
         preempt = plan.preempt + self._emergency(state, plan.preempt)
         run, restores = restore(
@@ -129,16 +134,18 @@ class WorkingSetPolicy:
 
     # ---- when -----------------------------------------------------------------------
 
-    def _mixes(self, state: State) -> bool:
-        """Whether readers decode beside prefills though there is room for all of them.
+    def _held_up(self, state: State, memo: WorkingSetMemo) -> tuple[float, float]:
+        """When SGLang last passed over a newcomer, and how long the next ones may wait.
 
-        SGLang would let them wait meanwhile. By objectives alone newcomers are left to it for a
-        cycle: else what the streams that run have gained would be spent sooner.
+        Where it has passed over one it will do so with the next ones, which need not wait for that.
+        But by objectives alone: there sooner is what the streams that run have gained spent sooner.
         """
-        streams = state.streams
-        if self.config.admission == SLO or not streams.streaming.any():
-            return False
-        return bool(len(streams.waiting_index) or state.memory.kv.promised)
+        held_up, cycle = memo.held_up, self.config.cycle
+        if self.config.admission == SLO:
+            return held_up, cycle
+        if not memo.decided and passed_over(state, cycle):
+            held_up = state.now
+        return held_up, -1.0 if state.now - held_up < HELD_UP_SECONDS else cycle
 
     def _plan_is_due(self, state: State, last: float) -> bool:
         """Every cycle; at once on an arrival, an idle engine or a predicted underrun."""
@@ -156,11 +163,11 @@ class WorkingSetPolicy:
 
     # ---- what -----------------------------------------------------------------------
 
-    def _plan(self, state: State, memo: WorkingSetMemo, roomy: bool) -> _Plan:
+    def _plan(self, state: State, memo: WorkingSetMemo) -> _Plan:
         streams = state.streams
         queue = waiting_queue(state, memo.queue)
         keys = queue_keys(state, queue, self.config)
-        admission = DemandAnswer(newcomers(state)) if roomy else self._rules.join(state, keys)
+        admission = self._rules.join(state, keys)
         outcome = exchange(state, self.config, admission, keys)
         share = next_share(state, self.config, memo.park_share)
         run, preempt = outcome.run, outcome.preempt
@@ -176,7 +183,7 @@ class WorkingSetPolicy:
         index = np.array(run, dtype=np.int64)
         slots = tuple(streams.slot[index].tolist())
         return _Plan(
-            WorkingSetMemo(state.now, slots, share, queue, streams.standing, index),
+            WorkingSetMemo(state.now, slots, share, queue, streams.standing, index, memo.held_up),
             admit=tuple(streams.slot[admission.join].tolist()),
             preempt=preempt,
         )
