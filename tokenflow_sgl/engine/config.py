@@ -129,7 +129,7 @@ class TokenFlowConfig:
         "limit (each is as long as its client allows), or package.module:Class of your own",
     )
     length_caution: float = setting(
-        0.9,
+        0.85,
         "of learned lengths: probability with which the mean length is at most what admission "
         "counts on; matters until some dozen answers have ended; on a decode server at least 0.95",
         low=0.5,

@@ -51,7 +51,7 @@ FADES = 0.5 ** (1.0 / HALF_LIFE)
 """What each answer still counts after another one has ended."""
 CHANGE = 1.0 / HALF_LIFE
 """Probability before any evidence that answers have changed: once among those that count."""
-CAUTION = 0.9
+CAUTION = 0.85
 """Default probability with which the mean length is at most the careful one's."""
 REFRESHED = 8
 """Passes after which the streams under way are looked at again, though none has ended, and after
