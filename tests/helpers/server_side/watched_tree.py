@@ -78,7 +78,7 @@ def back_up_and_count(self: Any, action: Any, write_back: bool = False) -> int:
     again = copied_before.issuperset(action.node_ids)
     copied_before.update(action.node_ids)
     tokens = back_up(self, action, write_back)
-    who = "at eviction" if write_back else "beside the steps"
+    who = "at eviction" if write_back else "ahead"
     counted[f"copied {who} again"] += tokens * again
     counted[f"copied {who}"] += tokens
     counted[f"not copied {who}"] += not tokens

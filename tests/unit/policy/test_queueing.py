@@ -240,46 +240,42 @@ def test_the_head_of_a_queue_is_that_of_the_sorted_one(keys, most) -> None:
     assert first_of(index, None, most).tolist() == index[:most].tolist()
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_no_request_is_overtaken_without_end(make_state, make_stream, data) -> None:
-    """One prefill at a time, requests come and come: none waits for more than ever waited."""
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    arrivals = np.cumsum(rng.exponential(0.05, 60))
-    prompts = np.where(rng.random(60) < 0.3, 8000, rng.integers(10, 400, 60))
-    ends_at_once = rng.random(60) < 0.5
-    now, queue, begun, largest = 0.0, Queue(), {}, 0.0
-    passed = np.zeros(60)
-    for _ in range(60):
-        here = [i for i in range(60) if arrivals[i] <= now]
-        if len(begun) == len(here):
-            now = float(arrivals[len(here)])
-            here.append(len(here))
-        present = [i for i in here if i not in begun or not ends_at_once[i]]
-        rows = [
-            make_stream(
-                phase=Phase.RUNNING, prompt=int(prompts[i]), arrival=float(arrivals[i]), slack=1.0
-            )
-            if i in begun
-            else waiting(make_stream, int(prompts[i]), float(arrivals[i]))
-            for i in present
-        ]
-        made = make_state(rows, now=now, total=10**9)
-        standing = dataclasses.replace(made.streams.standing, slot=np.array(present))
+def work_before_the_long_one(make_state, make_stream, shorts, overtake) -> tuple[float, float]:
+    """A long prompt beside three short ones, and a new one for each that begins.
+
+    Returns:
+        Seconds of prefills that begin before the long one, and those that waited at most; infinite
+        if the short ones run out first.
+    """
+    config = WorkingSetConfig(overtake=overtake)
+    here = {0: waiting(make_stream, 8000, 0.0)}
+    here |= {i: waiting(make_stream, shorts[i], 0.001 * i) for i in (1, 2, 3)}
+    now, queue, passed = 0.01, Queue(), 0.0
+    for new in range(4, len(shorts)):
+        made = make_state(list(here.values()), now=now, total=10**9)
+        standing = dataclasses.replace(made.streams.standing, slot=np.array(list(here)))
         streams = dataclasses.replace(made.streams, standing=standing)
         made = dataclasses.replace(made, streams=streams)
         queue = waiting_queue(made, queue)
-        places = dict(zip(present, ranks(made, queue), strict=True))
-        left = [i for i in here if i not in begun]
-        seconds = dict(zip(left, queue.seconds.tolist(), strict=True))
-        chosen = min(left, key=lambda i: places[i])
-        largest = max(largest, queue.most)
-        # What those that nothing overtakes leave to each other is no more than that, too.
-        assert passed[chosen] <= FARTHEST * largest + seconds[chosen] + 1e-9
-        for i in left:
-            passed[i] += seconds[chosen]
-        begun[chosen] = True
-        now += seconds[chosen]
+        first = ranks(made, queue, config).index(0)
+        seconds = float(queue.seconds[first])
+        if list(here)[first] == 0:
+            return passed, queue.most
+        del here[list(here)[first]]
+        now, passed = now + seconds, passed + seconds
+        here[new] = waiting(make_stream, shorts[new], now)
+    return np.inf, queue.most
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(10, 400), min_size=300, max_size=300), st.sampled_from([0.5, 0.9]))
+def test_no_request_is_overtaken_without_end(make_state, make_stream, shorts, overtake) -> None:
+    """Short ones come as fast as they begin, so that shortest first alone never gets to it."""
+    passed, most = work_before_the_long_one(make_state, make_stream, shorts, overtake)
+    largest = 1.01 * float(COSTS.prefill_seconds(400))
+    assert overtake * most <= passed <= FARTHEST * overtake * most + largest
+    without, _ = work_before_the_long_one(make_state, make_stream, shorts, 1000.0)
+    assert without == np.inf
 
 
 def test_the_policy_remembers_which_stream_was_overtaken(make_state, make_stream) -> None:

@@ -326,3 +326,26 @@ def test_without_a_host_nothing_waits_to_be_written() -> None:
     there = memory(100, 0)
     there.allocate(60)
     assert there.unwritten(np.array([1]), np.array([60])).tolist() == [0]
+
+
+def test_copies_that_are_made_ahead_spare_an_eviction_its_wait() -> None:
+    there = memory(100, 100, write_back=True)
+    there.allocate(60)
+    there.copies_ahead = True
+    there.release(1, 60, by(0.0))
+    there.settle(0.0)
+    assert there.allocate(100) == 0
+    assert (there.evicted, there.lost) == (60, 0)
+
+
+def test_a_full_host_first_drops_copies_of_what_runs() -> None:
+    """With write-back: the paused have all of the host."""
+    there = memory(200, 100, write_back=True)
+    there.copies_ahead = True
+    for stream in (1, 2, 3):
+        there.allocate(50)
+        there.release(stream, 50, by(0.0))
+        there.settle(0.0)
+        if stream == 2:
+            there.take(1, 50)  # it runs again, and has a copy
+    assert [there.host.of(stream) for stream in (1, 2, 3)] == [0, 50, 50]

@@ -13,6 +13,7 @@ from tokenflow_sgl.lab.report import figures
 from tokenflow_sgl.lab.sim import simulate
 from tokenflow_sgl.lab.sim.core import SimulatedCore
 from tokenflow_sgl.lab.sim.experience import experienced
+from tokenflow_sgl.lab.sim.kv_memory import KVMemory
 from tokenflow_sgl.lab.sim.prefixes import Prefixes
 from tokenflow_sgl.lab.sim.simulated_streams import SimulatedStreams
 from tokenflow_sgl.lab.sim.step import SimulatedDevice
@@ -125,6 +126,25 @@ def test_proactive_writes_leave_a_preemption_its_tail(trace, device, options) ->
 
 def test_there_are_no_proactive_writes_without_a_host_pool(trace, device, options) -> None:
     assert simulate(trace(*BURST), device, options(host_tokens=0)).written == 0
+
+
+def test_copies_are_made_ahead_with_write_back_too(trace, device, options, monkeypatch) -> None:
+    waited_for = []
+    allocate = KVMemory.allocate
+
+    def watched(memory, tokens) -> int:
+        waited_for.append(allocate(memory, tokens))
+        return waited_for[-1]
+
+    monkeypatch.setattr(KVMemory, "allocate", watched)
+    given = options(host_tokens=8000, hicache_write_policy="write_back")
+    ours = simulate(trace(*BURST), device, given, policy="tokenflow")
+    assert ours.written > 0
+    assert ours.recomputed == ours.resumed > 0
+    assert sum(waited_for) == 0, "evictions find the copies"
+    stock = simulate(trace(*BURST), device, given, policy="fcfs-hicache")
+    assert stock.written == 0
+    assert sum(waited_for) > 0
 
 
 def test_no_stream_waits_for_loads_longer_than_a_step(trace, device, options) -> None:
