@@ -208,18 +208,22 @@ class Lengths:
         typical: The best guess, for whatever concerns one stream.
         careful: With what is unknown about all answers together counted as long ones, for what is
             promised to all of them; it does not average out over the streams.
+        worst: Likewise, with nearly all of it; None: what is known makes no difference between
+            the two.
     """
 
     typical: LengthCurves
     careful: LengthCurves
+    worst: LengthCurves | None = None
 
     def repeated(self, kinds: int) -> Lengths:
         """The first kind's curves, for so many kinds."""
-        pair = (
-            LengthCurves(np.repeat(curves.survival[:1], kinds, axis=0))
-            for curves in (self.typical, self.careful)
+        return Lengths(
+            *(
+                curves and LengthCurves(np.repeat(curves.survival[:1], kinds, axis=0))
+                for curves in (self.typical, self.careful, self.worst)
+            )
         )
-        return Lengths(*pair)
 
 
 CERTAIN = Lengths(LengthCurves.certain(), LengthCurves.certain())

@@ -4,6 +4,9 @@ They are taken by leeway, least first: their slack and what their readers tolera
 (`urgency`). A newcomer's counts as zero at least, so that it comes after those that stall. A stream
 that thinks has no reader yet: it is taken as a newcomer is, in one order with those that have not
 begun (see `queueing`).
+
+Those that are far ahead of their readers (`STOCKED`) are all alike, and the one that has come
+farthest goes first: as a rule the least of it is left, and its end frees memory for the others.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
 from tokenflow_sgl.policy.admission import DemandAnswer
 from tokenflow_sgl.policy.urgency import leeway, tolerated, turn, weights
 
+STOCKED = 10.0
+"""Seconds of leeway beyond which more of it makes no stream less urgent."""
 CONSIDERED = 64
 """Candidates that one plan looks at; more could not be switched in one cycle anyway."""
 
@@ -85,10 +90,15 @@ def in_line(state: State, admission: DemandAnswer, keys: FloatArray) -> Line:
     weight = weights(streams, index)
     turns = turn(ahead, weight)
     second = np.where(textless, keys.take(index), -np.inf)
+    order, behind = turns, second
+    stocked = ~textless & (ahead > STOCKED)
+    if stocked.any():
+        order = np.where(stocked, turn(np.full_like(ahead, STOCKED), weight), turns)
+        behind = np.where(stocked, -streams.generated.take(index), second)
     held = None
     if len(admission.held):
         held = np.isin(index, admission.held)
-    first = _most_urgent(turns, second, held)
+    first = _most_urgent(order, behind, held)
     return Line(
         index.take(first),
         textless.take(first),

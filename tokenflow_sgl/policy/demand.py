@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from tokenflow_sgl.contract import BoolArray, FloatArray, IntArray, State
+from tokenflow_sgl.contract.lengths import LengthCurves
 from tokenflow_sgl.contract.needs import shared_once
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.supply import Supply
@@ -18,6 +19,8 @@ from tokenflow_sgl.policy.urgency import leeway, tolerated
 
 FINAL_SHARE = 0.6
 """Share of the output still to come that a stream holds on average until the others end."""
+WORST_MORE = 1.3
+"""Share of the time that may be promised where answers are as long as they can be, over `eta`."""
 STOCKING = 0.1
 """Share of its reading time that a stream's stock should have grown to, while it is small."""
 
@@ -27,8 +30,16 @@ class Asking:
 
     A stream that thinks can be a candidate although it has begun: then it holds memory already.
 
+    Args:
+        state: As it is.
+        config: Parameters of the policy.
+        members, candidates: See below.
+        worst: The lengths to reckon with, and then more of the time may be promised; None: careful
+            ones.
+
     Attributes:
         members, candidates: Their indices in the state.
+        eta: Share of the engine's time that may be promised to all of them.
         new: Which of the candidates wait for their prefills.
         start: Where the candidates begin in what follows, of shape (n,).
         index: Of each stream in the state.
@@ -38,7 +49,13 @@ class Asking:
     """
 
     def __init__(
-        self, state: State, config: WorkingSetConfig, members: IntArray, candidates: IntArray
+        self,
+        state: State,
+        config: WorkingSetConfig,
+        members: IntArray,
+        candidates: IntArray,
+        *,
+        worst: LengthCurves | None = None,
     ) -> None:
         streams = state.streams
         self._state, self._thinking_rate = state, config.thinking_rate
@@ -50,9 +67,9 @@ class Asking:
             self.holds = np.concatenate([np.ones(len(members), dtype=np.bool_), ~self.new])
         self._generated = streams.generated.take(index)
         self._limit = streams.limit.take(index)
-        self._answers = streams.lengths.careful.remaining(
-            streams.kind.take(index), self._generated, self._limit
-        )
+        curves = streams.lengths.careful if worst is None else worst
+        self.eta = config.eta * (1.0 if worst is None else WORST_MORE)
+        self._answers = curves.remaining(streams.kind.take(index), self._generated, self._limit)
         self.length = self.own = streams.length.take(index)
         if streams.shared is not None:
             self.own = streams.own.take(index)
@@ -86,6 +103,14 @@ class Asking:
         # Not even what the streams hold now may be more.
         left = tokens - max(int(own[:start].sum()), int(final[:start].sum()))
         return int(final[start:].cumsum().searchsorted(left, side="right"))
+
+    @property
+    def crowd(self) -> FloatArray:
+        """What all come to hold if 0, 1, 2, ... candidates join, over the device's memory."""
+        start, final = self.start, self.final
+        held = np.array([float(final[:start].sum()) + self.shared])
+        with_each = np.concatenate([held, held + final[start:].cumsum()])
+        return np.asarray(with_each / max(self._state.memory.kv.total, 1))
 
     @property
     def mean_length(self) -> float:

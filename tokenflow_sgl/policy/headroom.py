@@ -17,7 +17,13 @@ import numpy as np
 
 from tokenflow_sgl.contract import State
 from tokenflow_sgl.contract.needs import in_pages
-from tokenflow_sgl.policy.admission import HORIZONS, members_want, memory_left, windows_left
+from tokenflow_sgl.policy.admission import (
+    HORIZONS,
+    members_want,
+    memory_left,
+    promised_share,
+    windows_left,
+)
 from tokenflow_sgl.policy.config import WorkingSetConfig
 from tokenflow_sgl.policy.demand import Asking
 from tokenflow_sgl.policy.supply import modelled
@@ -54,5 +60,6 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
         own = (int(asking.own.sum()) + asking.shared) / count
         supply = modelled(state, float(asking.length.mean()), own, inferred=False)
     wanted = members_want(state, asking, _LATER[:, None], supply)
-    free = float((config.eta - wanted / _LATER).min())
+    may = promised_share(asking, _LATER, asking.crowd.item(0))
+    free = float((may - wanted / _LATER).min())
     return min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))

@@ -10,7 +10,9 @@ and those under way, which will be longer than they are now, say which medians, 
 remain likely. What is unknown then is common to all streams and does not average out over them. So
 there are two curves: the mean over all that is likely, and a careful one, whose mean is exceeded
 with a probability of 1 - `caution` only. Before any answer has ended, the careful one expects long
-answers; after a few dozen both are close to the truth, for answers of 28 tokens as for 4,000.
+answers; after a few dozen both are close to the truth, for answers of 28 tokens as for 4,000. A
+third one, the worst, has its mean exceeded with a probability of 1 - `WORST` only, while that is
+another one.
 
 The upper layer needs no such form: Kaplan and Meier's curve ("Nonparametric estimation from
 incomplete observations", 1958), to which the lower layer contributes as `WEIGHT` answers would
@@ -53,6 +55,8 @@ CHANGE = 1.0 / HALF_LIFE
 """Probability before any evidence that answers have changed: once among those that count."""
 CAUTION = 0.85
 """Default probability with which the mean length is at most the careful one's."""
+WORST = 0.98
+"""The same probability of the worst one."""
 REFRESHED = 8
 """Passes after which the streams under way are looked at again, though none has ended, and after
 which a change is looked for again: a stream gets a token in each of them."""
@@ -190,9 +194,12 @@ class LearnedLengths:
         for each in (under_way, others):
             each[0] = each.sum(axis=0)
         going_on = family().of_cut(under_way[0])
-        bases = magnitude(self._likely + going_on, self._log_limit, self._caution)
+        bases = magnitude(self._likely + going_on, self._log_limit, self._caution, WORST)
         present = _present(self._ended, self._cut + under_way)
-        typical, careful = (_curves(base, self._ended, present) for base in bases)
+        typical, careful = (_curves(base, self._ended, present) for base in bases[:2])
+        worst = None
+        if self._caution < WORST and not np.array_equal(bases[1], bases[2]):
+            worst = _curves(bases[2], self._ended, present)
         if self._thinks.any():
             going_on = family().of_cut(others[0])
         if self._unlooked >= REFRESHED:
@@ -210,7 +217,13 @@ class LearnedLengths:
             present = _present(change.ended, change.cut + others)
             longer = np.maximum(careful, _curves(base, change.ended, present))
             careful = np.where(self._thinks[:, None], careful, longer)
-        return Lengths(LengthCurves(typical), LengthCurves(careful))
+        if worst is not None:
+            worst = np.maximum(careful, worst)
+        return Lengths(
+            LengthCurves(typical),
+            LengthCurves(careful),
+            None if worst is None else LengthCurves(worst),
+        )
 
     def _of_others(self, curves: FloatArray) -> FloatArray:
         """The curve of all answers without those that think; `curves`: one per row."""

@@ -107,24 +107,22 @@ def family() -> Family:
     )
 
 
-def magnitude(
-    log_likelihood: FloatArray, log_limit: float, caution: float
-) -> tuple[FloatArray, FloatArray]:
-    """Survivals that are typical in the light of the evidence, and careful; each of shape (g,).
+def magnitude(log_likelihood: FloatArray, log_limit: float, *cautions: float) -> list[FloatArray]:
+    """Survivals that are typical in the light of the evidence, then careful; each of shape (g,).
 
     Args:
         log_likelihood: See `Family.log_likelihood`.
         log_limit: Logarithm of what clients allow; NaN: not known.
-        caution: Probability with which the mean length is at most the careful one's.
+        cautions: Probabilities with which the mean length is at most that of one; one each.
     """
     likely = log_likelihood + family().allowed(log_limit)
     likely = np.exp(likely - likely.max())
     likely /= likely.sum()
     order = by_mean(len(GRID) - 1 if math.isnan(log_limit) else _cell(log_limit))
-    chosen = int(np.searchsorted(np.cumsum(likely[order]), caution))
+    chosen = np.searchsorted(np.cumsum(likely[order]), cautions)
     survival = family().survival
-    careful = survival[order[min(chosen, len(order) - 1)]]
-    return np.einsum("m,mg->g", likely, survival), careful
+    careful = survival[order[np.minimum(chosen, len(order) - 1)]]
+    return [np.einsum("m,mg->g", likely, survival), *careful]
 
 
 def _cell(log_limit: float) -> int:

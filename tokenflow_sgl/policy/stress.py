@@ -63,4 +63,19 @@ def prefills_stall_readers(state: State) -> bool:
     seconds = float(state.prefill_seconds.sum()) + state.decode_seconds
     if promised:
         seconds += costs.prefill_seconds(promised)
-    return reader_runs_dry(state, seconds)
+    return reader_runs_dry(state, seconds) or _first_texts_wait(state, seconds)
+
+
+def _first_texts_wait(state: State, seconds: float) -> bool:
+    """Whether what is computed just now has readers who get the next token after so long.
+
+    SGLang composes a step while the last one is computed: whose prefill ends there has no text yet,
+    and will have read its first token before the next step ends.
+    """
+    streams = state.streams
+    begun = streams.read_index
+    begun = begun[streams.generated.take(begun) == 0]
+    # One of them is in the middle of its prefill.
+    if len(begun) <= int(state.memory.kv.promised > 0):
+        return False
+    return seconds * float(streams.rate.take(begun).max()) > 1.0

@@ -1,7 +1,7 @@
 """Who gives way: the running streams in the order in which candidates may displace them.
 
-1. saturated ones (leeway at or above 0.8 of their useful band theta): their next tokens
-   are worth next to nothing to the reader;
+1. saturated ones (leeway at or above 0.8 of their useful band theta), least progressed first:
+   their next tokens are worth next to nothing to the reader, and the others end sooner;
 2. sprinters (beyond 2 theta) only for an urgent candidate, least progressed first: they
    are close to their end and free everything soon;
 3. others only with hysteresis: for a newcomer if the victim can bear the switch, for a
@@ -86,7 +86,7 @@ class Victims:
 
     @cached_property
     def _saturated(self) -> list[int]:
-        return _by(self._is_saturated, self._turns)
+        return _by(self._is_saturated, -self._streams.generated.take(self._index))
 
     @cached_property
     def _sprinters(self) -> list[int]:

@@ -11,7 +11,7 @@ from exchanging import CONFIG, joined
 
 from tokenflow_sgl.contract import Phase
 from tokenflow_sgl.contract.reserve import DECODE_TARGET_STEPS
-from tokenflow_sgl.policy import WorkingSetConfig
+from tokenflow_sgl.policy import WorkingSetConfig, admission
 from tokenflow_sgl.policy.admission import admissible
 from tokenflow_sgl.policy.exchange import exchange
 
@@ -55,15 +55,21 @@ def joins(make_state):
 
 
 @pytest.fixture
+def one_margin(monkeypatch):
+    """The same share of the time is promised at all horizons."""
+    monkeypatch.setattr(admission, "FAR_MORE", 0.0)
+
+
+@pytest.fixture
 def plan(make_state):
     """(slots to run, slots to preempt) where one victim of 200 tokens makes room for one."""
 
-    def ask(rows, config=CONFIG, keys=None, admission=None, **given):
+    def ask(rows, config=CONFIG, keys=None, answer=None, **given):
         running = sum(r["phase"] in (Phase.RUNNING, Phase.DRAINING) for r in rows)
         # Reserve of the running ones and of the incomer: 200 more are missing.
         given.setdefault("free", DECODE_TARGET_STEPS * (running + 1))
         keys = None if keys is None else np.array(keys, dtype=np.float64)
-        outcome = exchange(make_state(rows, **given), config, admission or joined(), keys)
+        outcome = exchange(make_state(rows, **given), config, answer or joined(), keys)
         return [10 + i for i in outcome.run], [p.slot for p in outcome.preempt]
 
     return ask

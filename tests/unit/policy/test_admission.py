@@ -18,6 +18,8 @@ from tokenflow_sgl.policy.admission import CONSIDERED, admissible
 
 FREE_OF_CHARGE = StepCosts()
 
+pytestmark = pytest.mark.usefixtures("one_margin")
+
 
 def test_no_stream_waits(make_state, make_stream) -> None:
     assert admissible(make_state([make_stream()]), WorkingSetConfig()).join.tolist() == []

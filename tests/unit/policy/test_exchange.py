@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenflow_sgl.contract import Cause, Phase, Preempt
-from tokenflow_sgl.policy.candidates import CONSIDERED, _most_urgent
+from tokenflow_sgl.policy.candidates import CONSIDERED, STOCKED, _most_urgent
 from tokenflow_sgl.policy.exchange import exchange, useful_band
 
 
@@ -78,6 +78,23 @@ def test_saturated_streams_give_way_before_others_with_more_slack(plan, make_str
     ]
     assert plan(rows) == ([13], [12])
     assert plan([rows[0], rows[3]]) == ([11], [10])
+
+
+def test_of_saturated_streams_the_one_that_has_most_left_gives_way(plan, make_stream) -> None:
+    rows = [
+        make_stream(slack=3.5, generated=110, prompt=90),
+        make_stream(slack=3.2, generated=90, prompt=110),
+        make_stream(Phase.PAUSED, slack=0.0),
+    ]
+    assert plan(rows) == ([12], [11])
+
+
+def test_of_those_far_ahead_the_one_that_has_come_farthest_resumes_first(plan, make_stream) -> None:
+    ahead = [
+        make_stream(Phase.PAUSED, slack=slack, generated=generated, prompt=200 - generated)
+        for slack, generated in ((STOCKED + 20.0, 110), (STOCKED + 0.1, 90), (STOCKED - 0.1, 10))
+    ]
+    assert plan(ahead, free=9_000) == ([12, 10, 11], [])
 
 
 @pytest.mark.parametrize(("slack", "urgent"), [(3.9, True), (4.1, False)])
@@ -248,7 +265,8 @@ def test_plans_fit_and_take_only_from_the_preemptible(
         assert phases[i] == Phase.PAUSED or (phases[i] == Phase.WAITING and rows[i]["admitted"])
     due = [state.streams.next_due[i] for i in outcome.run]
     turns = [
-        100.0 if phases[i] == Phase.WAITING else t for i, t in zip(outcome.run, due, strict=True)
+        100.0 if phases[i] == Phase.WAITING else min(t, 100.0 + STOCKED)
+        for i, t in zip(outcome.run, due, strict=True)
     ]
     assert turns == sorted(turns)
 

@@ -21,6 +21,8 @@ AS_MODELLED = 10_000.0
 WHOLE = WITHIN / (1e-4 * REFERENCE_CONTEXT)
 """Tokens of newcomers' work that an engine with nothing to do can take."""
 
+pytestmark = pytest.mark.usefixtures("one_margin")
+
 
 @pytest.fixture
 def room(make_state):

@@ -49,6 +49,20 @@ def test_before_any_answer_the_careful_curve_expects_long_ones() -> None:
     assert expected(learned_from([], limit=32_768), limit=32_768)[1] > 2 * careful
 
 
+def test_the_worst_lengths_are_those_of_the_careful_ones_once_answers_have_ended() -> None:
+    def worst(learned):
+        return learned.lengths(NOTHING, NOTHING).worst
+
+    new = learned_from([])
+    assert worst(new) is not None
+    of = np.array([0]), np.array([0]), np.array([4096])
+    assert worst(new).left(*of)[0] > 1.3 * expected(new)[1]
+    assert (worst(new).survival >= new.lengths(NOTHING, NOTHING).careful.survival).all()
+    rng = np.random.default_rng(7)
+    assert worst(learned_from(rng.lognormal(np.log(300), 0.6, 500).astype(int).clip(1))) is None
+    assert LearnedLengths(caution=0.99).lengths(NOTHING, NOTHING).worst is None
+
+
 def test_those_under_way_are_evidence() -> None:
     learned = learned_from([50] * 10)
     before = expected(learned)[0]

@@ -198,3 +198,23 @@ def test_a_tbt_objective_counts_as_unread_text_does(make_state, make_stream) -> 
 def test_prefills_of_unknown_cost_are_sglangs_business(make_state, make_stream) -> None:
     rows = [make_stream(slack=0.0), newcomer(make_stream)]
     assert not prefills_stall_readers(make_state(rows, costs=StepCosts()))
+
+
+@pytest.mark.parametrize(
+    ("computed", "promised", "prompt", "stall"),
+    [
+        (1, 0, 200, False),  # 0.024 s until the next token, read for 0.1 s
+        (1, 0, 2000, True),
+        (0, 0, 2000, False),
+        (1, 2000, 10, False),  # it is the one whose prefill goes on
+        (2, 2000, 10, True),
+    ],
+)
+def test_readers_whose_first_text_is_being_computed_count(
+    make_state, make_stream, computed, promised, prompt, stall
+) -> None:
+    new = [make_stream(generated=0, visible=0) for _ in range(computed)]
+    rows = [*new, make_stream(Phase.WAITING, prompt=prompt)]
+    assert prefills_stall_readers(make_state(rows, free=9_000, promised=promised)) is stall
+    quiet = [make_stream(generated=0, visible=0, streaming=False) for _ in range(computed)]
+    assert not prefills_stall_readers(make_state([*quiet, rows[-1]], promised=promised))

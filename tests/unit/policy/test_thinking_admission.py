@@ -15,6 +15,8 @@ from tokenflow_sgl.policy.admission import admissible
 
 FREE_OF_CHARGE = StepCosts()
 
+pytestmark = pytest.mark.usefixtures("one_margin")
+
 
 def test_what_thinks_asks_for_its_own_rate(joins, member, newcomer) -> None:
     # At 5 tokens/s 1000 tokens are due within 200 s: 2 * 70 / 210 = 0.667 at the worst horizon.

@@ -77,17 +77,17 @@ def test_what_a_patient_newcomer_may_not_take_a_reader_still_may(plan, make_stre
 def test_what_is_held_gets_only_what_is_free(plan, make_stream) -> None:
     rows = [make_stream(Phase.PAUSED, slack=-40.0, thinking=True) for _ in range(2)]
     assert plan(rows, free=9_000) == ([10, 11], [])
-    assert plan(rows, free=9_000, admission=joined(held=(0,))) == ([11, 10], []), "and comes last"
+    assert plan(rows, free=9_000, answer=joined(held=(0,))) == ([11, 10], []), "and comes last"
     # A reader that can bear it gives way to the second one, not to the first.
     rows.append(make_stream(slack=30.0))
     assert plan(rows[1:]) == ([10], [11])
-    assert plan(rows, admission=joined(held=(0,))) == ([11], [12])
-    assert plan(rows, admission=joined(held=(0, 1))) == ([], [])
+    assert plan(rows, answer=joined(held=(0,))) == ([11], [12])
+    assert plan(rows, answer=joined(held=(0, 1))) == ([], [])
 
 
 def test_an_idle_engine_resumes_what_is_held(plan, make_stream) -> None:
     rows = [make_stream(Phase.PAUSED, slack=-40.0, thinking=True) for _ in range(2)]
-    assert plan(rows, admission=joined(held=(0, 1))) == ([10], [])
+    assert plan(rows, answer=joined(held=(0, 1))) == ([10], [])
 
 
 def test_what_thinks_displaces_as_a_newcomer_does(plan, make_stream) -> None:
