@@ -8,6 +8,8 @@ from operator import itemgetter
 
 DEFAULTS = "defaults"
 TOKENFLOW = "tokenflow"
+SMOOTH = 0.01
+"""Share of readers that stall up to which a run counts as smooth."""
 WORSE = 1.02
 """How many times the best is called worse."""
 
@@ -66,9 +68,17 @@ class Figure:
 
     def best(self, runs: dict[str, Run]) -> str:
         """Which of SGLang's own settings has the best value; the first one among equals."""
-        own = [name for name in runs if name != TOKENFLOW]
+        return self._best(runs, [name for name in runs if name != TOKENFLOW])
+
+    def smooth(self, runs: dict[str, Run]) -> str | None:
+        """The same of those under which hardly any reader stalls; None: there are none."""
+        smooth = [name for name, run in runs.items() if run["stalled_share"] <= SMOOTH]
+        smooth = [name for name in smooth if name != TOKENFLOW]
+        return self._best(runs, smooth) if smooth else None
+
+    def _best(self, runs: dict[str, Run], among: list[str]) -> str:
         sign = -1.0 if self.more_is_better else 1.0
-        return min(own, key=lambda name: sign * self.of(runs[name]))
+        return min(among, key=lambda name: sign * self.of(runs[name]))
 
     def ratio(self, runs: dict[str, Run], over: str) -> float:
         """The value over that of a setting: infinite over 0, and 1 where both are shown as 0."""

@@ -77,12 +77,13 @@ def felt_table(data: dict[str, Any]) -> str:
 def long_table(data: dict[str, Any]) -> str:
     """A row per workload and figure: the values, which setting is best, and the other draws."""
     heads = ["workload", "figure", "defaults", "best of SGLang's settings", "which", "tokenflow"]
-    heads += ["over the best", "over the defaults", "over the best, other draws"]
+    heads += ["over the best", "over the defaults", "over the best that is smooth"]
+    heads += ["over the best, other draws"]
     rows = []
     for name, load in _loads(data):
         runs = load["draws"]["0"]
         for figure in (*FIGURES, EFFECTIVE):
-            best = figure.best(runs)
+            best, smooth = figure.best(runs), figure.smooth(runs)
             values = [figure.show(figure.of(runs[each])) for each in (DEFAULTS, best, TOKENFLOW)]
             # Many settings with the same value: it says nothing which of them comes first.
             which = best if figure.of(runs[best]) != figure.of(runs[DEFAULTS]) else DEFAULTS
@@ -94,6 +95,7 @@ def long_table(data: dict[str, Any]) -> str:
                     which,
                     values[2],
                     *(ratio_cell(figure, runs, over) for over in (best, DEFAULTS)),
+                    ratio_cell(figure, runs, smooth) if smooth else "none is",
                     _spread(figure, load["draws"]),
                 ]
             )

@@ -75,6 +75,10 @@ def test_the_best_setting_is_sglangs_own(figure) -> None:
     }
     assert (ttft.best(runs), well.best(runs)) == ("hrrn", "defaults")
     assert (ttft.ratio(runs, "hrrn"), ttft.ratio(runs, "defaults")) == (0.5, 0.25)
+    stalls = {"defaults": 0.01, "hrrn": 0.4, "tokenflow": 0.0}
+    runs = {name: {**run, "stalled_share": stalls[name]} for name, run in runs.items()}
+    assert ttft.smooth(runs) == "defaults"
+    assert ttft.smooth({name: {**run, "stalled_share": 0.02} for name, run in runs.items()}) is None
 
 
 @pytest.mark.parametrize(
