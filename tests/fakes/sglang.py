@@ -262,7 +262,7 @@ def parts(free: Callable[[], int] = lambda: 0, **more: Any) -> dict[str, Any]:
         "page_size": 1,
         "result_queue": [],
         "running_batch": Batch(),
-        "server_args": SimpleNamespace(smg_grpc_mode=False, grpc_mode=False, hicache_ratio=None),
+        "server_args": SimpleNamespace(smg_grpc_mode=False, grpc_mode=False),
         "spec_algorithm": SimpleNamespace(is_none=lambda: True),
         "token_to_kv_pool_allocator": Allocator(free),
         "tp_worker": SimpleNamespace(model_runner=SimpleNamespace(attn_backend=None)),

@@ -119,7 +119,7 @@ def elsewhere_checks(options: list[str]) -> list[Check]:
 def _effects_elsewhere(options: list[str]) -> list[Check]:
     """What the scheduler changes of a launch that nothing refuses, but on another machine."""
     with silence():
-        from tokenflow_sgl.engine.consequences import HostRoom
+        from tokenflow_sgl.engine.host_memory import HostRoom
         from tokenflow_sgl.engine.launching import RefusedError, effects
 
         try:

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 NAME = "tokenflow_scheduler"
 """Of the entry: the class of the scheduler that runs; /server_info has it, too."""
+HOST_KV = "tokenflow_host_ratio"
+"""Of the entry: KV that the host has room for over the device's, which no option may say."""
 CONTROLLER = "sglang.srt.managers.data_parallel_controller"
 _LAUNCH = "sglang.srt.entrypoints.engine:Engine._launch_scheduler_processes"
 
@@ -122,4 +124,7 @@ def _asked_for(server_args: ServerArgs) -> bool:
 
 def _hand_on(said: dict[str, Any], controller: Any) -> dict[str, Any] | None:
     names = {each.get(NAME) for each in controller._scheduler_init_infos}
-    return {**said, NAME: names.pop()} if len(names) == 1 and None not in names else None
+    if len(names) != 1 or None in names:
+        return None
+    ratios = [each[HOST_KV] for each in controller._scheduler_init_infos if HOST_KV in each]
+    return {**said, NAME: names.pop(), **({HOST_KV: min(ratios)} if ratios else {})}

@@ -42,9 +42,6 @@ LAUNCH_ATTRIBUTE = "_tokenflow_launch"
 COMMAND_ATTRIBUTE = "_tokenflow_command"
 """The same for whether a command line asked for it: then a refusal is a line, and no exception."""
 NO_PLANNER = "off"
-DECODE_HOST_RATIO = 2.0
-"""Tokens that a decode server's host has room for over the device's: SGLang's default for HiCache.
-For retraction alone it takes 0.2."""
 HIDDEN, SHOWN = "hidden", "shown"
 PREFIX = "tokenflow_"
 """Of the settings' names in arguments and keywords."""
@@ -78,8 +75,9 @@ class TokenFlowConfig:
     hicache: str = setting(
         "auto",
         "auto: switch HiCache on, so that KV of paused streams is kept in host memory (SGLang's "
-        "own --hicache-* options apply; a decode server has no HiCache, its pool for such KV gets "
-        "HiCache's default size); off: leave it as SGLang's options say",
+        "own --hicache-* options apply; where none sizes it: 2 to 4 times the device's KV, as "
+        "far as the machine has it; a decode server has no HiCache, its pool for such KV is as "
+        "large); off: leave it as SGLang's options say",
         words=("auto", "off"),
         flag=True,
     )

@@ -1,7 +1,7 @@
 """What `--scheduler tokenflow` changes of a server besides its order, with sizes where known.
 
-For `tokenflow doctor`. Sizes follow SGLang's rules: `--hicache-size` as it is, or a ratio to the
-device's pool, which SGLang lowers until the pools of all ranks fit if nothing asks for one.
+For `tokenflow doctor`. Host memory is `--hicache-size` as it is, or a ratio to the device's pool;
+where no option asks for one it is that of `host_memory`, as far as all ranks' pools fit.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenflow_sgl.engine.config import TokenFlowConfig, tuned_text
+from tokenflow_sgl.engine.host_memory import (
+    GB,
+    HOST_RATIO,
+    MOST_RATIO,
+    RESERVE,
+    HostRoom,
+    aimed_ratio,
+    left_bytes,
+    local_ranks,
+    replicas,
+    safe_bytes,
+)
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.sglang.worker import ModelConfig
 from tokenflow_sgl.engine.unsupported import attention_dp, decodes_only
-
-HOST_RATIO = 2.0
-"""Tokens of the host's pool over the device's: SGLang's default."""
-RESERVE = 10 << 30
-"""Bytes of host memory that SGLang leaves free when it sizes HiCache."""
-GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +39,6 @@ class KvSize:
 
     bytes: int | None
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostRoom:
-    """What host memory there is.
-
-    Attributes:
-        free: Bytes that can be allocated, with the limits of control groups; None: not known.
-        why: Why not.
-    """
-
-    free: int | None
-    why: str = ""
-
-
-def host_room() -> HostRoom:
-    """Host memory of this machine in bytes, as SGLang finds it."""
-    from sglang.srt.mem_cache.host_memory import available_host_memory_bytes
-
-    try:
-        return HostRoom(int(available_host_memory_bytes()))
-    except RuntimeError as error:
-        return HostRoom(None, str(error.__cause__ or error))
 
 
 UNREAD = KvSize(None, "the model's config.json was not read")
@@ -136,7 +119,7 @@ def _host_memory(
     what = "a pool for KV of paused streams" if decodes else "HiCache"
     before = not decodes and plain.enable_hierarchical_cache
     how = f"{what} is on" if before else f"{what} is switched on by --scheduler tokenflow"
-    ranks = _local_ranks(record)
+    ranks = local_ranks(record)
     parts = [how, *_sizes(record, kv, room, ranks)]
     if kv.bytes is None:
         parts.append(f"bytes of KV per token are not known ({kv.why})")
@@ -147,29 +130,55 @@ def _host_memory(
 
 def _sizes(record: ServerArgs, kv: KvSize, room: HostRoom, ranks: int) -> Iterator[str]:
     """Per rank and in all, and what of that this machine has."""
-    share = None if room.free is None else max(0, room.free - RESERVE) // ranks
     size, ratio = record.hicache_size, record.hicache_ratio
     fraction = record.hicache_host_memory_fraction
-    tokens = record.max_total_tokens
-    lowered = not size and ratio is None and fraction is not None
-    ratio = HOST_RATIO if ratio is None else ratio
-    wanted = None
+    device = record.max_total_tokens * kv.bytes if record.max_total_tokens and kv.bytes else None
     if size:
-        wanted = int(size * GB)
-    elif tokens and kv.bytes is not None:
-        wanted = int(ratio * tokens) * kv.bytes
-    most = int(share * fraction) if lowered and share is not None and fraction else None
-    if wanted is not None:
-        taken = wanted if most is None else min(wanted, most)
-        source = f"--hicache-size {size}" if size else f"{ratio:g} times --max-total-tokens"
-        yield f"{_gb(taken)} of host memory per rank, {_gb(taken * ranks)} in all ({source})"
+        yield _in_all(int(size * GB), ranks, f"--hicache-size {size}")
+    elif ratio is not None or fraction is None:
+        yield from _by_ratio(HOST_RATIO if ratio is None else ratio, device, ranks)
     else:
-        yield f"{ratio:g} times the device's KV pool, whose size is known when the server starts"
-        if most is not None:
-            yield f"at most {_gb(most)} of host memory per rank, {_gb(most * ranks)} in all"
+        yield from _by_machine(device, room, ranks, fraction)
     yield _of_machine(room, ranks)
-    if wanted is not None and most is None and share is not None and wanted > share:
+    if room.free is None:
+        return
+    share = left_bytes(room, ranks)
+    asked = size * GB if size else ratio * device if ratio is not None and device else 0
+    if not share:
+        yield "SGLang will refuse to start: free some, or start with --tokenflow-hicache off"
+    elif asked > share * replicas(record):
         yield f"SGLang will refuse that here: {_gb(share)} per rank are left"
+    elif asked > share:
+        yield (
+            f"that is more than the {_gb(share)} per rank that are left, which SGLang does not "
+            "notice of replicas: the server may be killed"
+        )
+
+
+def _by_ratio(ratio: float, device: int | None, ranks: int) -> Iterator[str]:
+    """By an option, or by SGLang's usual ratio; device: bytes of KV of a rank, if known."""
+    if device is None:
+        yield f"{ratio:g} times the device's KV pool, whose size is known when the server starts"
+    else:
+        yield _in_all(int(ratio * device), ranks, f"{ratio:g} times --max-total-tokens")
+
+
+def _by_machine(device: int | None, room: HostRoom, ranks: int, fraction: float) -> Iterator[str]:
+    """By what is free where no option says anything."""
+    most = safe_bytes(room, ranks, fraction) if room.free is not None else None
+    if device is not None:
+        aimed = aimed_ratio(device, room, ranks, fraction)
+        fits = aimed if most is None else min(aimed, most / device)
+        yield from _by_ratio(round(fits, 2), device, ranks)
+        return
+    up_to = f"{HOST_RATIO:g} to {MOST_RATIO:g}" if room.devices else f"{HOST_RATIO:g}"
+    yield f"{up_to} times the device's KV pool, whose size is known when the server starts"
+    if most is not None:
+        yield f"at most {_gb(most)} of host memory per rank, {_gb(most * ranks)} in all"
+
+
+def _in_all(taken: int, ranks: int, source: str) -> str:
+    return f"{_gb(taken)} of host memory per rank, {_gb(taken * ranks)} in all ({source})"
 
 
 def _of_machine(room: HostRoom, ranks: int) -> str:
@@ -180,14 +189,6 @@ def _of_machine(room: HostRoom, ranks: int) -> str:
         f"this machine has {_gb(room.free)} free, limits of control groups counted, of which "
         f"SGLang leaves {_gb(RESERVE)}{each}"
     )
-
-
-def _local_ranks(record: ServerArgs) -> int:
-    ranks = record.tp_size * record.pp_size
-    # In its old spelling --dp-size counts groups of the same ranks.
-    if attention_dp(record) == record.attn_dp_size:
-        ranks *= record.dp_size
-    return max(1, int(ranks) // max(1, int(record.nnodes)))
 
 
 def _mixed(record: ServerArgs, config: TokenFlowConfig) -> str:

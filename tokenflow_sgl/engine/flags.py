@@ -14,7 +14,6 @@ from sglang.srt.environ import envs
 
 from tokenflow_sgl.engine.config import (
     ATTRIBUTE,
-    DECODE_HOST_RATIO,
     LAUNCH_ATTRIBUTE,
     NO_PLANNER,
     OFF_ATTRIBUTE,
@@ -188,11 +187,9 @@ def attach_layers(server_args: ServerArgs, settings: LayerwiseSettings) -> None:
 
 def _keep_on_host(server_args: ServerArgs) -> None:
     """Let the host have room for KV of paused streams."""
+    # Its size: --hicache-ratio, --hicache-size, or what the machine has (`kv.host_size`).
     if not decodes_only(server_args):
-        # Sizes stay SGLang's: --hicache-ratio, --hicache-size, or its share of host memory.
         server_args.enable_hierarchical_cache = True
-    elif server_args.hicache_ratio is None and not server_args.hicache_size:
-        server_args.hicache_ratio = DECODE_HOST_RATIO
 
 
 def attach(server_args: ServerArgs, config: TokenFlowConfig) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenflow_sgl.engine.config import NO_PLANNER, config_of, off_reason, restoring_planner
-from tokenflow_sgl.engine.consequences import UNREAD, HostRoom, consequences, host_room, kv_size
+from tokenflow_sgl.engine.consequences import UNREAD, consequences, kv_size
+from tokenflow_sgl.engine.host_memory import HostRoom, host_room
 from tokenflow_sgl.engine.judging import judged
 from tokenflow_sgl.engine.light_sglang import light, whole
 from tokenflow_sgl.engine.model_kinds import kind_of_model, refused_model

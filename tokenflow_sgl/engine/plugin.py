@@ -259,6 +259,11 @@ def _hold_for_policy(server_args: ServerArgs) -> None:
     from tokenflow_sgl.engine.kv.state_slots import register_states
 
     register_states()
+    config = config_of(server_args)
+    if config is not None and config.hicache == "auto":
+        from tokenflow_sgl.engine.kv.host_size import register_sizes
+
+        register_sizes(server_args)
     if server_args.hicache_write_policy == "write_back":
         from tokenflow_sgl.engine.kv.backups import register_backups
 

@@ -12,9 +12,10 @@ from typing import Any
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.utils import TypeBasedDispatcher
 
-from tokenflow_sgl.engine.announcement import announcement
+from tokenflow_sgl.engine.announcement import HOST_KV, announcement
 from tokenflow_sgl.engine.build import build_core
 from tokenflow_sgl.engine.core import Core
+from tokenflow_sgl.engine.kv.host_size import host_ratio
 from tokenflow_sgl.engine.kv.invariants import checker_with_draining
 from tokenflow_sgl.engine.priority_scheduling import take_over_priorities
 from tokenflow_sgl.engine.sglang.batch import ReqBatch
@@ -62,7 +63,8 @@ class TokenFlowScheduler(Scheduler):  # type: ignore[misc]
 
     @overrides("says that the scheduler is ours, now that all of it is built")
     def get_init_info(self) -> dict[str, Any]:
-        return {**super().get_init_info(), **announcement(type(self))}
+        said = {**super().get_init_info(), **announcement(type(self))}
+        return {**said, HOST_KV: host_ratio()} if self.enable_hierarchical_cache else said
 
     @overrides("writes learned lengths when the server shuts down")
     def release_host_resources(self) -> None:

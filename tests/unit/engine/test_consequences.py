@@ -6,17 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tokenflow_sgl.engine import consequences as module
+from tokenflow_sgl.engine import host_memory
 from tokenflow_sgl.engine.config import build
-from tokenflow_sgl.engine.consequences import (
-    RESERVE,
-    UNREAD,
-    HostRoom,
-    KvSize,
-    consequences,
-    host_room,
-    kv_size,
-)
+from tokenflow_sgl.engine.consequences import UNREAD, KvSize, consequences, kv_size
+from tokenflow_sgl.engine.host_memory import RESERVE, HostRoom, host_room
 
 PLAIN = {
     **{"tp_size": 1, "pp_size": 1, "dp_size": 1, "attn_dp_size": 1, "nnodes": 1},
@@ -54,10 +47,24 @@ def model(**given):
 
 
 def test_a_size_that_was_asked_for_is_summed_over_the_ranks() -> None:
-    text = told(hicache_size=30, tp_size=2, dp_size=2)["host memory"]
+    text = told(hicache_size=30, tp_size=4)["host memory"]
     assert "30.0 GB of host memory per rank, 120.0 GB in all (--hicache-size 30)" in text
     assert "this machine has 110.7 GB free" in text
     assert "SGLang will refuse that here: 25.0 GB per rank are left" in text
+
+
+def test_replicas_together_can_be_more_than_sglang_notices() -> None:
+    text = told(hicache_size=30, tp_size=2, dp_size=2)["host memory"]
+    assert "30.0 GB of host memory per rank, 120.0 GB in all (--hicache-size 30)" in text
+    assert "refuse" not in text
+    assert "more than the 25.0 GB per rank that are left, which SGLang does not notice" in text
+    assert "killed" not in told(hicache_size=25, tp_size=2, dp_size=2)["host memory"]
+    assert "refuse" in told(hicache_size=51, tp_size=2, dp_size=2)["host memory"]
+
+
+def test_a_machine_without_enough_is_warned_of() -> None:
+    text = told(room=HostRoom(RESERVE))["host memory"]
+    assert "SGLang will refuse to start: free some, or start with --tokenflow-hicache off" in text
 
 
 def test_ranks_of_another_machine_take_nothing_here() -> None:
@@ -77,8 +84,17 @@ def test_the_default_is_lowered_until_it_fits() -> None:
     text = told(max_total_tokens=200_000)["host memory"]
     assert "40.0 GB of host memory per rank, 40.0 GB in all (2 times --max-total-tokens)" in text
     text = told(max_total_tokens=2_000_000)["host memory"]
-    assert "80.0 GB of host memory per rank" in text
+    assert "76.0 GB of host memory per rank, 76.0 GB in all (0.38 times" in text
     assert "refuse" not in text
+
+
+def test_the_default_is_raised_on_a_machine_that_has_more() -> None:
+    large = HostRoom(ROOM.free, total=ROOM.free, devices=1)
+    text = told(max_total_tokens=200_000, room=large)["host memory"]
+    assert "76.0 GB of host memory per rank, 76.0 GB in all (3.8 times" in text
+    text = told(max_total_tokens=100_000, room=large)["host memory"]
+    assert "40.0 GB of host memory per rank, 40.0 GB in all (4 times" in text
+    assert "2 to 4 times the device's KV pool, whose size" in told(room=large)["host memory"]
 
 
 def test_a_ratio_that_was_asked_for_is_not_lowered() -> None:
@@ -90,7 +106,7 @@ def test_a_ratio_that_was_asked_for_is_not_lowered() -> None:
 def test_an_unknown_pool_has_a_bound() -> None:
     text = told(tp_size=2)["host memory"]
     assert "2 times the device's KV pool, whose size is known when the server starts" in text
-    assert "at most 40.0 GB of host memory per rank, 80.0 GB in all" in text
+    assert "at most 38.0 GB of host memory per rank, 76.0 GB in all" in text
     assert "a token has 100,000 bytes of KV per rank (32 layers)" in text
 
 
@@ -160,9 +176,11 @@ def test_kv_that_is_not_derived_says_why() -> None:
 
 
 def test_constants_are_sglangs() -> None:
+    from sglang.srt.mem_cache import hicache_auto_size
     from sglang.srt.mem_cache.pool_host import base
 
-    assert base.HICACHE_HOST_MEMORY_RESERVE_BYTES == module.RESERVE
+    assert base.HICACHE_HOST_MEMORY_RESERVE_BYTES == host_memory.RESERVE
+    assert hicache_auto_size._ALLOCATION_SLACK_FRACTION == host_memory.SLACK
 
 
 def test_this_machine_is_asked() -> None:

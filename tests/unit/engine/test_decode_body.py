@@ -28,7 +28,9 @@ def options(monkeypatch) -> SimpleNamespace:
     found = SimpleNamespace(
         disaggregation_decode_polling_interval=1,
         disaggregation_decode_retraction_backup="cpu_tensor",
+        hicache_ratio=2.0,
     )
+    monkeypatch.setattr(decode, "get_memory", lambda: found)
     for module in (decode, decode_pauser):
         monkeypatch.setattr(module, "get_disagg", lambda: found)
     return found
@@ -222,21 +224,21 @@ def test_reserves_are_the_operators_unless_the_policy_decides(server, options) -
 
 @pytest.mark.parametrize(
     ("ratio", "total", "page", "streams"),
-    [(2.0, 0, 1, math.inf), (None, 1000, 1, 15), (6.0, 2304, 256, 27)],
+    [(2.0, 0, 1, math.inf), (2.0, 1000, 1, 15), (6.0, 2304, 256, 27)],
 )
 def test_as_many_streams_are_kept_as_hicache_has_windows_for(
-    server, ratio, total, page, streams
+    server, options, ratio, total, page, streams
 ) -> None:
-    """A window of 128 tokens is in two pages, if these are large. No ratio: there is a size."""
-    body = built(server.scheduler, ratio=ratio, window_total=total, page=page)
+    """A window of 128 tokens is in two pages, if these are large."""
+    options.hicache_ratio = ratio
+    body = built(server.scheduler, window_total=total, page=page)
     assert body.pauser._places == streams
-    assert body.host_tokens() == int((ratio or 2.0) * 4096)
+    assert body.host_tokens() == int(ratio * 4096)
 
 
-def built(scheduler: Any, *, ratio: float | None, window_total: int, page: int = 1) -> Any:
+def built(scheduler: Any, *, window_total: int, page: int = 1) -> Any:
     """The body of this scheduler, as a server builds it."""
     vars(scheduler).update(max_total_num_tokens=4096, page_size=page, sliding_window_size=128)
-    scheduler.server_args.hicache_ratio = ratio
     book = book_of(scheduler)
     memory = memory_of(scheduler, book)
     memory.pools.window_total = window_total
@@ -250,7 +252,7 @@ def test_loads_overlap_where_kv_is_in_a_pool(server, options, backup) -> None:
         l2_transfer_engine=SimpleNamespace(), mem_pool_host=SimpleNamespace(size=8192)
     )
     server.scheduler.tree_cache = Tree(cache_controller=controller)
-    body = built(server.scheduler, ratio=2.0, window_total=0)
+    body = built(server.scheduler, window_total=0)
     overlaps = backup == "host_pool"
     assert (body.memory.loads is not None) is overlaps
     assert (type(body.memory.watch) is not TransferWatch) is overlaps

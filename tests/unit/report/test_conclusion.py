@@ -97,6 +97,7 @@ def test_of_a_live_run_it_is_what_its_client_saw(synthetic):
     assert held().share == pytest.approx(0.205)  # with the first one's last token
     assert not held().measured
     assert held().host_bytes == pytest.approx(8 * 2**30)
+    assert held(tokenflow_host_ratio=3.0).host_bytes == pytest.approx(12 * 2**30)
     assert held(hicache_size=3).host_bytes == pytest.approx(12e9)
     assert held(enable_hierarchical_cache=False).host_bytes == 0
     assert held(kv_cache_gb=None).host_bytes is None

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import ScheduleBatch
-from sglang.srt.runtime_context import get_disagg
+from sglang.srt.runtime_context import get_disagg, get_memory
 
 from tokenflow_sgl.contract import Phase, Preempt
 from tokenflow_sgl.engine.body.unified import StreamMemory, UnifiedBody, host_pool_tokens
 from tokenflow_sgl.engine.book import Book
-from tokenflow_sgl.engine.config import DECODE_HOST_RATIO
 from tokenflow_sgl.engine.decode_server.compressed_copies import copy_with
 from tokenflow_sgl.engine.decode_server.decode_loads import DecodeLoads, DecodeTransfers
 from tokenflow_sgl.engine.decode_server.decode_pauser import DecodePauser
@@ -335,8 +334,8 @@ def decode_body(
 ) -> DecodeBody:
     """The body of a decode server, with what pauses and resumes there; as of `UnifiedBody`."""
     tree, total = scheduler.tree_cache, int(scheduler.max_total_num_tokens)
-    ratio = scheduler.server_args.hicache_ratio or DECODE_HOST_RATIO  # the size is of a pool
-    tokens = host_pool_tokens(scheduler) or int(ratio * total)
+    # Of tensors, for which there is no size.
+    tokens = host_pool_tokens(scheduler) or int(get_memory().hicache_ratio * total)
     most = math.inf
     if memory.pools.window_total:
         page = int(scheduler.page_size)

@@ -47,6 +47,22 @@ class Allocator(Protocol):
         """Gives the places of a tail's copies back."""
 
 
+@of("sglang.srt.speculative.base_spec_worker:HiCacheDraftPlan")
+class DraftPlan(Protocol):
+    """How KV of drafts is kept on the host."""
+
+    mode: str
+    device_pools: tuple[Any, ...]
+
+
+@of("sglang.srt.mem_cache.cache_init_params:CacheInitParams")
+class CacheParams(Protocol):
+    """What a cache of prefixes is built with."""
+
+    token_to_kv_pool_allocator: Allocator
+    mtp_draft_device_pools: tuple[Any, ...]
+
+
 @of(f"{_ALLOCATOR}.paged:PagedTokenToKVPoolAllocator")
 class PagedAllocator(Allocator, Protocol):
     """One of pages of several tokens."""
@@ -202,6 +218,7 @@ class CompressStates(Protocol):
 class CompressedPool(Protocol):
     """The pools of DeepSeek V4."""
 
+    size: int
     page_size: int
     sliding_window: int
     kv_pools: dict[Any, Any]

@@ -48,6 +48,16 @@ class ServerArgs(Protocol):
         """Checks options together, after those that depend on the model."""
 
 
+@of("sglang.srt.runtime_context:RuntimeContext")
+class Settings(Protocol):
+    """The options of a process, as they have been resolved."""
+
+    server_args: ServerArgs
+
+    def override(self, source: str, **fields: Any) -> None:
+        """Sizes the host's pools of KV."""
+
+
 @of(f"{_MANAGER}:ReqState")
 class ServedReq(Protocol):
     """A request in the process that serves HTTP."""

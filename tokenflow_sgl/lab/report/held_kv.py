@@ -71,13 +71,15 @@ def _under_way(recording: Recording) -> int:
 
 
 def _host_bytes(server: Mapping[str, Any]) -> float | None:
-    """Size of HiCache's pools by the server's arguments."""
+    """Size of HiCache's pools by the server's arguments, or as tokenflow has sized them."""
     if "enable_hierarchical_cache" not in server:
         return None
     if not server["enable_hierarchical_cache"]:
         return 0.0
     ranks = _count(server, "tp_size") * _count(server, "pp_size") * _count(server, "dp_size")
-    fixed, ratio = server.get("hicache_size"), server.get("hicache_ratio")
+    fixed, ratio = server.get("hicache_size"), server.get("tokenflow_host_ratio")
+    if ratio is None:
+        ratio = server.get("hicache_ratio")
     if isinstance(fixed, int | float) and fixed > 0:
         return 1e9 * fixed * ranks
     device = server.get("kv_cache_gb")
