@@ -123,3 +123,43 @@ def test_a_size_that_is_asked_for_stands(start) -> None:
     with start(*TOKENFLOW, *asked, program=PROGRAM, env=machine(PLENTY, PLENTY)) as served:
         assert said(served) == [(pytest.approx(1.5 * DEVICE / 1e6, rel=0.01), 1, 1.5)]
         assert pools(served) == [pytest.approx(1.5 * TOKENS, abs=2)]
+
+
+WINDOWS = ("--swa-full-tokens-ratio", "0.75", "--skip-tokenizer-init")
+COMPRESSED = (*WINDOWS, *UNSAID[:2], "--max-total-tokens", "3072")
+
+
+def test_deepseek_v4_needs_no_ratio(start, folder_of) -> None:
+    """What it takes is at least what its pools have, which SGLang counts one by one."""
+    flags = ("--scheduler", "tokenflow", *COMPRESSED)
+    with start(*flags, program=PROGRAM, env=machine(PLENTY), model=folder_of("v4")) as served:
+        ((size, _, ratio),) = said(served)
+        assert ratio == 2.0
+        made = re.findall(r"layers=(\d+), pages=(\d+), \w+_bytes=(\d+)", served.log())
+        bytes_made = sum(int(layers) * int(pages) * int(each) for layers, pages, each in made)
+        assert 0.8 * size * 1e6 < bytes_made < size * 1e6
+    small = machine(size * 1e6 / 2 / MOST)
+    with start(*flags, program=PROGRAM, env=small, model=folder_of("v4")) as served:
+        assert [ratio for _, _, ratio in said(served)] == [1.0]
+
+
+def test_sglang_refuses_deepseek_v4_without_one(start, folder_of) -> None:
+    flags = ("--enable-hierarchical-cache", *COMPRESSED)
+    with (
+        pytest.raises(ServerError, match="does not support DeepSeekV4TokenToKVPool"),
+        start(*flags, program=PROGRAM, env=machine(PLENTY), model=folder_of("v4")),
+    ):
+        pass
+
+
+DECODE = ("--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake")
+
+
+@pytest.mark.parametrize("backup", ["host_pool", "cpu_tensor"])
+def test_a_decode_server_takes_no_more_than_there_is(start, backup) -> None:
+    flags = (*TOKENFLOW, *DECODE, "--disaggregation-decode-retraction-backup", backup)
+    for free, ratio in ((PLENTY, 2.0), (DEVICE / MOST, 1.0)):
+        with start(*flags, program=PROGRAM, env=machine(free)) as served:
+            assert [each for _, _, each in said(served)] == [ratio]
+            made = [pytest.approx(ratio * TOKENS, abs=2)] if backup == "host_pool" else []
+            assert pools(served) == made
