@@ -86,6 +86,17 @@ def test_a_small_machine_has_less_and_all_ranks_together_fit(
         assert [(ranks, ratio) for _, ranks, ratio in lines] == [(count, 1.0)] * count
         assert sum(size for size, _, _ in lines) * 1e6 < free
         assert pools(served) == [pytest.approx(TOKENS, abs=2)] * count
+        assert info(served)["tokenflow_host_ratio"] == pytest.approx(1.0, rel=0.001)
+        assert served.outputs(prompts, stream=True) == reference
+        served.assert_clean()
+
+
+def test_ranks_of_unlike_machines_agree_on_the_least(start, prompts, reference) -> None:
+    """In one machine, of which the second rank sees half."""
+    unlike = {"TOKENFLOW_TEST_UNLIKE": str(int(DEVICE / MOST / 2)), **machine(DEVICE / MOST)}
+    env = {**unlike, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    with start(*TOKENFLOW, "--tp-size", "2", program=PROGRAM, env=env) as served:
+        assert [ratio for _, _, ratio in said(served)] == [0.5, 0.5]
         assert served.outputs(prompts, stream=True) == reference
         served.assert_clean()
 

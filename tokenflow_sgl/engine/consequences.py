@@ -145,7 +145,8 @@ def _sizes(record: ServerArgs, kv: KvSize, room: HostRoom, ranks: int) -> Iterat
     share = left_bytes(room, ranks)
     asked = size * GB if size else ratio * device if ratio is not None and device else 0
     if not share:
-        yield "SGLang will refuse to start: free some, or start with --tokenflow-hicache off"
+        away = "" if decodes_only(record) else ", or start with --tokenflow-hicache off"
+        yield f"SGLang will refuse to start: free some{away}"
     elif asked > share * replicas(record):
         yield f"SGLang will refuse that here: {_gb(share)} per rank are left"
     elif asked > share:

@@ -1,10 +1,10 @@
 """How much host memory the KV of paused streams gets, where no option of SGLang's says so.
 
 SGLang takes twice the device's KV, and less if 80 % of what is free, behind a reserve of 10 GiB and
-within the limits of control groups, holds less. Paused streams gain from more, so here it is up to
-four times, but only as far as this server's share of the machine goes: other servers may start on
-it at the same time, and see the same memory free. The share counts accelerators, since a server
-on each is the most that there can be.
+within the limits of control groups, holds less. Where the device has little KV, paused streams gain
+from more, so here it is up to four times, but only as far as this server's share of the machine
+goes: other servers may start on it at the same time, and see the same memory free. The share counts
+accelerators, since a server on each is the most that there can be.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ HOST_RATIO = 2.0
 MOST_RATIO = 4.0
 """The same where the machine has it: more was of no use to any load that was simulated."""
 GB = 1e9
+MOST_BYTES = 128 * GB
+"""Bytes of a rank up to which it is more than the default: it is allocated before the start ends,
+at 2 s for each GB on the test machine, and devices with as much KV gain little.
+"""
 RESERVE = 10 << 30
 """Bytes of host memory that SGLang leaves free when it sizes HiCache."""
 SLACK = 0.05
@@ -105,8 +109,8 @@ def safe_bytes(room: HostRoom, ranks: int, fraction: float) -> int:
     return int(left_bytes(room, ranks) * fraction * (1 - SLACK))
 
 
-def aimed_ratio(device_bytes: int, room: HostRoom, ranks: int, fraction: float) -> float:
-    """Tokens of the host's pool over the device's to aim at; what is free may hold less.
+def aimed_ratio(device_bytes: float, room: HostRoom, ranks: int, fraction: float) -> float:
+    """Tokens of the host's pool over the device's to aim at; what is free may hold fewer.
 
     Args:
         device_bytes: Of KV on each rank's device.
@@ -117,4 +121,5 @@ def aimed_ratio(device_bytes: int, room: HostRoom, ranks: int, fraction: float) 
     if not room.devices:
         return HOST_RATIO
     share = max(0, room.total - RESERVE) * fraction / max(room.devices, ranks)
-    return max(HOST_RATIO, min(MOST_RATIO, share * (1 - SLACK) / max(1, device_bytes)))
+    most = min(MOST_BYTES, share * (1 - SLACK))
+    return max(HOST_RATIO, min(MOST_RATIO, most / max(1, device_bytes)))

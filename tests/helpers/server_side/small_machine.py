@@ -2,7 +2,8 @@
 
 TOKENFLOW_TEST_FREE: bytes that are free, beside SGLang's reserve.
 TOKENFLOW_TEST_SHARE: bytes of the machine for each of its accelerators, of which the emulated
-device is taken to be one; without it, it is none.
+device is taken to be one; without it, it is none. TOKENFLOW_TEST_UNLIKE: bytes that are free where
+the other ranks than the first run, as if that were another machine.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from sglang.srt.mem_cache import hicache_auto_size, host_memory
 from sglang.srt.mem_cache.pool_host import base
 from sglang.srt.plugins import load_plugins
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import prepare_server_args
 
 from tokenflow_sgl.engine.host_memory import HostRoom
@@ -31,7 +33,10 @@ def machine(_device: Any) -> HostRoom:
 
 
 def memory() -> SimpleNamespace:
-    return SimpleNamespace(available=FREE, total=2 * FREE)
+    free = FREE
+    if "TOKENFLOW_TEST_UNLIKE" in os.environ and get_parallel().tp_rank:
+        free = RESERVE + int(os.environ["TOKENFLOW_TEST_UNLIKE"])
+    return SimpleNamespace(available=free, total=2 * free)
 
 
 host_memory.psutil = SimpleNamespace(virtual_memory=memory)  # type: ignore[assignment]

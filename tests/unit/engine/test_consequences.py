@@ -65,6 +65,8 @@ def test_replicas_together_can_be_more_than_sglang_notices() -> None:
 def test_a_machine_without_enough_is_warned_of() -> None:
     text = told(room=HostRoom(RESERVE))["host memory"]
     assert "SGLang will refuse to start: free some, or start with --tokenflow-hicache off" in text
+    decodes = told(room=HostRoom(RESERVE), disaggregation_mode="decode")["host memory"]
+    assert "refuse to start: free some;" in decodes
 
 
 def test_ranks_of_another_machine_take_nothing_here() -> None:

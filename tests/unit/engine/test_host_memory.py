@@ -21,8 +21,9 @@ from tokenflow_sgl.engine.host_memory import (
 )
 
 GB = 10**9
-LARGE = HostRoom(RESERVE + 2000 * GB, total=RESERVE + 2000 * GB, devices=8)
-"""With 200 GB for each of its devices, of the 80 % that may be taken."""
+LARGE = HostRoom(RESERVE + 800 * GB, total=RESERVE + 800 * GB, devices=8)
+"""With 76 GB for each of its devices, of what may be taken."""
+HUGE = HostRoom(RESERVE + 3000 * GB, total=RESERVE + 3000 * GB, devices=1)
 
 
 def launch(**given):
@@ -35,15 +36,20 @@ def launch(**given):
 
 @pytest.mark.parametrize(
     ("device", "ratio"),
-    [(120 * GB, 2.0), (95 * GB, 2.0), (76 * GB, 2.5), (47.5 * GB, 4.0), (4 * GB, 4.0), (0, 4.0)],
+    [(60 * GB, 2.0), (38 * GB, 2.0), (30.4 * GB, 2.5), (19 * GB, 4.0), (2 * GB, 4.0), (0, 4.0)],
 )
 def test_more_than_sglangs_default_is_within_the_share_of_a_device(device, ratio) -> None:
     assert aimed_ratio(device, LARGE, 1, 0.8) == pytest.approx(ratio)
 
 
+@pytest.mark.parametrize(("device", "ratio"), [(120, 2.0), (64, 2.0), (51.2, 2.5), (32, 4.0)])
+def test_a_large_pool_is_not_raised_however_large_the_machine_is(device, ratio) -> None:
+    assert aimed_ratio(device * GB, HUGE, 1, 0.8) == pytest.approx(ratio)
+
+
 def test_as_many_servers_as_devices_fit_if_they_start_at_once() -> None:
     """As far as it is raised; SGLang's own default is the users' to know of."""
-    for device in (GB, 50 * GB, 90 * GB):
+    for device in (GB, 20 * GB, 36 * GB):
         ratio = aimed_ratio(device, LARGE, 1, 0.8)
         assert ratio > 2.0
         assert 8 * ratio * device < left_bytes(LARGE, 1)
@@ -51,8 +57,8 @@ def test_as_many_servers_as_devices_fit_if_they_start_at_once() -> None:
 
 def test_ranks_have_a_share_each() -> None:
     for ranks in (1, 2, 8):
-        assert aimed_ratio(76 * GB, LARGE, ranks, 0.8) == pytest.approx(2.5)
-    assert aimed_ratio(38 * GB, LARGE, 16, 0.8) == pytest.approx(2.5), "several on a device"
+        assert aimed_ratio(30.4 * GB, LARGE, ranks, 0.8) == pytest.approx(2.5)
+    assert aimed_ratio(15.2 * GB, LARGE, 16, 0.8) == pytest.approx(2.5), "several on a device"
 
 
 def test_where_devices_are_not_known_it_is_sglangs_default() -> None:

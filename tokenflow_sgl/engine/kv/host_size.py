@@ -33,7 +33,7 @@ from tokenflow_sgl.engine.host_memory import (
 from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.engine.sglang.pools import CacheParams, CompressedPool, DraftPlan
-from tokenflow_sgl.engine.sglang.server import ServerArgs, Settings
+from tokenflow_sgl.engine.sglang.server import ResolvedOptions, ServerArgs
 
 logger = logging.getLogger(__name__)
 
@@ -131,8 +131,8 @@ def _room(device: str | torch.device) -> HostRoom:
     return replace(room, devices=0) if torch.device(device).type == "cpu" else room
 
 
-def _settings() -> Settings:
-    settings: Settings = get_context()
+def _settings() -> ResolvedOptions:
+    settings: ResolvedOptions = get_context()
     return settings
 
 

@@ -49,7 +49,7 @@ class ServerArgs(Protocol):
 
 
 @of("sglang.srt.runtime_context:RuntimeContext")
-class Settings(Protocol):
+class ResolvedOptions(Protocol):
     """The options of a process, as they have been resolved."""
 
     server_args: ServerArgs
