@@ -3,13 +3,14 @@
     python benchmarks/burst/own_memory.py --azure AZURE.csv --mooncake MOONCAKE.jsonl
     python benchmarks/burst/own_memory.py --tables
 
-Simulated, with as many KV tokens as SGLang allocates on the device, HiCache's default of twice that
-on the host, and unknown lengths. All workloads but Azure's are drawn four times. The first draw is
-served under SGLang's defaults, under its other settings (`SETTINGS`), and under tokenflow; the
-others under those of them that were best in some figure. Takes half an hour of CPU. Each run is
-written to benchmarks/results/own_memory.json as soon as it is there, and a later call goes on from
-there while the package is the same. At the end it prints the table, and writes it into README.md
-and docs/benchmarks.md; --tables does that alone, from the file.
+Simulated, with as many KV tokens as SGLang allocates on the device, and unknown lengths. The host
+holds what the server chooses without an option: twice that under SGLang's HiCache, and up to four
+times where that is little memory under tokenflow. All workloads but Azure's are drawn four times.
+The first draw is served under SGLang's defaults, under its other settings (`SETTINGS`), and under
+tokenflow; the others under those of them that were best in some figure. Takes half an hour of CPU.
+Each run is written to benchmarks/results/own_memory.json as soon as it is there, and a later call
+goes on from there while the package is the same. At the end it prints the table, and writes it into
+README.md and docs/benchmarks.md; --tables does that alone, from the file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 from compared import DEFAULTS, EFFECTIVE, FIGURES, TOKENFLOW
 from own_memory_tables import DATA, short_table, write_tables
 from rich.console import Console
-from served import SETTINGS, machine, opened, read, save
+from served import SETTINGS, machine, opened, read, save, with_one_flag
 
 from tokenflow_sgl.cli.chosen_trace import TraceChoice
 from tokenflow_sgl.lab.sim import simulate
@@ -126,6 +127,7 @@ def _contested(first: dict[str, Any]) -> list[str]:
 
 def _machine(load: Workload) -> dict[str, Any]:
     profile, options = machine(load.device, MODEL)
+    options = with_one_flag(profile, options)
     return {
         "device": load.device,
         "kv_tokens": options.max_total_tokens,
@@ -142,7 +144,10 @@ def run(load: Workload, draw: int, setting: str) -> dict[str, float]:
     trace = TraceChoice(window=window, speed_up=load.speed_up, rate=load.rate).open(
         spec, Console(stderr=True)
     )
-    return read(simulate(trace, *machine(load.device, MODEL, **settings), policy=policy))
+    profile, options = machine(load.device, MODEL, **settings)
+    if setting == TOKENFLOW:
+        options = with_one_flag(profile, options)
+    return read(simulate(trace, profile, options, policy=policy))
 
 
 if __name__ == "__main__":

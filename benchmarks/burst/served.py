@@ -6,12 +6,14 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from compared import DEFAULTS, TOKENFLOW
 
+from tokenflow_sgl.costs.host_pool import raised_ratio
 from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
 from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.lab.report import figures
@@ -95,6 +97,12 @@ def machine(device: str, model: str, **settings: Any) -> tuple[DeviceProfile, En
         "chunked_prefill_size": chunked_prefill_size(profile.device_memory),
     }
     return profile, EngineOptions(**{**plain, **settings})
+
+
+def with_one_flag(profile: DeviceProfile, options: EngineOptions) -> EngineOptions:
+    """The options with the host's pool of a server of one device, if its machine has the memory."""
+    ratio = raised_ratio(profile.kv_bytes_per_token * options.max_total_tokens)
+    return replace(options, host_tokens=int(ratio * options.max_total_tokens))
 
 
 def read(simulation: Simulation) -> dict[str, float]:

@@ -218,12 +218,12 @@ class Lengths:
 
     def repeated(self, kinds: int) -> Lengths:
         """The first kind's curves, for so many kinds."""
-        return Lengths(
-            *(
-                curves and LengthCurves(np.repeat(curves.survival[:1], kinds, axis=0))
-                for curves in (self.typical, self.careful, self.worst)
-            )
-        )
+
+        def again(curves: LengthCurves) -> LengthCurves:
+            return LengthCurves(np.repeat(curves.survival[:1], kinds, axis=0))
+
+        worst = None if self.worst is None else again(self.worst)
+        return Lengths(again(self.typical), again(self.careful), worst)
 
 
 CERTAIN = Lengths(LengthCurves.certain(), LengthCurves.certain())

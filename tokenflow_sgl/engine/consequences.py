@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tokenflow_sgl.costs.host_pool import GB, HOST_RATIO, MOST_RATIO
 from tokenflow_sgl.engine.config import TokenFlowConfig, tuned_text
 from tokenflow_sgl.engine.host_memory import (
-    GB,
-    HOST_RATIO,
-    MOST_RATIO,
     RESERVE,
     HostRoom,
     aimed_ratio,

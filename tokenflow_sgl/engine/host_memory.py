@@ -12,18 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokenflow_sgl.costs.host_pool import HOST_RATIO, raised_ratio
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import attention_dp
 
-HOST_RATIO = 2.0
-"""Tokens of the host's pool over the device's: SGLang's default."""
-MOST_RATIO = 4.0
-"""The same where the machine has it: more was of no use to any load that was simulated."""
-GB = 1e9
-MOST_BYTES = 128 * GB
-"""Bytes of a rank up to which it is more than the default: it is allocated before the start ends,
-at 2 s for each GB on the test machine, and devices with as much KV gain little.
-"""
 RESERVE = 10 << 30
 """Bytes of host memory that SGLang leaves free when it sizes HiCache."""
 SLACK = 0.05
@@ -121,5 +113,4 @@ def aimed_ratio(device_bytes: float, room: HostRoom, ranks: int, fraction: float
     if not room.devices:
         return HOST_RATIO
     share = max(0, room.total - RESERVE) * fraction / max(room.devices, ranks)
-    most = min(MOST_BYTES, share * (1 - SLACK))
-    return max(HOST_RATIO, min(MOST_RATIO, most / max(1, device_bytes)))
+    return raised_ratio(device_bytes, share * (1 - SLACK))

@@ -21,9 +21,8 @@ from sglang.srt.mem_cache.pool_host.base import ranks_per_host
 from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.runtime_context import get_context, get_disagg, get_memory
 
+from tokenflow_sgl.costs.host_pool import GB, HOST_RATIO
 from tokenflow_sgl.engine.host_memory import (
-    GB,
-    HOST_RATIO,
     RESERVE,
     HostRoom,
     aimed_ratio,

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokenflow_sgl.costs.host_pool import HOST_RATIO
 from tokenflow_sgl.lab.profiles.document import ProfileError
-
-HOST_RATIO = 2.0
-"""Size of the host pool by that of the device pool: SGLang's default for ``--hicache-ratio``."""
 
 _MIB = 1 << 20
 
@@ -124,7 +122,7 @@ def kv_pool_tokens(
 
 
 def host_pool_tokens(pool_tokens: int) -> int:
-    """KV tokens of the host pool for a device pool of `pool_tokens`."""
+    """KV tokens of SGLang's host pool for a device pool of `pool_tokens`."""
     return int(HOST_RATIO * pool_tokens)
 
 
