@@ -13,6 +13,9 @@ SLOWER = 1.1
 each lags by some milliseconds, and in a step is room for more of the prompts."""
 MANY = 0.5
 """More than so many newcomers per reader are many."""
+LEAST_SHARE = 0.5
+"""Time of prompts in a mixed step that newcomers get at least, over that of what decodes beside
+them: where readers are nearly as fast as the engine, they leave no time for prompts otherwise."""
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
 
@@ -40,8 +43,9 @@ def prefill_gate(state: State, config: WorkingSetConfig, run: IntArray) -> Prefi
 def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:
     """Tokens of a prefill step during which no reader stalls, or which decoding keeps pace with.
 
-    Within [`SHORTEST_CHUNK`, prefill_chunk] while streams with a reader decode; else None, the
-    engine's own limit. And whether the step should be shorter than `SHORTEST_CHUNK`.
+    Within [`SHORTEST_CHUNK`, prefill_chunk] while streams with a reader decode, and at least what
+    takes `LEAST_SHARE` of the decode step's time; else None, the engine's own limit. And whether
+    the step should be shorter than `SHORTEST_CHUNK`.
     """
     streams, costs = state.streams, state.costs
     longest = config.prefill_chunk
@@ -72,6 +76,8 @@ def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:
         running = streams.running_index
         chunked = streams.prompt[running][streams.generated[running] == 0]
         before = max(int(chunked.max(initial=0)) - promised, 0)
+    if streams.tbt_slo is None or np.isnan(streams.tbt_slo.take(reading)).all():
+        seconds = max(seconds, LEAST_SHARE * state.decode_seconds)
     cost = per_token + per_work * before
     most = seconds / cost if cost > 0.0 else np.inf
     return int(min(max(most, min(SHORTEST_CHUNK, longest)), longest)), most < SHORTEST_CHUNK

@@ -15,6 +15,7 @@ from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.baselines import PaperPolicy
 from tokenflow_sgl.policy.baselines.paper import PaperMemo
+from tokenflow_sgl.policy.prefill import LEAST_SHARE
 from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
 POLICY = WorkingSetPolicy()
@@ -274,6 +275,20 @@ def test_a_prefill_step_leaves_time_for_streams_that_decode_in_it(make_state, ma
     state = make_state([*rows, chunked, waiting], total=6300, promised=1000, costs=costs)
     found = POLICY.decide(state).prefill.limit
     assert found == pytest.approx((0.050 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
+
+
+def test_beside_steps_as_long_as_readers_bear_prompts_get_half_as_long(
+    make_state, make_stream
+) -> None:
+    # A step of 60 ms, where readers read a token in 50: 256 tokens would take 15 ms.
+    costs = StepCosts(decode=(0.0, 0.06, 0.0), prefill=(0.004, 6e-5, 0.0))
+    rows = [make_stream(slack=-5.0, rate=20.0), make_stream(Phase.WAITING)]
+    found = POLICY.decide(make_state(rows, total=450, costs=costs)).prefill.limit
+    assert found == pytest.approx(LEAST_SHARE * 0.06 / 6e-5, abs=1)
+    # Not where a reader has an objective, which would be missed by it.
+    rows[0] = make_stream(slack=-5.0, rate=20.0, tbt_slo=0.05)
+    found = POLICY.decide(make_state(rows, total=450, costs=costs)).prefill.limit
+    assert found == 256
 
 
 # The paused streams hold 200 tokens each, a load of them takes 0.2 s.
