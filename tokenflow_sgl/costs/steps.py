@@ -76,6 +76,7 @@ class StepTimer:
         self._produced_sum = 0
         self._fit = StepCosts()
         self._fitted = -math.inf
+        self._fitted_context = 0
         self._read_tokens = 0.0
         self._read_seconds = 0.0
         self._prefilled = 0.0
@@ -196,8 +197,9 @@ class StepTimer:
     def _beside(self, work: Work) -> float:
         """What decoding rows add to a prefill: all of a decode step but its constant part."""
         costs = self.costs()
-        rows = self._costs.seen_rows
-        unseen = work.decoding > BEYOND * rows or work.context > BEYOND * self._longest
+        # Judged by what the fit has seen: a step since then may be far beyond what it can tell.
+        rows, context = costs.seen_rows, self._fitted_context
+        unseen = work.decoding > BEYOND * rows or work.context > BEYOND * context
         if costs.decode is None or unseen:
             return math.inf  # not known yet: the step teaches nothing
         return costs.decode_seconds(work.decoding, work.context) - costs.decode[0]
@@ -267,5 +269,6 @@ class StepTimer:
             if self._last - self._load_seen > STALE_SECONDS:
                 self._costs.forget_loads()
             self._fit = self._costs.snapshot()
+            self._fitted_context = self._longest
             self._fitted = self._last
         return self._fit

@@ -152,6 +152,27 @@ def test_a_cold_server_does_not_take_prefills_for_free() -> None:
     assert timer.costs().prefill_seconds(1000) == pytest.approx(0.1, rel=0.05)
 
 
+def test_the_first_large_decode_step_does_not_make_prefills_free() -> None:
+    """The steps behind it are not judged by a fit that is older than it."""
+    timer, now = StepTimer(lag=0), 0.0
+
+    def step(work: Work, seconds: float) -> None:
+        nonlocal now
+        iterate(timer, (now, work))
+        timer.costs()  # as the policy asks in every pass
+        now += seconds
+
+    for count in range(8):  # a start-up, whose noise becomes a price of 5 us per token of context
+        step(Work(decoding=1, context=4 + count), 0.0047 + 5e-6 * count)
+    for _ in range(3):
+        step(Work(tokens=8192, attention=4e6), 0.18)
+    step(Work(decoding=24, context=24_700), 0.0057)
+    for _ in range(5):
+        step(Work(decoding=25, context=25_000, tokens=2048, attention=1e6), 0.046)
+    timer.begin(now + REFIT_SECONDS)
+    assert timer.costs().prefill_seconds(2048) == pytest.approx(0.045, rel=0.05)
+
+
 def test_resumes_from_the_device_do_not_wash_out_what_prefills_cost() -> None:
     timer = StepTimer(lag=0)
     now = 0.0
