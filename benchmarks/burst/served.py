@@ -17,6 +17,7 @@ from tokenflow_sgl.costs.host_pool import raised_ratio
 from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
 from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.lab.report import figures
+from tokenflow_sgl.lab.runs import Run
 from tokenflow_sgl.lab.sim import EngineOptions, Simulation
 from tokenflow_sgl.lab.sim.study.goal import parse_goal
 
@@ -106,19 +107,23 @@ def with_one_flag(profile: DeviceProfile, options: EngineOptions) -> EngineOptio
 
 
 def read(simulation: Simulation) -> dict[str, float]:
+    """What the tables need of a simulated run, and how often a stream was retracted."""
+    return felt(simulation.run) | {"retracted": simulation.retracted}
+
+
+def felt(run: Run) -> dict[str, float]:
     """What the tables need of a run; seconds, tokens per second, and shares of the readers."""
-    found = figures(simulation.run)
+    found = figures(run)
     latency, readers = found.latency, found.readers
     return {
-        "requests": len(simulation.run.requests),
+        "requests": len(run.requests),
         "ttft_mean": latency.ttft.mean,
         "ttft_p99": latency.ttft.p99,
         "stalled_share": readers.stalled_share,
         "stall_seconds": readers.stall_seconds,
-        "served_well": float(GOAL.met(simulation.run).mean()),
+        "served_well": float(GOAL.met(run).mean()),
         "e2e_mean": latency.e2e.mean,
         "tbt_p99": latency.tbt.p99,
         "tokens_per_s": found.throughput.token,
         "effective_tokens_per_s": found.throughput.effective,
-        "retracted": simulation.retracted,
     }
