@@ -92,6 +92,9 @@ def _split(
     overlapped = np.inf  # where no stream runs, none waits
     if state.costs.decode is not None and len(streams.running_index):
         overlapped = state.decode_seconds
+        if state.memory.ahead and state.costs.prefill is not None:
+            # Rows that verify drafts are not in that step: it is a short one.
+            overlapped = float(state.costs.prefill_seconds(1.0))
     some_load = bool(len(streams.standing.loading_index))
     if some_load:
         # What is on its way as a whole needs nothing.

@@ -1,6 +1,7 @@
 """What streams ask of the engine's time and memory, for the demand test of `admission`.
 
-Producing n tokens from length l costs T / M * (n * l + n^2 / 2), with T / M as in `supply`.
+Producing n tokens from length l costs T / M * (n * l + n^2 / 2), with T / M as in `supply`; with
+drafts also n times what their rows take.
 """
 
 from __future__ import annotations
@@ -195,6 +196,6 @@ class Asking:
         tokens *= rate
         np.maximum(tokens, 0.0, out=tokens)
         np.minimum(tokens, horizons * supply.speed, out=tokens)
-        work = self._answers.work(self.length, tokens)
+        work = self._answers.work(self.length + supply.row, tokens)
         work *= supply.token_cost
         return work

@@ -62,4 +62,4 @@ def headroom(state: State, config: WorkingSetConfig) -> float:
     wanted = members_want(state, asking, _LATER[:, None], supply)
     may = promised_share(asking, _LATER, asking.crowd.item(0))
     free = float((may - wanted / _LATER).min())
-    return min(room, WITHIN * free / (priced.token_cost * REFERENCE_CONTEXT))
+    return min(room, WITHIN * free / (priced.token_cost * (REFERENCE_CONTEXT + priced.row)))

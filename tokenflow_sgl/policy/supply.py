@@ -3,8 +3,9 @@
 Engine time of one token at context length x: a decode step takes T and serves M / x streams of the
 M tokens that the memory holds. It gives each of them `a` tokens, 1 without speculation; so a token
 takes T * x / (M * a). Where streams share what they begin with, more of them fit, and M is what
-they read together. Once memory has been short, T / M is what was measured then: the cost model
-knows nothing of resumes and of steps that were not full.
+they read together. With drafts, whose rows are dear, T is divided: rows take the same at any length
+of their stream, and only the rest of T grows with it. Once memory has been short, T / M is what was
+measured then: the cost model knows nothing of resumes and of steps that were not full.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ class Supply:
     """What the engine can do while memory is full.
 
     token_cost: seconds per decoded token and token of its context. speed: tokens per second
-    that one stream can get.
+    that one stream can get. row: a decoded token costs as if its context were so many tokens
+    longer.
     """
 
     token_cost: float
     speed: float
+    row: float = 0.0
 
 
 def supplied(state: State, context: float, own: float, unmeasured: float) -> Supply:
@@ -42,11 +45,14 @@ def supplied(state: State, context: float, own: float, unmeasured: float) -> Sup
     own: KV tokens that each takes. unmeasured: cost of a token over the model's where it was not.
     """
     supply = modelled(state, context, own)
-    cost = supply.token_cost
+    # Measured is what a token takes with its row.
+    context = max(context, SHORTEST_CONTEXT)
+    part = context / (context + supply.row)
+    cost = supply.token_cost / part
     measured = unmeasured * cost
     if state.kv_rate > 0.0:
         measured = 1.0 / (state.kv_rate * state.costs.tokens_per_step)
-    return Supply(min(max(measured, cost), SLOWEST * cost), supply.speed)
+    return Supply(part * min(max(measured, cost), SLOWEST * cost), supply.speed, supply.row)
 
 
 def modelled(state: State, context: float, own: float, *, inferred: bool = True) -> Supply:
@@ -65,4 +71,13 @@ def modelled(state: State, context: float, own: float, *, inferred: bool = True)
         total = rows * context  # what they share is read by each; or another pool is full before
     part = 1.0 if inferred else min(1.0, FAR * state.costs.seen_rows / max(rows, 1.0))
     step = max(state.costs.token_seconds(part * rows, part * total), SHORTEST_STEP)
-    return Supply(step / total, 1.0 / step)
+    row = _row(state, part * rows) / step if memory.ahead else 0.0
+    return Supply((1.0 - row) * step / total, 1.0 / step, context * row / (1.0 - row))
+
+
+def _row(state: State, rows: float) -> float:
+    """Seconds that the rows themselves take of a token's time, whatever they read."""
+    costs = state.costs
+    if costs.decode is None:
+        return 0.0
+    return costs.decode[1] * rows / costs.tokens_per_step

@@ -110,6 +110,8 @@ class WorkingSetPolicy:
             ahead=self.config.load_ahead,
             chunks=self.config.load_chunks,
         )
+        if not due and not self._resumes_now(state, run):
+            run = ()
         return Decision(
             Mode.WORKING_SET,
             admit=plan.admit,
@@ -198,6 +200,19 @@ class WorkingSetPolicy:
         index = index[standing.waiting[index] | standing.paused_or_loading[index]]
         left = tuple(standing.slot[index].tolist())
         return _Plan(dataclasses.replace(memo, plan=left, standing=standing, index=index))
+
+    def _resumes_now(self, state: State, run: tuple[int, ...]) -> bool:
+        """Whether what was planned before starts in this pass already.
+
+        With drafts, a resume is in a step of its own, for which all that decode wait. So streams
+        resume together, with the next plan, unless a reader minds by then, or a prompt is computed.
+        """
+        streams = state.streams
+        if not run or not state.memory.ahead or not len(streams.running_index):
+            return True
+        index = streams.find(run)
+        soon = leeway(state).take(index) < self.config.cycle
+        return bool((soon | streams.waiting.take(index)).any())
 
     def _emergency(self, state: State, leaving: tuple[Preempt, ...]) -> tuple[Preempt, ...]:
         """Preempt the least urgent streams when the next decode steps would not fit.

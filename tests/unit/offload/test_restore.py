@@ -39,6 +39,16 @@ def test_loads_hide_behind_the_next_step(
     assert decision.memo.plan == (11, 12, 13)
 
 
+def test_beside_drafts_a_load_hides_behind_its_own_step(make_state, make_stream) -> None:
+    """No rows decode in it: one token's prefill takes 2 ms, a load of 200 tokens 3 ms."""
+    costs = StepCosts(decode=(0.008, 2e-5, 2e-8), prefill=(0.002, 1e-5, 0.0), load=(0.0, 15e-6))
+    rows = [make_stream(), make_stream(Phase.PAUSED, slack=1.0)]
+    plain = POLICY.decide(make_state(rows, costs=costs))
+    drafts = POLICY.decide(make_state(rows, costs=costs, ahead=8))
+    assert (plain.run, prefetched(plain)) == ((11,), ())
+    assert (drafts.run, prefetched(drafts)) == ((), (11,))
+
+
 SLOW = StepCosts(decode=(0.008, 2e-5, 2e-8), load=(0.0, 90e-6))
 
 

@@ -16,7 +16,7 @@ from tokenflow_sgl.policy.parking import next_share
 from tokenflow_sgl.policy.prefill import prefill_gate
 from tokenflow_sgl.policy.slo_admission import forecast
 from tokenflow_sgl.policy.supply import Supply, modelled, supplied
-from tokenflow_sgl.policy.working_set import WorkingSetPolicy
+from tokenflow_sgl.policy.working_set import WorkingSetMemo, WorkingSetPolicy
 
 CONFIG = WorkingSetConfig()
 NO_STREAMS = np.zeros(0, dtype=np.int64)
@@ -40,6 +40,26 @@ def test_the_engine_supplies_so_many_times_the_tokens(make_state, make_stream, k
     for of in (priced, lambda state: supplied(state, 500.0, 500.0, 1.2)):
         assert of(drafts).speed == pytest.approx(2.5 * of(plain).speed)
         assert of(drafts).token_cost == pytest.approx(of(plain).token_cost / 2.5)
+
+
+def test_rows_of_drafts_cost_the_same_at_any_length(make_state, make_stream) -> None:
+    """What was reckoned at short contexts holds at long ones, unlike where rows count as KV."""
+    state = make_state([make_stream()] * 4, total=100_000, tokens_per_step=2.5, ahead=8)
+    short, long = (modelled(state, each, each) for each in (200.0, 800.0))
+    cost = short.token_cost * (800.0 + short.row)
+    assert cost == pytest.approx(long.token_cost * (800.0 + long.row), rel=0.04)
+    assert short.row == pytest.approx(long.row, rel=0.05)
+    plain = make_state([make_stream()] * 4, total=100_000, tokens_per_step=2.5)
+    one, other = (modelled(plain, each, each) for each in (200.0, 800.0))
+    assert (one.row, other.row) == (0.0, 0.0)
+    assert 800.0 * one.token_cost > 1.3 * 800.0 * other.token_cost
+
+
+def test_what_was_measured_counts_for_rows_and_context(make_state, make_stream) -> None:
+    row = {"total": 100_000, "tokens_per_step": 2.5, "ahead": 8}
+    state = make_state([make_stream()] * 4, kv_rate=4e6, **row)
+    supply = supplied(state, 500.0, 500.0, 1.2)
+    assert supply.token_cost * (500.0 + supply.row) == pytest.approx(500.0 / (4e6 * 2.5))
 
 
 def test_slots_of_drafts_are_memory_that_serves_no_context(make_state, make_stream) -> None:
@@ -111,3 +131,34 @@ def test_streams_are_preempted_before_drafts_lack_memory(
     decision = WorkingSetPolicy().decide(state)
     assert bool([p for p in decision.preempt if p.cause.name == "MEMORY"]) is preempted
     assert np.isfinite(state.growth.headroom)
+
+
+def paused(make_stream, slack):
+    return [make_stream(slack=9.0), make_stream(Phase.PAUSED, slack=slack, ready=True)]
+
+
+@pytest.mark.parametrize(
+    ("planned", "slack", "ahead", "run"),
+    [
+        (99.9, 20.0, 8, ()),  # with the next plan, beside others
+        (99.9, 20.0, 0, (11,)),  # its row is in a mixed step
+        (99.9, 0.1, 8, (11,)),  # its reader would stall by then
+        (99.0, 20.0, 8, (11,)),  # a plan is due
+    ],
+)
+def test_streams_resume_together_beside_drafts(
+    make_state, make_stream, planned, slack, ahead, run
+) -> None:
+    memo = WorkingSetMemo(planned=planned, plan=(11,))
+    state = make_state(paused(make_stream, slack), memo=memo, ahead=ahead)
+    decision = WorkingSetPolicy().decide(state)
+    assert (decision.run, decision.memo.plan) == (run, (11,))
+
+
+def test_a_stream_resumes_beside_a_prompt_or_where_nothing_runs(make_state, make_stream) -> None:
+    plan = WorkingSetMemo(planned=99.9, plan=(11, 12))
+    asked = [make_stream(Phase.WAITING, admitted=True, arrival=99.0)]
+    both = make_state([*paused(make_stream, 20.0), *asked], memo=plan, ahead=8)
+    assert set(WorkingSetPolicy().decide(both).run) == {11, 12}
+    alone = [make_stream(Phase.PAUSED, slack=20.0, ready=True) for _ in range(2)]
+    assert WorkingSetPolicy().decide(make_state(alone, memo=plan, ahead=8)).run
