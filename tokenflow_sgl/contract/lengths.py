@@ -168,7 +168,7 @@ class Remaining:
         mean = first / alive
         return np.asarray(np.maximum(2.0 * (second - begun * first) / alive - mean * mean, 0.0))
 
-    def work(self, context: IntArray, tokens: FloatArray) -> FloatArray:
+    def work(self, context: IntArray | FloatArray, tokens: FloatArray) -> FloatArray:
         """Expected context that is read while so many more tokens are decoded, if they come.
 
         The sum, over those of the next `tokens` that the answer has, of the context that each

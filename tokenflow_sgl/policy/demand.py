@@ -196,6 +196,7 @@ class Asking:
         tokens *= rate
         np.maximum(tokens, 0.0, out=tokens)
         np.minimum(tokens, horizons * supply.speed, out=tokens)
-        work = self._answers.work(self.length + supply.row, tokens)
+        read: FloatArray = np.asarray(self.length + supply.row, dtype=np.float64)
+        work = self._answers.work(read, tokens)
         work *= supply.token_cost
         return work
