@@ -9,7 +9,7 @@ of those that run. Under *shared* each stream starts when it comes, and those ru
 ahead of their readers, as many as fit. Both decode the same tokens; the rest is when. Prints the
 mean end-to-end latency of both beside what own_memory.py has recorded of tokenflow and of the best
 of SGLang's settings, whose ratio cannot be much below that of the arithmetic while newcomers start
-at once.
+at once. Writes the table into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from compared import FIGURES, TOKENFLOW, table
-from own_memory_tables import DATA
+from compared import FIGURES, TOKENFLOW, between, table
+from own_memory_tables import DATA, PAGE
 from served import machine
 
 from tokenflow_sgl.contract import FloatArray, IntArray
@@ -62,7 +62,9 @@ def main() -> None:
         )
     heads = ["workload", "run to completion", "shared", "shared over the other"]
     heads += ["simulated: tokenflow over the best", "the best", "tokenflow"]
-    print(table(heads, rows, left=1), end="")
+    text = table(heads, rows, left=1)
+    PAGE.write_text(between(PAGE.read_text(), "sharing", text))
+    print(text, end="")
 
 
 def to_completion(

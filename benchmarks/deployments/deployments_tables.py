@@ -45,13 +45,16 @@ Deployments = dict[str, dict[str, Any]]
 
 
 def complete(data: dict[str, Any]) -> Deployments:
-    """The deployments of which everything has run."""
+    """The deployments that have run, maybe not yet with less host memory."""
     return {
         name: found
         for name, found in data["deployments"].items()
-        if TOKENFLOW in found["capacity"]
-        and all(set(HOSTS) < set(found["loads"].get(load, ())) for load in LOADS)
+        if TOKENFLOW in found["capacity"] and _ran(found, TOKENFLOW)
     }
+
+
+def _ran(deployment: dict[str, Any], host: str) -> bool:
+    return all(host in deployment["loads"].get(load, ()) for load in LOADS)
 
 
 def seen(runs: dict[str, Run], ours: str = TOKENFLOW) -> dict[str, Run]:
@@ -116,6 +119,8 @@ def hosts_table(found: Deployments) -> str:
     heads += [f"{name}, host {size:g}" for name in names for size in HOSTS.values()]
     rows = []
     for name, deployment in found.items():
+        if not all(_ran(deployment, host) for host in HOSTS):
+            continue
         for load in LOADS:
             cells = []
             for figure in (COLUMNS[each] for each in names):
@@ -226,12 +231,13 @@ def verdict_table(found: Deployments) -> str:
             host: {
                 (name, load): limit.of(seen(deployment["loads"][load], host))
                 for name, deployment in found.items()
+                if _ran(deployment, host)
                 for load in limit.loads
             }
             for host in HOSTS
         }
         reached = [
-            f"{sum(value <= limit.most for value in each.values())} of {len(each)}"
+            f"{sum(value <= limit.most for value in each.values())} of {len(each)}" if each else "-"
             for each in values.values()
         ]
         (name, load), farthest = max(values[TOKENFLOW].items(), key=lambda item: item[1])

@@ -117,6 +117,20 @@ def test_only_whole_deployments_are_shown(tables: ModuleType) -> None:
     started["loads"] = {"0.7": started["loads"]["0.7"]}
     both = {"deployments": {"whole": whole, "started": started}}
     assert list(tables.complete(both)) == ["whole"]
+    small = [host for host in tables.HOSTS if host != tables.TOKENFLOW]
+    few = {
+        load: {n: r for n, r in runs.items() if n not in small}
+        for load, runs in whole["loads"].items()
+    }
+    both["deployments"]["few"] = whole | {"loads": few}
+    found = tables.complete(both)
+    assert list(found) == ["whole", "few"]
+    assert "`few`" not in tables.hosts_table(found)
+    assert reached(tables, found)["no more readers stall than with stock"] == [
+        "8 of 8",
+        "4 of 4",
+        "4 of 4",
+    ]
     assert list(tables.verdicts({"deployments": {}})) == ["No deployment is complete."]
 
 
