@@ -16,6 +16,10 @@ MANY = 0.5
 LEAST_SHARE = 0.5
 """Time of prompts in a mixed step that newcomers get at least, over that of what decodes beside
 them: where readers are nearly as fast as the engine, they leave no time for prompts otherwise."""
+FAIR_CHUNK = 512
+"""Tokens of prompts that a mixed step has where its readers wait for at most `UNNOTICED` longer."""
+UNNOTICED = 0.05
+"""Seconds beyond the time in which a token is read: half of what counts as a stall."""
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
 
@@ -44,8 +48,8 @@ def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:
     """Tokens of a prefill step during which no reader stalls, or which decoding keeps pace with.
 
     Within [`SHORTEST_CHUNK`, prefill_chunk] while streams with a reader decode, and at least what
-    takes `LEAST_SHARE` of the decode step's time; else None, the engine's own limit. And whether
-    the step should be shorter than `SHORTEST_CHUNK`.
+    takes `LEAST_SHARE` of the decode step's time, or `FAIR_CHUNK` if that goes unnoticed; else
+    None, the engine's own limit. And whether the step should be shorter than `SHORTEST_CHUNK`.
     """
     streams, costs = state.streams, state.costs
     longest = config.prefill_chunk
@@ -68,17 +72,19 @@ def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:
     bearable = np.maximum(ahead, pace)
     if streams.tbt_slo is not None:
         bearable = np.fmin(bearable, streams.tbt_slo.take(reading))
-    seconds = float(bearable.min()) - constant
     # The decoding rows take their part of the step, and a chunk attends to what is before it.
-    seconds -= state.decode_seconds - costs.decode_seconds(0, 0)
+    rows = state.decode_seconds - costs.decode_seconds(0, 0)
+    seconds = float(bearable.min()) - constant - rows
     promised, before = state.memory.kv.promised, 0
     if promised:
         running = streams.running_index
         chunked = streams.prompt[running][streams.generated[running] == 0]
         before = max(int(chunked.max(initial=0)) - promised, 0)
-    if streams.tbt_slo is None or np.isnan(streams.tbt_slo.take(reading)).all():
-        seconds = max(seconds, LEAST_SHARE * state.decode_seconds)
     cost = per_token + per_work * before
+    if streams.tbt_slo is None or np.isnan(streams.tbt_slo.take(reading)).all():
+        unnoticed = float(pace.min()) + UNNOTICED - constant - rows
+        fair = min(FAIR_CHUNK * cost, unnoticed)
+        seconds = max(seconds, LEAST_SHARE * state.decode_seconds, fair)
     most = seconds / cost if cost > 0.0 else np.inf
     return int(min(max(most, min(SHORTEST_CHUNK, longest)), longest)), most < SHORTEST_CHUNK
 

@@ -15,7 +15,7 @@ from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.baselines import PaperPolicy
 from tokenflow_sgl.policy.baselines.paper import PaperMemo
-from tokenflow_sgl.policy.prefill import LEAST_SHARE
+from tokenflow_sgl.policy.prefill import FAIR_CHUNK, LEAST_SHARE, UNNOTICED
 from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
 POLICY = WorkingSetPolicy()
@@ -179,12 +179,12 @@ def test_prefill_waits_for_a_reader_that_would_stall(make_state, make_stream) ->
     assert not held(make_state, make_stream, slack=0.07)
 
 
-# At 10 tokens/s a mixed step may take 100 ms, or 110 while many wait. One of 256 tokens takes
-# 4 + 256 * 0.06 = 19 ms here; with 0.45 ms per token it takes 119 ms. A reader needs text for one
-# beside a decode step.
+# At 10 tokens/s a mixed step may take 100 ms, or 110 while many wait, and 50 more go unnoticed. One
+# of 256 tokens takes 4 + 256 * 0.06 = 19 ms here; with 0.7 ms per token it takes 183 ms. A reader
+# needs text for one beside a decode step.
 @pytest.mark.parametrize(
     ("per_token", "slack", "hold", "mixed"),
-    [(6e-5, 0.02, 1, 0), (4.5e-4, 0.09, 1, 1), (4.5e-4, 0.3, 1, 0), (4.5e-4, 5.0, 0, 0)],
+    [(6e-5, 0.02, 1, 0), (7e-4, 0.09, 1, 1), (7e-4, 0.3, 1, 0), (7e-4, 5.0, 0, 0)],
 )
 def test_mixed_steps_wait_too_where_none_is_short_enough(
     make_state, make_stream, per_token, slack, hold, mixed
@@ -239,7 +239,7 @@ def test_prefill_steps_are_short_while_a_stream_decodes(make_state, make_stream,
         (-5.0, 20.0, 766),  # (50 - 4) / 0.06: a step as long as a token is read
         (0.01, 20.0, 766),
         (0.1, 20.0, 1600),  # (100 - 4) / 0.06
-        (-5.0, 200.0, 256),  # nothing is short enough for it
+        (-5.0, 200.0, FAIR_CHUNK),  # 35 ms, of which 30 go unnoticed
         (9.0, 20.0, 2048),
     ],
 )
@@ -274,21 +274,35 @@ def test_a_prefill_step_leaves_time_for_streams_that_decode_in_it(make_state, ma
     chunked = make_stream(slack=9.0, prompt=5000, generated=0, preemptible=False)
     state = make_state([*rows, chunked, waiting], total=6300, promised=1000, costs=costs)
     found = POLICY.decide(state).prefill.limit
-    assert found == pytest.approx((0.050 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
+    assert (0.050 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8) < FAIR_CHUNK
+    assert found == FAIR_CHUNK, "late by 12 ms, which goes unnoticed"
 
 
 def test_beside_steps_as_long_as_readers_bear_prompts_get_half_as_long(
     make_state, make_stream
 ) -> None:
-    # A step of 60 ms, where readers read a token in 50: 256 tokens would take 15 ms.
-    costs = StepCosts(decode=(0.0, 0.06, 0.0), prefill=(0.004, 6e-5, 0.0))
+    # A step of 120 ms, where readers read a token in 50: 256 tokens would take 15 ms.
+    costs = StepCosts(decode=(0.0, 0.12, 0.0), prefill=(0.004, 6e-5, 0.0))
     rows = [make_stream(slack=-5.0, rate=20.0), make_stream(Phase.WAITING)]
     found = POLICY.decide(make_state(rows, total=450, costs=costs)).prefill.limit
-    assert found == pytest.approx(LEAST_SHARE * 0.06 / 6e-5, abs=1)
+    assert found == pytest.approx(LEAST_SHARE * 0.12 / 6e-5, abs=1)
     # Not where a reader has an objective, which would be missed by it.
     rows[0] = make_stream(slack=-5.0, rate=20.0, tbt_slo=0.05)
     found = POLICY.decide(make_state(rows, total=450, costs=costs)).prefill.limit
     assert found == 256
+
+
+@pytest.mark.parametrize(("per_token", "limit"), [(6e-5, 766), (9e-5, 512), (2e-4, 480)])
+def test_a_fair_chunk_may_be_late_by_what_goes_unnoticed(
+    make_state, make_stream, per_token, limit
+) -> None:
+    # A token is read in 50 ms: in 46 fit 766 tokens, or 511, or 230; in 50 more at most 480.
+    costs = StepCosts(decode=(0.008, 0.0, 0.0), prefill=(0.004, per_token, 0.0))
+    rows = [make_stream(slack=-5.0, rate=20.0), make_stream(slack=50.0, rate=1.0)]
+    rows.append(make_stream(Phase.WAITING))
+    found = POLICY.decide(make_state(rows, total=450, costs=costs)).prefill.limit
+    assert found == pytest.approx(limit, abs=1)
+    assert per_token * limit + 0.004 <= 0.05 + UNNOTICED + 1e-4
 
 
 # The paused streams hold 200 tokens each, a load of them takes 0.2 s.
