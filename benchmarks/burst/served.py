@@ -13,7 +13,7 @@ from typing import Any
 
 from compared import DEFAULTS, TOKENFLOW
 
-from tokenflow_sgl.costs.host_pool import raised_ratio
+from tokenflow_sgl.host_pool import raised_ratio
 from tokenflow_sgl.lab.profiles import DeviceProfile, load_profile
 from tokenflow_sgl.lab.profiles.pool import chunked_prefill_size
 from tokenflow_sgl.lab.report import figures

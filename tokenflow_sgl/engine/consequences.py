@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tokenflow_sgl.costs.host_pool import GB, HOST_RATIO, MOST_RATIO
 from tokenflow_sgl.engine.config import TokenFlowConfig, tuned_text
 from tokenflow_sgl.engine.host_memory import (
     RESERVE,
@@ -24,6 +23,7 @@ from tokenflow_sgl.engine.host_memory import (
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.sglang.worker import ModelConfig
 from tokenflow_sgl.engine.unsupported import attention_dp, decodes_only
+from tokenflow_sgl.host_pool import GB, HOST_RATIO, MOST_RATIO
 
 
 @dataclass(frozen=True, slots=True)

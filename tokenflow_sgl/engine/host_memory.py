@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenflow_sgl.costs.host_pool import HOST_RATIO, raised_ratio
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import attention_dp
+from tokenflow_sgl.host_pool import HOST_RATIO, raised_ratio
 
 RESERVE = 10 << 30
 """Bytes of host memory that SGLang leaves free when it sizes HiCache."""

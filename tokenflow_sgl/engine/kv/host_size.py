@@ -21,7 +21,6 @@ from sglang.srt.mem_cache.pool_host.base import ranks_per_host
 from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.runtime_context import get_context, get_disagg, get_memory
 
-from tokenflow_sgl.costs.host_pool import GB, HOST_RATIO
 from tokenflow_sgl.engine.host_memory import (
     RESERVE,
     HostRoom,
@@ -33,6 +32,7 @@ from tokenflow_sgl.engine.refusal import UnsupportedError
 from tokenflow_sgl.engine.sglang.hooking import hold
 from tokenflow_sgl.engine.sglang.pools import CacheParams, CompressedPool, DraftPlan
 from tokenflow_sgl.engine.sglang.server import ResolvedOptions, ServerArgs
+from tokenflow_sgl.host_pool import GB, HOST_RATIO
 
 logger = logging.getLogger(__name__)
 

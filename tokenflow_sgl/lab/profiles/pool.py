@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenflow_sgl.costs.host_pool import HOST_RATIO
+from tokenflow_sgl.host_pool import HOST_RATIO
 from tokenflow_sgl.lab.profiles.document import ProfileError
 
 _MIB = 1 << 20

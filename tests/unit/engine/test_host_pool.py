@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenflow_sgl.costs.host_pool import GB, MOST_BYTES, raised_ratio
+from tokenflow_sgl.host_pool import GB, MOST_BYTES, raised_ratio
 
 
 @pytest.mark.parametrize(
