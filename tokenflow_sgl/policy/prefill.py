@@ -14,12 +14,13 @@ each lags by some milliseconds, and in a step is room for more of the prompts.""
 MANY = 0.5
 """More than so many newcomers per reader are many."""
 LEAST_SHARE = 0.5
-"""Time of prompts in a mixed step that newcomers get at least, over that of what decodes beside
-them: where readers are nearly as fast as the engine, they leave no time for prompts otherwise."""
-FAIR_CHUNK = 512
-"""Tokens of prompts that a mixed step has where its readers wait for at most `UNNOTICED` longer."""
-UNNOTICED = 0.05
-"""Seconds beyond the time in which a token is read: half of what counts as a stall."""
+"""Time of prompts in a mixed step that newcomers get at least, over all the rest of it: where
+readers are nearly as fast as the engine, they leave no time for prompts otherwise."""
+FAIR_SHARE = 1.5
+"""The same where the step's readers wait for at most `UNNOTICED` longer. With shorter chunks a
+prompt pays for the weights and the rows more often than for itself."""
+UNNOTICED = 0.065
+"""Seconds beyond the time in which a token is read: two thirds of what counts as a stall."""
 SHORTEST_CHUNK = 256
 """Prefill steps below this many tokens cost more in launches than they spare a reader."""
 
@@ -36,7 +37,7 @@ def prefill_gate(state: State, config: WorkingSetConfig, run: IntArray) -> Prefi
         config: Parameters of the policy.
         run: Streams that are to start or resume, as indices.
     """
-    limit, slow = _limit(state, config)
+    limit, slow = _limit(state, config, run)
     hold = reader_would_stall(state, config, run)
     if not (hold and slow and limit is not None):
         return Prefill(hold=hold, limit=limit)
@@ -44,12 +45,12 @@ def prefill_gate(state: State, config: WorkingSetConfig, run: IntArray) -> Prefi
     return Prefill(hold=True, hold_mixed=reader_runs_dry(state, seconds), limit=limit)
 
 
-def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:
+def _limit(state: State, config: WorkingSetConfig, run: IntArray) -> tuple[int | None, bool]:
     """Tokens of a prefill step during which no reader stalls, or which decoding keeps pace with.
 
     Within [`SHORTEST_CHUNK`, prefill_chunk] while streams with a reader decode, and at least what
-    takes `LEAST_SHARE` of the decode step's time, or `FAIR_CHUNK` if that goes unnoticed; else
-    None, the engine's own limit. And whether the step should be shorter than `SHORTEST_CHUNK`.
+    takes `LEAST_SHARE` of the rest of the step, or `FAIR_SHARE` if that goes unnoticed; else None,
+    the engine's own limit. And whether the step should be shorter than `SHORTEST_CHUNK`.
     """
     streams, costs = state.streams, state.costs
     longest = config.prefill_chunk
@@ -72,21 +73,27 @@ def _limit(state: State, config: WorkingSetConfig) -> tuple[int | None, bool]:
     bearable = np.maximum(ahead, pace)
     if streams.tbt_slo is not None:
         bearable = np.fmin(bearable, streams.tbt_slo.take(reading))
-    # The decoding rows take their part of the step, and a chunk attends to what is before it.
-    rows = state.decode_seconds - costs.decode_seconds(0, 0)
-    seconds = float(bearable.min()) - constant - rows
-    promised, before = state.memory.kv.promised, 0
+    beside = constant + state.decode_seconds - costs.decode_seconds(0, 0)  # the rows' part
+    seconds = float(bearable.min()) - beside
+    if streams.tbt_slo is None or np.isnan(streams.tbt_slo.take(reading)).all():
+        fair = min(FAIR_SHARE * beside, float(pace.min()) + UNNOTICED - beside)
+        seconds = max(seconds, LEAST_SHARE * beside, fair)
+    cost = per_token + per_work * _prefix(state, run)
+    most = seconds / cost if cost > 0.0 else np.inf
+    return int(min(max(most, min(SHORTEST_CHUNK, longest)), longest)), most < SHORTEST_CHUNK
+
+
+def _prefix(state: State, run: IntArray) -> int:
+    """Tokens that a chunk attends to besides itself, at most: of its prompt, or cached."""
+    streams, promised = state.streams, state.memory.kv.promised
+    before = 0
+    if streams.on_host is not None:
+        before = int(streams.on_host[run[streams.waiting[run]]].max(initial=0))
     if promised:
         running = streams.running_index
         chunked = streams.prompt[running][streams.generated[running] == 0]
-        before = max(int(chunked.max(initial=0)) - promised, 0)
-    cost = per_token + per_work * before
-    if streams.tbt_slo is None or np.isnan(streams.tbt_slo.take(reading)).all():
-        unnoticed = float(pace.min()) + UNNOTICED - constant - rows
-        fair = min(FAIR_CHUNK * cost, unnoticed)
-        seconds = max(seconds, LEAST_SHARE * state.decode_seconds, fair)
-    most = seconds / cost if cost > 0.0 else np.inf
-    return int(min(max(most, min(SHORTEST_CHUNK, longest)), longest)), most < SHORTEST_CHUNK
+        before = max(before, int(chunked.max(initial=0)) - promised)
+    return before
 
 
 def reader_would_stall(state: State, config: WorkingSetConfig, run: IntArray) -> bool:

@@ -15,7 +15,7 @@ from tokenflow_sgl.costs import StepCosts
 from tokenflow_sgl.policy import WorkingSetConfig, WorkingSetPolicy
 from tokenflow_sgl.policy.baselines import PaperPolicy
 from tokenflow_sgl.policy.baselines.paper import PaperMemo
-from tokenflow_sgl.policy.prefill import FAIR_CHUNK, LEAST_SHARE, UNNOTICED
+from tokenflow_sgl.policy.prefill import FAIR_SHARE, LEAST_SHARE, UNNOTICED
 from tokenflow_sgl.policy.working_set import WorkingSetMemo
 
 POLICY = WorkingSetPolicy()
@@ -239,7 +239,7 @@ def test_prefill_steps_are_short_while_a_stream_decodes(make_state, make_stream,
         (-5.0, 20.0, 766),  # (50 - 4) / 0.06: a step as long as a token is read
         (0.01, 20.0, 766),
         (0.1, 20.0, 1600),  # (100 - 4) / 0.06
-        (-5.0, 200.0, FAIR_CHUNK),  # 35 ms, of which 30 go unnoticed
+        (-5.0, 200.0, 256),  # the least; 1.5 times 4 ms are 100 tokens
         (9.0, 20.0, 2048),
     ],
 )
@@ -274,8 +274,16 @@ def test_a_prefill_step_leaves_time_for_streams_that_decode_in_it(make_state, ma
     chunked = make_stream(slack=9.0, prompt=5000, generated=0, preemptible=False)
     state = make_state([*rows, chunked, waiting], total=6300, promised=1000, costs=costs)
     found = POLICY.decide(state).prefill.limit
-    assert FAIR_CHUNK > (0.050 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8)
-    assert found == FAIR_CHUNK, "late by 12 ms, which goes unnoticed"
+    assert found == pytest.approx((0.050 - 0.007 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
+
+
+def test_a_chunk_attends_to_what_is_cached_before_it(make_state, make_stream) -> None:
+    costs = StepCosts(decode=(0.01, 0.0, 0.0), prefill=(0.004, 6e-5, 1e-8))
+    rows = [make_stream(slack=0.05, rate=20.0)]
+    rows.append(make_stream(Phase.WAITING, prompt=5000, on_device=4000, on_host=4000))
+    # One newcomer for one reader: a tenth more than the 50 ms in which a token is read.
+    found = POLICY.decide(make_state(rows, total=50_000, costs=costs)).prefill.limit
+    assert found == pytest.approx((0.055 - 0.004) / (6e-5 + 4000 * 1e-8), abs=1)
 
 
 def test_beside_steps_as_long_as_readers_bear_prompts_get_half_as_long(
@@ -285,24 +293,31 @@ def test_beside_steps_as_long_as_readers_bear_prompts_get_half_as_long(
     costs = StepCosts(decode=(0.0, 0.12, 0.0), prefill=(0.004, 6e-5, 0.0))
     rows = [make_stream(slack=-5.0, rate=20.0), make_stream(Phase.WAITING)]
     found = POLICY.decide(make_state(rows, total=450, costs=costs)).prefill.limit
-    assert found == pytest.approx(LEAST_SHARE * 0.12 / 6e-5, abs=1)
+    assert found == pytest.approx(LEAST_SHARE * 0.124 / 6e-5, abs=1)
     # Not where a reader has an objective, which would be missed by it.
     rows[0] = make_stream(slack=-5.0, rate=20.0, tbt_slo=0.05)
     found = POLICY.decide(make_state(rows, total=450, costs=costs)).prefill.limit
     assert found == 256
 
 
-@pytest.mark.parametrize(("per_token", "limit"), [(6e-5, 766), (9e-5, 512), (2e-4, 480)])
-def test_a_fair_chunk_may_be_late_by_what_goes_unnoticed(
-    make_state, make_stream, per_token, limit
+@pytest.mark.parametrize(
+    ("constant", "seconds"),
+    [
+        (0.004, 0.046),  # which are more than 1.5 times 4 ms
+        (0.024, FAIR_SHARE * 0.024),  # 26 ms would keep pace; late by 10, which goes unnoticed
+        (0.050, UNNOTICED),  # 1.5 times 50 ms would be noticed
+        (0.090, LEAST_SHARE * 0.090),
+    ],
+)
+def test_a_fair_share_may_be_late_by_what_goes_unnoticed(
+    make_state, make_stream, constant, seconds
 ) -> None:
-    # A token is read in 50 ms: in 46 fit 766 tokens, or 511, or 230; in 50 more at most 480.
-    costs = StepCosts(decode=(0.008, 0.0, 0.0), prefill=(0.004, per_token, 0.0))
+    # A token is read in 50 ms.
+    costs = StepCosts(decode=(0.008, 0.0, 0.0), prefill=(constant, 6e-5, 0.0))
     rows = [make_stream(slack=-5.0, rate=20.0), make_stream(slack=50.0, rate=1.0)]
     rows.append(make_stream(Phase.WAITING))
     found = POLICY.decide(make_state(rows, total=450, costs=costs)).prefill.limit
-    assert found == pytest.approx(limit, abs=1)
-    assert per_token * limit + 0.004 <= 0.05 + UNNOTICED + 1e-4
+    assert found == pytest.approx(seconds / 6e-5, abs=1)
 
 
 # The paused streams hold 200 tokens each, a load of them takes 0.2 s.
