@@ -22,6 +22,8 @@ from tokenflow_sgl.cli.failing import Exit, fail
 from tokenflow_sgl.cli.option_checks import address
 from tokenflow_sgl.cli.shared_options import shares_options
 
+_UNPROVED = "--tokenflow-unproved-sglang"
+"""Option of a launch with which another SGLang than the proved one stops nothing."""
 _NAME_WIDTH = len("tokenflow-sgl-emulator")
 """Width of the first column of all tables, so that they line up."""
 
@@ -124,7 +126,8 @@ def doctor(
 
         examine_lines(asked.lines, console)
         return
-    checks = doctor_install.installation()
+    unproved = _UNPROVED in (launch_options or ())
+    checks = doctor_install.installation(unproved=unproved)
     console.print(_overview(checks))
     if not any(check.name in ("sglang", "platform") and check.problem for check in checks):
         checks += _try(launch_options, asked, checks, console)

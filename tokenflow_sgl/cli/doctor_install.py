@@ -33,14 +33,17 @@ class Check:
     active: str = ""
 
 
-def installation() -> list[Check]:
-    """What is installed, and whether SGLang would load our plugin."""
-    return [_sglang(), _entry_point(), _allowlist(), _platform(), _distribution()]
+def installation(*, unproved: bool = False) -> list[Check]:
+    """What is installed, and whether SGLang would load our plugin.
+
+    unproved: The launch starts on whatever SGLang there is (`--tokenflow-unproved-sglang`).
+    """
+    return [_sglang(unproved), _entry_point(), _allowlist(), _platform(), _distribution()]
 
 
-def _sglang() -> Check:
+def _sglang(unproved: bool) -> Check:
     from tokenflow_sgl.engine.sglang import seam_check
-    from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG
+    from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG, UNPROVED_VARIABLE
 
     version = seam_check.installed_sglang()
     supported = SUPPORTED_SGLANG
@@ -53,6 +56,12 @@ def _sglang() -> Check:
         )
     if seam_check.supported():
         return Check("sglang", f"{version}, the supported version")
+    if unproved or os.environ.get(UNPROVED_VARIABLE) == "1":
+        return Check(
+            "sglang",
+            f"{version}; proved is {supported}",
+            note=f"But tokenflow was not proved on SGLang {version}: answers may be wrong.",
+        )
     return Check(
         "sglang",
         f"{version}; supported is {supported}",

@@ -177,6 +177,12 @@ class TokenFlowConfig:
         high=WIDEST_RATIO,
         flag=True,
     )
+    unproved_sglang: bool = setting(
+        False,
+        "for those who port this package: start on an SGLang that it was not proved on, where "
+        "answers may be wrong, and log that; what it needs of SGLang must be there nevertheless",
+        flag=True,
+    )
     check_ranks: bool = False
     """For debugging, with several tensor-parallel ranks: whether each compares its decisions and
     actions with the leader's in every pass. It rides here, so that all ranks agree about it."""

@@ -33,6 +33,7 @@ from tokenflow_sgl.engine.layerwise_settings import (
 )
 from tokenflow_sgl.engine.lengths_file import attach_lengths
 from tokenflow_sgl.engine.moved_flags import CHECK_RANKS_VARIABLE, declare_moved, flag_of
+from tokenflow_sgl.engine.sglang.seam import UNPROVED_VARIABLE
 from tokenflow_sgl.engine.sglang.server import ServerArgs
 from tokenflow_sgl.engine.unsupported import (
     NO_STREAMS,
@@ -201,6 +202,8 @@ def attach(server_args: ServerArgs, config: TokenFlowConfig) -> None:
     Raises `UnsupportedError` for options that exclude it and `ConfigError` for a policy, a
     predictor of lengths or a file of learned ones that cannot be loaded.
     """
+    if config.unproved_sglang:
+        os.environ[UNPROVED_VARIABLE] = "1"  # processes that this one starts have it, too
     if has_no_streams(server_args):
         logger.info("tokenflow scheduler is off: %s", NO_STREAMS)
         setattr(server_args, OFF_ATTRIBUTE, NO_STREAMS)

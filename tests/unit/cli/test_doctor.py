@@ -91,6 +91,21 @@ def test_another_sglang_is_refused_as_the_start_does(monkeypatch, version):
     assert f"pip install sglang=={SUPPORTED_SGLANG}" in verdict(output)
 
 
+def test_another_sglang_is_tried_where_the_launch_says_so(monkeypatch):
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: "0.5.99")
+    monkeypatch.setattr(
+        doctor_launch, "launch_checks", lambda options: [Check("options", "", active="these")]
+    )
+    line = ["--", "--scheduler", "tokenflow", "--tokenflow-unproved-sglang"]
+    code, output = run(*line)
+    assert code == 0
+    assert f"0.5.99; proved is {SUPPORTED_SGLANG}" in output
+    assert verdict(output) == (
+        "Active with these. But tokenflow was not proved on SGLang 0.5.99: answers may be wrong."
+    )
+    assert run(*line[:-1])[0] == 1
+
+
 def test_a_broken_seam(monkeypatch):
     gone = ledger()[7]
     monkeypatch.setattr(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import pytest
 
 from tokenflow_sgl.engine.sglang import seam_check
 from tokenflow_sgl.engine.sglang.ledger import ledger
-from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG, Seam
+from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG, UNPROVED_VARIABLE, Seam
 from tokenflow_sgl.engine.sglang.seam_check import (
     SeamError,
     check_seams,
@@ -85,6 +86,29 @@ def test_every_other_release_is_refused_in_a_sentence(monkeypatch, version) -> N
         f"SGLang {SUPPORTED_SGLANG}; install that version (pip install "
         f"sglang=={SUPPORTED_SGLANG}) or start without --scheduler tokenflow"
     )
+
+
+def test_it_starts_where_it_is_told_to_and_warns_once(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: "0.5.99")
+    monkeypatch.setattr(seam_check, "_warn_of", cache(seam_check._warn_of.__wrapped__))
+    monkeypatch.setenv(UNPROVED_VARIABLE, "1")
+    check_seams()
+    check_seams()
+    [said] = caplog.messages
+    assert said.startswith("tokenflow was not proved on SGLang 0.5.99: answers may be wrong")
+    # Nothing is silently off: what it needs must be there.
+    broken = Seam(f"{SCHEDULER}.no_such_method", "override", "a test")
+    monkeypatch.setattr(seam_check, "ledger", lambda: (*SEAMS, broken))
+    with pytest.raises(SeamError, match=r"cannot start on SGLang 0\.5\.99: .*is missing"):
+        check_seams()
+
+
+@pytest.mark.parametrize("value", ["0", "true", ""])
+def test_other_values_let_nothing_start(monkeypatch, value) -> None:
+    monkeypatch.setattr(seam_check, "installed_sglang", lambda: "0.5.99")
+    monkeypatch.setenv(UNPROVED_VARIABLE, value)
+    with pytest.raises(SeamError, match="not proved on"):
+        check_seams()
 
 
 def test_a_build_of_the_release_is_not_another_one(monkeypatch) -> None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+import logging
+import os
 from collections.abc import Iterator
 from functools import cache
 from types import CodeType
 from typing import Any
 
 from tokenflow_sgl.engine.sglang.ledger import ledger
-from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG, Seam
+from tokenflow_sgl.engine.sglang.seam import SUPPORTED_SGLANG, UNPROVED_VARIABLE, Seam
+
+logger = logging.getLogger(__name__)
 
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -113,6 +117,8 @@ def of_version() -> str:
 def check_seams() -> None:
     """Make sure that SGLang is the release that was proved, and that every seam holds.
 
+    With `UNPROVED_VARIABLE` another release is no reason to refuse, a broken seam still is.
+
     Raises:
         SeamError: It is another one, or a seam does not hold; the message names it.
     """
@@ -122,8 +128,20 @@ def check_seams() -> None:
     )
     if not supported():
         # With the same names a function may mean something else there, and answers be wrong.
-        raise SeamError(f"{of_version()}, which it was not proved on. {remedy}")
+        if os.environ.get(UNPROVED_VARIABLE) != "1":
+            raise SeamError(f"{of_version()}, which it was not proved on. {remedy}")
+        _warn_of(installed_sglang())
     for seam in ledger():
         trouble = problem(seam)
         if trouble is not None:
             raise SeamError(f"{of_version()}: {trouble}. {remedy}")
+
+
+@cache
+def _warn_of(version: str | None) -> None:
+    """Once per process."""
+    logger.warning(
+        "tokenflow was not proved on SGLang %s: answers may be wrong, and streams be lost. It was "
+        "told to start nevertheless (--tokenflow-unproved-sglang)",
+        version,
+    )
