@@ -210,7 +210,9 @@ def test_the_example_policy_decides():
     assert names["ShortestPromptFirst"]().decide(state) == Decision(Mode.WORKING_SET, run=(2, 4))
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))])
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"(?<!!)\[[^]]*\]\(([^)#]+)[^)]*\)", page.read_text()):
         if not target.startswith("http"):
