@@ -14,7 +14,7 @@ UV := $(BIN)/uv
 STAMP := $(VENV)/installed
 PROJECTS := pyproject.toml emulator/pyproject.toml
 SOURCES := tokenflow_sgl emulator tests benchmarks examples
-DOCS := README.md CHANGELOG.md CONTRIBUTING.md docs emulator/README.md benchmarks examples traces/README.md
+DOCS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs emulator/README.md benchmarks examples traces/README.md
 # Two files of tests at a time, in the order of tests/conftest.py: most of those with a server wait for it half of the time.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 

@@ -28,6 +28,7 @@ NOT_YET = {
 PATTERNS = (
     "README.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "docs/*.md",
     "emulator/*.md",
     "examples/*.*",
